@@ -1,0 +1,60 @@
+# Everything a developer does here; `make help` lists it. Needs only Python 3.11+ with venv, and for tests a C compiler.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
+# Tests share two cores with whatever else runs; more workers than cores hide the waiting on child processes.
+TEST_WORKERS ?= 4
+RUN_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-real check fmt lock clean fuzz
+
+help: ## list what can be made
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+run: $(VENV)/.runtime ## run the agent: on this host's GPUs, or on a simulated host if there are none
+	@exec $(BIN)/otel-gpu run --source auto --view $(RUN_ARGS)
+
+test: $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) -m "not real"
+
+test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that are missing are skipped with a reason)
+	$(BIN)/python -m pytest -q -m real
+
+check: $(VENV)/.dev ## lint, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+fmt: $(VENV)/.dev ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+fuzz: $(VENV)/.dev ## a million seeded random lines through the cgroup parser
+	$(BIN)/python -m tests.fuzz_cgroup --lines 1000000 --seed 1
+
+lock: $(VENV)/.dev ## resolve the dependencies anew and pin them in constraints/
+	tools/lock.sh $(VENV)
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'otel-gpu needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3.11 …' >&2; exit 1; }
+	@echo 'setting up $(VENV) (once)…' >&2
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: constraints/runtime.txt constraints/build.txt pyproject.toml | $(VENV)/bin/python
+	@echo 'installing what the agent needs (once)…' >&2
+	@$(PIP_INSTALL) -r constraints/runtime.txt -r constraints/build.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime constraints/dev.txt
+	@echo 'installing what the tests need (once)…' >&2
+	@$(PIP_INSTALL) -r constraints/dev.txt
+	@touch $@

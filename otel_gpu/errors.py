@@ -1,0 +1,23 @@
+"""The few meanings an error can have. Each is chosen once, where the outside world is read."""
+
+from __future__ import annotations
+
+
+class OtelGpuError(Exception):
+    """Base of everything this package raises on purpose; its text is one line a user can act on."""
+
+
+class Unavailable(OtelGpuError):
+    """Not to be had now; asking again later may work."""
+
+
+class Unsupported(OtelGpuError):
+    """Never to be had from this thing as it stands: remember that, and do not ask again."""
+
+
+class Gone(OtelGpuError):
+    """The thing asked about has ceased to exist."""
+
+
+class UsageError(OtelGpuError):
+    """The user asked for something impossible: bad flag, bad value, bad file."""
