@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from otel_gpu.model import (
@@ -33,7 +33,7 @@ class GpuRead:
 class ProcessRead:
     """What ``/proc`` said this cycle, by host pid: the pids asked for and those found holding a GPU device."""
 
-    processes: Mapping[int, ProcessFacts] = NO_PROCESSES
+    processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
     state: SourceState = SourceState.OK
     reason: str | None = None
     errors: int = 0
@@ -43,7 +43,7 @@ class ProcessRead:
 class NameRead:
     """Names known this cycle, by workload id."""
 
-    names: Mapping[str, WorkloadNames] = NO_NAMES
+    names: Mapping[str, WorkloadNames] = field(default_factory=lambda: NO_NAMES)
     state: SourceState = SourceState.OK
     reason: str | None = None
     errors: int = 0

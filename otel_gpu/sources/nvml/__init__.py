@@ -1,0 +1,5 @@
+"""NVML through nvidia-ml-py: the one home of ``pynvml``, of its units and of what its errors mean."""
+
+from otel_gpu.sources.nvml.source import NvmlSource
+
+__all__ = ["NvmlSource"]

@@ -1,0 +1,359 @@
+"""Single NVML questions, in our units, with our errors. One method is one question; nothing is remembered here.
+
+nvidia-ml-py asks; where its wrapper cannot give the answer (32-byte process entries, a sentinel it trips over)
+the same library is called directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import pynvml
+
+from otel_gpu.errors import Gone, OtelGpuError, Unavailable, Unsupported
+from otel_gpu.model import (
+    AccountingRecord,
+    DeviceMemory,
+    DriverFacts,
+    ListedProcess,
+    ProcessKind,
+    UtilizationRow,
+)
+from otel_gpu.sources.nvml.faults import ListGrew, translate
+
+T = TypeVar("T")
+Handle = Any
+"""An NVML device handle: an opaque pointer of nvidia-ml-py's."""
+
+_NO_INSTANCE: Final = 0xFFFFFFFF  # nvml.h: "invalid" GPU or compute instance id
+_NO_VALUE: Final = 0xFFFFFFFFFFFFFFFF  # nvml.h: NVML_VALUE_NOT_AVAILABLE
+
+_LISTS: Final = {
+    ProcessKind.COMPUTE: "nvmlDeviceGetComputeRunningProcesses",
+    ProcessKind.GRAPHICS: "nvmlDeviceGetGraphicsRunningProcesses",
+    ProcessKind.MPS: "nvmlDeviceGetMPSComputeRunningProcesses",
+}
+
+
+class _WideProcessInfo(ctypes.Structure):
+    """The 32-byte entry of some R535 drivers: the v3 entry plus memory under confidential computing."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("usedGpuMemory", ctypes.c_ulonglong),
+        ("gpuInstanceId", ctypes.c_uint),
+        ("computeInstanceId", ctypes.c_uint),
+        ("usedGpuCcProtectedMemory", ctypes.c_ulonglong),
+    )
+
+
+def call(question: Callable[..., T], *arguments: Any) -> T:
+    """Ask, and give errors their meaning."""
+    try:
+        return question(*arguments)
+    except (Unavailable, Unsupported, Gone):
+        raise
+    except Exception as error:  # NVMLError, a mismatch error that is none, TypeError
+        raise translate(error) from None
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _percent_ratio(percent: int) -> float | None:
+    """A ratio 0 to 1; None for what cannot be one (drivers give nonsense while a GPU initialises)."""
+    return percent / 100 if 0 <= percent <= 100 else None
+
+
+class NvmlApi:
+    """NVML, one question at a time. Thread-safe, as NVML is."""
+
+    def __init__(self) -> None:
+        self._wide_process_info = False
+
+    # -- the library ----------------------------------------------------------------
+
+    def init(self) -> DriverFacts:
+        """Load and initialise NVML; the versions it tells."""
+        call(pynvml.nvmlInit)
+        # Drivers with this symbol and without that one write 32-byte entries through the 24-byte call.
+        self._wide_process_info = self._exports("nvmlDeviceGetConfComputeMemSizeInfo") and not self._exports(
+            "nvmlDeviceGetRunningProcessDetailList"
+        )
+        return DriverFacts(
+            self._optional(pynvml.nvmlSystemGetDriverVersion), self._optional(pynvml.nvmlSystemGetNVMLVersion)
+        )
+
+    def shutdown(self) -> None:
+        """Let go of the driver."""
+        call(pynvml.nvmlShutdown)
+
+    def device_count(self) -> int:
+        """How many GPUs NVML sees."""
+        return int(call(pynvml.nvmlDeviceGetCount))
+
+    def handle(self, index: int) -> Handle:
+        """The GPU at this index."""
+        return call(pynvml.nvmlDeviceGetHandleByIndex, index)
+
+    def _exports(self, symbol: str) -> bool:
+        return hasattr(_library(), symbol)
+
+    def _optional(self, question: Callable[[], bytes | str]) -> str | None:
+        try:
+            return _text(call(question))
+        except OtelGpuError:
+            return None
+
+    # -- what does not change -------------------------------------------------------
+
+    def uuid(self, handle: Handle) -> str:
+        """The GPU's or MIG instance's UUID."""
+        return _text(call(pynvml.nvmlDeviceGetUUID, handle))
+
+    def name(self, handle: Handle) -> str:
+        """The product name."""
+        return _text(call(pynvml.nvmlDeviceGetName, handle))
+
+    def minor(self, handle: Handle) -> int:
+        """N of /dev/nvidiaN."""
+        return int(call(pynvml.nvmlDeviceGetMinorNumber, handle))
+
+    def pci_bus_id(self, handle: Handle) -> str:
+        """PCI address as the kernel writes it (``0000:3b:00.0``)."""
+        address = _text(call(pynvml.nvmlDeviceGetPciInfo, handle).busId).lower()
+        domain, separator, rest = address.partition(":")
+        return f"{domain[-4:]}:{rest}" if separator else address
+
+    def serial(self, handle: Handle) -> str:
+        """The board's serial number."""
+        return _text(call(pynvml.nvmlDeviceGetSerial, handle))
+
+    # -- figures --------------------------------------------------------------------
+
+    def memory(self, handle: Handle) -> DeviceMemory:
+        """Memory with the driver's own part apart."""
+        info = call(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+        return DeviceMemory(info.total, info.used, info.free, info.reserved)
+
+    def memory_v1(self, handle: Handle) -> DeviceMemory:
+        """Memory from drivers before 510, where used includes the driver's own part."""
+        info = call(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        return DeviceMemory(info.total, info.used, info.free, None)
+
+    def processes(self, handle: Handle, kind: ProcessKind) -> tuple[ListedProcess, ...]:
+        """One of the driver's process lists."""
+        try:
+            entries = self._process_list(handle, _LISTS[kind])
+        except ListGrew:  # more processes than twice as many started between the two calls
+            entries = self._process_list(handle, _LISTS[kind])
+        return tuple(
+            ListedProcess(
+                pid=int(entry.pid),
+                kind=kind,
+                memory_bytes=None if entry.usedGpuMemory in (None, _NO_VALUE) else int(entry.usedGpuMemory),
+                gpu_instance_id=_instance(entry.gpuInstanceId),
+                compute_instance_id=_instance(entry.computeInstanceId),
+            )
+            for entry in entries
+        )
+
+    def _process_list(self, handle: Handle, function: str) -> list[Any]:
+        if self._wide_process_info:
+            return list(call(_wide_process_list, handle, f"{function}_v3"))
+        try:
+            return list(call(getattr(pynvml, f"{function}_v3"), handle))
+        except Unsupported as newest:
+            try:  # drivers 470 to 510 have _v2 with the same entries
+                return list(call(getattr(pynvml, f"{function}_v2"), handle))
+            except Unsupported:
+                raise newest from None
+
+    def utilization(self, handle: Handle, since_us: int) -> tuple[UtilizationRow, ...]:
+        """Engine use per process over the samples after ``since_us`` (Unix time); empty if nobody worked."""
+        try:
+            rows = call(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
+        except Gone:
+            return ()
+        return tuple(
+            UtilizationRow(
+                pid=int(row.pid),
+                timestamp_us=int(row.timeStamp),
+                sm_percent=int(row.smUtil),
+                memory_percent=int(row.memUtil),
+                encoder_percent=int(row.encUtil),
+                decoder_percent=int(row.decUtil),
+            )
+            for row in rows
+            if row.pid != 0  # padding: the driver may return fewer rows than it said
+        )
+
+    def energy_mj(self, handle: Handle) -> int:
+        """Energy since the driver was loaded."""
+        return int(call(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
+
+    def power_w(self, handle: Handle) -> float:
+        """Power draw."""
+        return float(call(pynvml.nvmlDeviceGetPowerUsage, handle)) / 1000
+
+    def power_limit_w(self, handle: Handle) -> float:
+        """The power limit in force."""
+        return float(call(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)) / 1000
+
+    def temperature_c(self, handle: Handle) -> float:
+        """Core temperature."""
+        return float(call(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU))
+
+    def temperature_before_13_c(self, handle: Handle) -> float:
+        """Core temperature through the call that version 13 deprecates."""
+        return float(call(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU))
+
+    def utilization_ratios(self, handle: Handle) -> tuple[float | None, float | None]:
+        """Share of the last sample period in which any kernel ran, and in which memory was read or written."""
+        rates = call(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        return _percent_ratio(rates.gpu), _percent_ratio(rates.memory)
+
+    def encoder_ratio(self, handle: Handle) -> float | None:
+        """Use of the video encoders."""
+        return _percent_ratio(call(pynvml.nvmlDeviceGetEncoderUtilization, handle)[0])
+
+    def decoder_ratio(self, handle: Handle) -> float | None:
+        """Use of the video decoders."""
+        return _percent_ratio(call(pynvml.nvmlDeviceGetDecoderUtilization, handle)[0])
+
+    def sm_clock_mhz(self, handle: Handle) -> int:
+        """Clock of the multiprocessors."""
+        return int(call(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM))
+
+    def memory_clock_mhz(self, handle: Handle) -> int:
+        """Clock of the memory."""
+        return int(call(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM))
+
+    def ecc_errors(self, handle: Handle) -> tuple[int, int]:
+        """Corrected and uncorrected memory errors over the board's life."""
+        counter = pynvml.NVML_AGGREGATE_ECC
+        corrected = call(pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, counter)
+        uncorrected = call(
+            pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter
+        )
+        return int(corrected), int(uncorrected)
+
+    def persistence_mode(self, handle: Handle) -> bool:
+        """Whether the driver stays loaded with nobody using the GPU."""
+        return bool(call(pynvml.nvmlDeviceGetPersistenceMode, handle))
+
+    # -- MIG ------------------------------------------------------------------------
+
+    def mig_enabled(self, handle: Handle) -> bool:
+        """Whether the GPU is partitioned."""
+        return bool(call(pynvml.nvmlDeviceGetMigMode, handle)[0])
+
+    def max_mig_devices(self, handle: Handle) -> int:
+        """How many MIG indices there can be; not all need to exist."""
+        return int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))
+
+    def mig_handle(self, handle: Handle, index: int) -> Handle:
+        """The MIG device at this index; Gone where there is a hole."""
+        return call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+
+    def mig_instance_ids(self, handle: Handle) -> tuple[int, int]:
+        """GPU instance and compute instance of a MIG device."""
+        return int(call(pynvml.nvmlDeviceGetGpuInstanceId, handle)), int(
+            call(pynvml.nvmlDeviceGetComputeInstanceId, handle)
+        )
+
+    def mig_attributes(self, handle: Handle) -> tuple[int, int, int]:
+        """Multiprocessors, GPU slices and memory (MiB) of a MIG device."""
+        attributes = call(pynvml.nvmlDeviceGetAttributes_v2, handle)
+        return int(attributes.multiprocessorCount), int(attributes.gpuInstanceSliceCount), int(attributes.memorySizeMB)
+
+    # -- accounting -----------------------------------------------------------------
+
+    def accounting_enabled(self, handle: Handle) -> bool:
+        """Whether the driver keeps books per process."""
+        return bool(call(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED)
+
+    def accounting_pids(self, handle: Handle) -> frozenset[int]:
+        """Pids in the books, running and ended."""
+        return frozenset(call(pynvml.nvmlDeviceGetAccountingPids, handle))
+
+    def accounting_record(self, handle: Handle, pid: int) -> AccountingRecord:
+        """The books of one process; asked directly, because nvidia-ml-py fails on a memory figure that is absent."""
+        stats = pynvml.c_nvmlAccountingStats_t()
+        _check(call(_function, "nvmlDeviceGetAccountingStats")(handle, ctypes.c_uint(pid), ctypes.byref(stats)))
+        return AccountingRecord(
+            pid=pid,
+            start_time_us=int(stats.startTime),
+            time_ms=int(stats.time),
+            gpu_percent=_known(stats.gpuUtilization, 0xFFFFFFFF),
+            memory_percent=_known(stats.memoryUtilization, 0xFFFFFFFF),
+            max_memory_bytes=_known(stats.maxMemoryUsage, _NO_VALUE),
+            running=bool(stats.isRunning),
+        )
+
+    # -- events ---------------------------------------------------------------------
+
+    def new_event_set(self) -> Any:
+        """An empty set of events to wait for."""
+        return call(pynvml.nvmlEventSetCreate)
+
+    def watch_xid(self, handle: Handle, event_set: Any) -> None:
+        """Have the driver report this GPU's critical errors to the set."""
+        call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, event_set)
+
+    def wait_xid(self, event_set: Any, timeout_ms: int) -> tuple[int, int]:
+        """The next critical error: address of the GPU's handle, XID. NoAnswerYet when none came in time."""
+        event = call(pynvml.nvmlEventSetWait, event_set, timeout_ms)
+        return address(event.device), int(event.eventData)
+
+    def free_event_set(self, event_set: Any) -> None:
+        """Give the set back."""
+        call(pynvml.nvmlEventSetFree, event_set)
+
+
+def address(handle: Handle) -> int:
+    """What identifies a handle: where it points to."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _instance(value: int | None) -> int | None:
+    return None if value is None or value == _NO_INSTANCE else int(value)
+
+
+def _known(value: int, absent: int) -> int | None:
+    return None if value == absent else int(value)
+
+
+def _library() -> ctypes.CDLL:
+    """The library nvidia-ml-py has loaded: the loader gives the same one for the same name."""
+    return ctypes.CDLL("libnvidia-ml.so.1")
+
+
+def _function(name: str) -> Any:
+    try:
+        return getattr(_library(), name)
+    except AttributeError:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from None
+
+
+def _check(code: int) -> None:
+    if code != pynvml.NVML_SUCCESS:
+        raise translate(pynvml.NVMLError(code))
+
+
+def _wide_process_list(handle: Handle, function_name: str) -> list[_WideProcessInfo]:
+    function = _function(function_name)
+    count = ctypes.c_uint(0)
+    code = function(handle, ctypes.byref(count), None)
+    if code == pynvml.NVML_SUCCESS:
+        return []
+    if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+        count.value = count.value * 2 + 8  # room for processes that start between the two calls
+        entries = (_WideProcessInfo * count.value)()
+        code = function(handle, ctypes.byref(count), entries)
+        if code == pynvml.NVML_SUCCESS:
+            return list(entries[: count.value])
+    raise pynvml.NVMLError(code)

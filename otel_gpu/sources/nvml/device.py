@@ -1,0 +1,135 @@
+"""One physical GPU: its identity, read once, and one pass over its figures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_gpu.clock import Clock
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.model import (
+    AccountingRecord,
+    GpuHealth,
+    GpuIdentity,
+    GpuReading,
+    ListedProcess,
+    UtilizationRead,
+)
+from otel_gpu.sources.nvml.api import Handle, NvmlApi
+from otel_gpu.sources.nvml.events import XidEvents
+from otel_gpu.sources.nvml.figures import Figures
+from otel_gpu.sources.nvml.mig import MigReader
+
+_OVERLAP_US: Final = 1_000_000
+"""How far before the last read utilisation is asked for again. Carrying only the newest timestamp stretches the
+window over the whole ring after a quiet spell, and a burst is then averaged away."""
+
+
+class Device:
+    """Reads one GPU. Used by one thread at a time: the GPU's own."""
+
+    def __init__(self, api: NvmlApi, clock: Clock, events: XidEvents, index: int) -> None:
+        self._api = api
+        self._clock = clock
+        self._events = events
+        self._handle: Handle = api.handle(index)
+        self._figures = Figures()
+        self._mig = MigReader(api)
+        self._newest_row_us = 0
+        self._last_read_us: int | None = None
+        self._booked_pids: frozenset[int] | None = None
+        self.identity = self._identify(index)
+        events.watch(self._handle, self.identity.uuid)
+
+    def _identify(self, index: int) -> GpuIdentity:
+        api, handle, figures = self._api, self._handle, self._figures
+        uuid = api.uuid(handle)
+        return GpuIdentity(
+            index=index,
+            uuid=uuid,
+            name=figures.ask("name", lambda: api.name(handle)) or "NVIDIA GPU",
+            minor=figures.ask("minor", lambda: api.minor(handle)),
+            pci_bus_id=figures.ask("pci", lambda: api.pci_bus_id(handle)),
+            serial=figures.ask("serial", lambda: api.serial(handle)),
+        )
+
+    def read(self) -> GpuReading:
+        """One pass. The energy counter first, utilisation after it: the rows must cover the joules."""
+        api, handle, figures = self._api, self._handle, self._figures
+        figures.begin()
+        taken_at_ns = self._clock.monotonic_ns()
+        energy_mj = figures.ask("energy", lambda: api.energy_mj(handle))
+        power_w = figures.ask("power", lambda: api.power_w(handle))
+        processes = figures.processes(api, handle)
+        mig = self._mig.read(handle, figures)
+        utilization = self._read_utilization()
+        ratios = figures.ask("utilization", lambda: api.utilization_ratios(handle))
+        ecc = figures.ask("ecc", lambda: api.ecc_errors(handle))
+        xid_errors, last_xid = self._events.count(self.identity.uuid)
+        return GpuReading(
+            identity=self.identity,
+            taken_at_ns=taken_at_ns,
+            memory=figures.memory(api, handle),
+            processes=processes,
+            utilization=utilization,
+            energy_mj=energy_mj,
+            power_w=power_w,
+            power_limit_w=figures.ask("power limit", lambda: api.power_limit_w(handle)),
+            temperature_c=figures.temperature_c(api, handle),
+            gpu_ratio=ratios[0] if ratios else None,
+            memory_controller_ratio=ratios[1] if ratios else None,
+            encoder_ratio=figures.ask("encoder", lambda: api.encoder_ratio(handle)),
+            decoder_ratio=figures.ask("decoder", lambda: api.decoder_ratio(handle)),
+            sm_clock_mhz=figures.ask("sm clock", lambda: api.sm_clock_mhz(handle)),
+            memory_clock_mhz=figures.ask("memory clock", lambda: api.memory_clock_mhz(handle)),
+            ecc_corrected=ecc[0] if ecc else None,
+            ecc_uncorrected=ecc[1] if ecc else None,
+            xid_errors=xid_errors,
+            last_xid=last_xid,
+            persistence_mode=figures.ask("persistence mode", lambda: api.persistence_mode(handle)),
+            mig=mig,
+            accounting=self._read_accounting(processes),
+            health=GpuHealth.DEGRADED if figures.missing else GpuHealth.OK,
+            reason="; ".join(figures.missing) or None,
+        )
+
+    def _read_utilization(self) -> UtilizationRead | None:
+        read_at_us = self._clock.wall_ns() // 1000
+        last_read_us = read_at_us if self._last_read_us is None else self._last_read_us
+        # A wall clock set back would otherwise ask for the future, and hear nothing until it is reached.
+        since_us = min(max(self._newest_row_us, last_read_us - _OVERLAP_US), read_at_us)
+        rows = self._figures.ask("process utilization", lambda: self._api.utilization(self._handle, since_us))
+        if rows is None:
+            return None
+        self._last_read_us = read_at_us
+        self._newest_row_us = max((row.timestamp_us for row in rows), default=self._newest_row_us)
+        return UtilizationRead(since_us=since_us, read_at_us=read_at_us, rows=rows)
+
+    def _read_accounting(self, listed: tuple[ListedProcess, ...] | None) -> tuple[AccountingRecord, ...] | None:
+        """Books of processes that ended since the last pass; ``None`` if the driver keeps none.
+
+        What had ended before the first pass is not this agent's to report.
+        """
+        api, handle, figures = self._api, self._handle, self._figures
+        if not figures.ask("accounting mode", lambda: api.accounting_enabled(handle)):
+            self._booked_pids = None
+            return None
+        pids = figures.ask("accounting pids", lambda: api.accounting_pids(handle))
+        if pids is None:
+            return None
+        ended = pids - {process.pid for process in listed or ()}
+        if self._booked_pids is None:
+            self._booked_pids = ended
+            return ()
+        records = []
+        for pid in sorted(ended - self._booked_pids):
+            try:
+                record = api.accounting_record(handle, pid)
+            except OtelGpuError:
+                ended -= {pid}  # not readable yet, or pushed out of the driver's buffer: try once more
+                continue
+            if record.running:
+                ended -= {pid}
+            else:
+                records.append(record)
+        self._booked_pids = ended
+        return tuple(records)

@@ -1,0 +1,90 @@
+"""Critical GPU errors (XID), counted from the driver's events as they happen, not latched."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_gpu.errors import OtelGpuError, Unavailable
+from otel_gpu.sources.nvml.api import Handle, NvmlApi, address
+from otel_gpu.sources.nvml.faults import NoAnswerYet
+
+_WAIT_MS: Final = 500
+"""How long one wait lasts; an agent that is told to let go is gone after at most that."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidCount:
+    """Critical errors of one GPU since the agent first saw it."""
+
+    errors: int = 0
+    last_xid: int | None = None
+
+
+class XidEvents:
+    """Counts XID events per GPU on a thread of its own, from the first GPU watched until ``close``.
+
+    ``counts`` belongs to the caller, so that the totals outlive a reload of the driver. Making this asks the
+    driver for an event set, which may block: make it where a deadline guards it.
+    """
+
+    def __init__(self, api: NvmlApi, counts: dict[str, XidCount]) -> None:
+        self._api = api
+        self._counts = counts
+        self._lock = threading.Lock()
+        self._uuids: dict[int, str] = {}
+        try:
+            self._event_set: Any = api.new_event_set()
+        except OtelGpuError:
+            self._event_set = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, handle: Handle, uuid: str) -> None:
+        """Count this GPU's events from now on; without effect where the driver has none."""
+        if self._event_set is None:
+            return
+        try:
+            self._api.watch_xid(handle, self._event_set)
+        except OtelGpuError:
+            return
+        with self._lock:
+            self._uuids[address(handle)] = uuid
+            self._counts.setdefault(uuid, XidCount())
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="otel-gpu-xid", daemon=True)
+                self._thread.start()
+
+    def count(self, uuid: str) -> tuple[int | None, int | None]:
+        """Events so far and the last XID; ``None`` where this GPU has no events."""
+        count = self._counts.get(uuid)
+        return (None, None) if count is None else (count.errors, count.last_xid)
+
+    def close(self) -> None:
+        """Stop waiting and give the events back, so that NVML can be shut down."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout=4 * _WAIT_MS / 1000)
+        if self._event_set is not None and (thread is None or not thread.is_alive()):
+            with contextlib.suppress(OtelGpuError):
+                self._api.free_event_set(self._event_set)
+            self._event_set = None
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            try:
+                handle_address, xid = self._api.wait_xid(self._event_set, _WAIT_MS)
+            except NoAnswerYet:
+                continue
+            except Unavailable:
+                self._stop.wait(_WAIT_MS / 1000)  # a lost GPU ends waits at once: do not spin
+                continue
+            except OtelGpuError:
+                return  # this driver has no events at all
+            with self._lock:
+                uuid = self._uuids.get(handle_address)
+                if uuid is not None:
+                    self._counts[uuid] = XidCount(self._counts[uuid].errors + 1, xid)

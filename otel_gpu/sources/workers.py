@@ -1,0 +1,99 @@
+"""A thread per thing that may never answer: its call is given a deadline, and never a second call behind it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from otel_gpu.errors import OtelGpuError, Unavailable
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """A call under way. Its outcome is taken once, by the deadline or never."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._done = threading.Event()
+        self._value: T | None = None
+        self._error: OtelGpuError | None = None
+        self.started_s = time.monotonic()
+
+    def run(self) -> None:
+        """Make the call; on the worker's thread."""
+        try:
+            self._value = self._call()
+        except OtelGpuError as error:
+            self._error = error
+        except Exception as error:  # a bug in a source must cost one reading, not the thread
+            self._error = Unavailable(f"internal error: {type(error).__name__}: {error}")
+        finally:
+            self._done.set()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the call has returned."""
+        return self._done.is_set()
+
+    def result(self, deadline_s: float) -> T:
+        """The call's value, waiting until ``deadline_s`` (``time.monotonic``); Unavailable if it is late."""
+        if not self._done.wait(max(0.0, deadline_s - time.monotonic())):
+            raise Unavailable(f"no answer within {time.monotonic() - self.started_s:.1f} s")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # T may itself be optional
+
+
+class Worker:
+    """One daemon thread that makes one call at a time.
+
+    Daemon, because a thread stuck in the driver (state D) cannot be ended and must not keep the process alive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._wake = threading.Condition()
+        self._current: Pending[object] | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, call: Callable[[], T]) -> Pending[T]:
+        """Begin a call. Unavailable at once, with nothing queued, while the last one has not returned."""
+        with self._wake:
+            if self._closed:
+                raise Unavailable("closed")
+            if self._current is not None and not self._current.finished:
+                waited_s = time.monotonic() - self._current.started_s
+                raise Unavailable(f"no answer for {waited_s:.0f} s: a call to the driver has not returned")
+            pending = Pending(call)
+            self._current = pending  # type: ignore[assignment]  # the thread only runs it
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                self._thread.start()
+            self._wake.notify()
+            return pending
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a call is still under way."""
+        return self._current is not None and not self._current.finished
+
+    def close(self) -> None:
+        """End the thread as soon as its call returns; does not wait."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+
+    def _loop(self) -> None:
+        last: Pending[object] | None = None
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda seen=last: self._closed or self._current is not seen)  # type: ignore[misc]
+                if self._current is last:
+                    return
+                last = self._current
+            if last is not None:
+                last.run()
