@@ -1,0 +1,113 @@
+"""The agent: samples, attributes, serves, until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+
+from otel_gpu.clock import Clock
+from otel_gpu.config import Config
+from otel_gpu.engine import Engine
+from otel_gpu.export.document import to_json
+from otel_gpu.host import Host
+from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.sampler import Sampler
+from otel_gpu.web.page import STYLE, page
+from otel_gpu.web.server import Response, WebServer
+
+log = logging.getLogger(__name__)
+
+_MISSED_PASSES = 3
+"""So many intervals without a sample, and the agent no longer calls itself healthy."""
+
+
+class Agent:
+    """Everything that runs between start and stop. Constructing it binds its address and starts nothing."""
+
+    def __init__(self, config: Config, host: Host, clock: Clock) -> None:
+        self._config = config
+        self._simulated = host.simulated_because is not None
+        self.engine = Engine(gpus=host.gpus, processes=host.processes, names=host.names, clock=clock)
+        self._gpu_source_name = host.gpus.name
+        self._sampler = Sampler(self.engine, config.interval_s)
+        self._state_log = StateLog()
+        self.web = WebServer(
+            config.listen,
+            {
+                "/": self._page,
+                "/style.css": lambda: Response(STYLE, "text/css; charset=utf-8"),
+                "/api/attribution": self._json,
+                "/healthz": self._healthz,
+                "/readyz": self._readyz,
+            },
+        )
+
+    def run(self, stop: threading.Event, on_sample: Callable[[Attribution], None]) -> None:
+        """Work until ``stop`` is set; ``on_sample`` sees every answer."""
+        self._sampler.start()
+        self.web.start()
+        passes = 0
+        try:
+            while not stop.is_set():
+                seen = self._sampler.wait_for_pass(passes, timeout_s=0.5)
+                attribution = self.engine.latest
+                if seen > passes and attribution is not None:
+                    self._state_log.observe(attribution.sources)
+                    on_sample(attribution)
+                passes = seen
+        finally:
+            self.web.close()
+            self._sampler.stop()
+            self.engine.close()
+
+    # -- what is served -------------------------------------------------------------
+
+    def _page(self) -> Response:
+        refresh_s = max(1, round(self._config.interval_s))
+        body = page(self._sampler.fresh(), simulated=self._simulated, refresh_s=refresh_s)
+        return Response(body, "text/html; charset=utf-8")
+
+    def _json(self) -> Response:
+        attribution = self._sampler.fresh()
+        if attribution is None:
+            return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(to_json(attribution) + "\n", "application/json")
+
+    def _healthz(self) -> Response:
+        """Alive: samples come, whatever they say."""
+        age_s = self.engine.age_s()
+        longest_s = _MISSED_PASSES * self._config.interval_s + self._config.deadline_s
+        if age_s is not None and age_s > longest_s:
+            return Response(f"no sample for {age_s:.0f} s\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response("ok\n")
+
+    def _readyz(self) -> Response:
+        """Ready: there are figures of GPUs to give."""
+        attribution = self.engine.latest
+        if attribution is None:
+            return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        gpus = next(source for source in attribution.sources if source.name == self._gpu_source_name)
+        if gpus.state is SourceState.UNAVAILABLE:
+            return Response(f"{gpus.name}: {gpus.reason}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response("ok\n")
+
+
+class StateLog:
+    """One log line per change of a source's state, none while it stays."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, SourceState] = {}
+
+    def observe(self, sources: tuple[SourceOutcome, ...]) -> None:
+        """Log what changed since the last time."""
+        for source in sources:
+            before = self._states.get(source.name, SourceState.OK)
+            self._states[source.name] = source.state
+            if source.state is before:
+                continue
+            if source.state is SourceState.OK:
+                log.info("%s is ok again", source.name)
+            else:
+                log.warning("%s is %s: %s", source.name, source.state.value, source.reason)

@@ -1,0 +1,65 @@
+"""Who holds a GPU's memory, by the driver's own lists. The parts always make the whole, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit
+
+Holders = dict[int, int | None]
+"""Bytes a pid holds; ``None`` where the driver lists it without a figure."""
+
+
+def holders(listed: Iterable[ListedProcess]) -> Holders:
+    """Memory per pid: the largest figure of all lists, never their sum, since the lists overlap."""
+    held: Holders = {}
+    for process in listed:
+        known = held.setdefault(process.pid, process.memory_bytes)
+        if process.memory_bytes is not None and (known is None or process.memory_bytes > known):
+            held[process.pid] = process.memory_bytes
+    return held
+
+
+def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
+    """Memory per pid, by MIG instance; under ``None`` what belongs to no instance (all of it without MIG)."""
+    if reading.mig is None:
+        return {None: holders(reading.processes or ())}
+    by_instance: dict[str | None, Holders] = {}
+    told_by_instances = set()
+    for instance in reading.mig:
+        if instance.processes is not None:
+            by_instance[instance.uuid] = holders(instance.processes)
+            told_by_instances.add((instance.gpu_instance_id, instance.compute_instance_id))
+    instance_of = {(mig.gpu_instance_id, mig.compute_instance_id): mig.uuid for mig in reading.mig}
+    rest: dict[str | None, list[ListedProcess]] = {}
+    for process in reading.processes or ():
+        # The GPU's own lists repeat what its instances' lists say; only what those leave out counts.
+        place = (process.gpu_instance_id, process.compute_instance_id)
+        if place not in told_by_instances:
+            rest.setdefault(instance_of.get(place), []).append(process)
+    by_instance.update({uuid: holders(processes) for uuid, processes in rest.items()})
+    by_instance.setdefault(None, {})
+    return by_instance
+
+
+def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> MemorySplit | None:
+    """Divide a device's memory; ``None`` where the device does not tell it (unified memory).
+
+    Figures that cannot be true together (more used than there is) are cut to what there is.
+    """
+    if memory is None:
+        return None
+    limit = max(0, memory.total_bytes)
+    reserved = None if memory.reserved_bytes is None else min(max(0, memory.reserved_bytes), limit)
+    usable = limit - (reserved or 0)
+    used = min(max(0, memory.used_bytes), usable)
+    claimed = sum(bytes_ for bytes_ in measured if bytes_ is not None)
+    return MemorySplit(
+        limit_bytes=limit,
+        reserved_bytes=reserved,
+        measured_bytes=claimed,
+        overcount_bytes=max(0, claimed - used),
+        inferred_bytes=0,
+        unattributed_bytes=max(0, used - claimed),
+        free_bytes=usable - used,
+    )

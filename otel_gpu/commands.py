@@ -1,0 +1,126 @@
+"""What each command does, once its settings are settled. The value is the exit code; failures are raised."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from typing import Final
+
+from otel_gpu import __version__
+from otel_gpu.agent import Agent
+from otel_gpu.clock import SystemClock
+from otel_gpu.config import Config, Loaded, SourceChoice
+from otel_gpu.doctor import examine, is_blind, report
+from otel_gpu.engine import Engine
+from otel_gpu.errors import Unavailable, UsageError
+from otel_gpu.export.document import to_json
+from otel_gpu.export.table import render
+from otel_gpu.export.text import Paint, printable
+from otel_gpu.host import Host, open_host
+from otel_gpu.model import Attribution, SourceState
+from otel_gpu.sources.nvml import NvmlSource
+from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.view import View, write
+
+DONE: Final = 0
+FAILED: Final = 1
+
+
+def config(loaded: Loaded) -> int:
+    """Print every value and where it comes from."""
+    key_width = max(len(value.key) for value in loaded.values)
+    text_width = max(len(value.text) for value in loaded.values)
+    for value in loaded.values:
+        line = f"{value.key.ljust(key_width)}  {printable(value.text).ljust(text_width)}  {printable(value.origin)}\n"
+        write(sys.stdout, line)
+    for variable in loaded.unknown_variables:
+        write(sys.stdout, f"{printable(variable)} is set, is no setting and is ignored\n")
+    return DONE
+
+
+def once(settings: Config, *, as_json: bool) -> int:
+    """Two samples, one interval apart, and what they show."""
+    clock = SystemClock()
+    host = open_host(settings, clock)
+    _announce_simulation(host)
+    engine = Engine(gpus=host.gpus, processes=host.processes, names=host.names, clock=clock)
+    try:
+        attribution = engine.sample()
+        if attribution.gpus:
+            if settings.interval_s > 2:
+                write(sys.stderr, f"sampling for {settings.interval_s:g} s…\n")
+            time.sleep(settings.interval_s)
+            attribution = engine.sample()
+    finally:
+        engine.close()
+    if attribution.gpus:
+        text = to_json(attribution) + "\n" if as_json else _table(attribution, host)
+        write(sys.stdout, text)
+    nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
+    if nvml.state is SourceState.UNAVAILABLE:
+        raise Unavailable(nvml.reason or "no GPU answers")
+    return DONE
+
+
+def doctor(settings: Config) -> int:
+    """Examine this host and print the findings."""
+    if settings.source is SourceChoice.SIM:
+        raise UsageError("doctor examines this host; a simulated one (--source sim) has nothing to mend")
+    clock = SystemClock()
+    nvml = NvmlSource(clock, deadline_s=settings.deadline_s)
+    try:
+        gpus = nvml.read()
+    finally:
+        nvml.close()
+    listed = {process.pid for gpu in gpus.gpus for process in gpu.processes or ()}
+    findings = examine(gpus, ProcfsSource(settings.proc_root, clock).read(listed))
+    write(sys.stdout, report(findings, _paint()))
+    return FAILED if is_blind(findings) else DONE
+
+
+def run(settings: Config, *, view: bool) -> int:
+    """The agent, until SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    clock = SystemClock()
+    host = open_host(settings, clock)
+    agent = Agent(settings, host, clock)
+    _announce_simulation(host)
+    url = agent.web.url
+    write(
+        sys.stderr,
+        f"otel-gpu {__version__} is running; look at\n"
+        f"  {url}/                 the page\n"
+        f"  {url}/api/attribution  the same as JSON\n"
+        f"  {url}/healthz          health\n",
+    )
+    shown = View(sys.stdout, paint=_paint(), width=_width, simulated=host.simulated_because is not None)
+    agent.run(stop, shown.show if view else _ignore)
+    return DONE
+
+
+def _ignore(attribution: Attribution) -> None:
+    """Nobody looks at this terminal."""
+
+
+def _table(attribution: Attribution, host: Host) -> str:
+    return render(attribution, width=_width(), paint=_paint(), simulated=host.simulated_because is not None)
+
+
+def _announce_simulation(host: Host) -> None:
+    if host.simulated_because is not None:
+        write(sys.stderr, f"*** SIMULATED HOST, no figure is of a real GPU: {host.simulated_because} ***\n")
+
+
+def _width() -> int:
+    return shutil.get_terminal_size(fallback=(120, 24)).columns
+
+
+def _paint() -> Paint:
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Paint(enabled=wanted)

@@ -1,0 +1,220 @@
+"""Settings: defaults < file < environment < flags, one frozen Config, every value with its origin.
+
+A setting is declared once, in ``SETTINGS``; flags, variables, file keys and ``otel-gpu config`` follow from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from otel_gpu import values
+from otel_gpu.configfile import FileValue, read_config_file
+from otel_gpu.errors import UsageError
+
+
+class SourceChoice(StrEnum):
+    """Where GPUs are read from."""
+
+    NVML = "nvml"
+    SIM = "sim"
+    AUTO = "auto"
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    LOGFMT = "logfmt"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What the agent does, decided before it starts."""
+
+    interval_s: float
+    deadline_s: float
+    source: SourceChoice
+    seed: int
+    proc_root: Path
+    listen: values.Address
+    log_level: LogLevel
+    log_format: LogFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its key in the file, from which its flag and variable follow, and what it may be."""
+
+    key: str
+    field: str
+    default: str
+    parse: Callable[[str], Any]
+    allowed: str
+    help: str
+    also_variables: tuple[str, ...] = ()
+    from_variables: Callable[[Mapping[str, str]], tuple[str, str] | None] | None = None
+
+    @property
+    def flag(self) -> str:
+        """Its flag on the command line."""
+        return f"--{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """Its variable in the environment."""
+        return f"OTEL_GPU_{self.key.upper().replace('-', '_')}"
+
+
+def _prometheus_listen(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """OpenTelemetry's two variables for the Prometheus endpoint, as one address."""
+    host, port = (environment.get(f"OTEL_EXPORTER_PROMETHEUS_{part}") for part in ("HOST", "PORT"))
+    if not host and not port:
+        return None
+    origin = " and ".join(
+        f"OTEL_EXPORTER_PROMETHEUS_{part}" for part, value in (("HOST", host), ("PORT", port)) if value
+    )
+    host = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
+    return f"{host or '127.0.0.1'}:{port or '9464'}", origin
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        "interval", "interval_s", "5s", values.duration_s(1, 3600),
+        "a duration from 1s to 1h, such as 5s", "time between two samples",
+    ),
+    Setting(
+        "deadline", "deadline_s", "2s", values.duration_s(0.1, 60),
+        "a duration from 100ms to 1m, such as 2s", "how long a GPU may take to answer before it goes without figures",
+    ),
+    Setting(
+        "source", "source", "nvml", values.choice(SourceChoice),
+        values.one_of(SourceChoice),
+        "nvml: this host's GPUs; sim: a simulated host; auto: nvml if it finds a GPU, else sim",
+    ),
+    Setting(
+        "seed", "seed", "1", values.whole_number(0, 2**63 - 1),
+        "a whole number from 0 to 9223372036854775807", "which simulated host; the same seed gives the same history",
+    ),
+    Setting(
+        "proc-root", "proc_root", "/proc", values.absolute_path,
+        "an absolute path", "where the host's /proc is mounted", also_variables=("HOST_PROC",),
+    ),
+    Setting(
+        "listen", "listen", "127.0.0.1:9464", values.address,
+        "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9464 or [::1]:9464",
+        "address of the page, /healthz, /readyz and the JSON", from_variables=_prometheus_listen,
+    ),
+    Setting(
+        "log-level", "log_level", "info", values.choice(LogLevel), values.one_of(LogLevel), "how much is logged",
+    ),
+    Setting(
+        "log-format", "log_format", "logfmt", values.choice(LogFormat), values.one_of(LogFormat), "how log lines look",
+    ),
+)  # fmt: skip
+
+_BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One effective value as it was written, and where."""
+
+    key: str
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The configuration, where each value came from, and variables that look like ours and are none."""
+
+    config: Config
+    values: tuple[Value, ...]
+    unknown_variables: tuple[str, ...]
+
+
+def load(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    defaults: Mapping[str, str] | None = None,
+    command: str = "",
+) -> Loaded:
+    """Settle every setting. UsageError names the key, the value, its origin and what is allowed.
+
+    ``defaults`` are a command's own, where it wants others than the agent's.
+    """
+    path = flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None
+    in_file = read_config_file(Path(path)) if path else {}
+    _refuse_unknown_keys(in_file)
+    settled: list[Value] = []
+    fields: dict[str, Any] = {}
+    for setting in SETTINGS:
+        own_default = (defaults or {}).get(setting.key)
+        value = (
+            _from_flags(setting, flags)
+            or _from_environment(setting, environment)
+            or _from_file(setting, in_file)
+            or Value(setting.key, own_default or setting.default, f"default of {command}" if own_default else "default")
+        )
+        fields[setting.field] = _parse(setting, value)
+        settled.append(value)
+    return Loaded(Config(**fields), tuple(settled), _unknown_variables(environment))
+
+
+def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Value | None:
+    text = flags.get(setting.key)
+    return None if text is None else Value(setting.key, text, setting.flag)
+
+
+def _from_environment(setting: Setting, environment: Mapping[str, str]) -> Value | None:
+    for variable in (setting.variable, *setting.also_variables):
+        text = environment.get(variable)
+        if text:  # OpenTelemetry: an empty variable counts as unset
+            return Value(setting.key, text, variable)
+    found = setting.from_variables(environment) if setting.from_variables is not None else None
+    return None if found is None else Value(setting.key, *found)
+
+
+def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Value | None:
+    found = in_file.get(setting.key)
+    return None if found is None else Value(setting.key, found.text, found.origin)
+
+
+def _parse(setting: Setting, value: Value) -> Any:
+    try:
+        return setting.parse(value.text)
+    except ValueError:
+        raise UsageError(f"{value.origin}: {setting.key} is {value.text!r}; allowed is {setting.allowed}") from None
+
+
+def _refuse_unknown_keys(in_file: Mapping[str, FileValue]) -> None:
+    for key, value in in_file.items():
+        if key not in _BY_KEY:
+            raise UsageError(f"{value.origin}: there is no setting {key!r}; {nearest(key, _BY_KEY)}")
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    known = {setting.variable for setting in SETTINGS} | {"OTEL_GPU_CONFIG"}
+    return tuple(sorted(name for name in environment if name.startswith("OTEL_GPU_") and name not in known))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What was probably meant, or all there is to choose from."""
+    candidates = sorted(known)
+    close = difflib.get_close_matches(word, candidates, n=1)
+    return f"did you mean {close[0]}?" if close else f"allowed are {', '.join(candidates)}"

@@ -1,0 +1,142 @@
+"""What works on this host and what does not, each with the exact fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from otel_gpu.export.text import Paint, Style, printable
+from otel_gpu.model import GpuHealth, GpuReading, SourceState
+from otel_gpu.sources.base import GpuRead, ProcessRead
+from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, pid_namespace_is_initial
+
+
+class Verdict(StrEnum):
+    """Blind: attribution as a whole cannot work like this. Degraded: parts of it are missing."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    BLIND = "blind"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    subject: str
+    verdict: Verdict
+    found: str
+    fix: str | None = None
+
+
+def examine(gpus: GpuRead, processes: ProcessRead, own_proc: Path = Path("/proc")) -> list[Finding]:
+    """Judge one reading of the sources and the namespaces this process lives in."""
+    return [*_nvml(gpus), *_namespaces(own_proc), *_proc(gpus, processes)]
+
+
+def is_blind(findings: list[Finding]) -> bool:
+    """Whether attribution as a whole cannot work."""
+    return any(finding.verdict is Verdict.BLIND for finding in findings)
+
+
+def report(findings: list[Finding], paint: Paint) -> str:
+    """The findings as lines, the fix under each that needs one."""
+    styles = {Verdict.OK: Style.GREEN, Verdict.DEGRADED: Style.YELLOW, Verdict.BLIND: Style.RED}
+    width = max(len(finding.subject) for finding in findings)
+    lines = []
+    for finding in findings:
+        verdict = paint(finding.verdict.value.ljust(8), styles[finding.verdict])
+        lines.append(f"{verdict}  {finding.subject.ljust(width)}  {printable(finding.found)}")
+        if finding.fix is not None:
+            lines.append(f"{' ' * (10 + width)}  fix: {finding.fix}")
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------------------- checks
+
+
+def _nvml(read: GpuRead) -> Iterator[Finding]:
+    if not read.gpus:
+        yield Finding("nvml", Verdict.BLIND, read.reason or "no GPU", "see the line itself; nvidia-smi must work first")
+        return
+    driver = read.driver.driver_version if read.driver is not None else None
+    failed = [gpu for gpu in read.gpus if gpu.health is GpuHealth.FAILED]
+    answering = f"{len(read.gpus) - len(failed)} of {len(read.gpus)} GPUs answer"
+    yield Finding(
+        "nvml",
+        Verdict.BLIND if len(failed) == len(read.gpus) else Verdict.DEGRADED if read.reason else Verdict.OK,
+        f"driver {driver or 'of unknown version'}, {answering}" + (f"; {read.reason}" if read.reason else ""),
+        "nvidia-smi -q tells more; a lost GPU needs a reset or a reboot" if failed else None,
+    )
+    for gpu in read.gpus:
+        if gpu.health is not GpuHealth.FAILED:
+            yield from _gpu(gpu)
+
+
+def _gpu(gpu: GpuReading) -> Iterator[Finding]:
+    subject = f"gpu {gpu.identity.index}"
+    lacking = [
+        what
+        for what, figure in (
+            ("device memory", gpu.memory),
+            ("process lists", gpu.processes if gpu.mig is None else ()),
+            ("utilisation per process", gpu.utilization),
+            ("power", gpu.power_w),
+        )
+        if figure is None
+    ]
+    if gpu.memory is not None and gpu.memory.reserved_bytes is None:
+        lacking.append("the driver's own memory apart from what is used (driver before 510)")
+    if gpu.energy_mj is None:
+        lacking.append("an energy counter (Volta and later have one): energy will be integrated from power")
+    if not lacking:
+        yield Finding(subject, Verdict.OK, f"{gpu.identity.name}: all figures are there")
+        return
+    reason = "; MIG gives no utilisation per process" if gpu.mig is not None and gpu.utilization is None else ""
+    yield Finding(subject, Verdict.DEGRADED, f"{gpu.identity.name} lacks {', '.join(lacking)}{reason}")
+
+
+def _namespaces(own_proc: Path) -> Iterator[Finding]:
+    initial = pid_namespace_is_initial(own_proc)
+    if initial:
+        yield Finding("pid namespace", Verdict.OK, "the host's: NVML shows every process")
+    elif initial is None:
+        yield Finding(
+            "pid namespace", Verdict.DEGRADED, f"unknown: {own_proc}/self/ns/pid is not readable", "mount /proc"
+        )
+    else:
+        yield Finding(
+            "pid namespace",
+            Verdict.BLIND,
+            "a private one: NVML hides or renumbers other containers' processes",
+            "docker run --pid=host …, in Kubernetes spec.hostPID: true",
+        )
+    if cgroup_namespace_is_initial(own_proc) is False:
+        yield Finding(
+            "cgroup namespace",
+            Verdict.DEGRADED,
+            "a private one: other containers are told by the tail of their path, services and jobs may not be",
+            "docker run --cgroupns=host …; in Kubernetes pods are told apart all the same",
+        )
+    else:
+        yield Finding("cgroup namespace", Verdict.OK, "the host's")
+
+
+def _proc(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:
+    if read.state is SourceState.OK:
+        yield Finding("proc", Verdict.OK, "processes, cgroups and open device files are readable")
+    else:
+        verdict = Verdict.BLIND if read.state is SourceState.UNAVAILABLE else Verdict.DEGRADED
+        yield Finding("proc", verdict, read.reason or read.state.value)
+    listed = {process.pid for gpu in gpus.gpus for process in gpu.processes or ()}
+    unseen = sorted(listed - read.processes.keys())
+    if unseen:
+        all_unseen = len(unseen) == len(listed)
+        yield Finding(
+            "processes",
+            Verdict.BLIND if all_unseen else Verdict.DEGRADED,
+            f"{len(unseen)} of {len(listed)} pids that NVML lists are not in /proc (first: {unseen[0]})",
+            "run in the host's pid namespace, or point --proc-root (HOST_PROC) to the host's /proc",
+        )

@@ -1,0 +1,126 @@
+"""One pass over the sources, one Snapshot, one Attribution."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
+
+from otel_gpu.attribution.attribute import attribute
+from otel_gpu.clock import Clock
+from otel_gpu.model import (
+    Attribution,
+    GpuReading,
+    ProcessFacts,
+    Snapshot,
+    SourceOutcome,
+    WorkloadNames,
+)
+from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
+
+SHORTEST_WINDOW_S: Final = 1.0
+"""Shorter windows hold too few of the driver's samples (about seven a second) to mean anything."""
+
+
+class Engine:
+    """Reads the world and attributes it. ``sample`` may be called from any thread; passes never overlap."""
+
+    def __init__(
+        self,
+        *,
+        gpus: GpuSource,
+        processes: ProcessSource,
+        clock: Clock,
+        names: Sequence[NameSource] = (),
+    ) -> None:
+        self._gpus = gpus
+        self._processes = processes
+        self._names = tuple(names)
+        self._clock = clock
+        self._pass = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._latest: Attribution | None = None
+
+    @property
+    def latest(self) -> Attribution | None:
+        """The newest answer; ``None`` before the first pass."""
+        return self._latest
+
+    def age_s(self) -> float | None:
+        """How old the newest answer is."""
+        latest = self._latest
+        return None if latest is None else (self._clock.monotonic_ns() - latest.monotonic_ns) / 1e9
+
+    def sample(self) -> Attribution:
+        """Read and attribute; the newest answer instead if it is younger than the shortest window."""
+        with self._pass:
+            age_s = self.age_s()
+            if self._latest is not None and age_s is not None and age_s < SHORTEST_WINDOW_S:
+                return self._latest
+            snapshot = self._read()
+            attribution = attribute(self._snapshot, snapshot)
+            self._snapshot, self._latest = snapshot, attribution
+            return attribution
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._gpus.close()
+
+    # -- reading --------------------------------------------------------------------
+
+    def _read(self) -> Snapshot:
+        outcomes: list[SourceOutcome] = []
+        wall_ns, started_ns = self._clock.wall_ns(), self._clock.monotonic_ns()
+        gpu_read = self._gpus.read()
+        outcomes.append(self._outcome(self._gpus.name, gpu_read, started_ns))
+        started_processes_ns = self._clock.monotonic_ns()
+        process_read = self._processes.read(_pids(gpu_read.gpus))
+        outcomes.append(self._outcome(self._processes.name, process_read, started_processes_ns))
+        processes = self._with_the_departed(process_read, gpu_read.gpus)
+        names: dict[str, WorkloadNames] = {}
+        workloads = frozenset(facts.workload for facts in processes.values())
+        for source in self._names:
+            started_names_ns = self._clock.monotonic_ns()
+            name_read = source.read(workloads)
+            outcomes.append(self._outcome(source.name, name_read, started_names_ns))
+            for workload_id, known in name_read.names.items():
+                names.setdefault(workload_id, known)
+        return Snapshot(
+            wall_ns=wall_ns,
+            monotonic_ns=started_ns,
+            gpus=gpu_read.gpus,
+            processes=MappingProxyType(processes),
+            names=MappingProxyType(names),
+            sources=tuple(outcomes),
+            driver=gpu_read.driver,
+        )
+
+    def _with_the_departed(self, read: ProcessRead, gpus: tuple[GpuReading, ...]) -> dict[int, ProcessFacts]:
+        """Add processes that the driver still lists and /proc has shown before: exiting takes the driver a while."""
+        processes = dict(read.processes)
+        if self._snapshot is not None:
+            for pid in _pids(gpus) - processes.keys():
+                before = self._snapshot.processes.get(pid)
+                if before is not None:
+                    processes[pid] = before if not before.alive else _departed(before)
+        return processes
+
+    def _outcome(self, name: str, read: GpuRead | ProcessRead | NameRead, started_ns: int) -> SourceOutcome:
+        duration_s = (self._clock.monotonic_ns() - started_ns) / 1e9
+        return SourceOutcome(name, read.state, read.reason, duration_s, read.errors)
+
+
+def _pids(gpus: tuple[GpuReading, ...]) -> set[int]:
+    """Every pid the driver speaks of."""
+    pids: set[int] = set()
+    for gpu in gpus:
+        pids.update(process.pid for process in gpu.processes or ())
+        pids.update(process.pid for mig in gpu.mig or () for process in mig.processes or ())
+        if gpu.utilization is not None:
+            pids.update(row.pid for row in gpu.utilization.rows)
+    return pids
+
+
+def _departed(facts: ProcessFacts) -> ProcessFacts:
+    return ProcessFacts(facts.key, facts.name, facts.start_time_s, facts.owner_uid, facts.workload, alive=False)

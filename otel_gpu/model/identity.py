@@ -1,0 +1,74 @@
+"""Who and what: processes, workloads, GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class ProcessKey(NamedTuple):
+    """A process: its pid on the host and its start in clock ticks since boot. A pid alone is reused."""
+
+    pid: int
+    start_ticks: int
+
+
+START_UNKNOWN: Final = -1
+"""``ProcessKey.start_ticks`` of a pid that a driver names but ``/proc`` has never shown."""
+
+
+class WorkloadKind(StrEnum):
+    """What a process belongs to, as far as its cgroup tells."""
+
+    CONTAINER = "container"
+    SLURM_JOB = "slurm_job"
+    SYSTEMD_UNIT = "systemd_unit"
+    LXC = "lxc"
+    HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRef:
+    """Which workload a process belongs to: enough to identify it, nothing that needs a look-up.
+
+    ``id`` is the container id, Slurm job id, unit name or LXC name. ``outer_container_id`` is the
+    container around the innermost one (a ``kind`` node, Docker in Docker).
+    """
+
+    kind: WorkloadKind
+    id: str
+    runtime: str | None = None
+    pod_uid: str | None = None
+    slurm_step: str | None = None
+    outer_container_id: str | None = None
+
+
+HOST_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "host")
+"""Everything that runs on the host in nobody's container, job or unit."""
+
+UNIDENTIFIED_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "unidentified")
+"""Processes the driver measured but that this agent cannot see: named, so that nobody is billed for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadNames:
+    """The names people know a workload by. What nobody told stays ``None``."""
+
+    container: str | None = None
+    image: str | None = None
+    pod: str | None = None
+    namespace: str | None = None
+    pod_uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """What does not change about a physical GPU while the driver is loaded. ``index`` may, over reloads."""
+
+    index: int
+    uuid: str
+    name: str
+    minor: int | None = None
+    pci_bus_id: str | None = None
+    serial: str | None = None

@@ -1,0 +1,149 @@
+"""What follows from it: the answer of one cycle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from otel_gpu.model.identity import GpuIdentity, ProcessKey, WorkloadNames, WorkloadRef
+from otel_gpu.model.snapshot import DriverFacts, GpuReading, SourceOutcome
+
+
+class GpuState(StrEnum):
+    """What a process or workload does with a GPU."""
+
+    BUSY = "busy"
+    IDLE = "idle"
+    ALLOCATED = "allocated"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySplit:
+    """limit = reserved + measured - overcount + inferred + unattributed + free, in bytes, exactly.
+
+    ``reserved_bytes`` is ``None`` where the driver does not tell it apart; it then counts as 0 in the sum.
+    """
+
+    limit_bytes: int
+    reserved_bytes: int | None
+    measured_bytes: int
+    overcount_bytes: int
+    inferred_bytes: int
+    unattributed_bytes: int
+    free_bytes: int
+
+    @property
+    def conservation_error_bytes(self) -> int:
+        """How far the parts miss the limit; anything but 0 is a bug."""
+        parts = (self.reserved_bytes or 0) + self.measured_bytes - self.overcount_bytes
+        return self.limit_bytes - (parts + self.inferred_bytes + self.unattributed_bytes + self.free_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class EnergySplit:
+    """What the energy counter advanced by, and to whom it went, in millijoules."""
+
+    delta_mj: int
+    attributed_mj: int | None = None
+    idle_mj: int | None = None
+    unattributed_mj: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodEnergy:
+    """A workload's or process's energy by how it was found, in millijoules."""
+
+    measured_mj: int | None = None
+    estimated_mj: int | None = None
+    inferred_mj: int | None = None
+
+    @property
+    def total_mj(self) -> int | None:
+        """All methods together; ``None`` where none is known."""
+        known = [part for part in (self.measured_mj, self.estimated_mj, self.inferred_mj) if part is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class MigAttribution:
+    """One MIG instance and the split of its memory."""
+
+    uuid: str
+    profile: str | None
+    memory: MemorySplit | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAttribution:
+    """One GPU: what it has, and how that divides."""
+
+    reading: GpuReading
+    memory: MemorySplit | None
+    energy: EnergySplit | None
+    mig: tuple[MigAttribution, ...] | None
+
+    @property
+    def identity(self) -> GpuIdentity:
+        """The GPU this speaks of."""
+        return self.reading.identity
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadGpu:
+    """One workload's part of one GPU (or of one MIG instance of it)."""
+
+    gpu_uuid: str
+    mig_uuid: str | None
+    measured_bytes: int | None
+    inferred_bytes: int | None = None
+    confidence: float | None = None
+    sm_ratio: float | None = None
+    energy: MethodEnergy = MethodEnergy()
+    state: GpuState | None = None
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadAttribution:
+    """A workload, its names and its parts of the GPUs."""
+
+    ref: WorkloadRef
+    names: WorkloadNames | None
+    gpus: tuple[WorkloadGpu, ...]
+
+    @property
+    def display_name(self) -> str:
+        """The best name known; the id where nobody knows one."""
+        return (self.names.container if self.names is not None else None) or self.ref.id
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessAttribution:
+    """One process's part of one GPU. ``name`` and ``start_time_s`` are ``None`` if /proc never showed it."""
+
+    key: ProcessKey
+    name: str | None
+    start_time_s: float | None
+    workload: WorkloadRef
+    gpu_uuid: str
+    mig_uuid: str | None
+    memory_bytes: int | None
+    sm_ratio: float | None = None
+    energy: MethodEnergy = MethodEnergy()
+    state: GpuState | None = None
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle."""
+
+    wall_ns: int
+    monotonic_ns: int
+    window_s: float | None
+    gpus: tuple[GpuAttribution, ...]
+    workloads: tuple[WorkloadAttribution, ...]
+    processes: tuple[ProcessAttribution, ...]
+    sources: tuple[SourceOutcome, ...]
+    driver: DriverFacts | None = None

@@ -1,0 +1,189 @@
+"""What was read: the world of one cycle, before any rule is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from otel_gpu.model.identity import GpuIdentity, ProcessKey, WorkloadNames, WorkloadRef
+
+
+class ProcessKind(StrEnum):
+    """The driver's list a process stands in."""
+
+    COMPUTE = "compute"
+    GRAPHICS = "graphics"
+    MPS = "mps"
+
+
+class GpuHealth(StrEnum):
+    """How the driver answers for a GPU."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of a GPU or MIG instance. ``reserved_bytes`` is ``None`` where ``used_bytes`` includes it."""
+
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    reserved_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProcess:
+    """One entry of one of the driver's process lists; the same pid may stand in several."""
+
+    pid: int
+    kind: ProcessKind
+    memory_bytes: int | None
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UtilizationRow:
+    """A process's mean use of the engines over the driver's samples, as the driver gave it."""
+
+    pid: int
+    timestamp_us: int
+    sm_percent: int
+    memory_percent: int
+    encoder_percent: int
+    decoder_percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class UtilizationRead:
+    """One answer of the driver: rows of all samples after ``since_us`` (Unix time), read at ``read_at_us``."""
+
+    since_us: int
+    read_at_us: int
+    rows: tuple[UtilizationRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingRecord:
+    """What the driver booked for one process over its life, kept after its exit."""
+
+    pid: int
+    start_time_us: int
+    time_ms: int
+    gpu_percent: int | None
+    memory_percent: int | None
+    max_memory_bytes: int | None
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MigReading:
+    """One MIG instance of a GPU."""
+
+    uuid: str
+    gpu_instance_id: int | None
+    compute_instance_id: int | None
+    profile: str | None
+    sm_count: int | None
+    memory: DeviceMemory | None
+    processes: tuple[ListedProcess, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """All that one pass read of one GPU. ``energy_mj`` was read before ``utilization``, always.
+
+    ``taken_at_ns`` (monotonic) belongs to ``energy_mj`` and ``power_w``. Ratios are 0 to 1.
+    ``processes`` and ``utilization`` are ``None`` where the driver cannot tell, empty where it says nobody.
+    """
+
+    identity: GpuIdentity
+    taken_at_ns: int
+    health: GpuHealth = GpuHealth.OK
+    reason: str | None = None
+    memory: DeviceMemory | None = None
+    processes: tuple[ListedProcess, ...] | None = None
+    utilization: UtilizationRead | None = None
+    energy_mj: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    gpu_ratio: float | None = None
+    memory_controller_ratio: float | None = None
+    encoder_ratio: float | None = None
+    decoder_ratio: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    xid_errors: int | None = None
+    last_xid: int | None = None
+    persistence_mode: bool | None = None
+    mig: tuple[MigReading, ...] | None = None
+    accounting: tuple[AccountingRecord, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFacts:
+    """Versions of what answers behind NVML."""
+
+    driver_version: str | None
+    nvml_version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What ``/proc`` shows of one process. ``uvm_mapping_bytes`` is ``None`` where it was not readable."""
+
+    key: ProcessKey
+    name: str
+    start_time_s: float
+    owner_uid: int | None
+    workload: WorkloadRef
+    gpu_minors_open: frozenset[int] = frozenset()
+    mig_caps_open: frozenset[int] = frozenset()
+    uvm_open: bool = False
+    uvm_mapping_bytes: int | None = None
+    alive: bool = True
+
+
+class SourceState(StrEnum):
+    """How a source did in a cycle. Degraded: it answered, and something is missing from the answer."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOutcome:
+    """How one source did in one cycle: state, the reason in one line, time taken, errors met."""
+
+    name: str
+    state: SourceState
+    reason: str | None = None
+    duration_s: float = 0.0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The world as read in one cycle. Nothing after this reads anything."""
+
+    wall_ns: int
+    monotonic_ns: int
+    gpus: tuple[GpuReading, ...]
+    processes: Mapping[int, ProcessFacts]
+    names: Mapping[str, WorkloadNames]
+    sources: tuple[SourceOutcome, ...]
+    driver: DriverFacts | None = None
+
+
+NO_NAMES: Final[Mapping[str, WorkloadNames]] = MappingProxyType({})
+NO_PROCESSES: Final[Mapping[int, ProcessFacts]] = MappingProxyType({})

@@ -1,0 +1,81 @@
+"""Keeps the answer fresh: a steady cadence of its own, and sooner when somebody asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from otel_gpu.engine import Engine
+from otel_gpu.model import Attribution
+
+log = logging.getLogger(__name__)
+
+FRESH_S: Final = 1.0
+"""How old an answer may be for a reader that asks."""
+
+PATIENCE_S: Final = 0.5
+"""How long a reader waits for a sample under way before it takes the newest there is."""
+
+
+class Sampler:
+    """A thread that samples every ``interval_s``, because the driver's utilisation ring wraps in about 10 s."""
+
+    def __init__(self, engine: Engine, interval_s: float) -> None:
+        self._engine = engine
+        self._interval_s = interval_s
+        self._turn = threading.Condition()
+        self._wanted = True
+        self._stopped = False
+        self._passes = 0
+        self._thread = threading.Thread(target=self._loop, name="otel-gpu-sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first sample is taken at once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End after the sample under way, or without it if it takes longer than ``timeout_s``."""
+        with self._turn:
+            self._stopped = True
+            self._turn.notify_all()
+        self._thread.join(timeout_s)
+
+    @property
+    def passes(self) -> int:
+        """Samples taken so far."""
+        return self._passes
+
+    def fresh(self, max_age_s: float = FRESH_S, wait_s: float = PATIENCE_S) -> Attribution | None:
+        """An answer at most ``max_age_s`` old if one can be had within ``wait_s``, else the newest there is."""
+        age_s = self._engine.age_s()
+        if age_s is None or age_s > max_age_s:
+            with self._turn:
+                seen = self._passes
+                self._wanted = True
+                self._turn.notify_all()
+                self._turn.wait_for(lambda: self._passes > seen or self._stopped, wait_s)
+        return self._engine.latest
+
+    def wait_for_pass(self, seen: int, timeout_s: float) -> int:
+        """Wait until more than ``seen`` samples were taken, or the time is up; the number taken."""
+        with self._turn:
+            self._turn.wait_for(lambda: self._passes > seen or self._stopped, timeout_s)
+            return self._passes
+
+    def _loop(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._wanted or self._stopped, self._interval_s)
+                if self._stopped:
+                    return
+                self._wanted = False
+            try:
+                self._engine.sample()
+            except Exception as error:  # the agent must outlive a bug in one pass
+                log.error(  # noqa: TRY400 - the traceback is for debugging only
+                    "sampling failed: %s: %s", type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG)
+                )
+            with self._turn:
+                self._passes += 1
+                self._turn.notify_all()

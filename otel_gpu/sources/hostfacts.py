@@ -1,0 +1,108 @@
+"""What ``/proc`` says of the host and of the agent's place on it, read when asked for: cheap, and rarely needed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from otel_gpu.sources.procfs_files import read_file
+
+# The inode numbers of the initial namespaces are fixed: include/linux/proc_ns.h, later include/uapi/linux/nsfs.h.
+_PROC_CGROUP_INIT_INO: Final = 0xEFFFFFFB
+_PROC_PID_INIT_INO: Final = 0xEFFFFFFC
+
+_NAMESPACE: Final = re.compile(r"[a-z_]{1,32}:\[([0-9]{1,20})\]")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GPU_UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_DEVICE_MINOR: Final = re.compile(r"[0-9]{1,6}")
+_MIG_MINOR: Final = re.compile(r"gpu([0-9]{1,6})/gi([0-9]{1,6})/(?:ci([0-9]{1,6})/)?access[ \t]+([0-9]{1,6})")
+
+
+class MigCapability(NamedTuple):
+    """What a capability node gives access to: a GPU instance, or one compute instance of it."""
+
+    gpu_minor: int
+    gpu_instance_id: int
+    compute_instance_id: int | None
+
+
+def parse_namespace_inode(link: str) -> int | None:
+    """The inode number in a namespace link such as ``pid:[4026531836]`` (namespaces(7))."""
+    found = _NAMESPACE.fullmatch(link)
+    return int(found[1]) if found else None
+
+
+def parse_gpu_information(text: str) -> tuple[int, str] | None:
+    """Device minor and UUID from ``/proc/driver/nvidia/gpus/<bus id>/information``."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    minor, uuid = fields.get("Device Minor", ""), fields.get("GPU UUID", "")
+    # Until somebody opens the GPU the driver prints the UUID as question marks.
+    if not _DEVICE_MINOR.fullmatch(minor) or not _GPU_UUID.fullmatch(uuid):
+        return None
+    return int(minor), uuid
+
+
+def parse_mig_minors(text: str) -> dict[int, MigCapability]:
+    """Capability minor (``/dev/nvidia-caps/nvidia-capN``) to MIG instance; ``config`` and ``monitor`` are neither."""
+    capabilities: dict[int, MigCapability] = {}
+    for line in text.splitlines():
+        if found := _MIG_MINOR.fullmatch(line.strip()):
+            gpu, gpu_instance, compute_instance, minor = found.groups()
+            compute_instance_id = int(compute_instance) if compute_instance else None
+            capabilities[int(minor)] = MigCapability(int(gpu), int(gpu_instance), compute_instance_id)
+    return capabilities
+
+
+def pid_namespace_is_initial(root: Path) -> bool | None:
+    """Whether the agent runs in the host's pid namespace; ``None`` if ``root`` cannot tell."""
+    return _is_namespace(root, "pid", _PROC_PID_INIT_INO)
+
+
+def cgroup_namespace_is_initial(root: Path) -> bool | None:
+    """Whether the agent sees cgroup paths as the host does; ``None`` if ``root`` cannot tell."""
+    return _is_namespace(root, "cgroup", _PROC_CGROUP_INIT_INO)
+
+
+def read_boot_id(root: Path) -> str | None:
+    """The random id of this boot, a UUID."""
+    boot_id = _read_text(root / "sys/kernel/random/boot_id").strip()
+    return boot_id if _UUID.fullmatch(boot_id) else None
+
+
+def read_nvidia_minors(root: Path) -> dict[int, str]:
+    """Minor of ``/dev/nvidiaN`` to GPU UUID, as the NVIDIA driver tells it; empty without one."""
+    gpus = root / "driver/nvidia/gpus"
+    try:
+        bus_ids = sorted(os.listdir(gpus))  # noqa: PTH208 - iterdir() does not fail before it is iterated
+    except OSError:
+        return {}
+    information = (parse_gpu_information(_read_text(gpus / bus_id / "information")) for bus_id in bus_ids)
+    return dict(gpu for gpu in information if gpu is not None)
+
+
+def read_mig_minors(root: Path) -> dict[int, MigCapability]:
+    """Minor of ``/dev/nvidia-caps/nvidia-capN`` to MIG instance, as the NVIDIA driver tells it; empty without one."""
+    return parse_mig_minors(_read_text(root / "driver/nvidia-caps/mig-minors"))
+
+
+def _is_namespace(root: Path, kind: str, initial_inode: int) -> bool | None:
+    # <root>/self is the reader itself, also in a host's procfs mounted elsewhere; it dangles only where that
+    # procfs belongs to a pid namespace in which the reader does not exist.
+    try:
+        inode = parse_namespace_inode(str((root / "self/ns" / kind).readlink()))
+    except OSError:
+        return None
+    return None if inode is None else inode == initial_inode
+
+
+def _read_text(path: Path) -> str:
+    """The text of a file; nothing where there is none to be read."""
+    try:
+        return read_file(os.fspath(path)).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,278 @@
+"""Processes as ``/proc`` shows them: the pids asked for, and whoever else has a GPU's device node open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from otel_gpu.clock import Clock
+from otel_gpu.model import HOST_WORKLOAD, ProcessFacts, ProcessKey, SourceState, WorkloadRef
+from otel_gpu.sources.base import ProcessRead
+from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial
+from otel_gpu.sources.procfs_files import (
+    DEVICE_DIR,
+    DIRECTORY_FLAGS,
+    DeviceKind,
+    DeviceNode,
+    ProcessDir,
+    Stat,
+    list_processes,
+    parse_btime,
+    read_file,
+)
+from otel_gpu.sources.procfs_scan import Fault, FaultKind, ProcessTable, TrackedProcess
+
+PROCESSES_PER_CYCLE: Final = 256
+DESCRIPTORS_PER_CYCLE: Final = 16_384
+DESCRIPTORS_PER_PROCESS: Final = 4_096
+MAPS_BYTES_PER_CYCLE: Final = 16 << 20
+
+_UVM: Final = DeviceNode(DeviceKind.UVM)
+_GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
+_HIDEPID: Final = re.compile(rb"^[^ ]+ [^ ]+ proc [^ ]*\bhidepid=", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One cycle's reading: what it has spent so far, and what it found."""
+
+    root_fd: int
+    now_ns: int
+    cycle: int
+    maps_left_bytes: int
+    boot_time_s: int | None = None
+    directories: int = 0
+    descriptors: int = 0
+    untold: int = 0
+    facts: dict[int, ProcessFacts] = field(default_factory=dict)
+
+
+class ProcfsSource:
+    """Reads ``/proc`` (or a host's, mounted elsewhere) at a cost per cycle that does not grow with the host.
+
+    Each cycle lists the processes, looks at those asked for and at those known to have a GPU open, and scans
+    others for open device nodes: at most ``processes_per_cycle`` descriptor directories and
+    ``descriptors_per_cycle`` descriptors (what has none, a kernel thread or a process that ended, counts as
+    one). Of one process at most ``descriptors_per_process`` are read in a cycle; the next look goes on from
+    there. Once ``maps_bytes_per_cycle`` of ``maps`` files were read, the remaining processes keep the figure
+    they had and come first in the next cycle.
+    """
+
+    name: Final = "procfs"
+
+    def __init__(
+        self,
+        root: Path,
+        clock: Clock,
+        *,
+        parse_workload: Callable[[str], WorkloadRef | None] = parse_cgroup,
+        ticks_per_second: int | None = None,
+        device_dir: str = DEVICE_DIR,
+        processes_per_cycle: int = PROCESSES_PER_CYCLE,
+        descriptors_per_cycle: int = DESCRIPTORS_PER_CYCLE,
+        descriptors_per_process: int = DESCRIPTORS_PER_PROCESS,
+        maps_bytes_per_cycle: int = MAPS_BYTES_PER_CYCLE,
+    ) -> None:
+        self._root = root
+        self._clock = clock
+        self._parse_workload = parse_workload
+        self._ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
+        self._device_dir = device_dir
+        self._processes_per_cycle = processes_per_cycle
+        self._descriptors_per_cycle = descriptors_per_cycle
+        self._descriptors_per_process = min(descriptors_per_process, descriptors_per_cycle)
+        self._maps_bytes_per_cycle = maps_bytes_per_cycle
+        self._table = ProcessTable()
+        self._boot_time_s: int | None = None
+        self._hidepid: bool | None = None
+        self._cycle = 0
+
+    def read(self, pids: Collection[int]) -> ProcessRead:
+        """Facts of those of ``pids`` that exist, and of every process found with a GPU device open."""
+        try:
+            root_fd = os.open(self._root, DIRECTORY_FLAGS)
+        except OSError as error:
+            return self._unavailable(error.strerror)
+        try:
+            return self._read(root_fd, pids)
+        except OSError as error:
+            return self._unavailable(error.strerror)
+        finally:
+            os.close(root_fd)
+
+    def _read(self, root_fd: int, pids: Collection[int]) -> ProcessRead:
+        self._cycle += 1
+        this = _Pass(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
+        listed = list_processes(root_fd)
+        if self._boot_time_s is None or not listed:
+            this.boot_time_s = self._boot_time_s = parse_btime(read_file("stat", root_fd))
+        if self._boot_time_s is None:
+            return self._unavailable("its stat has no btime")
+        self._table.update(listed, this.now_ns)
+        known = self._read_known(this, frozenset(pids))
+        self._scan(this, known)
+        reasons = self._reasons(this, init_is_listed=1 in listed)
+        return ProcessRead(
+            MappingProxyType(this.facts),
+            SourceState.DEGRADED if reasons else SourceState.OK,
+            "; ".join(reasons) or None,
+            len(reasons),
+        )
+
+    def _read_known(self, this: _Pass, asked: frozenset[int]) -> frozenset[int]:
+        known = [process for process in self._table if process.pid in asked or process.is_holder]
+        known.sort(key=lambda process: process.maps_cycle)
+        for process in known:
+            self._look(this, process.pid, asked=process.pid in asked)
+        return frozenset(process.pid for process in known)
+
+    def _scan(self, this: _Pass, known: frozenset[int]) -> None:
+        this.directories = this.descriptors = 0
+        for process in self._table.to_scan(this.now_ns):
+            if this.directories >= self._processes_per_cycle:
+                return
+            if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
+                return
+            if process.pid not in known:
+                self._look(this, process.pid, asked=False)
+
+    def _look(self, this: _Pass, pid: int, *, asked: bool) -> None:
+        try:
+            with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
+                stat = directory.stat()
+                process = self._table.identify(pid, stat, this.now_ns)
+                self._look_for_devices(this, directory, process)
+                if asked or process.is_holder:
+                    this.facts[pid] = self._facts(this, directory, process, stat)
+        except OSError as error:
+            this.descriptors += 1
+            self._table.failed(pid, _fault(error, FaultKind.HIDDEN))
+
+    def _look_for_devices(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> None:
+        if process.is_kernel_thread:
+            this.descriptors += 1
+            return
+        this.directories += 1
+        try:
+            scan = directory.devices(process.cursor, self._descriptors_per_process)
+        except OSError as error:
+            # Not readable is not closed: what the last look found stands.
+            process.fault = _fault(error, FaultKind.DENIED)
+        else:
+            this.descriptors += scan.descriptors
+            process.saw(scan)
+
+    def _facts(self, this: _Pass, directory: ProcessDir, process: TrackedProcess, stat: Stat) -> ProcessFacts:
+        if process.name is None or process.start_time_s is None:
+            # Frozen here: an exec, a prctl(PR_SET_NAME) or a step of the wall clock makes no other process of it.
+            process.name = stat.comm.decode("utf-8", "replace")
+            process.start_time_s = self._boot_time(this) + stat.start_ticks / self._ticks_per_second
+        owner_uid = directory.owner_uid()
+        process.uvm_mapping_bytes = self._uvm_mapping_bytes(this, directory, process)
+        workload = self._workload(this, directory, process)  # last, so that it notices an end in between
+        return ProcessFacts(
+            key=ProcessKey(process.pid, stat.start_ticks),
+            name=process.name,
+            start_time_s=process.start_time_s,
+            owner_uid=owner_uid,
+            workload=workload,
+            gpu_minors_open=process.numbers(DeviceKind.GPU),
+            mig_caps_open=process.numbers(DeviceKind.MIG_CAPABILITY),
+            uvm_open=_UVM in process.nodes,
+            uvm_mapping_bytes=process.uvm_mapping_bytes,
+            alive=stat.is_alive,
+        )
+
+    def _boot_time(self, this: _Pass) -> int:
+        # Read anew for processes that are new: the kernel derives it from the wall clock, which may have been set.
+        if this.boot_time_s is None:
+            with suppress(OSError):
+                self._boot_time_s = parse_btime(read_file("stat", this.root_fd)) or self._boot_time_s
+            this.boot_time_s = self._boot_time_s or 0
+        return this.boot_time_s
+
+    def _uvm_mapping_bytes(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> int | None:
+        if _UVM not in process.nodes:
+            return None
+        if this.maps_left_bytes <= 0:
+            return process.uvm_mapping_bytes
+        process.maps_cycle = this.cycle
+        try:
+            mapped_bytes, read_bytes = directory.uvm_mapping_bytes()
+        except OSError as error:
+            process.fault = _fault(error, FaultKind.DENIED)
+            return None
+        this.maps_left_bytes -= read_bytes
+        return mapped_bytes
+
+    def _workload(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:
+        try:
+            told = self._parse_workload(directory.cgroup())
+        except ProcessLookupError:
+            raise  # it ended while we looked: nothing read of it counts
+        except OSError as error:
+            process.fault = _fault(error, FaultKind.BROKEN)
+            told = None
+        # What was told before stands: cgroup v1 moves a process to the root as it exits (kernel, cgroup_exit).
+        process.workload = told or process.workload
+        if process.workload is None and _UVM in process.nodes:
+            this.untold += 1
+        return process.workload or HOST_WORKLOAD
+
+    def _reasons(self, this: _Pass, *, init_is_listed: bool) -> list[str]:
+        faults = [process.fault for process in self._table if process.fault is not None]
+        count = Counter(fault.kind for fault in faults)
+        reasons = []
+        if count[FaultKind.HIDDEN] or (not init_is_listed and self._is_mounted_with_hidepid(this.root_fd)):
+            reasons.append(
+                f"processes of other users are hidden: {self._root} is mounted with hidepid: "
+                "run as root with CAP_SYS_PTRACE, or remount it with hidepid=0"
+            )
+        if denied := count[FaultKind.DENIED]:
+            reasons.append(f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE")
+        if this.untold and cgroup_namespace_is_initial(self._root) is False:
+            reasons.append(
+                f"the workload of {_processes(this.untold)} cannot be told from a private cgroup namespace: "
+                "run the agent in the host's (docker run --cgroupns host)"
+            )
+        if broken := count[FaultKind.BROKEN]:
+            detail = next(fault.detail for fault in faults if fault.kind is FaultKind.BROKEN)
+            reasons.append(f"{_processes(broken)} under {self._root} could not be read: {detail}")
+        return reasons
+
+    def _is_mounted_with_hidepid(self, root_fd: int) -> bool:
+        # Only hidepid hides process 1. Looked up once: while it does, the answer is not going to change.
+        if self._hidepid is None:
+            try:
+                self._hidepid = _HIDEPID.search(read_file("mounts", root_fd)) is not None
+            except OSError:
+                self._hidepid = False
+        return self._hidepid
+
+    def _unavailable(self, detail: str | None) -> ProcessRead:
+        reason = (
+            f"{self._root} is no readable procfs ({detail}): "
+            "name the host's /proc with --proc-root or the environment variable HOST_PROC"
+        )
+        return ProcessRead(state=SourceState.UNAVAILABLE, reason=reason, errors=1)
+
+
+def _fault(error: OSError, denied: FaultKind) -> Fault | None:
+    """What an error means: ``None`` if the process just ended, ``denied`` if the kernel refuses."""
+    if error.errno in _GONE:
+        return None
+    return Fault(denied if error.errno in _DENIED else FaultKind.BROKEN, error.strerror or "input/output error")
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"

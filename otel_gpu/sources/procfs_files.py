@@ -1,0 +1,257 @@
+"""The files of one process under ``/proc``: what they say (``parse_*``) and how they are read (``ProcessDir``).
+
+``proc(5)`` and the kernel's ``Documentation/filesystems/proc.rst`` describe the formats. Every parser is total:
+what it cannot make sense of is ``None``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+DEVICE_DIR: Final = "/dev"
+DELETED: Final = " (deleted)"
+"""What the kernel's ``d_path`` appends to the path of an unlinked file."""
+
+_PF_KTHREAD: Final = 0x00200000  # include/linux/sched.h
+
+# O_NONBLOCK: a FIFO in a tree that only pretends to be procfs must not hang the agent.
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_FILE_LIMIT_BYTES: Final = 1 << 20
+_MAPS_BUFFER_BYTES: Final = 1 << 16  # no line is longer: a path is at most PATH_MAX, escaped
+
+_BTIME: Final = re.compile(rb"^btime +([0-9]{1,18})$", re.MULTILINE)
+_FD_SIZE: Final = re.compile(rb"^FDSize:[ \t]*([0-9]{1,10})$", re.MULTILINE)
+_MAPS_LINE: Final = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [^ ]+ [^ ]+ [^ ]+ [^ ]+ +(/.*?)\n?", re.DOTALL)
+_GPU_NODE: Final = re.compile(r"nvidia([0-9]{1,6})")
+_MIG_CAP_NODE: Final = re.compile(r"nvidia-cap([0-9]{1,6})")
+
+
+# ---------------------------------------------------------------------------- what the files say
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What ``/proc/<pid>/stat`` says: ``comm`` as the raw bytes it may be, start in clock ticks since boot."""
+
+    comm: bytes
+    state: str
+    flags: int
+    threads: int
+    start_ticks: int
+
+    @property
+    def is_kernel_thread(self) -> bool:
+        """Whether it runs in the kernel only, and so can have no file open."""
+        return bool(self.flags & _PF_KTHREAD)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any of its threads still runs: a main thread that ended before the others is a zombie too."""
+        return self.state not in {"Z", "X", "x"} or self.threads > 1
+
+
+class DeviceKind(StrEnum):
+    """What a device node of the NVIDIA driver gives access to."""
+
+    GPU = "gpu"
+    CONTROL = "control"
+    UVM = "uvm"
+    MIG_CAPABILITY = "mig_capability"
+
+
+class DeviceNode(NamedTuple):
+    """A device node: of which kind, and its number where the kind has one."""
+
+    kind: DeviceKind
+    number: int | None = None
+
+
+def parse_stat(data: bytes) -> Stat | None:
+    """Name, state, flags, threads and start (clock ticks since boot) from ``/proc/<pid>/stat``."""
+    # comm is whatever the process calls itself, parentheses and newlines included; no field after it has any.
+    opening, closing = data.find(b"("), data.rfind(b")")
+    if opening < 0 or closing < opening:
+        return None
+    fields = data[closing + 1 :].split()  # fields[0] is field 3 of proc(5)
+    if len(fields) < 20:
+        return None
+    flags, threads, start_ticks = _natural(fields[6]), _natural(fields[17]), _natural(fields[19])
+    if flags is None or threads is None or start_ticks is None:
+        return None
+    state = fields[0].decode("ascii", "replace")
+    return Stat(data[opening + 1 : closing], state, flags, threads, start_ticks)
+
+
+def parse_btime(data: bytes) -> int | None:
+    """Boot time in Unix seconds from ``/proc/stat``."""
+    found = _BTIME.search(data)
+    return int(found[1]) if found else None
+
+
+def parse_fd_size(data: bytes) -> int | None:
+    """Slots of the descriptor table from ``/proc/<pid>/status``: every open descriptor is below this."""
+    found = _FD_SIZE.search(data)
+    return int(found[1]) if found else None
+
+
+def parse_device_link(target: str, device_dir: str = DEVICE_DIR) -> DeviceNode | None:
+    """The NVIDIA device node that an open descriptor's link names, wherever its container has ``device_dir``."""
+    if "nvidia" not in target:
+        return None
+    directory, _, name = target.removesuffix(DELETED).rpartition("/")
+    if directory.endswith(f"{device_dir}/nvidia-caps"):
+        cap = _MIG_CAP_NODE.fullmatch(name)
+        return DeviceNode(DeviceKind.MIG_CAPABILITY, int(cap[1])) if cap else None
+    if not directory.endswith(device_dir):
+        return None
+    if name == "nvidiactl":
+        return DeviceNode(DeviceKind.CONTROL)
+    if name == "nvidia-uvm":
+        return DeviceNode(DeviceKind.UVM)
+    gpu = _GPU_NODE.fullmatch(name)
+    return DeviceNode(DeviceKind.GPU, int(gpu[1])) if gpu else None
+
+
+def parse_maps_line(line: bytes, device_dir: str = DEVICE_DIR) -> int | None:
+    """Bytes that this line of ``/proc/<pid>/maps`` maps of ``nvidia-uvm``; ``None`` if it maps something else."""
+    if b"/nvidia-uvm" not in line:
+        return None
+    found = _MAPS_LINE.fullmatch(line)
+    if found is None:
+        return None
+    node = parse_device_link(os.fsdecode(found[3]), device_dir)
+    size_bytes = int(found[2], 16) - int(found[1], 16)
+    return size_bytes if node == (DeviceKind.UVM, None) and size_bytes > 0 else None
+
+
+def parse_maps(lines: Iterable[bytes], device_dir: str = DEVICE_DIR) -> int:
+    """Bytes of ``nvidia-uvm`` mapped in total, over the lines of ``/proc/<pid>/maps``."""
+    return sum(parse_maps_line(line, device_dir) or 0 for line in lines)
+
+
+def _natural(field: bytes) -> int | None:
+    # int() alone would also take "1_0", "+1" and thousands of digits; no field of the kernel exceeds 64 bits.
+    return int(field) if field.isdigit() and len(field) <= 20 else None
+
+
+# ---------------------------------------------------------------------------- how they are read
+
+
+class DeviceScan(NamedTuple):
+    """One look at descriptors: the nodes found, descriptors read, and where to go on (0: all were seen)."""
+
+    nodes: frozenset[DeviceNode]
+    descriptors: int
+    cursor: int
+
+
+def read_file(path: str, dir_fd: int | None = None) -> bytes:
+    """The bytes of a small file, at most 1 MiB of them. Raises ``OSError``."""
+    fd = os.open(path, _FILE_FLAGS, dir_fd=dir_fd)
+    try:
+        parts: list[bytes] = []
+        left = _FILE_LIMIT_BYTES
+        while left > 0 and (part := os.read(fd, left)):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def list_processes(root_fd: int) -> dict[int, int]:
+    """Every process listed under ``/proc``: pid to the inode of its directory. Raises ``OSError``."""
+    with os.scandir(root_fd) as entries:
+        return {int(entry.name): entry.inode() for entry in entries if entry.name.isascii() and entry.name.isdecimal()}
+
+
+class ProcessDir:
+    """One process's directory, held open; every method raises ``OSError``.
+
+    What is read through it belongs to one process: once that has ended, the kernel answers ESRCH, even if the
+    pid is in use again.
+    """
+
+    def __init__(self, root_fd: int, pid: int, device_dir: str = DEVICE_DIR) -> None:
+        self._fd = os.open(str(pid), DIRECTORY_FLAGS, dir_fd=root_fd)
+        self._device_dir = device_dir
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def stat(self) -> Stat:
+        """Identity and state. EINVAL stands for text that is no stat."""
+        stat = parse_stat(read_file("stat", self._fd))
+        if stat is None:
+            raise OSError(errno.EINVAL, "malformed stat")
+        return stat
+
+    def owner_uid(self) -> int:
+        """The effective user."""
+        return os.fstat(self._fd).st_uid
+
+    def cgroup(self) -> str:
+        """The cgroup file; empty in a kernel without cgroups."""
+        try:
+            return read_file("cgroup", self._fd).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def devices(self, cursor: int, limit: int) -> DeviceScan:
+        """Device nodes open in at most ``limit`` descriptors, from ``cursor`` on.
+
+        Few descriptors are listed. Where there are more than ``limit``, listing them all would cost without
+        bound, so they are tried by number, a slice per call, up to the size of the descriptor table.
+        """
+        directory = os.open("fd", DIRECTORY_FLAGS, dir_fd=self._fd)
+        try:
+            names, following = self._slice(directory, cursor, limit)
+            return DeviceScan(frozenset(self._nodes(directory, names)), len(names), following)
+        finally:
+            os.close(directory)
+
+    def uvm_mapping_bytes(self) -> tuple[int, int]:
+        """Bytes of ``nvidia-uvm`` mapped, and how long in bytes the text was that said so."""
+        with open("maps", "rb", buffering=_MAPS_BUFFER_BYTES, opener=self._open) as text:
+            lines = iter(partial(text.readline, _MAPS_BUFFER_BYTES), b"")
+            return parse_maps(lines, self._device_dir), text.tell()
+
+    def _open(self, name: str, _flags: int) -> int:
+        return os.open(name, _FILE_FLAGS, dir_fd=self._fd)
+
+    def _slice(self, directory: int, cursor: int, limit: int) -> tuple[list[str], int]:
+        if cursor == 0:
+            with os.scandir(directory) as entries:
+                names = [entry.name for entry in islice(entries, limit + 1)]
+            if len(names) <= limit:
+                return names, 0
+        table_size = parse_fd_size(read_file("status", self._fd)) or 0
+        end = min(cursor + limit, table_size)
+        return [str(number) for number in range(cursor, end)], 0 if end >= table_size else end
+
+    def _nodes(self, directory: int, names: Iterable[str]) -> Iterator[DeviceNode]:
+        for name in names:
+            try:
+                target = os.readlink(name, dir_fd=directory)
+            except OSError as error:
+                # Closed meanwhile, or (EINVAL) no link at all: that entry says nothing. Anything else concerns all.
+                if error.errno in {errno.ENOENT, errno.EINVAL}:
+                    continue
+                raise
+            if node := parse_device_link(target, self._device_dir):
+                yield node

@@ -1,0 +1,155 @@
+"""Whom to look at under ``/proc``: what is remembered of each process, and in which order the scan visits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Final, NamedTuple
+
+from otel_gpu.model import WorkloadRef
+from otel_gpu.sources.procfs_files import DeviceKind, DeviceNode, DeviceScan, Stat
+
+YOUNG_NS: Final = 60_000_000_000
+"""How long a process that appeared is looked at often: this long after its start most have opened the GPU."""
+
+_PROMPT_PER_SETTLED: Final = 3
+
+
+class FaultKind(StrEnum):
+    """Which part of a process could not be read."""
+
+    HIDDEN = "hidden"
+    """Not even its stat, which the kernel shows to everybody unless it is mounted with hidepid."""
+    DENIED = "denied"
+    """Its open files or mappings, which need the right to trace it (ptrace(2), PTRACE_MODE_READ)."""
+    BROKEN = "broken"
+    """Something that did not answer as procfs does."""
+
+
+class Fault(NamedTuple):
+    """What could not be read of a process at the last look, and what the system said."""
+
+    kind: FaultKind
+    detail: str
+
+
+@dataclass(slots=True)
+class TrackedProcess:
+    """What is remembered of one process for as long as it is listed."""
+
+    pid: int
+    inode: int
+    appeared_ns: int | None
+    """When it was first listed; ``None`` for those that were there before us."""
+    start_ticks: int | None = None
+    """``None`` until it was looked at."""
+    confirmed: bool = False
+    """Whether it was looked at since its directory last changed."""
+    is_kernel_thread: bool = False
+    name: str | None = None
+    start_time_s: float | None = None
+    workload: WorkloadRef | None = None
+    uvm_mapping_bytes: int | None = None
+    maps_cycle: int = -1
+    """The cycle in which its maps were last read."""
+    fault: Fault | None = None
+    nodes: frozenset[DeviceNode] = frozenset()
+    """The device nodes it has open, by the last complete look at its descriptors and the one under way."""
+    is_holder: bool = False
+    """Whether it has more of a GPU open than the control node, which monitors open too."""
+    cursor: int = 0
+    """Where the next look at its descriptors begins."""
+    _found: frozenset[DeviceNode] = frozenset()
+
+    def saw(self, scan: DeviceScan) -> None:
+        """Book one look at its descriptors; a node counts as closed only after a complete one without it."""
+        self._found |= scan.nodes
+        self.cursor = scan.cursor
+        if scan.cursor == 0:
+            self.nodes, self._found = self._found, frozenset()
+        else:
+            self.nodes |= self._found
+        self.is_holder = any(node.kind is not DeviceKind.CONTROL for node in self.nodes)
+
+    def numbers(self, kind: DeviceKind) -> frozenset[int]:
+        """The numbers of its open nodes of this kind."""
+        return frozenset(node.number for node in self.nodes if node.kind is kind and node.number is not None)
+
+
+class ProcessTable:
+    """Every listed process, least recently scanned first. Its size is that of the last listing."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, TrackedProcess] = {}
+        self._started = False
+
+    def __iter__(self) -> Iterator[TrackedProcess]:
+        return iter(self._processes.values())
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def get(self, pid: int) -> TrackedProcess | None:
+        """What is remembered of a listed pid."""
+        return self._processes.get(pid)
+
+    def update(self, listed: Mapping[int, int], now_ns: int) -> None:
+        """Forget who is gone, take in who came. ``listed``: pid to inode."""
+        for pid in self._processes.keys() - listed.keys():
+            del self._processes[pid]
+        for pid, inode in listed.items():
+            process = self._processes.get(pid)
+            if process is None:
+                self._processes[pid] = TrackedProcess(pid, inode, now_ns if self._started else None)
+            elif process.inode != inode:
+                # A directory's inode belongs to one process; procfs may give that process another inode after
+                # dropping it from its caches. So a change is a hint that the pid was reused, at no cost.
+                process.inode = inode
+                process.confirmed = False
+        self._started = True
+
+    def identify(self, pid: int, stat: Stat, now_ns: int) -> TrackedProcess:
+        """The process that a stat read just now speaks of: a new one if the pid's start is another."""
+        process = self._processes.pop(pid)
+        if process.start_ticks not in {None, stat.start_ticks}:
+            process = TrackedProcess(pid, process.inode, now_ns)
+        process.start_ticks = stat.start_ticks
+        process.is_kernel_thread = stat.is_kernel_thread
+        process.confirmed = True
+        process.fault = None
+        self._processes[pid] = process  # now the most recently scanned
+        return process
+
+    def failed(self, pid: int, fault: Fault | None) -> None:
+        """Book a look that came to nothing; the next one waits its turn. No fault: the process just ended."""
+        process = self._processes.pop(pid)
+        process.confirmed = True
+        process.fault = fault
+        self._processes[pid] = process
+
+    def to_scan(self, now_ns: int) -> Iterator[TrackedProcess]:
+        """Processes that may have opened a GPU unnoticed, most urgent first.
+
+        Those never looked at, then the young ones, then all others; one of the others after every three, so
+        that a host that starts processes all the time does not keep the scan from coming round.
+        """
+        unknown: list[TrackedProcess] = []
+        young: list[TrackedProcess] = []
+        settled: list[TrackedProcess] = []
+        for process in self._processes.values():
+            if not process.confirmed:
+                unknown.append(process)
+            elif process.is_kernel_thread or process.is_holder:
+                continue
+            elif process.appeared_ns is not None and now_ns - process.appeared_ns < YOUNG_NS:
+                young.append(process)
+            else:
+                settled.append(process)
+        return _three_to_one(iter(unknown + young), iter(settled))
+
+
+def _three_to_one(prompt: Iterator[TrackedProcess], settled: Iterator[TrackedProcess]) -> Iterator[TrackedProcess]:
+    while batch := [*islice(prompt, _PROMPT_PER_SETTLED), *islice(settled, 1)]:
+        yield from batch

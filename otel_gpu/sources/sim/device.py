@@ -1,0 +1,352 @@
+"""One simulated GPU, stepped at the driver's sample period.
+
+Within a step nothing changes: shares and power are those at its start. So the history is a function of the
+steps' numbers, and reading in the middle of a step adds a part of it to the view without touching the sums.
+
+A gap too long to step through (the clock jumped by hours) is covered in strides, each standing for one step
+picked at random from it. Power, energy and time still add up exactly; detail within the gap is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu.model import ProcessKey
+from otel_gpu.sources.sim.activity import hash64, seed_for, uniform
+from otel_gpu.sources.sim.books import Books, Member, Moment
+from otel_gpu.sources.sim.ring import Engines, Sample, SampleRing
+from otel_gpu.sources.sim.roster import Alive, Roster
+from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth, ProcessTruth
+from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, Visibility, WorldSpec
+
+MAX_STEPS: Final = 10_000
+"""Steps that one advance takes at most: 23 minutes finely, anything longer in strides."""
+
+MAX_STRIDES: Final = 500
+"""Strides over a gap: each asks anew who is alive, which costs more than a step."""
+
+REMEMBER_JOBS_US: Final = 600_000_000
+"""How long the truth names a job of a stream after its end: streams never end, memory must."""
+
+_THERMAL_LAG_US: Final = 25e6
+_POWER_AVERAGE_US: Final = 1_000_000  # NVML's power figure is a 1 s average on Ampere and later
+_WINNER, _ENCODER_WINNER, _DECODER_WINNER, _NOISE, _PROBE = range(1, 6)  # streams of the hash
+_NO_USE: Final = Engines(0, 0, 0, 0)
+
+
+class Holding(NamedTuple):
+    """What a process with a context holds right now."""
+
+    process: ProcessSpec
+    use: GpuUse
+    memory_bytes: int
+
+
+class Place(NamedTuple):
+    """Where members compete: the whole GPU, or one MIG instance."""
+
+    fraction: float
+    capacity_bytes: int
+
+
+class Device:
+    """A GPU of a world, at the time it was last advanced to."""
+
+    def __init__(self, world: WorldSpec, spec: GpuSpec) -> None:
+        self.spec = spec
+        self.ring = SampleRing(spec.ring_size)
+        self.steps = 0
+        self.now_us = 0
+        self._world = world
+        self._seed = seed_for(world.seed, f"gpu {spec.identity.index}")
+        self._lasting = frozenset(map(world.key_of, world.processes))
+        self._roster = Roster(world)
+        self._alive: Alive | None = None
+        self._members: tuple[Member, ...] = ()
+        self._has_codecs = False
+        self._places = _places(spec)
+        self._static_uw = round(spec.static_w * 1e6)
+        self._context_uw = round(spec.context_w * 1e6)
+        self._limit_uw = round(spec.power_limit_w * 1e6)
+        self._place_of = {mig.gpu_instance_id: place for place, mig in enumerate(spec.mig or ())}
+        self._books = Books()
+        self._counter_pj = 0
+        self._tick = 0
+        self._moment = self._evaluate(0)
+        self._powers_uw: deque[int] = deque(maxlen=max(1, _POWER_AVERAGE_US // spec.sample_period_us))
+        self._temperature_c = self._settled_c(self._moment)
+
+    # ------------------------------------------------------------------------ what it shows
+
+    @property
+    def counter_mj(self) -> int:
+        """The hardware energy counter since world time 0: it moves in steps (100 ms), in whole mJ."""
+        boundary_us = self.now_us - self.now_us % self.spec.counter_step_us
+        return self._energy_pj(boundary_us) // PJ_PER_MJ
+
+    @property
+    def power_w(self) -> float:
+        """Power averaged over the last second, to the milliwatt."""
+        powers = self._powers_uw or (self._moment.power_uw,)
+        return round(sum(powers) / len(powers) / 1e3) / 1e3
+
+    @property
+    def temperature_c(self) -> float:
+        """Temperature in whole degrees, following power with a lag."""
+        return float(round(self._temperature_c))
+
+    @property
+    def sm_clock_mhz(self) -> int:
+        """SM clock: low when idle, high at work, held back by the power limit."""
+        if self._moment.utilization == 0:
+            return self.spec.idle_sm_clock_mhz
+        return max(self.spec.idle_sm_clock_mhz, round(self.spec.max_sm_clock_mhz * self._moment.throttle))
+
+    def holdings(self) -> tuple[Holding, ...]:
+        """Everyone with a context on this GPU now, hidden or not, and their memory."""
+        members = self._members_at(self.now_us)
+        held = self._allocate(members, [(self.now_us - member.start_us) / 1e6 for member in members])
+        return tuple(Holding(m.process, m.use, size) for m, size in zip(members, held, strict=True))
+
+    def truth(self) -> GpuTruth:
+        """What really happened until now."""
+        holdings = {self._world.key_of(holding.process): holding for holding in self.holdings()}
+        books = self._books.copy()
+        start_us = self._tick * self.spec.sample_period_us
+        books.post(self._moment, start_us, self.now_us - start_us)
+        for key, holding in holdings.items():
+            books.open(key, holding.process, holding.use)
+        self._forget(books, self.now_us)
+        hidden = (h.memory_bytes for h in holdings.values() if h.use.visibility is Visibility.HIDDEN)
+        return GpuTruth(
+            uuid=self.spec.identity.uuid,
+            static_w=self.spec.static_w,
+            context_w=self.spec.context_w,
+            static_pj=books.static_pj,
+            context_pj=books.context_pj,
+            dynamic_pj=books.dynamic_pj,
+            retired_pj=books.retired_pj,
+            busy_s=books.busy_us / 1e6,
+            occupied_s=books.occupied_us / 1e6,
+            used_bytes=sum(holding.memory_bytes for holding in holdings.values()),
+            hidden_bytes=sum(hidden),
+            processes=tuple(self._process_truth(books, key, holdings.get(key)) for key in sorted(books.accounts)),
+        )
+
+    def _process_truth(self, books: Books, key: ProcessKey, holding: Holding | None) -> ProcessTruth:
+        account = books.accounts[key]
+        instances = {mig.gpu_instance_id: mig.uuid for mig in self.spec.mig or ()}
+        instance = account.use.gpu_instance_id
+        idle_since_us = account.idle_since_us if holding is not None else None
+        return ProcessTruth(
+            key=key,
+            workload=account.process.workload.ref,
+            gpu_uuid=self.spec.identity.uuid,
+            mig_uuid=None if instance is None else instances[instance],
+            hidden=account.use.visibility is Visibility.HIDDEN,
+            ended=holding is None,
+            resident_bytes=0 if holding is None else holding.memory_bytes,
+            dynamic_pj=account.dynamic_pj,
+            busy_s=account.busy_us / 1e6,
+            resident_s=account.resident_us / 1e6,
+            equal_share_s=account.equal_us / 1e6,
+            memory_share_s=account.memory_us / 1e6,
+            work_share_s=account.work_us / 1e6,
+            idle_since_s=None if idle_since_us is None else idle_since_us / 1e6,
+        )
+
+    # ------------------------------------------------------------------------ how it moves
+
+    def advance(self, now_us: int) -> None:
+        """Move on to this world time; an earlier one changes nothing."""
+        self.now_us = max(self.now_us, now_us)
+        target = self.now_us // self.spec.sample_period_us
+        if target - self._tick > MAX_STEPS:
+            self._stride(target - self.spec.ring_size)
+        while self._tick < target:
+            self._step(1)
+            self.ring.add(self._sample())
+            self._tick += 1
+            self._moment = self._evaluate(self._tick)
+
+    def _stride(self, target: int) -> None:
+        """Cross a long gap up to step ``target`` in a bounded number of evaluations."""
+        stride = math.ceil((target - self._tick) / MAX_STRIDES)
+        while self._tick < target:
+            ticks = min(stride, target - self._tick)
+            self._moment = self._evaluate(self._tick + hash64(self._seed, _PROBE, self._tick) % ticks)
+            self._step(ticks)
+            self._tick += ticks
+        self._moment = self._evaluate(self._tick)
+
+    def _step(self, ticks: int) -> None:
+        start_us, length_us = self._tick * self.spec.sample_period_us, ticks * self.spec.sample_period_us
+        end_us = start_us + length_us
+        self._counter_pj = self._energy_pj(end_us - end_us % self.spec.counter_step_us)
+        self._books.post(self._moment, start_us, length_us)
+        self._powers_uw.append(self._moment.power_uw)
+        settled_c = self._settled_c(self._moment)
+        self._temperature_c += (settled_c - self._temperature_c) * -math.expm1(-length_us / _THERMAL_LAG_US)
+        self.steps += 1
+
+    def _energy_pj(self, time_us: int) -> int:
+        """Energy at a boundary of the counter's steps: in the current step, or the last one before it."""
+        start_us = self._tick * self.spec.sample_period_us
+        if time_us <= start_us:
+            return self._counter_pj
+        return self._books.total_pj + self._moment.power_uw * (time_us - start_us)
+
+    def _settled_c(self, moment: Moment) -> float:
+        return self.spec.ambient_c + self.spec.celsius_per_w * moment.power_uw / 1e6
+
+    # ------------------------------------------------------------------------ one step
+
+    def _evaluate(self, tick: int) -> Moment:
+        time_us = tick * self.spec.sample_period_us
+        members = self._members_at(time_us)
+        ages_s = [(time_us - member.start_us) / 1e6 for member in members]
+        shares = self._shares(members, ages_s)
+        utilization = sum(shares)
+        context_uw = self._context_uw if members else 0
+        room_uw = max(0, self._limit_uw - self._static_uw - context_uw)
+        powers_uw, throttle = self._powers(tick, members, ages_s, shares), 1.0
+        dynamic_uw = sum(powers_uw)
+        if dynamic_uw > room_uw:
+            throttle = room_uw / dynamic_uw
+            powers_uw = [power_uw * room_uw // dynamic_uw for power_uw in powers_uw]
+            dynamic_uw = sum(powers_uw)
+        return Moment(
+            members=members,
+            shares=shares,
+            powers_uw=powers_uw,
+            held_bytes=self._allocate(members, ages_s),
+            utilization=utilization,
+            static_uw=self._static_uw,
+            context_uw=context_uw,
+            power_uw=self._static_uw + context_uw + dynamic_uw,
+            throttle=throttle,
+        )
+
+    def _shares(self, members: tuple[Member, ...], ages_s: list[float]) -> list[float]:
+        """SM shares of the GPU: as wanted, or scaled down alike where a place is wanted more than once over."""
+        shares = [min(1.0, max(0.0, member.use.work.at(age_s))) for member, age_s in zip(members, ages_s, strict=True)]
+        if self.spec.mig is None:
+            wanted = sum(shares)
+            return shares if wanted <= 1.0 else [share / wanted for share in shares]
+        sums = [0.0] * len(self._places)
+        for member, share in zip(members, shares, strict=True):
+            sums[member.place] += share
+        grants = [place.fraction / max(1.0, wanted) for place, wanted in zip(self._places, sums, strict=True)]
+        return [share * grants[member.place] for member, share in zip(members, shares, strict=True)]
+
+    def _powers(self, tick: int, members: tuple[Member, ...], ages_s: list[float], shares: list[float]) -> list[int]:
+        """The power each member's work wants, in microwatts."""
+        utilization = sum(shares)
+        if utilization <= 0:
+            return [0] * len(shares)
+        scale = 1e6 * utilization ** (self.spec.power_exponent - 1.0) * self._noise(tick)
+        return [
+            int(scale * share * max(0.0, member.use.watts.at(age_s))) if share else 0
+            for member, age_s, share in zip(members, ages_s, shares, strict=True)
+        ]
+
+    def _allocate(self, members: tuple[Member, ...], ages_s: list[float]) -> list[int]:
+        """Memory of each member: what it wants, as long as those older than itself leave any."""
+        free = [place.capacity_bytes for place in self._places]
+        held: list[int] = []
+        for member, age_s in zip(members, ages_s, strict=True):
+            granted = min(max(0, int(member.use.memory.at(age_s))), free[member.place])
+            free[member.place] -= granted
+            held.append(granted)
+        return held
+
+    def _noise(self, tick: int) -> float:
+        """A factor around 1, uniform with the standard deviation asked for."""
+        if not self.spec.noise_ratio:
+            return 1.0
+        spread = math.sqrt(12.0) * self.spec.noise_ratio
+        return max(0.0, 1.0 + spread * (uniform(self._seed, _NOISE, tick) - 0.5))
+
+    def _sample(self) -> Sample:
+        """The driver's look at the current step: one member gets all, the likelier the greater its share.
+
+        Encoder and decoder are engines of their own, each with its own winner.
+        """
+        moment = self._moment
+        taken_us = (self._tick + 1) * self.spec.sample_period_us
+        if moment.utilization <= 0:
+            return Sample(taken_us, _NO_USE, ())
+        used = list(zip(moment.members, moment.shares, strict=True))
+        whole = Engines(_percent(moment.utilization), _percent(sum(s * m.use.bandwidth_ratio for m, s in used)), 0, 0)
+        winner = self._draw(_WINNER, moment.shares)
+        credits_: list[tuple[Member | None, Engines]] = [(winner, whole)]
+        if self._has_codecs:
+            encoder = [s * m.use.encoder_ratio for m, s in used]
+            decoder = [s * m.use.decoder_ratio for m, s in used]
+            whole = whole._replace(encoder_percent=_percent(sum(encoder)), decoder_percent=_percent(sum(decoder)))
+            credits_.append((self._draw(_ENCODER_WINNER, encoder), Engines(0, 0, whole.encoder_percent, 0)))
+            credits_.append((self._draw(_DECODER_WINNER, decoder), Engines(0, 0, 0, whole.decoder_percent)))
+        seen = tuple((m.process.pid, engines) for m, engines in credits_ if m is not None and m.use.sampled)
+        return Sample(taken_us, whole, seen)
+
+    def _draw(self, stream: int, weights: Sequence[float]) -> Member | None:
+        """One member, drawn by weight; ``None`` if all weights are 0."""
+        pick = uniform(self._seed, stream, self._tick) * sum(weights)
+        winner: Member | None = None
+        for member, weight in zip(self._moment.members, weights, strict=True):
+            if weight > 0 and pick >= 0:
+                winner = member
+            pick -= weight
+        return winner
+
+    # ------------------------------------------------------------------------ who is there
+
+    def _members_at(self, time_us: int) -> tuple[Member, ...]:
+        alive = self._roster.at(time_us)
+        if alive is not self._alive:
+            self._alive = alive
+            self._members = self._members_of(alive.processes)
+            self._has_codecs = any(m.use.encoder_ratio or m.use.decoder_ratio for m in self._members)
+            self._forget(self._books, time_us)
+        return self._members
+
+    def _members_of(self, processes: tuple[ProcessSpec, ...]) -> tuple[Member, ...]:
+        uses = [
+            (process, use)
+            for process in processes
+            for use in process.uses
+            if use.gpu == self.spec.identity.index and use.context
+        ]
+        siblings = Counter(process.workload.ref for process, _ in uses)
+        return tuple(
+            Member(
+                key=self._world.key_of(process),
+                process=process,
+                use=use,
+                start_us=process.start_us,
+                place=0 if use.gpu_instance_id is None else self._place_of[use.gpu_instance_id],
+                equal_share=1.0 / (len(siblings) * siblings[process.workload.ref]),
+            )
+            for process, use in uses
+        )
+
+    def _forget(self, books: Books, time_us: int) -> None:
+        for key, account in list(books.accounts.items()):
+            end_us = account.process.end_us
+            if key not in self._lasting and end_us is not None and end_us + REMEMBER_JOBS_US < time_us:
+                books.retire(key)
+
+
+def _percent(ratio: float) -> int:
+    return min(100, round(100 * ratio))
+
+
+def _places(spec: GpuSpec) -> tuple[Place, ...]:
+    if spec.mig is None:
+        return (Place(1.0, spec.memory_total_bytes - spec.memory_reserved_bytes),)
+    return tuple(
+        Place(mig.sm_count / spec.sm_count, mig.memory_total_bytes - mig.memory_reserved_bytes) for mig in spec.mig
+    )

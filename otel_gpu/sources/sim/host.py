@@ -1,0 +1,172 @@
+"""A simulated host: one world that follows a clock, and the sources that look at it."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from otel_gpu.clock import Clock
+from otel_gpu.model import DriverFacts, ProcessFacts, ProcessKey, WorkloadRef
+from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
+from otel_gpu.sources.sim.device import MAX_STEPS, Device
+from otel_gpu.sources.sim.reading import GpuReader
+from otel_gpu.sources.sim.roster import Roster
+from otel_gpu.sources.sim.truth import Truth
+from otel_gpu.sources.sim.world import TICKS_PER_SECOND, ProcessSpec, WorldSpec
+
+
+class Now(NamedTuple):
+    """One instant of a simulated host: monotonic time, world time, and who is alive."""
+
+    monotonic_ns: int
+    world_us: int
+    processes: tuple[ProcessSpec, ...]
+
+
+class SimulatedHost:
+    """A world in motion. Monotonic time drives it from its construction on; wall time may step at will."""
+
+    def __init__(self, spec: WorldSpec, clock: Clock) -> None:
+        age_ns = round(spec.age_s * 1e9)
+        self.spec = spec
+        self.devices = tuple(Device(spec, gpu) for gpu in spec.gpus)
+        self.wall_start_ns = clock.wall_ns() - age_ns if spec.wall_start_ns is None else spec.wall_start_ns
+        self._clock = clock
+        self._origin_ns = clock.monotonic_ns() - age_ns
+        self._world_us = 0
+        self._roster = Roster(spec)
+        self._lock = threading.Lock()
+
+    @property
+    def boot_time_s(self) -> int:
+        """When the machine came up, in whole Unix seconds: ``btime`` of ``/proc/stat``."""
+        return math.floor(self.wall_start_ns / 1e9 - self.spec.uptime_s)
+
+    @contextmanager
+    def now(self) -> Iterator[Now]:
+        """The world, advanced to the clock's now and held still."""
+        with self._lock:
+            monotonic_ns = self._clock.monotonic_ns()
+            self._world_us = max(self._world_us, (monotonic_ns - self._origin_ns) // 1000)
+            for device in self.devices:
+                device.advance(self._world_us)
+            yield Now(monotonic_ns, self._world_us, self._roster.at(self._world_us).processes)
+
+    def gpu_source(self) -> GpuSource:
+        """What a driver would tell. Each source carries its own utilisation timestamps."""
+        return SimulatedGpus(self)
+
+    def process_source(self) -> ProcessSource:
+        """What ``/proc`` would show."""
+        return SimulatedProcesses(self)
+
+    def name_source(self) -> NameSource:
+        """What the container runtimes would know."""
+        return SimulatedNames(self)
+
+    def truth(self, at_s: float | None = None) -> Truth:
+        """What really happened until now; or until a world time in s, which is played again from the start."""
+        if at_s is not None:
+            return replay(self.spec, at_s)
+        with self.now() as now:
+            return Truth(now.world_us / 1e6, tuple(device.truth() for device in self.devices))
+
+
+def replay(spec: WorldSpec, at_s: float) -> Truth:
+    """The truth of a world at a world time in seconds, stepped finely however far that is."""
+    at_us = round(at_s * 1e6)
+    devices = tuple(Device(spec, gpu) for gpu in spec.gpus)
+    for device in devices:
+        for stop_us in range(0, at_us, device.spec.sample_period_us * MAX_STEPS):
+            device.advance(stop_us)
+        device.advance(at_us)
+    return Truth(at_us / 1e6, tuple(device.truth() for device in devices))
+
+
+class SimulatedGpus:
+    """The driver of a simulated host."""
+
+    name = "sim"
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+        self._readers = tuple(GpuReader(device, host.wall_start_ns // 1000) for device in host.devices)
+
+    def read(self) -> GpuRead:
+        """Read every GPU once."""
+        spec = self._host.spec
+        with self._host.now() as now:
+            gpus = tuple(reader.read(now.monotonic_ns) for reader in self._readers)
+        return GpuRead(gpus, DriverFacts(spec.driver_version, spec.nvml_version))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SimulatedProcesses:
+    """``/proc`` of a simulated host."""
+
+    name = "procfs"
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def read(self, pids: Collection[int]) -> ProcessRead:
+        """The processes asked for that are alive, and whoever else has a GPU device open."""
+        with self._host.now() as now:
+            mapped = self._mapped_bytes()
+        found = (process for process in now.processes if process.uses or process.pid in pids)
+        return ProcessRead({process.pid: self._facts(process, mapped) for process in found})
+
+    def _mapped_bytes(self) -> Mapping[ProcessKey, int]:
+        """Size of each process's ``/dev/nvidia-uvm`` mappings, of all its GPUs together."""
+        mapped: dict[ProcessKey, int] = {}
+        for device in self._host.devices:
+            for process, use, memory_bytes in device.holdings():
+                if use.opens_uvm and use.uvm_factor is not None:
+                    key = self._host.spec.key_of(process)
+                    mapped[key] = mapped.get(key, 0) + int(memory_bytes * use.uvm_factor)
+        return mapped
+
+    def _facts(self, process: ProcessSpec, mapped: Mapping[ProcessKey, int]) -> ProcessFacts:
+        spec = self._host.spec
+        key = spec.key_of(process)
+        gpus = [(spec.gpu(use.gpu), use) for use in process.uses]
+        readable = all(use.uvm_factor is not None for use in process.uses)
+        return ProcessFacts(
+            key=key,
+            name=process.name,
+            start_time_s=self._host.boot_time_s + key.start_ticks / TICKS_PER_SECOND,
+            owner_uid=process.owner_uid,
+            workload=process.workload.ref,
+            gpu_minors_open=frozenset(gpu.identity.minor for gpu, _ in gpus if gpu.identity.minor is not None),
+            mig_caps_open=frozenset().union(
+                *(
+                    mig.cap_minors
+                    for gpu, use in gpus
+                    for mig in gpu.mig or ()
+                    if mig.gpu_instance_id == use.gpu_instance_id
+                )
+            ),
+            uvm_open=any(use.opens_uvm for use in process.uses),
+            uvm_mapping_bytes=mapped.get(key, 0) if readable else None,
+        )
+
+
+class SimulatedNames:
+    """The container runtimes of a simulated host."""
+
+    name = "names"
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._host = host
+
+    def read(self, workloads: Collection[WorkloadRef]) -> NameRead:
+        """Names of those of these workloads that run now."""
+        asked = {workload.id for workload in workloads}
+        with self._host.now() as now:
+            running = [process.workload for process in now.processes]
+        return NameRead({spec.ref.id: spec.names for spec in running if spec.names and spec.ref.id in asked})

@@ -1,0 +1,115 @@
+"""What a driver would say of a simulated GPU: only what it can see, in the shapes every GPU source gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from otel_gpu.model import (
+    DeviceMemory,
+    GpuReading,
+    ListedProcess,
+    MigReading,
+    UtilizationRead,
+)
+from otel_gpu.sources.sim.device import Device, Holding
+from otel_gpu.sources.sim.world import MigSpec, Visibility
+
+_LOOKBACK_US = 1_000_000
+
+
+class GpuReader:
+    """Reads one device again and again; carries the timestamp from one utilisation call to the next."""
+
+    def __init__(self, device: Device, wall_start_us: int) -> None:
+        self._device = device
+        self._wall_start_us = wall_start_us
+        self._newest_us: int | None = None
+        self._previous_us: int | None = None
+
+    def read(self, taken_at_ns: int) -> GpuReading:
+        """All there is to read of the device as it now stands; ``taken_at_ns`` is monotonic time."""
+        device, spec = self._device, self._device.spec
+        holdings = device.holdings()
+        energy_mj = None if spec.energy_start_mj is None else spec.energy_start_mj + device.counter_mj
+        reading = GpuReading(
+            identity=spec.identity,
+            taken_at_ns=taken_at_ns,
+            memory=_memory(spec.memory_total_bytes, spec.memory_reserved_bytes, holdings),
+            processes=_listed(holdings, {mig.gpu_instance_id: mig for mig in spec.mig or ()}),
+            energy_mj=energy_mj,
+            power_w=device.power_w,
+            power_limit_w=spec.power_limit_w,
+            temperature_c=device.temperature_c,
+            sm_clock_mhz=device.sm_clock_mhz,
+            memory_clock_mhz=spec.memory_clock_mhz,
+            ecc_corrected=0,
+            ecc_uncorrected=0,
+            xid_errors=0,
+            persistence_mode=True,
+        )
+        if spec.mig is not None:
+            # The driver gives no utilisation of any kind while MIG is on.
+            return replace(reading, mig=tuple(_instance(mig, holdings) for mig in spec.mig))
+        sm, memory, encoder, decoder = device.ring.mean(device.now_us - _LOOKBACK_US)
+        return replace(
+            reading,
+            utilization=self._utilization(),
+            gpu_ratio=sm,
+            memory_controller_ratio=memory,
+            encoder_ratio=encoder,
+            decoder_ratio=decoder,
+        )
+
+    def _utilization(self) -> UtilizationRead:
+        now_us = self._device.now_us
+        since_us = (now_us if self._previous_us is None else self._previous_us) - _LOOKBACK_US
+        if self._newest_us is not None:
+            since_us = max(since_us, self._newest_us)
+        rows = self._device.ring.rows(since_us)
+        self._previous_us = now_us
+        self._newest_us = max((row.timestamp_us for row in rows), default=self._newest_us)
+        offset_us = self._wall_start_us
+        return UtilizationRead(
+            since_us=since_us + offset_us,
+            read_at_us=now_us + offset_us,
+            rows=tuple(replace(row, timestamp_us=row.timestamp_us + offset_us) for row in rows),
+        )
+
+
+def _memory(total_bytes: int, reserved_bytes: int, holdings: Iterable[Holding]) -> DeviceMemory:
+    """As the second version of the driver's call gives it: ``used`` without what is reserved."""
+    used_bytes = sum(holding.memory_bytes for holding in holdings)
+    return DeviceMemory(total_bytes, used_bytes, total_bytes - reserved_bytes - used_bytes, reserved_bytes)
+
+
+def _listed(holdings: Iterable[Holding], instances: dict[int, MigSpec]) -> tuple[ListedProcess, ...]:
+    listed: list[ListedProcess] = []
+    for process, use, memory_bytes in holdings:
+        if use.visibility is Visibility.HIDDEN:
+            continue
+        mig = None if use.gpu_instance_id is None else instances[use.gpu_instance_id]
+        listed.extend(
+            ListedProcess(
+                pid=process.pid,
+                kind=kind,
+                memory_bytes=memory_bytes if use.visibility is Visibility.LISTED else None,
+                gpu_instance_id=None if mig is None else mig.gpu_instance_id,
+                compute_instance_id=None if mig is None else mig.compute_instance_id,
+            )
+            for kind in use.kinds
+        )
+    return tuple(listed)
+
+
+def _instance(mig: MigSpec, holdings: Iterable[Holding]) -> MigReading:
+    own = [holding for holding in holdings if holding.use.gpu_instance_id == mig.gpu_instance_id]
+    return MigReading(
+        uuid=mig.uuid,
+        gpu_instance_id=mig.gpu_instance_id,
+        compute_instance_id=mig.compute_instance_id,
+        profile=mig.profile,
+        sm_count=mig.sm_count,
+        memory=_memory(mig.memory_total_bytes, mig.memory_reserved_bytes, own),
+        processes=_listed(own, {mig.gpu_instance_id: mig}),
+    )

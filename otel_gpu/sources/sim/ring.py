@@ -1,0 +1,72 @@
+"""The driver's ring of utilisation samples, and the rows it makes of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from otel_gpu.model import UtilizationRow
+
+
+class Engines(NamedTuple):
+    """Use of the GPU's engines in whole percent."""
+
+    sm_percent: int
+    memory_percent: int
+    encoder_percent: int
+    decoder_percent: int
+
+
+class Sample(NamedTuple):
+    """One look of the driver, in world microseconds: the use of the engines, and the pids credited with it.
+
+    Each engine's use goes, whole, to the one pid at work at that instant; nobody at work: no credits.
+    """
+
+    taken_us: int
+    whole: Engines
+    credits: tuple[tuple[int, Engines], ...]
+
+
+class SampleRing:
+    """The newest ``size`` samples; older ones are overwritten."""
+
+    def __init__(self, size: int) -> None:
+        self._samples: deque[Sample] = deque(maxlen=size)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._samples)
+
+    def add(self, sample: Sample) -> None:
+        """Store the next sample."""
+        self._samples.append(sample)
+
+    def rows(self, since_us: int) -> tuple[UtilizationRow, ...]:
+        """One row per pid seen after ``since_us`` (world time, as are the rows' timestamps).
+
+        As the driver does it: the pid's sum over the number of *all* samples in the window, in whole percent;
+        the row carries the time of that pid's newest sample.
+        """
+        window = [sample for sample in self._samples if sample.taken_us > since_us]
+        sums: dict[int, list[int]] = {}
+        newest: dict[int, int] = {}
+        for sample in window:
+            for pid, engines in sample.credits:
+                sums[pid] = [a + b for a, b in zip(sums.get(pid, (0, 0, 0, 0)), engines, strict=True)]
+                newest[pid] = sample.taken_us
+        return tuple(
+            UtilizationRow(pid, newest[pid], *(total // len(window) for total in totals))
+            for pid, totals in sums.items()
+        )
+
+    def mean(self, since_us: int) -> tuple[float, float, float, float]:
+        """SM, memory, encoder and decoder use of the whole engine after ``since_us``, 0 to 1."""
+        window = [sample.whole for sample in self._samples if sample.taken_us > since_us]
+        count = 100 * len(window) or 1
+        return (
+            sum(whole.sm_percent for whole in window) / count,
+            sum(whole.memory_percent for whole in window) / count,
+            sum(whole.encoder_percent for whole in window) / count,
+            sum(whole.decoder_percent for whole in window) / count,
+        )

@@ -1,0 +1,216 @@
+"""What a simulated host is made of, as frozen specifications. Nothing in here moves.
+
+Times are world seconds: 0 is where the simulation begins, and a process may have started before that.
+A process's own signals count from its start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from otel_gpu.model import GpuIdentity, ProcessKey, ProcessKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.sim.activity import Signal, Steady
+
+TICKS_PER_SECOND: Final = 100
+"""Clock ticks of ``/proc/<pid>/stat``: USER_HZ, 100 on every Linux this runs on."""
+
+_NOTHING: Final = Steady(0.0)
+
+
+class Visibility(StrEnum):
+    """What the driver's process lists say of a process that holds memory."""
+
+    LISTED = "listed"
+    NO_FIGURE = "no_figure"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class MigSpec:
+    """One MIG instance. ``cap_minors`` are the ``/dev/nvidia-caps`` nodes its users hold open."""
+
+    gpu_instance_id: int
+    compute_instance_id: int
+    uuid: str
+    profile: str
+    sm_count: int
+    memory_total_bytes: int
+    memory_reserved_bytes: int
+    cap_minors: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """A GPU and its power model: static + context (while anyone is resident) + dynamic, capped at the limit.
+
+    The dynamic part is Σ watts·share · U^(``power_exponent`` - 1): below 1, a little work costs more than its
+    share. ``noise_ratio`` is the standard deviation of the dynamic part. ``energy_start_mj`` is what the
+    energy counter shows at world time 0; ``None`` is a GPU without one.
+    """
+
+    identity: GpuIdentity
+    memory_total_bytes: int
+    memory_reserved_bytes: int
+    static_w: float
+    context_w: float
+    power_limit_w: float
+    sm_count: int = 108
+    power_exponent: float = 1.0
+    noise_ratio: float = 0.0
+    energy_start_mj: int | None = 0
+    idle_sm_clock_mhz: int = 210
+    max_sm_clock_mhz: int = 1410
+    memory_clock_mhz: int = 1215
+    ambient_c: float = 27.0
+    celsius_per_w: float = 0.11
+    sample_period_us: int = 139_000
+    ring_size: int = 72
+    counter_step_us: int = 100_000
+    mig: tuple[MigSpec, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.sample_period_us, self.ring_size, self.counter_step_us, self.sm_count) <= 0:
+            raise ValueError(f"GPU {self.identity.index}: periods, ring and SM count must be above 0")
+        if not 0 <= self.memory_reserved_bytes <= self.memory_total_bytes:
+            raise ValueError(f"GPU {self.identity.index}: more memory reserved than there is")
+        instances = sum(mig.memory_total_bytes - mig.memory_reserved_bytes for mig in self.mig or ())
+        if instances > self.memory_total_bytes - self.memory_reserved_bytes:
+            raise ValueError(f"GPU {self.identity.index}: its MIG instances have more memory than it has")
+        if min(self.static_w, self.context_w, self.power_limit_w, self.noise_ratio) < 0:
+            raise ValueError(f"GPU {self.identity.index}: power below 0")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What one process does with one GPU (or one MIG instance of it) between its start and its end.
+
+    ``memory`` is in bytes, ``work`` the SM share wanted (of the instance, under MIG), ``watts`` the draw of a
+    whole GPU's worth of that work. ``context`` false is a device file held open and nothing more. ``sampled``
+    false hides it from the driver's utilisation samples too. ``uvm_factor`` is bytes of ``/dev/nvidia-uvm``
+    mappings per resident byte; ``None``: not readable.
+    """
+
+    gpu: int
+    memory: Signal = _NOTHING
+    work: Signal = _NOTHING
+    watts: Signal = _NOTHING
+    visibility: Visibility = Visibility.LISTED
+    kinds: tuple[ProcessKind, ...] = (ProcessKind.COMPUTE,)
+    context: bool = True
+    sampled: bool = True
+    opens_uvm: bool = True
+    uvm_factor: float | None = 1.0
+    gpu_instance_id: int | None = None
+    bandwidth_ratio: float = 0.4
+    encoder_ratio: float = 0.0
+    decoder_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """A workload and what people call it; ``names`` is ``None`` where nobody knows."""
+
+    ref: WorkloadRef
+    names: WorkloadNames | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """A process, at most one use of each GPU, alive from ``start_s`` until before ``end_s``."""
+
+    pid: int
+    name: str
+    workload: WorkloadSpec
+    uses: tuple[GpuUse, ...]
+    start_s: float = 0.0
+    end_s: float | None = None
+    owner_uid: int = 1000
+
+    @property
+    def start_us(self) -> int:
+        """Start in world microseconds."""
+        return round(self.start_s * 1e6)
+
+    @property
+    def end_us(self) -> int | None:
+        """End in world microseconds."""
+        return None if self.end_s is None else round(self.end_s * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStream:
+    """Jobs that come and go for ever: one every ``every_s`` (start jittered within it), each a new workload.
+
+    A job is one of ``templates`` with its own pid, lifetime and workload id: a new container (with a pod
+    where the template has one) or the next Slurm job; other kinds keep their workload. Pids go round within
+    ``pid_count``, as the kernel's do.
+    """
+
+    name: str
+    every_s: float
+    shortest_s: float
+    longest_s: float
+    templates: tuple[ProcessSpec, ...]
+    first_pid: int
+    pid_count: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.every_s <= 0 or not 0 < self.shortest_s <= self.longest_s or not self.templates:
+            raise ValueError(f"stream {self.name}: needs a period, lifetimes above 0 and a template")
+        if self.pid_count < self.longest_s / self.every_s + 2:
+            raise ValueError(f"stream {self.name}: too few pids for the jobs that overlap")
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSpec:
+    """A whole host. ``age_s`` is how much of its history has passed when it is first looked at.
+
+    ``wall_start_ns`` is Unix time at world time 0; ``None`` makes ``age_s`` end now. ``uptime_s`` is how long
+    the machine had been up at world time 0: processes start no earlier.
+    """
+
+    seed: int
+    gpus: tuple[GpuSpec, ...]
+    processes: tuple[ProcessSpec, ...] = ()
+    streams: tuple[JobStream, ...] = ()
+    age_s: float = 0.0
+    wall_start_ns: int | None = None
+    uptime_s: float = 5 * 86_400.0
+    driver_version: str = "570.124.06"
+    nvml_version: str = "12.570.124.06"
+
+    def __post_init__(self) -> None:
+        indices = [gpu.identity.index for gpu in self.gpus]
+        if len(set(indices)) < len(indices) or len({gpu.identity.uuid for gpu in self.gpus}) < len(indices):
+            raise ValueError("two GPUs share an index or a UUID")
+        for process in (*self.processes, *(t for stream in self.streams for t in stream.templates)):
+            self._check_uses(process)
+        for process in self.processes:
+            if process.start_s <= -self.uptime_s or (process.end_s is not None and process.end_s <= process.start_s):
+                raise ValueError(f"process {process.pid}: must start after boot and end after its start")
+        twice = [key for key, count in Counter(map(self.key_of, self.processes)).items() if count > 1]
+        if twice:
+            raise ValueError(f"the same process twice: {twice[0]}")
+
+    def _check_uses(self, process: ProcessSpec) -> None:
+        indices = {gpu.identity.index for gpu in self.gpus}
+        if len({use.gpu for use in process.uses}) < len(process.uses):
+            raise ValueError(f"process {process.pid}: one GPU used twice")
+        for use in process.uses:
+            if use.gpu not in indices:
+                raise ValueError(f"process {process.pid}: there is no GPU {use.gpu}")
+            mig = self.gpu(use.gpu).mig
+            instances = {None} if mig is None else {instance.gpu_instance_id for instance in mig}
+            if use.gpu_instance_id not in instances:
+                raise ValueError(f"process {process.pid}: there is no instance {use.gpu_instance_id} on GPU {use.gpu}")
+
+    def gpu(self, index: int) -> GpuSpec:
+        """The GPU with this index."""
+        return next(gpu for gpu in self.gpus if gpu.identity.index == index)
+
+    def key_of(self, process: ProcessSpec) -> ProcessKey:
+        """The identity ``/proc`` gives this process: pid and start in clock ticks since boot."""
+        return ProcessKey(process.pid, round((self.uptime_s + process.start_s) * TICKS_PER_SECOND))
