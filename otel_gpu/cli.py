@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from otel_gpu import __version__
@@ -20,12 +21,13 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 
 _READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-level", "log-format")
 _SERVING: Final = (*_READING, "listen")
-_COMMANDS: Final = ("run", "once", "demo", "doctor", "config")
+_COMMANDS: Final = {"run": _SERVING, "once": _READING, "demo": _SERVING, "doctor": _READING, "config": _SERVING}
 _OWN_DEFAULTS: Final = {"once": {"interval": "1s"}, "demo": {"source": "sim"}}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the value is the exit code."""
+    _replace_closed_streams()
     try:
         return _run(sys.argv[1:] if arguments is None else arguments, os.environ)
     except UsageError as error:
@@ -43,6 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(
             f"internal error: {type(error).__name__}: {error}; this is a bug, --log-level debug shows where", FAILED
         )
+
+
+def _replace_closed_streams() -> None:
+    """Where the caller closed stdout or stderr (``>&-``), write to nowhere; the next socket must not become it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _complain(message: object, code: int) -> int:
@@ -68,29 +77,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"otel-gpu {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    run = _command(commands, "run", "the agent: sample, attribute, serve", _SERVING)
-    demo = _command(commands, "demo", "the agent on a simulated host: no GPU needed", _SERVING)
+    run = _command(commands, "run", "the agent: sample, attribute, serve")
+    demo = _command(commands, "demo", "the agent on a simulated host: no GPU needed")
     for command in (run, demo):
         command.add_argument(
             "--view", action="store_true", help="show the table too: kept current on a terminal, once elsewhere"
         )
-    once = _command(commands, "once", "one look: two samples, print, exit", _READING)
+    once = _command(commands, "once", "one look: two samples, print, exit")
     once.add_argument("--format", choices=("table", "json"), default="table", help="how to print it (default table)")
-    _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind", _READING)
-    _command(commands, "config", "the effective configuration and where each value comes from", _SERVING)
+    _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
+    _command(commands, "config", "the effective configuration and where each value comes from")
     return parser
 
 
-def _command(
-    commands: argparse._SubParsersAction[Any],
-    name: str,
-    summary: str,
-    keys: tuple[str, ...],
-) -> argparse.ArgumentParser:
+def _command(commands: argparse._SubParsersAction[Any], name: str, summary: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", help="settings in YAML, each as 'key: value' (OTEL_GPU_CONFIG)")
     for setting in SETTINGS:
-        if setting.key in keys:
+        if setting.key in _COMMANDS[name]:
             variables = ", ".join((setting.variable, *setting.also_variables))
             parser.add_argument(
                 setting.flag,
@@ -106,15 +110,24 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in arguments if not word.startswith("-")), None)
     if first is not None and first not in _COMMANDS:
         raise UsageError(f"there is no command {first!r}; {nearest(first, _COMMANDS)}")
-    parsed, unknown = parser.parse_known_args(arguments)
+    try:
+        parsed, unknown = parser.parse_known_args(arguments)
+    except SystemExit:  # --help and --version; flushed here, where a reader that has gone is still noticed
+        sys.stdout.flush()
+        raise
     if unknown:
-        flags = [f"--{setting.key}" for setting in SETTINGS] + ["--config", "--format", "--view", "--help"]
         word = unknown[0].partition("=")[0]
-        hint = nearest(word, flags) if word.startswith("-") else f"{parsed.command} takes flags only"
+        hint = nearest(word, _flags(parsed)) if word.startswith("-") else f"{parsed.command} takes flags only"
         raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {hint}")
     if parsed.command is None:
         raise UsageError(f"no command given; use one of {', '.join(_COMMANDS)}, or --help")
     return parsed
+
+
+def _flags(parsed: argparse.Namespace) -> list[str]:
+    """The flags that the command given has."""
+    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word != "command"]
+    return [f"--{word}" for word in (*own, "help")]
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

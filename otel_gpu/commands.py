@@ -14,16 +14,14 @@ from otel_gpu import __version__
 from otel_gpu.agent import Agent
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Loaded, SourceChoice
-from otel_gpu.doctor import examine, is_blind, report
+from otel_gpu.doctor import examine, is_blind, listed_pids, report
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
 from otel_gpu.export.text import Paint, printable
-from otel_gpu.host import Host, open_host
+from otel_gpu.host import Host, open_host, open_nvml, open_procfs
 from otel_gpu.model import Attribution, SourceState
-from otel_gpu.sources.nvml import NvmlSource
-from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.view import View, write
 
 DONE: Final = 0
@@ -45,7 +43,7 @@ def config(loaded: Loaded) -> int:
 def once(settings: Config, *, as_json: bool) -> int:
     """Two samples, one interval apart, and what they show."""
     clock = SystemClock()
-    host = open_host(settings, clock)
+    host = open_host(settings, clock, briefly=True)
     _announce_simulation(host)
     engine = Engine(gpus=host.gpus, processes=host.processes, names=host.names, clock=clock)
     try:
@@ -71,25 +69,25 @@ def doctor(settings: Config) -> int:
     if settings.source is SourceChoice.SIM:
         raise UsageError("doctor examines this host; a simulated one (--source sim) has nothing to mend")
     clock = SystemClock()
-    nvml = NvmlSource(clock, deadline_s=settings.deadline_s)
+    nvml = open_nvml(settings, clock, briefly=True)
     try:
         gpus = nvml.read()
     finally:
         nvml.close()
-    listed = {process.pid for gpu in gpus.gpus for process in gpu.processes or ()}
-    findings = examine(gpus, ProcfsSource(settings.proc_root, clock).read(listed))
+    findings = examine(gpus, open_procfs(settings, clock, briefly=True).read(listed_pids(gpus)))
     write(sys.stdout, report(findings, _paint()))
     return FAILED if is_blind(findings) else DONE
 
 
 def run(settings: Config, *, view: bool) -> int:
     """The agent, until SIGTERM or SIGINT."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     clock = SystemClock()
     host = open_host(settings, clock)
     agent = Agent(settings, host, clock)
+    # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     _announce_simulation(host)
     url = agent.web.url
     write(

@@ -26,8 +26,9 @@ def read_config_file(path: Path) -> dict[str, FileValue]:
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration file {path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that can be no file's
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read the configuration file {path}: {reason}") from None
     if len(content) > _LARGEST_BYTES:
         raise UsageError(f"the configuration file {path} is over 1 MiB; is it the right file?")
     try:
@@ -44,10 +45,10 @@ def parse_config(text: str, name: str) -> dict[str, FileValue]:
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark is not None else ""
         raise UsageError(f"{name}{line}: not valid YAML: {error.problem or error.context or 'syntax error'}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(
-            f"{name}: not valid YAML: {str(error).splitlines()[0] if str(error) else 'too deep'}"
-        ) from None
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        # The last two: PyYAML leaves it to chr() and int() to refuse "\UFFFFFFFF" and a %YAML version of 5,000 digits.
+        problem, _, _ = str(error).partition("\n")
+        raise UsageError(f"{name}: not valid YAML: {problem}") from None
     if root is None:
         return {}
     if not isinstance(root, yaml.MappingNode):

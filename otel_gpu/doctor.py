@@ -36,6 +36,12 @@ def examine(gpus: GpuRead, processes: ProcessRead, own_proc: Path = Path("/proc"
     return [*_nvml(gpus), *_namespaces(own_proc), *_proc(gpus, processes)]
 
 
+def listed_pids(read: GpuRead) -> set[int]:
+    """Every pid that stands in one of the driver's lists, those of MIG instances included."""
+    lists = [processes for gpu in read.gpus for processes in (gpu.processes, *(mig.processes for mig in gpu.mig or ()))]
+    return {process.pid for processes in lists for process in processes or ()}
+
+
 def is_blind(findings: list[Finding]) -> bool:
     """Whether attribution as a whole cannot work."""
     return any(finding.verdict is Verdict.BLIND for finding in findings)
@@ -66,7 +72,7 @@ def _nvml(read: GpuRead) -> Iterator[Finding]:
     answering = f"{len(read.gpus) - len(failed)} of {len(read.gpus)} GPUs answer"
     yield Finding(
         "nvml",
-        Verdict.BLIND if len(failed) == len(read.gpus) else Verdict.DEGRADED if read.reason else Verdict.OK,
+        Verdict.BLIND if len(failed) == len(read.gpus) else Verdict.DEGRADED if failed or read.reason else Verdict.OK,
         f"driver {driver or 'of unknown version'}, {answering}" + (f"; {read.reason}" if read.reason else ""),
         "nvidia-smi -q tells more; a lost GPU needs a reset or a reboot" if failed else None,
     )
@@ -113,15 +119,20 @@ def _namespaces(own_proc: Path) -> Iterator[Finding]:
             "a private one: NVML hides or renumbers other containers' processes",
             "docker run --pid=host …, in Kubernetes spec.hostPID: true",
         )
-    if cgroup_namespace_is_initial(own_proc) is False:
+    initial = cgroup_namespace_is_initial(own_proc)
+    if initial:
+        yield Finding("cgroup namespace", Verdict.OK, "the host's")
+    elif initial is None:
+        yield Finding(
+            "cgroup namespace", Verdict.DEGRADED, f"unknown: {own_proc}/self/ns/cgroup is not readable", "mount /proc"
+        )
+    else:
         yield Finding(
             "cgroup namespace",
             Verdict.DEGRADED,
             "a private one: other containers are told by the tail of their path, services and jobs may not be",
             "docker run --cgroupns=host …; in Kubernetes pods are told apart all the same",
         )
-    else:
-        yield Finding("cgroup namespace", Verdict.OK, "the host's")
 
 
 def _proc(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:
@@ -130,7 +141,7 @@ def _proc(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:
     else:
         verdict = Verdict.BLIND if read.state is SourceState.UNAVAILABLE else Verdict.DEGRADED
         yield Finding("proc", verdict, read.reason or read.state.value)
-    listed = {process.pid for gpu in gpus.gpus for process in gpu.processes or ()}
+    listed = listed_pids(gpus)
     unseen = sorted(listed - read.processes.keys())
     if unseen:
         all_unseen = len(unseen) == len(listed)

@@ -8,7 +8,8 @@ from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
-from otel_gpu.sources.nvml import NvmlSource
+from otel_gpu.sources.bounded import BoundedProcessSource
+from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
@@ -24,18 +25,30 @@ class Host:
     simulated_because: str | None = None
 
 
-def open_host(config: Config, clock: Clock) -> Host:
+def open_nvml(config: Config, clock: Clock, *, briefly: bool = False) -> NvmlSource:
+    """This host's GPUs; ``briefly`` for a look that must not wait for its event thread when it ends."""
+    return NvmlSource(clock, deadline_s=config.deadline_s, event_wait_ms=20 if briefly else DEFAULT_WAIT_MS)
+
+
+def open_procfs(config: Config, clock: Clock, *, briefly: bool = False) -> ProcessSource:
+    """This host's processes; ``briefly`` scans all of them at once, for there will be no next cycle to go on in."""
+    if briefly:
+        return ProcfsSource(config.proc_root, clock, processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
+    return BoundedProcessSource(ProcfsSource(config.proc_root, clock), config.deadline_s)
+
+
+def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
     """The host the configuration asks for; ``auto`` asks NVML first and simulates if it has no GPU."""
     if config.source is SourceChoice.SIM:
         return _simulated(config, clock, "asked for with --source sim")
-    nvml = NvmlSource(clock, deadline_s=config.deadline_s)
+    nvml = open_nvml(config, clock, briefly=briefly)
     if config.source is SourceChoice.AUTO:
         try:
             nvml.open()
         except Unavailable as error:
             nvml.close()
             return _simulated(config, clock, str(error))
-    return Host(nvml, ProcfsSource(config.proc_root, clock), ())
+    return Host(nvml, open_procfs(config, clock, briefly=briefly), ())
 
 
 def _simulated(config: Config, clock: Clock, because: str) -> Host:

@@ -12,6 +12,7 @@ from otel_gpu.config import LogFormat, LogLevel
 
 def set_up(level: LogLevel, log_format: LogFormat) -> None:
     """Log from now on; for the command line only, since a library leaves logging to its host."""
+    logging.raiseExceptions = False  # a bad log call is no reason to print a traceback
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format is LogFormat.JSON else _Logfmt())
     root = logging.getLogger()

@@ -24,22 +24,24 @@ def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
     """Memory per pid, by MIG instance; under ``None`` what belongs to no instance (all of it without MIG)."""
     if reading.mig is None:
         return {None: holders(reading.processes or ())}
-    by_instance: dict[str | None, Holders] = {}
-    told_by_instances = set()
-    for instance in reading.mig:
-        if instance.processes is not None:
-            by_instance[instance.uuid] = holders(instance.processes)
-            told_by_instances.add((instance.gpu_instance_id, instance.compute_instance_id))
-    instance_of = {(mig.gpu_instance_id, mig.compute_instance_id): mig.uuid for mig in reading.mig}
-    rest: dict[str | None, list[ListedProcess]] = {}
+    # The GPU's own lists repeat what its instances' lists say: what both tell of one place is one holding.
+    listed: dict[str | None, list[ListedProcess]] = {mig.uuid: list(mig.processes or ()) for mig in reading.mig}
+    instance_of: dict[tuple[int | None, int | None], str] = {
+        (mig.gpu_instance_id, mig.compute_instance_id): mig.uuid
+        for mig in reading.mig
+        if mig.gpu_instance_id is not None
+    }
+    placeless = []
     for process in reading.processes or ():
-        # The GPU's own lists repeat what its instances' lists say; only what those leave out counts.
-        place = (process.gpu_instance_id, process.compute_instance_id)
-        if place not in told_by_instances:
-            rest.setdefault(instance_of.get(place), []).append(process)
-    by_instance.update({uuid: holders(processes) for uuid, processes in rest.items()})
-    by_instance.setdefault(None, {})
-    return by_instance
+        uuid = instance_of.get((process.gpu_instance_id, process.compute_instance_id))
+        if uuid is not None:
+            listed[uuid].append(process)
+        else:
+            placeless.append(process)
+    # Where an entry names no instance, only its pid tells whether it is a repetition.
+    placed_pids = {process.pid for processes in listed.values() for process in processes}
+    listed[None] = [process for process in placeless if process.pid not in placed_pids]
+    return {uuid: holders(processes) for uuid, processes in listed.items()}
 
 
 def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> MemorySplit | None:

@@ -55,7 +55,7 @@ def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("GPU", right=True),
         Column("NAME", shrinks=True),
-        Column("MEMORY"),
+        Column("MEMORY", drops=True),
         Column("USED", right=True),
         Column("LIMIT", right=True),
         Column("UNATTR", right=True),

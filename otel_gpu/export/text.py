@@ -44,11 +44,12 @@ def shorten(text: str, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, whether its cells lean right, and whether it may give way when room is short."""
+    """A column: its heading, whether its cells lean right, whether it may give way when room is short, or go."""
 
     heading: str
     right: bool = False
     shrinks: bool = False
+    drops: bool = False
 
 
 _GAP: Final = "  "
@@ -56,9 +57,13 @@ _NARROWEST: Final = 8
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
-    """Lines of an aligned table that fits ``width`` where its shrinking columns can make it."""
+    """Lines of an aligned table that fits ``width`` where columns that shrink and drop can make it."""
     widths = [max(len(column.heading), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
+    give = sum(max(0, widths[i] - _NARROWEST) for i, column in enumerate(columns) if column.shrinks)
+    if excess > give and any(column.drops for column in columns):
+        kept = [i for i, column in enumerate(columns) if not column.drops]
+        return table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width, paint)
     while excess > 0:
         shrinkable = [i for i, column in enumerate(columns) if column.shrinks and widths[i] > _NARROWEST]
         if not shrinkable:

@@ -230,7 +230,12 @@ class ProcfsSource:
         return process.workload or HOST_WORKLOAD
 
     def _reasons(self, this: _Pass, *, init_is_listed: bool) -> list[str]:
-        faults = [process.fault for process in self._table if process.fault is not None]
+        # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
+        faults = [
+            process.fault
+            for process in self._table
+            if process.fault is not None and not (process.pid == 1 and process.fault.kind is FaultKind.DENIED)
+        ]
         count = Counter(fault.kind for fault in faults)
         reasons = []
         if count[FaultKind.HIDDEN] or (not init_is_listed and self._is_mounted_with_hidepid(this.root_fd)):

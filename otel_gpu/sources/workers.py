@@ -67,12 +67,11 @@ class Worker:
                 raise Unavailable("closed")
             if self._current is not None and not self._current.finished:
                 waited_s = time.monotonic() - self._current.started_s
-                raise Unavailable(f"no answer for {waited_s:.0f} s: a call to the driver has not returned")
+                raise Unavailable(f"no answer for {waited_s:.0f} s: a call has not returned")
+            if self._thread is None:
+                self._thread = self._start_thread()
             pending = Pending(call)
             self._current = pending  # type: ignore[assignment]  # the thread only runs it
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
-                self._thread.start()
             self._wake.notify()
             return pending
 
@@ -86,6 +85,14 @@ class Worker:
         with self._wake:
             self._closed = True
             self._wake.notify()
+
+    def _start_thread(self) -> threading.Thread:
+        thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the container's limit of pids counts threads
+            raise Unavailable(f"no thread to ask from: {error}") from None
+        return thread
 
     def _loop(self) -> None:
         last: Pending[object] | None = None

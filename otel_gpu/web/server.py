@@ -44,7 +44,7 @@ class WebServer:
         handler = type("Handler", (_Handler,), {"routes": dict(routes)})
         try:
             self._server = _server_class(address.host)((address.host, address.port), handler)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError, ValueError) as error:  # bind() raises them all for what is no host
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(
                 f"cannot listen on {address}: {reason}; choose another with --listen HOST:PORT (port 0: any free one)"
@@ -102,18 +102,28 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             try:
                 response = route()
-            except Exception:
-                log.exception("answering %s failed", self.path)
+            except Exception as error:  # a bug in one route must not take the others along
+                log.error(  # noqa: TRY400 - the traceback is for debugging only
+                    "answering %s failed: %s: %s",
+                    self.path,
+                    type(error).__name__,
+                    error,
+                    exc_info=log.isEnabledFor(logging.DEBUG),
+                )
                 response = Response("internal error\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         body = response.body.encode("utf-8", "backslashreplace")
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(body)))
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
         self.end_headers()
         if with_body:
             self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        """Close the headers; every answer carries ours, the base class's own errors too."""
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
         log.debug(format, *args)

@@ -11,8 +11,8 @@ from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.sources.nvml.api import Handle, NvmlApi, address
 from otel_gpu.sources.nvml.faults import NoAnswerYet
 
-_WAIT_MS: Final = 500
-"""How long one wait lasts; an agent that is told to let go is gone after at most that."""
+DEFAULT_WAIT_MS: Final = 500
+"""How long one wait for an event lasts, and so how long letting go of the driver may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class XidEvents:
     driver for an event set, which may block: make it where a deadline guards it.
     """
 
-    def __init__(self, api: NvmlApi, counts: dict[str, XidCount]) -> None:
+    def __init__(self, api: NvmlApi, counts: dict[str, XidCount], wait_ms: int = DEFAULT_WAIT_MS) -> None:
         self._api = api
+        self._wait_ms = wait_ms
         self._counts = counts
         self._lock = threading.Lock()
         self._uuids: dict[int, str] = {}
@@ -67,7 +68,7 @@ class XidEvents:
         self._stop.set()
         thread = self._thread
         if thread is not None:
-            thread.join(timeout=4 * _WAIT_MS / 1000)
+            thread.join(timeout=1 + 4 * self._wait_ms / 1000)
         if self._event_set is not None and (thread is None or not thread.is_alive()):
             with contextlib.suppress(OtelGpuError):
                 self._api.free_event_set(self._event_set)
@@ -76,11 +77,11 @@ class XidEvents:
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
-                handle_address, xid = self._api.wait_xid(self._event_set, _WAIT_MS)
+                handle_address, xid = self._api.wait_xid(self._event_set, self._wait_ms)
             except NoAnswerYet:
                 continue
             except Unavailable:
-                self._stop.wait(_WAIT_MS / 1000)  # a lost GPU ends waits at once: do not spin
+                self._stop.wait(self._wait_ms / 1000)  # a lost GPU ends waits at once: do not spin
                 continue
             except OtelGpuError:
                 return  # this driver has no events at all

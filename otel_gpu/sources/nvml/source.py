@@ -15,7 +15,7 @@ from otel_gpu.model import DriverFacts, GpuHealth, GpuIdentity, GpuReading, Sour
 from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.nvml.device import Device
-from otel_gpu.sources.nvml.events import XidCount, XidEvents
+from otel_gpu.sources.nvml.events import DEFAULT_WAIT_MS, XidCount, XidEvents
 from otel_gpu.sources.nvml.faults import DriverFailed
 from otel_gpu.sources.workers import Pending, Worker
 
@@ -106,11 +106,13 @@ class NvmlSource:
         *,
         deadline_s: float = 2.0,
         init_deadline_s: float = _INIT_DEADLINE_S,
+        event_wait_ms: int = DEFAULT_WAIT_MS,
         api_factory: Callable[[], NvmlApi] = NvmlApi,
     ) -> None:
         self._clock = clock
         self._deadline_s = deadline_s
         self._init_deadline_s = init_deadline_s
+        self._event_wait_ms = event_wait_ms
         self._api_factory = api_factory
         self._control = Worker("otel-gpu-nvml")
         self._opening: Pending[_Opened] | None = None
@@ -159,7 +161,7 @@ class NvmlSource:
             with contextlib.suppress(OtelGpuError):
                 api.shutdown()
             raise
-        return _Opened(api, driver, count, XidEvents(api, self._xid_counts))
+        return _Opened(api, driver, count, XidEvents(api, self._xid_counts, self._event_wait_ms))
 
     def close(self) -> None:
         """Let go of the driver and end the threads. A thread stuck in the driver is left to it."""

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.model import ProcessKey
-from otel_gpu.sources.sim.activity import hash64, seed_for, uniform
+from otel_gpu.sources.sim.activity import Steady, hash64, seed_for, uniform
 from otel_gpu.sources.sim.books import Books, Member, Moment
-from otel_gpu.sources.sim.ring import Engines, Sample, SampleRing
+from otel_gpu.sources.sim.ring import NO_USE, Engines, Sample, SampleRing
 from otel_gpu.sources.sim.roster import Alive, Roster
 from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth, ProcessTruth
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, Visibility, WorldSpec
@@ -34,7 +34,6 @@ REMEMBER_JOBS_US: Final = 600_000_000
 _THERMAL_LAG_US: Final = 25e6
 _POWER_AVERAGE_US: Final = 1_000_000  # NVML's power figure is a 1 s average on Ampere and later
 _WINNER, _ENCODER_WINNER, _DECODER_WINNER, _NOISE, _PROBE = range(1, 6)  # streams of the hash
-_NO_USE: Final = Engines(0, 0, 0, 0)
 
 
 class Holding(NamedTuple):
@@ -67,6 +66,7 @@ class Device:
         self._alive: Alive | None = None
         self._members: tuple[Member, ...] = ()
         self._has_codecs = False
+        self._steady_held: list[int] | None = None
         self._places = _places(spec)
         self._static_uw = round(spec.static_w * 1e6)
         self._context_uw = round(spec.context_w * 1e6)
@@ -255,6 +255,8 @@ class Device:
 
     def _allocate(self, members: tuple[Member, ...], ages_s: list[float]) -> list[int]:
         """Memory of each member: what it wants, as long as those older than itself leave any."""
+        if self._steady_held is not None and members is self._members:
+            return self._steady_held
         free = [place.capacity_bytes for place in self._places]
         held: list[int] = []
         for member, age_s in zip(members, ages_s, strict=True):
@@ -278,7 +280,7 @@ class Device:
         moment = self._moment
         taken_us = (self._tick + 1) * self.spec.sample_period_us
         if moment.utilization <= 0:
-            return Sample(taken_us, _NO_USE, ())
+            return Sample(taken_us, NO_USE, ())
         used = list(zip(moment.members, moment.shares, strict=True))
         whole = Engines(_percent(moment.utilization), _percent(sum(s * m.use.bandwidth_ratio for m, s in used)), 0, 0)
         winner = self._draw(_WINNER, moment.shares)
@@ -309,6 +311,9 @@ class Device:
         if alive is not self._alive:
             self._alive = alive
             self._members = self._members_of(alive.processes)
+            self._steady_held = None
+            if all(isinstance(member.use.memory, Steady) for member in self._members):
+                self._steady_held = self._allocate(self._members, [0.0] * len(self._members))
             self._has_codecs = any(m.use.encoder_ratio or m.use.decoder_ratio for m in self._members)
             self._forget(self._books, time_us)
         return self._members

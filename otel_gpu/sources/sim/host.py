@@ -135,7 +135,8 @@ class SimulatedProcesses:
         spec = self._host.spec
         key = spec.key_of(process)
         gpus = [(spec.gpu(use.gpu), use) for use in process.uses]
-        readable = all(use.uvm_factor is not None for use in process.uses)
+        uvm_open = any(use.opens_uvm for use in process.uses)
+        readable = uvm_open and all(use.uvm_factor is not None for use in process.uses)
         return ProcessFacts(
             key=key,
             name=process.name,
@@ -151,7 +152,7 @@ class SimulatedProcesses:
                     if mig.gpu_instance_id == use.gpu_instance_id
                 )
             ),
-            uvm_open=any(use.opens_uvm for use in process.uses),
+            uvm_open=uvm_open,
             uvm_mapping_bytes=mapped.get(key, 0) if readable else None,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from otel_gpu.model import (
@@ -10,6 +10,7 @@ from otel_gpu.model import (
     GpuReading,
     ListedProcess,
     MigReading,
+    ProcessKind,
     UtilizationRead,
 )
 from otel_gpu.sources.sim.device import Device, Holding
@@ -51,14 +52,14 @@ class GpuReader:
         if spec.mig is not None:
             # The driver gives no utilisation of any kind while MIG is on.
             return replace(reading, mig=tuple(_instance(mig, holdings) for mig in spec.mig))
-        sm, memory, encoder, decoder = device.ring.mean(device.now_us - _LOOKBACK_US)
+        mean = device.ring.mean(device.now_us - _LOOKBACK_US)
         return replace(
             reading,
             utilization=self._utilization(),
-            gpu_ratio=sm,
-            memory_controller_ratio=memory,
-            encoder_ratio=encoder,
-            decoder_ratio=decoder,
+            gpu_ratio=mean.sm_percent / 100,
+            memory_controller_ratio=mean.memory_percent / 100,
+            encoder_ratio=mean.encoder_percent / 100,
+            decoder_ratio=mean.decoder_percent / 100,
         )
 
     def _utilization(self) -> UtilizationRead:
@@ -77,32 +78,35 @@ class GpuReader:
         )
 
 
-def _memory(total_bytes: int, reserved_bytes: int, holdings: Iterable[Holding]) -> DeviceMemory:
+def _memory(total_bytes: int, reserved_bytes: int, holdings: Collection[Holding]) -> DeviceMemory:
     """As the second version of the driver's call gives it: ``used`` without what is reserved."""
     used_bytes = sum(holding.memory_bytes for holding in holdings)
     return DeviceMemory(total_bytes, used_bytes, total_bytes - reserved_bytes - used_bytes, reserved_bytes)
 
 
-def _listed(holdings: Iterable[Holding], instances: dict[int, MigSpec]) -> tuple[ListedProcess, ...]:
-    listed: list[ListedProcess] = []
-    for process, use, memory_bytes in holdings:
-        if use.visibility is Visibility.HIDDEN:
-            continue
-        mig = None if use.gpu_instance_id is None else instances[use.gpu_instance_id]
-        listed.extend(
-            ListedProcess(
-                pid=process.pid,
-                kind=kind,
-                memory_bytes=memory_bytes if use.visibility is Visibility.LISTED else None,
-                gpu_instance_id=None if mig is None else mig.gpu_instance_id,
-                compute_instance_id=None if mig is None else mig.compute_instance_id,
-            )
-            for kind in use.kinds
-        )
-    return tuple(listed)
+def _listed(holdings: Collection[Holding], instances: Mapping[int, MigSpec]) -> tuple[ListedProcess, ...]:
+    """The driver's lists one after the other; a pid stands in every list of its kinds."""
+    return tuple(
+        _entry(holding, kind, instances)
+        for kind in ProcessKind
+        for holding in holdings
+        if kind in holding.use.kinds and holding.use.visibility is not Visibility.HIDDEN
+    )
 
 
-def _instance(mig: MigSpec, holdings: Iterable[Holding]) -> MigReading:
+def _entry(holding: Holding, kind: ProcessKind, instances: Mapping[int, MigSpec]) -> ListedProcess:
+    use = holding.use
+    mig = None if use.gpu_instance_id is None else instances[use.gpu_instance_id]
+    return ListedProcess(
+        pid=holding.process.pid,
+        kind=kind,
+        memory_bytes=holding.memory_bytes if use.visibility is Visibility.LISTED else None,
+        gpu_instance_id=None if mig is None else mig.gpu_instance_id,
+        compute_instance_id=None if mig is None else mig.compute_instance_id,
+    )
+
+
+def _instance(mig: MigSpec, holdings: Collection[Holding]) -> MigReading:
     own = [holding for holding in holdings if holding.use.gpu_instance_id == mig.gpu_instance_id]
     return MigReading(
         uuid=mig.uuid,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.model import UtilizationRow
 
@@ -16,6 +16,9 @@ class Engines(NamedTuple):
     memory_percent: int
     encoder_percent: int
     decoder_percent: int
+
+
+NO_USE: Final = Engines(0, 0, 0, 0)
 
 
 class Sample(NamedTuple):
@@ -60,13 +63,9 @@ class SampleRing:
             for pid, totals in sums.items()
         )
 
-    def mean(self, since_us: int) -> tuple[float, float, float, float]:
-        """SM, memory, encoder and decoder use of the whole engine after ``since_us``, 0 to 1."""
+    def mean(self, since_us: int) -> Engines:
+        """Use of the engines after ``since_us``, whoever it was, in whole percent."""
         window = [sample.whole for sample in self._samples if sample.taken_us > since_us]
-        count = 100 * len(window) or 1
-        return (
-            sum(whole.sm_percent for whole in window) / count,
-            sum(whole.memory_percent for whole in window) / count,
-            sum(whole.encoder_percent for whole in window) / count,
-            sum(whole.decoder_percent for whole in window) / count,
-        )
+        if not window:
+            return NO_USE
+        return Engines(*(round(sum(engine) / len(window)) for engine in zip(*window, strict=True)))

@@ -1,0 +1,37 @@
+"""Runs ``otel-gpu`` as a user would: a process of its own, a clean environment, an end for certain."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_OURS: Final = ("OTEL_", "HOST_PROC", "NVML_STUB_", "NO_COLOR", "LD_LIBRARY_PATH", "COLUMNS")
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without anything the agent would heed, and with ``extra``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    return kept | dict(extra or {})
+
+
+def otel_gpu(
+    *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        command(*arguments),
+        env=clean_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        encoding="utf-8",
+    )
+
+
+def command(*arguments: str) -> Sequence[str]:
+    """The words that start ``otel-gpu`` from this checkout."""
+    return [sys.executable, "-m", "otel_gpu", *arguments]

@@ -1,0 +1,264 @@
+"""``otel-gpu once`` as users run it, on NVML libraries of several kinds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import otel_gpu
+from tests.nvml_stub.build import build
+from tests.nvml_stub.world import Listed, World, WorldGpu
+from tests.procfs_tree import UVM, ProcTree, maps_line
+
+GIB = 1 << 30
+CONTAINER = "c0ffee" + "0" * 58
+POD = "11111111-2222-3333-4444-555555555555"
+
+
+def one_gpu() -> tuple[World, WorldGpu]:
+    world = World()
+    gpu = world.gpu("GPU-one", name="NVIDIA A100-SXM4-80GB")
+    gpu.typical()
+    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
+    gpu.compute(0, [Listed(4001, 2 * GIB), Listed(4002, 3 * GIB)])
+    gpu.energy_steps(0, 600_000_000, 100)
+    return world, gpu
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> ProcTree:
+    tree = ProcTree(tmp_path / "proc")
+    tree.add(4001, comm=b"python3", cgroup=f"0::/kubepods/burstable/pod{POD}/{CONTAINER}\n", start_ticks=100)
+    tree.add(4002, comm=b"ollama", cgroup="0::/system.slice/ollama.service\n", start_ticks=200)
+    return tree
+
+
+def once_json(
+    lib_dir: Path,
+    world: World,
+    tmp_path: Path,
+    proc: ProcTree,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    result = otel_gpu(
+        "once",
+        "--format",
+        "json",
+        *flags,
+        environment={
+            "LD_LIBRARY_PATH": str(lib_dir),
+            "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt")),
+            "HOST_PROC": str(proc.root),
+            **(environment or {}),
+        },
+    )
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def by_id(document: dict[str, Any]) -> dict[str, Any]:
+    return {workload["id"]: workload for workload in document["workloads"]}
+
+
+def test_who_holds_what_is_told_in_bytes_that_add_up(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+    document = once_json(stub_dir, one_gpu()[0], tmp_path, proc)
+    (gpu,) = document["gpus"]
+    assert (gpu["index"], gpu["uuid"], gpu["name"], gpu["mig"]) == (0, "GPU-one", "NVIDIA A100-SXM4-80GB", None)
+    memory = gpu["memory"]
+    assert memory == {
+        "limit": 80 * GIB,
+        "reserved": GIB,
+        "measured": 5 * GIB,
+        "overcount": 0,
+        "inferred": 0,
+        "unattributed": 5 * GIB,
+        "free": 69 * GIB,
+    }
+    assert 80_000 <= gpu["energy"]["delta_mj"] <= 400_000  # 100 W over a second that may stretch on a busy machine
+    workloads = by_id(document)
+    assert workloads[CONTAINER]["kind"] == "container"
+    assert workloads[CONTAINER]["pod_uid"] == POD
+    assert workloads[CONTAINER]["gpus"][0]["memory"]["measured"] == 2 * GIB
+    assert workloads["ollama.service"]["kind"] == "systemd_unit"
+    assert {(p["pid"], p["name"], p["workload"], p["memory"]) for p in document["processes"]} == {
+        (4001, "python3", CONTAINER, 2 * GIB),
+        (4002, "ollama", "ollama.service", 3 * GIB),
+    }
+    assert {p["pid"]: p["start_time"] for p in document["processes"]} == {4001: 1_700_000_001, 4002: 1_700_000_002}
+    assert [(s["name"], s["ok"], s["reason"]) for s in document["sources"]] == [
+        ("nvml", True, None),
+        ("procfs", True, None),
+    ]
+
+
+def test_the_table_names_the_same_holders(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+    environment = {
+        "LD_LIBRARY_PATH": str(stub_dir),
+        "NVML_STUB_WORLD": str(one_gpu()[0].write(tmp_path / "world.txt")),
+    }
+    result = otel_gpu("once", "--proc-root", str(proc.root), environment=environment)
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "\x1b" not in result.stdout
+    line = next(line for line in result.stdout.splitlines() if "ollama.service" in line)
+    assert line.split() == ["ollama.service", "systemd_unit", "-", "0", "3.0", "GiB"]
+
+
+def test_a_pid_that_proc_never_showed_is_measured_and_billed_to_nobody(
+    stub_dir: Path, tmp_path: Path, proc: ProcTree
+) -> None:
+    world, gpu = one_gpu()
+    gpu.compute(0, [Listed(4001, 2 * GIB), Listed(999_999, 4 * GIB)])
+    document = once_json(stub_dir, world, tmp_path, proc)
+    assert document["gpus"][0]["memory"]["measured"] == 6 * GIB
+    assert by_id(document)["unidentified"]["gpus"][0]["memory"]["measured"] == 4 * GIB
+    stranger = next(p for p in document["processes"] if p["pid"] == 999_999)
+    assert (stranger["name"], stranger["start_time"], stranger["workload"]) == (None, None, "unidentified")
+
+
+def test_a_hidden_holder_of_the_device_is_shown_without_a_figure(
+    stub_dir: Path, tmp_path: Path, proc: ProcTree
+) -> None:
+    proc.add(
+        4003,
+        comm=b"ollama_llama_se",
+        cgroup=f"0::/docker/{'d' * 64}\n",
+        fds=["/dev/nvidia0", UVM],
+        maps=maps_line(0, GIB),
+    )
+    proc.add(4004, comm=b"dcgm", cgroup="0::/system.slice/dcgm.service\n", fds=["/dev/nvidia0", "/dev/nvidiactl"])
+    workloads = by_id(once_json(stub_dir, one_gpu()[0], tmp_path, proc))
+    assert workloads["d" * 64]["gpus"][0]["memory"]["measured"] is None
+    assert "dcgm.service" not in workloads  # a monitor has the device open, and no CUDA
+
+
+@pytest.mark.parametrize(
+    ("without", "path", "expected"),
+    [
+        (("nvmlDeviceGetMemoryInfo_v2",), ("memory", "reserved"), None),
+        (("nvmlDeviceGetMemoryInfo_v2",), ("memory", "unattributed"), 6 * GIB),  # v1 counts the driver's own part
+        (("nvmlDeviceGetTemperatureV",), ("temperature_c",), 34),
+        (("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), ("temperature_c",), None),
+        (("nvmlDeviceGetTotalEnergyConsumption",), ("energy", "delta_mj"), None),
+        (("nvmlDeviceGetMPSComputeRunningProcesses_v3",), ("memory", "measured"), 5 * GIB),
+        (("nvmlDeviceGetComputeRunningProcesses_v3",), ("memory", "measured"), 5 * GIB),  # by _v2
+        (("nvmlDeviceGetMigMode",), ("mig",), None),
+        (("nvmlEventSetCreate", "nvmlDeviceGetProcessUtilization"), ("memory", "measured"), 5 * GIB),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_driver_without_some_functions_gives_everything_else(
+    without: tuple[str, ...], path: tuple[str, ...], expected: object, tmp_path: Path, proc: ProcTree
+) -> None:
+    document = once_json(build(without=without), one_gpu()[0], tmp_path, proc)
+    value: Any = document["gpus"][0]
+    for key in path:
+        value = value[key]
+    assert value == expected
+    assert all(source["ok"] for source in document["sources"])
+
+
+def test_drivers_with_32_byte_process_entries_are_read_right(tmp_path: Path, proc: ProcTree) -> None:
+    document = once_json(build(process_info_bytes=32), one_gpu()[0], tmp_path, proc)
+    assert sorted((p["pid"], p["memory"]) for p in document["processes"]) == [(4001, 2 * GIB), (4002, 3 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(9, "driver is not loaded"), (18, "restart the agent"), (999, "/dev/nvidia*"), (4, "root"), (12, "libnvidia-ml")],
+)
+def test_an_nvml_that_does_not_start_is_one_line_and_exit_1(
+    stub_dir: Path, tmp_path: Path, code: int, words: str
+) -> None:
+    world, _ = one_gpu()
+    world.error(code, function="nvmlInitWithFlags")
+    result = otel_gpu(
+        "once",
+        environment={"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt"))},
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_one_failed_gpu_of_two_is_in_sources_and_costs_only_itself(
+    stub_dir: Path, tmp_path: Path, proc: ProcTree
+) -> None:
+    world, _ = one_gpu()
+    ill = world.gpu("GPU-ill")
+    ill.typical()
+    world.error(15, on=ill, function="nvmlDeviceGetTotalEnergyConsumption")
+    document = once_json(stub_dir, world, tmp_path, proc)
+    first, second = document["gpus"]
+    assert first["memory"]["measured"] == 5 * GIB
+    assert second["uuid"] == "GPU-ill"
+    assert second["memory"]["limit"] is None
+    nvml = document["sources"][0]
+    assert nvml["ok"] is False
+    assert "GPU 1: GPU is lost" in nvml["reason"]
+
+
+def test_a_hung_gpu_does_not_keep_once_from_ending(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+    world, _ = one_gpu()
+    ill = world.gpu("GPU-ill")
+    ill.typical()
+    world.hang(on=ill, function="nvmlDeviceGetPowerUsage")
+    document = once_json(stub_dir, world, tmp_path, proc, "--deadline", "1s")
+    assert document["gpus"][0]["memory"]["measured"] == 5 * GIB
+    assert "GPU 1: no answer" in document["sources"][0]["reason"]
+
+
+def test_a_proc_that_is_none_is_told_and_memory_is_still_measured(stub_dir: Path, tmp_path: Path) -> None:
+    nowhere = ProcTree(tmp_path / "proc")
+    (nowhere.root / "stat").unlink()
+    document = once_json(stub_dir, one_gpu()[0], tmp_path, nowhere)
+    assert document["gpus"][0]["memory"]["measured"] == 5 * GIB
+    procfs = document["sources"][1]
+    assert procfs["ok"] is False
+    assert "--proc-root" in procfs["reason"]
+
+
+FOREIGN_LIBRARY = """
+#include <string.h>
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_t;
+static int token;
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = &token; return i ? 2 : 0; }
+int nvmlDeviceGetUUID(void *h, char *s, unsigned n) { (void)h; strncpy(s, "GPU-foreign", n); return 0; }
+int nvmlDeviceGetName(void *h, char *s, unsigned n) { (void)h; strncpy(s, "Foreign", n); return 0; }
+int nvmlDeviceGetMemoryInfo(void *h, memory_t *m) { (void)h; m->total = 1000; m->used = 600; m->free = 400; return 0; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, process_t *p) {
+    (void)h;
+    if (!p || *n < 1) { *n = 1; return 7; }
+    *n = 1;
+    p[0].pid = 4001; p[0].used = 250; p[0].gi = p[0].ci = 0xffffffffu;
+    return 0;
+}
+"""
+
+
+def test_a_library_of_somebody_elses_with_the_least_there_can_be_is_enough(tmp_path: Path, proc: ProcTree) -> None:
+    source = tmp_path / "foreign.c"
+    source.write_text(FOREIGN_LIBRARY)
+    lib_dir = tmp_path / "lib"
+    lib_dir.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", lib_dir / "libnvidia-ml.so.1", source], check=True, timeout=60)
+    document = once_json(lib_dir, World(), tmp_path, proc)
+    (gpu,) = document["gpus"]
+    assert (gpu["uuid"], gpu["power_w"], gpu["utilization"], gpu["temperature_c"]) == ("GPU-foreign", None, None, None)
+    assert gpu["memory"]["limit"] == 1000
+    assert gpu["memory"]["measured"] == 250
+    assert gpu["memory"]["unattributed"] == 350
+    assert gpu["memory"]["reserved"] is None
+    assert by_id(document)[CONTAINER]["gpus"][0]["memory"]["measured"] == 250
+    assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None}

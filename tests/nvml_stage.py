@@ -1,0 +1,51 @@
+"""Plays a world to the NVML source in this process, with one clock for both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.sources.nvml import NvmlSource
+from tests.nvml_stub.world import STEPPED_EPOCH_US, StubClock, World, preload, stub_variables
+
+
+class Stage:
+    """Holds the stub, a world file, the stepped clock and the sources opened on them."""
+
+    def __init__(self, stub_dir: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._library = preload(stub_dir)
+        self._path = directory / "world.txt"
+        self._stub_clock = StubClock(directory / "clock")
+        self._monkeypatch = monkeypatch
+        self._sources: list[NvmlSource] = []
+        self.clock = ManualClock(wall_ns=STEPPED_EPOCH_US * 1000)
+
+    def play(self, world: World, *, deadline_s: float = 30.0) -> NvmlSource:
+        """A source on this world. The deadline is long: only tests of deadlines shorten it."""
+        for name, value in stub_variables(world.write(self._path), self._stub_clock).items():
+            self._monkeypatch.setenv(name, value)
+        source = NvmlSource(self.clock, deadline_s=deadline_s, event_wait_ms=10)
+        self._sources.append(source)
+        return source
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the agent and for the driver."""
+        self.clock.advance(seconds)
+        self._stub_clock.advance_s(seconds)
+
+    def calls(self, function: str) -> int:
+        """How often this NVML function was called in this process so far."""
+        return int(self._library.stub_call_count(function.encode()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stub_clock.set_us(1 << 60)  # past the end of every hang, so that no thread is left in one
+        for source in self._sources:
+            source.close()
+        self._stub_clock.close()

@@ -1,0 +1,80 @@
+"""Sets a process up to play a world: its clock, its environment, the library itself."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.nvml_stub.build import LIBRARY
+
+STEPPED_EPOCH_US: Final = 1_700_000_000_000_000
+"""Unix time of world time 0 under a ``StubClock``, where the world names no epoch; ``ManualClock`` starts there too."""
+
+
+class StubClock:
+    """World time in a file that the stub reads at every call: it stands still until told. Microseconds."""
+
+    def __init__(self, path: Path, now_us: int = 0) -> None:
+        self.path = path
+        path.write_bytes(bytes(8))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 8)
+        self.set_us(now_us)
+
+    @property
+    def now_us(self) -> int:
+        """World time."""
+        with memoryview(self._memory) as raw, raw.cast("q") as cells:
+            return cells[0]
+
+    def set_us(self, now_us: int) -> None:
+        """World time is this now."""
+        with memoryview(self._memory) as raw, raw.cast("q") as cells:
+            cells[0] = now_us
+
+    def advance_s(self, seconds: float) -> None:
+        """World time goes on by this much."""
+        self.set_us(self.now_us + round(seconds * 1e6))
+
+    def close(self) -> None:
+        """Let go of the file; a stub that has it mapped keeps its last time."""
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def stub_env(
+    lib_dir: Path, world: Path, clock: StubClock | None = None, *, calls: Path | None = None
+) -> dict[str, str]:
+    """This process's environment, changed so that a child process finds the stub and plays that world."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("NVML_STUB_")}
+    search = env.get("LD_LIBRARY_PATH")
+    env["LD_LIBRARY_PATH"] = f"{lib_dir}:{search}" if search else str(lib_dir)
+    return env | stub_variables(world, clock, calls=calls)
+
+
+def stub_variables(world: Path, clock: StubClock | None = None, *, calls: Path | None = None) -> dict[str, str]:
+    """Only the stub's own variables, for a process that has it preloaded."""
+    chosen = {"NVML_STUB_WORLD": world, "NVML_STUB_CLOCK": clock.path if clock else None, "NVML_STUB_CALLS": calls}
+    return {name: str(value) for name, value in chosen.items() if value is not None}
+
+
+def preload(lib_dir: Path) -> ctypes.CDLL:
+    """Load the stub into this process, where every later load of ``libnvidia-ml.so.1`` by its soname finds it.
+
+    A process has one such library for its whole life: another variant needs another process.
+    """
+    library = ctypes.CDLL(str(lib_dir / LIBRARY))
+    if ctypes.CDLL(LIBRARY)._handle != library._handle:
+        raise RuntimeError(f"another {LIBRARY} is loaded in this process already")
+    library.stub_call_count.argtypes = [ctypes.c_char_p]
+    library.stub_call_count.restype = ctypes.c_ulonglong
+    return library

@@ -1,0 +1,143 @@
+"""A directory that looks like ``/proc``, for tests that need processes of their choosing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+USER_FLAGS: Final = 0x00400000  # PF_RANDOMIZE, as an ordinary process has it
+KERNEL_THREAD_FLAGS: Final = 0x00208040
+UVM: Final = "/dev/nvidia-uvm"
+
+
+def stat_text(
+    pid: int,
+    comm: bytes = b"python3",
+    *,
+    start_ticks: int = 1_000,
+    state: str = "S",
+    ppid: int = 1,
+    flags: int = USER_FLAGS,
+    threads: int = 1,
+) -> bytes:
+    """A ``/proc/<pid>/stat`` with all 52 fields of proc(5)."""
+    fields = ["0"] * 50
+    fields[0], fields[1], fields[6], fields[17], fields[19] = (
+        state,
+        str(ppid),
+        str(flags),
+        str(threads),
+        str(start_ticks),
+    )
+    return b"%d (%s) %s\n" % (pid, comm, " ".join(fields).encode())
+
+
+def maps_line(start: int, size_bytes: int, path: str = UVM) -> str:
+    """A line of ``/proc/<pid>/maps``."""
+    return f"{start:08x}-{start + size_bytes:08x} rw-s {start:08x} 00:05 512                        {path}\n"
+
+
+class ProcTree:
+    """Builds and changes a fake ``/proc`` under ``root``; process 1 is there from the start."""
+
+    def __init__(self, root: Path, *, btime_s: int = 1_700_000_000) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self.set_btime(btime_s)
+        self.add(1, comm=b"systemd", start_ticks=1, cgroup="0::/init.scope\n")
+
+    def set_btime(self, btime_s: int) -> None:
+        """Say when the machine booted (Unix seconds)."""
+        self.write("stat", f"cpu  1 2 3 4\ncpu0 1 2 3 4\nintr 5\nctxt 6\nbtime {btime_s}\nprocesses 7\n")
+
+    def add(
+        self,
+        pid: int,
+        *,
+        comm: bytes = b"python3",
+        start_ticks: int = 1_000,
+        state: str = "S",
+        ppid: int = 1,
+        flags: int = USER_FLAGS,
+        threads: int = 1,
+        cgroup: str | bytes = "0::/\n",
+        fds: Iterable[str] | Mapping[int, str] = ("/dev/null",),
+        maps: str | bytes = "",
+    ) -> Path:
+        """Start a process, or turn an existing one into this; ``fds`` are link targets, numbered from 0 or by key."""
+        directory = self.root / str(pid)
+        directory.mkdir(exist_ok=True)
+        (directory / "stat").write_bytes(
+            stat_text(pid, comm, start_ticks=start_ticks, state=state, ppid=ppid, flags=flags, threads=threads)
+        )
+        (directory / "comm").write_bytes(comm + b"\n")
+        self.write(f"{pid}/cgroup", cgroup)
+        self.write(f"{pid}/maps", maps)
+        self.set_fds(pid, fds)
+        return directory
+
+    def add_kernel_thread(self, pid: int, comm: bytes = b"kworker/0:1") -> Path:
+        """Start a kernel thread."""
+        return self.add(pid, comm=comm, ppid=2, flags=KERNEL_THREAD_FLAGS, fds=())
+
+    def set_fds(self, pid: int, fds: Iterable[str] | Mapping[int, str]) -> None:
+        """Replace the open descriptors; the descriptor table is as large as the kernel would make it."""
+        links = fds if isinstance(fds, Mapping) else dict(enumerate(fds))
+        directory = self.root / str(pid) / "fd"
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir()
+        for number, target in links.items():
+            (directory / str(number)).symlink_to(target)
+        table_size = 64
+        while table_size <= max(links, default=0):
+            table_size *= 2
+        self.write(f"{pid}/status", f"Name:\tpython3\nFDSize:\t{table_size}\nThreads:\t1\n")
+
+    def remove(self, pid: int) -> None:
+        """End a process."""
+        shutil.rmtree(self.root / str(pid))
+
+    def set_namespaces(self, *, pid: int = 4026531836, cgroup: int = 4026531835) -> None:
+        """Say in which namespaces the reader is, by inode number; the defaults are the initial ones."""
+        directory = self.root / "self/ns"
+        directory.mkdir(parents=True, exist_ok=True)
+        for kind, inode in (("pid", pid), ("cgroup", cgroup)):
+            (directory / kind).unlink(missing_ok=True)
+            (directory / kind).symlink_to(f"{kind}:[{inode}]")
+
+    def add_gpu(self, bus_id: str, minor: int, uuid: str) -> None:
+        """Let the NVIDIA driver tell of a GPU."""
+        self.write(
+            f"driver/nvidia/gpus/{bus_id}/information",
+            f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 42\nGPU UUID: \t {uuid}\nVideo BIOS: \t 92.00.19.00.01\n"
+            f"Bus Type: \t PCIe\nBus Location: \t {bus_id}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n",
+        )
+
+    def write(self, path: str, content: str | bytes) -> None:
+        """Write any file of the tree."""
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+class Reads:
+    """Counts what is asked of the system, from its making to the end of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count: Counter[str] = Counter()
+        for name in ("open", "scandir", "readlink"):
+            monkeypatch.setattr(os, name, self._counting(name, getattr(os, name)))
+
+    def _counting(self, name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def counted(*args: object, **kwargs: object) -> object:
+            self.count[name] += 1
+            return call(*args, **kwargs)
+
+        return counted

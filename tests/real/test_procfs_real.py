@@ -1,0 +1,247 @@
+"""The kernel's own ``/proc``, real device nodes, real namespaces."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.clock import SystemClock
+from otel_gpu.model import SourceState
+from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, pid_namespace_is_initial, read_boot_id
+from otel_gpu.sources.procfs import ProcfsSource
+
+PROC = Path("/proc")
+REPOSITORY = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.real
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes device nodes, mounts and namespaces")
+
+
+def needs(*tools: str) -> pytest.MarkDecorator:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+@contextmanager
+def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python that runs ``code``, has said so, and ends with the test."""
+    command = [sys.executable, "-c", code + "\nprint('ready', flush=True)\nsys.stdin.read()\n", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def make_device(directory: Path, name: str) -> Path:
+    """A node like the driver's that behaves like /dev/zero, which can be mapped."""
+    path = directory / name
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        pytest.skip(f"no device nodes here: {error.strerror}")
+    return path
+
+
+def test_a_child_is_seen_with_its_name_its_start_and_its_owner() -> None:
+    source = ProcfsSource(PROC, SystemClock())
+    before_s = time.time()
+    with child("import sys, ctypes; ctypes.CDLL(None).prctl(15, b'odd) name (\\n')") as process:
+        facts = source.read([process.pid, os.getpid()]).processes
+        assert facts.keys() >= {process.pid, os.getpid()}
+        seen = facts[process.pid]
+        assert seen.name == "odd) name (\n"
+        assert seen.owner_uid == os.geteuid()
+        assert before_s - 2 < seen.start_time_s < time.time() + 2
+        assert seen.alive
+        assert not seen.uvm_open
+        assert source.read([process.pid]).processes[process.pid] == seen
+    assert process.pid not in source.read([process.pid]).processes
+
+
+def test_a_child_that_nobody_waited_for_is_not_alive() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ProcfsSource(PROC, SystemClock()).read([process.pid]).processes[process.pid].alive is False
+
+
+def test_inodes_of_processes_stay_between_listings_so_that_a_change_means_something() -> None:
+    def inode() -> int:
+        with os.scandir(PROC) as entries:
+            return next(entry.inode() for entry in entries if entry.name == str(os.getpid()))
+
+    assert inode() == inode()
+
+
+def test_kernel_threads_are_recognised() -> None:
+    if not (PROC / "2/stat").exists() or (PROC / "2/comm").read_text() != "kthreadd\n":
+        pytest.skip("no kernel threads in this pid namespace")
+    source = ProcfsSource(PROC, SystemClock())
+    source.read([2])
+    kthreadd = source._table.get(2)
+    assert kthreadd is not None
+    assert kthreadd.is_kernel_thread
+
+
+@needs_root
+def test_open_device_nodes_are_found_with_the_size_of_their_mappings(tmp_path: Path) -> None:
+    gpu, uvm = make_device(tmp_path, "nvidia0"), make_device(tmp_path, "nvidia-uvm")
+    source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), processes_per_cycle=100_000)
+    code = (
+        "import mmap, os, sys\n"
+        "gpu, uvm = (os.open(path, os.O_RDWR) for path in sys.argv[1:])\n"
+        "held = [mmap.mmap(uvm, size, mmap.MAP_PRIVATE) for size in (1 << 20, 3 << 20)]\n"
+    )
+    with child(code, str(gpu), str(uvm)) as process:
+        facts = source.read([]).processes[process.pid]
+        assert facts.gpu_minors_open == {0}
+        assert facts.uvm_open
+        assert facts.uvm_mapping_bytes == 4 << 20
+        gpu.unlink()
+        uvm.unlink()
+        deleted = source.read([]).processes[process.pid]
+        assert deleted.gpu_minors_open == {0}
+        assert deleted.uvm_mapping_bytes == 4 << 20
+    assert process.pid not in source.read([]).processes
+
+
+@needs_root
+def test_a_device_opened_by_a_process_that_was_there_before_is_found(tmp_path: Path) -> None:
+    uvm = make_device(tmp_path, "nvidia-uvm")
+    source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), processes_per_cycle=100_000)
+    assert os.getpid() not in source.read([]).processes
+    fd = os.open(uvm, os.O_RDWR)
+    try:
+        with mmap.mmap(fd, 1 << 16, mmap.MAP_PRIVATE):
+            assert source.read([]).processes[os.getpid()].uvm_mapping_bytes == 1 << 16
+    finally:
+        os.close(fd)
+    assert os.getpid() not in source.read([]).processes
+
+
+@needs_root
+def test_a_process_with_many_descriptors_is_read_in_slices(tmp_path: Path) -> None:
+    gpu = make_device(tmp_path, "nvidia7")
+    source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), descriptors_per_process=100)
+    code = "import os, sys\nfor _ in range(450): os.dup(0)\nos.open(sys.argv[1], os.O_RDWR)\n"
+    with child(code, str(gpu)) as process:
+        found = [source.read([process.pid]).processes[process.pid].gpu_minors_open for _ in range(8)]
+        assert found[0] == frozenset()
+        assert found[-1] == {7}
+
+
+_READ = """
+import os, sys
+from pathlib import Path
+from otel_gpu.clock import SystemClock
+from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, pid_namespace_is_initial
+from otel_gpu.sources.procfs import ProcfsSource
+
+root, user = Path(sys.argv[1]), int(sys.argv[2])
+source = ProcfsSource(root, SystemClock())
+if user:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+read = source.read([1])
+print("state", read.state)
+print("reason", read.reason)
+print("errors", read.errors)
+print("seen", sorted(read.processes))
+print("pid", pid_namespace_is_initial(root))
+print("cgroup", cgroup_namespace_is_initial(root))
+"""
+NOBODY = 65534
+
+
+def read_in(*command: str, root: Path = PROC, user: int = 0) -> dict[str, str]:
+    """What a process started through ``command`` sees of process 1 and of its namespaces."""
+    result = subprocess.run(
+        [*command, sys.executable, "-c", _READ, str(root), str(user)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    if "Operation not permitted" in result.stderr and "Traceback" not in result.stderr:
+        pytest.skip(f"not allowed here: {result.stderr.strip()}")
+    assert result.returncode == 0, result.stderr
+    return dict(line.split(" ", 1) for line in result.stdout.splitlines())
+
+
+@needs_root
+@needs("unshare")
+def test_a_process_in_a_pid_namespace_of_its_own_knows() -> None:
+    seen = read_in("unshare", "--pid", "--fork", "--mount-proc")
+    assert seen["pid"] == "False"
+    assert seen["seen"] == "[1]"
+    assert seen["state"] == SourceState.OK
+
+
+@needs_root
+@needs("unshare")
+def test_a_process_in_a_cgroup_namespace_of_its_own_knows() -> None:
+    seen = read_in("unshare", "--cgroup")
+    assert seen["cgroup"] == "False"
+    assert seen["pid"] == str(pid_namespace_is_initial(PROC))
+
+
+@needs_root
+@needs("unshare", "mount")
+def test_the_hosts_procfs_mounted_elsewhere_tells_of_the_readers_own_namespaces(tmp_path: Path) -> None:
+    mount = f'mount --rbind /proc "{tmp_path}" && exec "$0" "$@"'
+    assert read_in("unshare", "--mount", "sh", "-c", mount, root=tmp_path)["pid"] == str(pid_namespace_is_initial(PROC))
+    private = read_in("unshare", "--mount", "--pid", "--fork", "sh", "-c", mount, root=tmp_path)
+    assert private["pid"] == "False"
+
+
+@needs_root
+def test_without_privileges_the_facts_of_others_come_without_their_open_files() -> None:
+    seen = read_in(user=NOBODY)
+    assert seen["seen"] == "[1]"
+    assert seen["state"] == SourceState.DEGRADED
+    assert seen["reason"].startswith("open files of ")
+    assert "CAP_SYS_PTRACE" in seen["reason"]
+    assert seen["errors"] == "1"
+
+
+@needs_root
+@needs("unshare", "mount")
+@pytest.mark.parametrize("hidepid", ["1", "2"])
+def test_a_mount_with_hidepid_is_named(hidepid: str) -> None:
+    mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$0" "$@"'
+    seen = read_in("unshare", "--mount", "sh", "-c", mount, user=NOBODY)
+    assert seen["seen"] == "[]"
+    assert seen["state"] == SourceState.DEGRADED
+    assert "hidepid" in seen["reason"]
+
+
+@needs_root
+@needs("unshare", "mount")
+def test_a_mount_with_hidepid_hides_nothing_from_root() -> None:
+    mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$0" "$@"'
+    seen = read_in("unshare", "--mount", "sh", "-c", mount)
+    assert seen["seen"] == "[1]"
+    assert "hidepid" not in seen["reason"]
+
+
+def test_this_process_knows_its_namespaces_and_its_boot() -> None:
+    assert isinstance(pid_namespace_is_initial(PROC), bool)
+    assert isinstance(cgroup_namespace_is_initial(PROC), bool)
+    assert read_boot_id(PROC) == (PROC / "sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,548 @@
+"""The NVML source, through the real nvidia-ml-py, on the stub library."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pynvml
+import pytest
+
+from otel_gpu.model import (
+    AccountingRecord,
+    DeviceMemory,
+    DriverFacts,
+    GpuHealth,
+    GpuReading,
+    ListedProcess,
+    ProcessKind,
+    SourceState,
+    UtilizationRow,
+)
+from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml import NvmlSource
+from tests.nvml_stage import Stage
+from tests.nvml_stub.world import STEPPED_EPOCH_US, Listed, Row, World, WorldGpu
+
+GIB = 1 << 30
+
+
+def one_gpu() -> tuple[World, WorldGpu]:
+    world = World()
+    gpu = world.gpu()
+    gpu.typical()
+    return world, gpu
+
+
+def only(read: GpuRead) -> GpuReading:
+    (reading,) = read.gpus
+    return reading
+
+
+# ---------------------------------------------------------------------------- figures
+
+
+def test_every_figure_of_a_healthy_gpu_is_read_in_our_units(stage: Stage) -> None:
+    world = World(driver_version="550.54.15", nvml_version="12.550.54.15")
+    gpu = world.gpu("GPU-abc", name="NVIDIA A100-SXM4-80GB", minor=3, pci_bus_id="00000000:3B:00.0", serial="1650")
+    gpu.typical()
+    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
+    gpu.energy_mj(0, 123_456_789)
+    gpu.power_mw(0, 251_500)
+    gpu.power_limit_mw(0, 400_000, 350_000)
+    gpu.temperature_c(0, 61)
+    gpu.utilization(0, 87, 33)
+    gpu.encoder(0, 12)
+    gpu.decoder(0, 7)
+    gpu.clocks(0, graphics_mhz=1400, sm_mhz=1410, memory_mhz=1593, video_mhz=1275)
+    gpu.ecc(0, corrected=1, uncorrected=2, aggregate_corrected=30, aggregate_uncorrected=4)
+
+    read = stage.play(world).read()
+
+    assert read.state is SourceState.OK
+    assert read.reason is None
+    assert read.driver == DriverFacts("550.54.15", "12.550.54.15")
+    reading = only(read)
+    identity = reading.identity
+    assert (identity.index, identity.uuid, identity.name) == (0, "GPU-abc", "NVIDIA A100-SXM4-80GB")
+    assert (identity.minor, identity.pci_bus_id, identity.serial) == (3, "0000:3b:00.0", "1650")
+    assert reading.health is GpuHealth.OK
+    assert reading.memory == DeviceMemory(80 * GIB, 10 * GIB, 69 * GIB, GIB)
+    assert reading.energy_mj == 123_456_789
+    assert reading.power_w == 251.5
+    assert reading.power_limit_w == 350.0
+    assert reading.temperature_c == 61
+    assert (reading.gpu_ratio, reading.memory_controller_ratio) == (0.87, 0.33)
+    assert (reading.encoder_ratio, reading.decoder_ratio) == (0.12, 0.07)
+    assert (reading.sm_clock_mhz, reading.memory_clock_mhz) == (1410, 1593)
+    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (30, 4)
+    assert reading.persistence_mode is True
+    assert reading.mig is None
+    assert reading.accounting is None
+    assert reading.xid_errors == 0
+
+
+def test_figures_a_device_does_not_have_are_absent_and_not_an_error(stage: Stage) -> None:
+    world = World()
+    world.gpu("GPU-bare")
+    world.error(3, function="nvmlDeviceGetProcessUtilization")
+
+    read = stage.play(world).read()
+
+    assert read.state is SourceState.OK
+    bare = only(read)
+    assert bare == replace(GpuReading(bare.identity, bare.taken_at_ns), xid_errors=bare.xid_errors)
+
+
+def test_what_a_device_does_not_support_is_asked_only_once(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.unset(0, "encoder")
+    source = stage.play(world)
+    before = stage.calls("nvmlDeviceGetEncoderUtilization")
+    for _ in range(5):
+        assert only(source.read()).encoder_ratio is None
+        stage.advance(1)
+    assert stage.calls("nvmlDeviceGetEncoderUtilization") - before == 1
+
+
+def test_identity_is_asked_once_and_not_every_cycle(stage: Stage) -> None:
+    source = stage.play(one_gpu()[0])
+    source.read()
+    before = {f: stage.calls(f) for f in ("nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetHandleByIndex_v2")}
+    for _ in range(3):
+        stage.advance(1)
+        source.read()
+    assert {function: stage.calls(function) for function in before} == before
+
+
+def test_a_device_without_figures_of_memory_gives_none_and_keeps_its_processes(stage: Stage) -> None:
+    """Unified-memory parts: no device memory, memory per process."""
+    world, gpu = one_gpu()
+    gpu.unset(0, "memory")
+    gpu.compute(0, [Listed(10, 5 * GIB)])
+    reading = only(stage.play(world).read())
+    assert reading.memory is None
+    assert reading.processes == (ListedProcess(10, ProcessKind.COMPUTE, 5 * GIB),)
+
+
+def test_a_utilisation_over_100_percent_is_absent_rather_than_wrong(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.utilization(0, 255, 40)
+    reading = only(stage.play(world).read())
+    assert reading.gpu_ratio is None
+    assert reading.memory_controller_ratio == 0.4
+
+
+# ---------------------------------------------------------------------------- processes
+
+
+def test_all_three_lists_are_read_and_a_pid_stands_as_often_as_the_driver_says(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.compute(0, [Listed(10, GIB), Listed(11, None)])
+    gpu.graphics(0, [Listed(10, 2 * GIB)])
+    gpu.mps(0, [Listed(12, 3 * GIB)])
+    assert only(stage.play(world).read()).processes == (
+        ListedProcess(10, ProcessKind.COMPUTE, GIB),
+        ListedProcess(11, ProcessKind.COMPUTE, None),
+        ListedProcess(10, ProcessKind.GRAPHICS, 2 * GIB),
+        ListedProcess(12, ProcessKind.MPS, 3 * GIB),
+    )
+
+
+def test_lists_that_are_empty_are_empty_and_lists_that_are_not_there_are_none(stage: Stage) -> None:
+    world = World()
+    empty, absent = world.gpu(), world.gpu()
+    empty.no_processes(0)
+    for key in ("compute", "graphics", "mps"):
+        absent.unset(0, key)
+    first, second = stage.play(world).read().gpus
+    assert first.processes == ()
+    assert second.processes is None
+
+
+def test_hundreds_of_processes_are_read(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.compute(0, [Listed(pid, pid) for pid in range(1, 951)])
+    processes = only(stage.play(world).read()).processes
+    assert processes is not None
+    assert sorted(p.pid for p in processes) == list(range(1, 951))
+
+
+# ---------------------------------------------------------------------------- utilisation
+
+
+def test_rows_are_asked_from_one_second_before_the_first_read_never_from_zero(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.sample(500_000, 7, 80)  # older than a second when first read at 3 s
+    gpu.sample(2_500_000, 7, 40)
+    stage.advance(3)
+    read = only(stage.play(world).read()).utilization
+    assert read is not None
+    assert read.since_us == STEPPED_EPOCH_US + 2_000_000
+    assert read.rows == (UtilizationRow(7, STEPPED_EPOCH_US + 2_500_000, 40, 0, 0, 0),)
+
+
+def test_rows_are_asked_from_the_newest_row_but_not_from_before_the_last_read_less_a_second(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    for at_us in range(139_000, 20_000_000, 139_000):
+        gpu.sample(at_us, 7 if at_us < 6_000_000 else 0, 100)
+    source = stage.play(world)
+    stage.advance(5)
+    first = only(source.read()).utilization
+    stage.advance(5)
+    second = only(source.read()).utilization  # 7 was last active just before 6 s
+    stage.advance(5)
+    third = only(source.read()).utilization
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    newest = first.rows[0].timestamp_us
+    assert second.since_us == newest
+    assert third.since_us == STEPPED_EPOCH_US + 9_000_000  # the read at 10 s less 1 s, not the old row at 6 s
+    assert second.rows[0].pid == 7
+    assert third.rows == ()
+
+
+def test_no_rows_is_no_work_and_not_supported_is_unknown(stage: Stage) -> None:
+    world = World()
+    quiet, unsupported = world.gpu(), world.gpu()
+    quiet.typical()
+    unsupported.typical()
+    world.error(3, on=unsupported, function="nvmlDeviceGetProcessUtilization")
+    first, second = stage.play(world).read().gpus
+    assert first.utilization is not None
+    assert first.utilization.rows == ()
+    assert second.utilization is None
+    assert second.health is GpuHealth.OK
+
+
+@pytest.mark.parametrize("sizing", ["exact", "success", 100])
+def test_every_way_drivers_answer_the_question_of_size_is_understood(stage: Stage, sizing: str | int) -> None:
+    world, gpu = one_gpu()
+    gpu.sizing(sizing)  # type: ignore[arg-type]
+    source = stage.play(world)
+    quiet = only(source.read()).utilization
+    assert quiet is not None
+    assert quiet.rows == ()
+
+
+def test_rows_over_100_percent_arrive_as_the_driver_gave_them(stage: Stage) -> None:
+    """Dropping them is a rule of attribution, which counts them; the source does not hide them."""
+    world, gpu = one_gpu()
+    gpu.rows(0, [Row(7, 0, 4_000_000_000), Row(8, 0, 55, memory=10, encoder=3, decoder=2)])
+    read = only(stage.play(world).read()).utilization
+    assert read is not None
+    assert [(row.pid, row.sm_percent) for row in read.rows] == [(7, 4_000_000_000), (8, 55)]
+    assert (read.rows[1].memory_percent, read.rows[1].encoder_percent, read.rows[1].decoder_percent) == (10, 3, 2)
+
+
+def test_a_wall_clock_set_back_does_not_ask_for_the_future(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.sample(9_900_000, 7, 60)
+    source = stage.play(world)
+    stage.advance(10)
+    source.read()
+    stage.clock.step_wall(-3600)
+    stage.advance(5)
+    read = only(source.read()).utilization
+    assert read is not None
+    assert read.since_us <= read.read_at_us
+
+
+def test_energy_is_read_before_utilisation_so_that_the_rows_cover_the_joules(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noting(function: str) -> Callable[..., object]:
+        original = getattr(pynvml, function)
+
+        def noted(*arguments: object) -> object:
+            order.append(function)
+            return original(*arguments)
+
+        return noted
+
+    for function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetProcessUtilization"):
+        monkeypatch.setattr(pynvml, function, noting(function))
+    stage.play(one_gpu()[0]).read()
+    assert order == ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetProcessUtilization"]
+
+
+# ---------------------------------------------------------------------------- MIG
+
+
+def mig_world() -> World:
+    world, gpu = one_gpu()
+    gpu.mig_mode(0, enabled=True)
+    gpu.mig_slots(7)
+    first = gpu.mig(0, 0, uuid="MIG-a", gpu_instance_id=1, name="NVIDIA H100 80GB HBM3 MIG 3g.40gb", sm_count=60)
+    second = gpu.mig(0, 5, uuid="MIG-b", gpu_instance_id=9, name="NVIDIA H100", gpu_slices=1, memory_mb=9728)
+    first.memory(0, total_bytes=40 * GIB, used_bytes=5 * GIB, reserved_bytes=GIB)
+    second.memory(0, total_bytes=10 * GIB, used_bytes=GIB)
+    first.compute(0, [Listed(20, 4 * GIB, 1, 0)])
+    second.no_processes(0)
+    gpu.compute(0, [Listed(20, 4 * GIB, 1, 0)])
+    return world
+
+
+def test_mig_instances_are_found_behind_holes_with_memory_and_processes_of_their_own(stage: Stage) -> None:
+    reading = only(stage.play(mig_world()).read())
+    assert reading.mig is not None
+    first, second = reading.mig
+    assert (first.uuid, first.gpu_instance_id, first.compute_instance_id) == ("MIG-a", 1, 0)
+    assert (first.profile, first.sm_count) == ("3g.40gb", 60)
+    assert first.memory == DeviceMemory(40 * GIB, 5 * GIB, 34 * GIB, GIB)
+    assert first.processes == (ListedProcess(20, ProcessKind.COMPUTE, 4 * GIB, 1, 0),)
+    assert (second.uuid, second.profile) == ("MIG-b", "1g.10gb")  # from its size, where the name does not say
+    assert second.processes == ()
+
+
+def test_under_mig_there_is_no_utilisation_per_process(stage: Stage) -> None:
+    assert only(stage.play(mig_world()).read()).utilization is None
+
+
+def test_instances_made_and_destroyed_while_running_come_and_go(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.mig_mode(0, enabled=True)
+    gpu.mig(0, 0, uuid="MIG-old", gpu_instance_id=1, until_us=5_000_000)
+    gpu.mig(5_000_000, 0, uuid="MIG-new", gpu_instance_id=2)
+    source = stage.play(world)
+    before = only(source.read()).mig
+    stage.advance(6)
+    after = only(source.read()).mig
+    assert before is not None
+    assert after is not None
+    assert [m.uuid for m in before] == ["MIG-old"]
+    assert [(m.uuid, m.gpu_instance_id) for m in after] == [("MIG-new", 2)]
+
+
+# ---------------------------------------------------------------------------- accounting and events
+
+
+def test_accounting_tells_of_processes_that_ended_since_the_last_pass_once_each(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.accounting_mode(0, enabled=True)
+    gpu.accounting(0, 1, start_us=0, time_ms=50, running=False)  # ended before the agent looked
+    gpu.accounting(0, 2, start_us=0)
+    gpu.compute(0, [Listed(2, GIB)])
+    gpu.compute(2_000_000, [])
+    gpu.accounting(2_000_000, 2, start_us=0, time_ms=2000, running=False, gpu_percent=40, max_memory_bytes=GIB)
+    gpu.accounting(2_000_000, 3, start_us=1_200_000, time_ms=300, running=False, max_memory_bytes=None)
+    source = stage.play(world)
+    assert only(source.read()).accounting == ()
+    stage.advance(3)
+    assert only(source.read()).accounting == (
+        AccountingRecord(2, STEPPED_EPOCH_US, 2000, 40, 0, GIB, running=False),
+        AccountingRecord(3, STEPPED_EPOCH_US + 1_200_000, 300, 0, 0, None, running=False),
+    )
+    stage.advance(3)
+    assert only(source.read()).accounting == ()
+
+
+def test_xid_errors_are_counted_per_gpu_and_not_latched(stage: Stage) -> None:
+    world = World()
+    first, second = world.gpu(), world.gpu()
+    first.typical()
+    second.typical()
+    second.xid(1_000_000, 79)
+    second.xid(1_100_000, 48)
+    source = stage.play(world)
+    source.read()
+    stage.advance(2)
+    deadline_s = time.monotonic() + 20
+    while (counts := [(g.xid_errors, g.last_xid) for g in source.read().gpus]) != [(0, None), (2, 48)]:
+        assert time.monotonic() < deadline_s, counts
+        time.sleep(0.02)
+
+
+def test_xid_counts_outlive_a_reload_of_the_driver(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.xid(1_000_000, 31)
+    world.error(9, from_us=5_000_000, until_us=6_000_000)
+    source = stage.play(world)
+    source.read()
+    stage.advance(2)
+    deadline_s = time.monotonic() + 20
+    while only(source.read()).xid_errors != 1:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    stage.advance(3.5)
+    assert source.read().state is SourceState.UNAVAILABLE
+    stage.advance(60)
+    assert only(source.read()).xid_errors == 1
+
+
+# ---------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(("code", "word"), [(15, "lost"), (16, "reset")])
+def test_a_gpu_that_is_lost_keeps_its_place_without_figures_and_the_others_go_on(
+    stage: Stage, code: int, word: str
+) -> None:
+    world = World()
+    well, ill = world.gpu(), world.gpu()
+    well.typical()
+    ill.typical()
+    world.error(code, on=ill, from_us=2_000_000, until_us=10_000_000)
+    source = stage.play(world)
+    assert source.read().state is SourceState.OK
+    stage.advance(3)
+    read = source.read()
+    assert read.state is SourceState.DEGRADED
+    assert read.reason is not None
+    assert "GPU 1" in read.reason
+    assert word in read.reason
+    first, second = read.gpus
+    assert first.energy_mj is not None
+    assert second.health is GpuHealth.FAILED
+    assert second.identity.uuid.endswith("1")
+    assert (second.memory, second.processes, second.energy_mj) == (None, None, None)
+    stage.advance(120)
+    assert [gpu.health for gpu in source.read().gpus] == [GpuHealth.OK, GpuHealth.OK]
+
+
+def test_a_broken_gpu_is_left_alone_for_longer_and_longer(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    world.error(15, on=gpu)
+    source = stage.play(world)
+    before = stage.calls("nvmlDeviceGetHandleByIndex_v2")
+    for _ in range(60):
+        source.read()
+        stage.advance(1)
+    assert stage.calls("nvmlDeviceGetHandleByIndex_v2") - before <= 7  # at 0, 1, 3, 7, 15, 31 s
+
+
+@pytest.mark.parametrize("code", [1, 9, 18])
+def test_a_driver_that_goes_away_is_initialised_again_when_it_is_back(stage: Stage, code: int) -> None:
+    world, gpu = one_gpu()
+    gpu.energy_mj(20_000_000, 5)
+    world.error(code, from_us=2_000_000, until_us=20_000_000)
+    source = stage.play(world)
+    assert source.read().state is SourceState.OK
+    stage.advance(3)
+    assert source.read().state is SourceState.UNAVAILABLE
+    stage.advance(3)
+    lost = source.read()
+    assert lost.state is SourceState.UNAVAILABLE
+    assert lost.reason is not None
+    assert lost.reason.startswith("NVML: ")
+    stage.advance(120)
+    assert only(source.read()).energy_mj == 5
+
+
+def test_an_unknown_error_on_one_figure_costs_that_figure_only(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    world.error(999, on=gpu, function="nvmlDeviceGetPowerUsage", until_us=1_000_000)
+    source = stage.play(world)
+    read = source.read()
+    assert read.state is SourceState.DEGRADED
+    assert read.reason is not None
+    assert "power" in read.reason
+    assert only(read).health is GpuHealth.DEGRADED
+    assert only(read).power_w is None
+    assert only(read).energy_mj is not None
+    stage.advance(2)
+    healed = source.read()
+    assert healed.state is SourceState.OK
+    assert only(healed).power_w is not None
+
+
+def test_a_gpu_whose_identity_was_never_known_is_named_by_its_index(stage: Stage) -> None:
+    world = World()
+    well, ill = world.gpu(), world.gpu()
+    well.typical()
+    world.error(999, on=ill, function="nvmlDeviceGetUUID")
+    read = stage.play(world).read()
+    assert len(read.gpus) == 1
+    assert read.reason is not None
+    assert read.reason.startswith("GPU 1: ")
+
+
+def test_no_gpu_at_all_says_so(stage: Stage) -> None:
+    read = stage.play(World()).read()
+    assert read.state is SourceState.UNAVAILABLE
+    assert read.reason is not None
+    assert "no GPU is visible" in read.reason
+
+
+# ---------------------------------------------------------------------------- hangs
+
+
+def test_one_of_four_gpus_hangs_and_the_other_three_answer_within_the_deadline_twice_in_a_row(stage: Stage) -> None:
+    world = World()
+    gpus = [world.gpu() for _ in range(4)]
+    for gpu in gpus:
+        gpu.typical()
+    world.hang(on=gpus[2], function="nvmlDeviceGetMemoryInfo_v2", from_us=1_000_000, until_us=100_000_000)
+    source = stage.play(world, deadline_s=3.0)
+    assert [gpu.health for gpu in source.read().gpus] == [GpuHealth.OK] * 4
+    stage.advance(2)
+    hanging_calls = stage.calls("nvmlDeviceGetMemoryInfo_v2")
+    for attempt in range(2):
+        started_s = time.monotonic()
+        read = source.read()
+        took_s = time.monotonic() - started_s
+        assert took_s < 3.0 + 2.0
+        assert [gpu.health for gpu in read.gpus] == [GpuHealth.OK, GpuHealth.OK, GpuHealth.FAILED, GpuHealth.OK]
+        assert all(gpu.memory is not None for gpu in read.gpus if gpu.health is GpuHealth.OK)
+        assert read.state is SourceState.DEGRADED
+        assert read.reason is not None
+        assert "GPU 2: no answer" in read.reason
+        # Three GPUs each time; the fourth was asked once, and nothing is queued behind that.
+        assert stage.calls("nvmlDeviceGetMemoryInfo_v2") - hanging_calls == 4 + 3 * attempt
+        stage.advance(2)
+    assert took_s < 2.0  # the second time nobody waits for the GPU that is known to hang
+    stage.advance(200)
+    deadline_s = time.monotonic() + 20
+    while source.read().state is not SourceState.OK:
+        assert time.monotonic() < deadline_s, "the GPU answers again, and stays out"
+        stage.advance(5)
+        time.sleep(0.02)
+
+
+def test_a_hang_while_nvml_is_initialised_is_reported_and_not_waited_for_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, _ = one_gpu()
+    world.hang(function="nvmlInitWithFlags", until_us=50_000_000)
+    stage.play(world)
+    source = NvmlSource(stage.clock, deadline_s=5.0, init_deadline_s=0.2, event_wait_ms=10)
+    first = source.read()
+    assert first.state is SourceState.UNAVAILABLE
+    assert first.reason is not None
+    assert "no answer within" in first.reason
+    started_s = time.monotonic()
+    assert source.read().state is SourceState.UNAVAILABLE
+    assert time.monotonic() - started_s < 5.0
+    stage.advance(60)
+    deadline_s = time.monotonic() + 20
+    while source.read().state is not SourceState.OK:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    source.close()
+
+
+def test_gpus_are_read_side_by_side(stage: Stage) -> None:
+    """Ratios within one run: eight slow GPUs together take far less than eight times one."""
+    delay_ms = 20
+
+    def took_s(gpus: int) -> float:
+        world = World()
+        for _ in range(gpus):
+            world.gpu().typical()
+        world.latency(delay_ms, function="nvmlDeviceGetPowerUsage")
+        world.latency(delay_ms, function="nvmlDeviceGetTotalEnergyConsumption")
+        source = stage.play(world)
+        source.read()
+        best_s = float("inf")
+        for _ in range(3):
+            stage.advance(1)
+            started_s = time.monotonic()
+            source.read()
+            best_s = min(best_s, time.monotonic() - started_s)
+        source.close()
+        return best_s
+
+    assert took_s(8) < 4 * took_s(1)

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.sources.procfs_files import (
+    DIRECTORY_FLAGS,
+    DeviceKind,
+    DeviceNode,
+    ProcessDir,
+    list_processes,
+    parse_btime,
+    parse_device_link,
+    parse_fd_size,
+    parse_maps,
+    parse_maps_line,
+    parse_stat,
+    read_file,
+)
+from tests.procfs_tree import ProcTree, maps_line, stat_text
+
+GPU0 = DeviceNode(DeviceKind.GPU, 0)
+UVM = DeviceNode(DeviceKind.UVM)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    return ProcTree(tmp_path / "proc")
+
+
+@pytest.fixture
+def root_fd(tree: ProcTree) -> Iterator[int]:
+    fd = os.open(tree.root, DIRECTORY_FLAGS)
+    yield fd
+    os.close(fd)
+
+
+# ---------------------------------------------------------------------------- stat
+
+
+def test_stat_tells_name_state_flags_threads_and_start() -> None:
+    stat = parse_stat(stat_text(7, b"train", start_ticks=89812, state="D", threads=12, flags=0x400000))
+    assert stat is not None
+    assert (stat.comm, stat.state, stat.threads, stat.flags, stat.start_ticks) == (b"train", "D", 12, 0x400000, 89812)
+
+
+@pytest.mark.parametrize(
+    "comm", [b"", b"a b", b"(sd-pam)", b") R 1 2 3", b"a\nb", b"((", b"))", b"\xff\xfe", b"7 (x) S"]
+)
+def test_a_process_may_call_itself_anything(comm: bytes) -> None:
+    stat = parse_stat(stat_text(7, comm, start_ticks=42))
+    assert stat is not None
+    assert (stat.comm, stat.start_ticks) == (comm, 42)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"7", b"7 (a", b"7 a) S", b")(", b"7 (a) S 1 2", stat_text(7).replace(b" 1000 ", b" -5 "), b"\x00" * 100],
+)
+def test_what_is_no_stat_is_absent(data: bytes) -> None:
+    assert parse_stat(data) is None
+
+
+def test_a_stat_cut_off_before_the_start_time_is_absent_not_wrong() -> None:
+    whole = stat_text(7, start_ticks=1000)
+    assert parse_stat(whole[: whole.index(b"1000")]) is None
+
+
+def test_kernel_threads_are_known_by_their_flag() -> None:
+    kernel, user = parse_stat(stat_text(7, flags=0x00208040)), parse_stat(stat_text(7, flags=0x00400000))
+    assert kernel is not None
+    assert user is not None
+    assert (kernel.is_kernel_thread, user.is_kernel_thread) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "alive"),
+    [("S", 1, True), ("R", 4, True), ("Z", 1, False), ("X", 1, False), ("x", 1, False), ("Z", 2, True)],
+)
+def test_a_zombie_is_dead_unless_other_threads_go_on(state: str, threads: int, alive: bool) -> None:
+    stat = parse_stat(stat_text(7, state=state, threads=threads))
+    assert stat is not None
+    assert stat.is_alive is alive
+
+
+# ---------------------------------------------------------------------------- btime, status
+
+
+def test_boot_time_is_found_among_the_other_lines() -> None:
+    assert parse_btime(b"cpu  1 2\nintr 5 6 7\nctxt 9\nbtime 1794804972\nprocesses 3\n") == 1794804972
+
+
+@pytest.mark.parametrize("data", [b"", b"btime\n", b"btime x\n", b"xbtime 5\n", b"btime -5\n", b"btime " + b"9" * 5000])
+def test_a_boot_time_that_is_none_is_absent(data: bytes) -> None:
+    assert parse_btime(data) is None
+
+
+def test_descriptor_table_size_is_found_in_status() -> None:
+    assert parse_fd_size(b"Name:\tx\nFDSize:\t256\nGroups:\t0\n") == 256
+    assert parse_fd_size(b"Name:\tx\n") is None
+
+
+# ---------------------------------------------------------------------------- device links
+
+
+@pytest.mark.parametrize(
+    ("target", "node"),
+    [
+        ("/dev/nvidia0", GPU0),
+        ("/dev/nvidia15", DeviceNode(DeviceKind.GPU, 15)),
+        ("/dev/nvidia0 (deleted)", GPU0),
+        ("/var/lib/docker/overlay2/abc/merged/dev/nvidia0", GPU0),
+        ("/dev/nvidiactl", DeviceNode(DeviceKind.CONTROL)),
+        ("/dev/nvidia-uvm", UVM),
+        ("/dev/nvidia-uvm (deleted)", UVM),
+        ("/dev/nvidia-caps/nvidia-cap12", DeviceNode(DeviceKind.MIG_CAPABILITY, 12)),
+        ("/rootfs/dev/nvidia-caps/nvidia-cap2 (deleted)", DeviceNode(DeviceKind.MIG_CAPABILITY, 2)),
+    ],
+)
+def test_device_nodes_are_told_by_their_path(target: str, node: DeviceNode) -> None:
+    assert parse_device_link(target) == node
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "/dev/null",
+        "socket:[1234]",
+        "anon_inode:[eventfd]",
+        "/dev/nvidia-uvm-tools",
+        "/dev/nvidia-modeset",
+        "/dev/nvidia",
+        "/dev/nvidia0x",
+        "/dev/nvidia٣",
+        "/dev/nvidia-caps/nvidia-cap",
+        "/dev/nvidia-caps/nvidia0",
+        "/dev/nvidia-cap1",
+        "/dev/nvidia-caps-imex-channels/channel0",
+        "/home/someone/nvidia0",
+        "/mydev/nvidia0",
+        "nvidia0",
+        "/dev/nvidia0 (deleted) ",
+        "/dev/nvidia" + "9" * 5000,
+    ],
+)
+def test_what_is_no_gpu_node_is_not_taken_for_one(target: str) -> None:
+    assert parse_device_link(target) is None
+
+
+def test_device_nodes_may_be_in_another_directory() -> None:
+    assert parse_device_link("/tmp/x/nvidia0", "/tmp/x") == GPU0
+    assert parse_device_link("/dev/nvidia0", "/tmp/x") is None
+
+
+# ---------------------------------------------------------------------------- maps
+
+
+def test_a_mapping_of_the_uvm_node_counts_with_its_size() -> None:
+    assert parse_maps_line(b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm\n") == 0x200000
+    assert parse_maps_line(maps_line(0x1000, 4096, "/dev/nvidia-uvm (deleted)").encode()) == 4096
+    assert parse_maps_line(maps_line(0x1000, 4096, "/merged/dev/nvidia-uvm").encode()) == 4096
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"1000-2000 rw-p 00000000 00:00 0 \n",
+        b"1000-2000 rw-p 00000000 00:00 0          [heap]\n",
+        b"1000-2000 rw-s 00000000 00:05 9          /dev/nvidia0\n",
+        b"1000-2000 rw-s 00000000 00:05 9          /dev/nvidia-uvm-tools\n",
+        b"1000-2000 rw-s 00000000 00:05 9          /home/x/nvidia-uvm\n",
+        b"2000-1000 rw-s 00000000 00:05 9          /dev/nvidia-uvm\n",
+        b"xyz-2000 rw-s 00000000 00:05 9           /dev/nvidia-uvm\n",
+        b"1000 rw-s 00000000 00:05 9               /dev/nvidia-uvm\n",
+        b"/dev/nvidia-uvm\n",
+        b"1000-2000 rw-s 00000000 00:05 9          /dev/\xff/nvidia-uvm\n",
+    ],
+)
+def test_other_lines_of_maps_count_for_nothing(line: bytes) -> None:
+    assert parse_maps_line(line) is None
+
+
+def test_all_uvm_mappings_of_a_process_are_summed() -> None:
+    lines = [maps_line(0x1000, 4096), maps_line(0x9000, 4096, "/usr/lib/libcuda.so.1"), maps_line(0x20000, 8192)]
+    assert parse_maps(line.encode() for line in lines) == 12288
+    assert parse_maps([]) == 0
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+def test_only_numbers_are_processes(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7)
+    for name in ("self", "sys", "7x", "-3", "٣", "1.5"):
+        (tree.root / name).mkdir()
+    assert set(list_processes(root_fd)) == {1, 7}
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    assert len(read_file("/dev/zero")) == 1 << 20
+
+
+def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stat")
+    assert read_file(str(tmp_path / "stat")) == b""
+
+
+def test_devices_are_found_among_the_open_descriptors(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7, fds=["/dev/null", "socket:[5]", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"])
+    with ProcessDir(root_fd, 7) as directory:
+        scan = directory.devices(cursor=0, limit=100)
+    assert scan.nodes == {GPU0, UVM, DeviceNode(DeviceKind.CONTROL)}
+    assert (scan.descriptors, scan.cursor) == (5, 0)
+
+
+def test_many_descriptors_are_read_in_slices_until_all_were_seen(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7, fds={**dict.fromkeys(range(100), "/dev/null"), 99: "/dev/nvidia0"})
+    found: set[DeviceNode] = set()
+    cursors = [0]
+    with ProcessDir(root_fd, 7) as directory:
+        while len(cursors) < 2 or cursors[-1] != 0:
+            scan = directory.devices(cursors[-1], limit=30)
+            assert scan.descriptors <= 30
+            found |= scan.nodes
+            cursors.append(scan.cursor)
+    assert cursors == [0, 30, 60, 90, 120, 0]  # a table of 128 slots
+    assert found == {GPU0}
+
+
+def test_a_descriptor_that_closes_during_the_look_is_passed_over(
+    tree: ProcTree, root_fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.add(7, fds=["/dev/null", "/dev/nvidia0"])
+    readlink = os.readlink
+
+    def closing(path: str, *, dir_fd: int | None = None) -> str:
+        if path == "0":
+            raise FileNotFoundError(errno.ENOENT, "gone")
+        return readlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "readlink", closing)
+    with ProcessDir(root_fd, 7) as directory:
+        assert directory.devices(0, 100).nodes == {GPU0}
+
+
+def test_a_file_among_the_descriptors_is_no_descriptor(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7, fds=["/dev/nvidia0"])
+    tree.write("7/fd/9", "not a link")
+    with ProcessDir(root_fd, 7) as directory:
+        assert directory.devices(0, 100).nodes == {GPU0}
+
+
+def test_maps_are_streamed_and_their_length_reported(tree: ProcTree, root_fd: int) -> None:
+    text = maps_line(0x1000, 4096, "/lib/libc.so.6") * 5_000 + maps_line(0x200000000, 1 << 30)
+    tree.add(7, maps=text)
+    with ProcessDir(root_fd, 7) as directory:
+        assert directory.uvm_mapping_bytes() == (1 << 30, len(text))
+
+
+def test_maps_without_any_line_end_count_for_nothing(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7, maps=b"\xff" * 1_000_000)
+    with ProcessDir(root_fd, 7) as directory:
+        assert directory.uvm_mapping_bytes() == (0, 1_000_000)
+
+
+def test_a_kernel_without_cgroups_has_an_empty_cgroup_file(tree: ProcTree, root_fd: int) -> None:
+    (tree.add(7) / "cgroup").unlink()
+    with ProcessDir(root_fd, 7) as directory:
+        assert directory.cgroup() == ""
+
+
+def test_the_owner_is_that_of_the_directory(tree: ProcTree, root_fd: int) -> None:
+    directory_path = tree.add(7)
+    with ProcessDir(root_fd, 7) as directory:
+        assert directory.owner_uid() == directory_path.stat().st_uid
+
+
+def test_no_descriptor_is_left_open_whatever_goes_wrong(tree: ProcTree, root_fd: int) -> None:
+    process = tree.add(7)
+    for name in ("stat", "cgroup", "maps"):
+        (process / name).unlink()
+        (process / name).mkdir()
+    before = set(Path("/proc/self/fd").iterdir())
+    with ProcessDir(root_fd, 7) as directory:
+        for read in (directory.stat, directory.cgroup, directory.uvm_mapping_bytes):
+            with pytest.raises(OSError, match="directory"):
+                read()
+    assert set(Path("/proc/self/fd").iterdir()) == before
