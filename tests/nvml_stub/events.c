@@ -116,7 +116,8 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 static bool wants(const struct event_set *set, const struct event *event) {
     for (size_t i = 0; i < set->count; i++) {
         const struct registration *registration = &set->registrations[i];
-        if (registration->gpu == event->gpu && registration->types & event->type && registration->since_us <= event->at_us)
+        if (registration->gpu == event->gpu && registration->types & event->type &&
+            registration->since_us <= event->at_us)
             return true;
     }
     return false;
@@ -139,7 +140,8 @@ static int64_t pause_us(const struct world *world, int64_t now_us) {
     return next < world->events.count ? ITEM(const struct event, &world->events, next)->at_us - now_us : 3600000000;
 }
 
-static nvmlReturn_t wait_for(const struct call *call, nvmlEventSet_t handle, nvmlEventData_t *data, unsigned timeout_ms) {
+static nvmlReturn_t wait_for(const struct call *call, nvmlEventSet_t handle, nvmlEventData_t *data,
+                             unsigned timeout_ms) {
     int64_t deadline_us = monotonic_us() + (int64_t)timeout_ms * 1000;
     for (;;) {
         struct event_set *set = *find(handle);
@@ -160,7 +162,8 @@ static nvmlReturn_t wait_for(const struct call *call, nvmlEventSet_t handle, nvm
     }
 }
 
-static nvmlReturn_t wait_locked(const struct call *call, nvmlEventSet_t handle, nvmlEventData_t *data, unsigned timeout_ms) {
+static nvmlReturn_t wait_locked(const struct call *call, nvmlEventSet_t handle, nvmlEventData_t *data,
+                                unsigned timeout_ms) {
     REQUIRE(data);
     pthread_once(&changed_once, make_condition);
     pthread_mutex_lock(&lock);

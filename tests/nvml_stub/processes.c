@@ -16,7 +16,8 @@ static nvmlReturn_t fit(const struct list *list, unsigned int *count, const void
     return list->count && (!entries || room < list->count) ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-static nvmlReturn_t fill_v2(const struct call *call, enum list_kind kind, unsigned int *count, nvmlProcessInfo_v2_t *out) {
+static nvmlReturn_t fill_v2(const struct call *call, enum list_kind kind, unsigned int *count,
+                            nvmlProcessInfo_v2_t *out) {
     REQUIRE(count);
     const struct list *list = processes_now(call, kind);
     if (!list)
@@ -29,7 +30,8 @@ static nvmlReturn_t fill_v2(const struct call *call, enum list_kind kind, unsign
     return code;
 }
 
-static nvmlReturn_t fill_v3(const struct call *call, enum list_kind kind, unsigned int *count, nvmlProcessInfo_v3_t *out) {
+static nvmlReturn_t fill_v3(const struct call *call, enum list_kind kind, unsigned int *count,
+                            nvmlProcessInfo_v3_t *out) {
 #if PROCESS_INFO_BYTES == 24
     return fill_v2(call, kind, count, out);
 #else

@@ -62,7 +62,11 @@ static bool parse_process(struct line *line, struct word word, struct process *p
     }
     if (count < 2 || word.length)
         return fail(line, "a process is pid:bytes, pid:bytes:gi:ci or pid:bytes:gi:ci:protected");
-    *process = (struct process){(uint32_t)numbers[0], (uint32_t)numbers[2], (uint32_t)numbers[3], numbers[1], numbers[4]};
+    *process = (struct process){.pid = (uint32_t)numbers[0],
+                                .bytes = numbers[1],
+                                .gpu_instance = (uint32_t)numbers[2],
+                                .compute_instance = (uint32_t)numbers[3],
+                                .protected_bytes = numbers[4]};
     return true;
 }
 
@@ -148,7 +152,8 @@ bool read_mig(struct line *line, struct world *world, const struct record *recor
     (void)record;
     if (!next_i64(line, "time", &mig.from_us) || !next_until(line, mig.from_us, &mig.until_us) ||
         !next_gpu(line, world, &index) || !next_u64(line, "MIG slot", MAX_MIG_SLOTS - 1, &slot) ||
-        !next_u32(line, "GPU instance", &mig.gpu_instance) || !next_u32(line, "compute instance", &mig.compute_instance) ||
+        !next_u32(line, "GPU instance", &mig.gpu_instance) ||
+        !next_u32(line, "compute instance", &mig.compute_instance) ||
         !next_u32(line, "SM count", &mig.sm_count) || !next_u32(line, "GPU slices", &mig.gpu_slices) ||
         !next_u32(line, "compute slices", &mig.compute_slices) ||
         !next_u64(line, "memory in MB", UINT64_MAX, &mig.memory_mb) ||

@@ -25,8 +25,8 @@ static struct row *row_of(struct rows *rows, uint32_t pid) {
     return &rows->items[rows->count++];
 }
 
-/* The first line at or after `first` whose sample is still in the ring. A line begins at most one new sample, so as many
- * lines can be skipped as samples have been overwritten. */
+/* The first line at or after `first` whose sample is still in the ring. A line begins at most one new sample, so as
+ * many lines can be skipped as samples have been overwritten. */
 static size_t skip_overwritten(const struct gpu *gpu, size_t first, size_t end) {
     uint32_t newest = ITEM(const struct sample, &gpu->samples, end - 1)->ordinal;
     while (first < end) {

@@ -46,7 +46,9 @@ static bool merge_sort(struct timeline *line) {
             size_t high = low + 2 * width < count ? low + 2 * width : count;
             size_t left = low, right = middle;
             for (size_t out = low; out < high; out++) {
-                bool take_left = right == high || (left < middle && key_at(from + left * bytes) <= key_at(from + right * bytes));
+                bool take_left = right == high;
+                if (!take_left && left < middle)
+                    take_left = key_at(from + left * bytes) <= key_at(from + right * bytes);
                 memcpy(to + out * bytes, from + (take_left ? left++ : right++) * bytes, bytes);
             }
         }
