@@ -48,7 +48,7 @@ def _identity(seed: int, index: int, name: str, bus: int) -> GpuIdentity:
         uuid=f"GPU-{uuid_text(seed_for(seed, f'gpu {index}'))}",
         name=name,
         minor=index,
-        pci_bus_id=f"00000000:{bus:02X}:00.0",
+        pci_bus_id=f"0000:{bus:02x}:00.0",
         serial=f"13240{seed_for(seed, f'serial {index}') % 10**8:08d}",
     )
 

@@ -1,0 +1,122 @@
+"""The demonstration host: lively, believable, the same for the same seed, and bounded however long it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.model import GpuReading, ProcessKind, WorkloadKind
+from otel_gpu.sources.sim import SimulatedHost, demo_world
+from otel_gpu.sources.sim.roster import Roster
+
+
+def host(seed: int = 1) -> tuple[SimulatedHost, ManualClock]:
+    clock = ManualClock()
+    return SimulatedHost(demo_world(seed), clock), clock
+
+
+def check_memory(gpu: GpuReading) -> None:
+    assert gpu.memory is not None
+    assert gpu.memory.reserved_bytes is not None
+    assert gpu.memory.used_bytes + gpu.memory.free_bytes + gpu.memory.reserved_bytes == gpu.memory.total_bytes
+    assert gpu.memory.free_bytes >= 0
+    assert sum(one.memory_bytes or 0 for one in gpu.processes or ()) <= gpu.memory.used_bytes
+
+
+def test_the_same_seed_is_the_same_host_and_another_is_not() -> None:
+    assert demo_world(1) == demo_world(1)
+    assert demo_world(1) != demo_world(2)
+    one, other = host(3)[0], host(3)[0]
+    assert one.gpu_source().read() == other.gpu_source().read()
+
+
+def test_every_kind_of_workload_is_there_at_the_first_look() -> None:
+    demo, _ = host()
+    read = demo.gpu_source().read()
+    facts = demo.process_source().read(()).processes
+    kinds = {one.workload.kind for one in facts.values()}
+    assert kinds >= {WorkloadKind.CONTAINER, WorkloadKind.SYSTEMD_UNIT, WorkloadKind.HOST, WorkloadKind.SLURM_JOB}
+    runtimes = {one.workload.runtime for one in facts.values()}
+    assert runtimes >= {"docker", "containerd"}
+    names = demo.name_source().read([one.workload for one in facts.values()]).names
+    assert {name.container for name in names.values()} >= {"vllm-chat", "embeddings", "trainer", "ollama", "comfyui"}
+    assert any(gpu.mig for gpu in read.gpus)
+    listed = [one for gpu in read.gpus for one in gpu.processes or ()]
+    assert any(one.kind is ProcessKind.GRAPHICS for one in listed)
+    assert any(one.memory_bytes is None for one in listed)
+    assert set(facts) - {one.pid for one in listed}, "somebody is hidden"
+    assert all(gpu.utilization is None or gpu.utilization.rows for gpu in read.gpus), "somebody worked already"
+
+
+def test_something_happens_every_minute_on_every_gpu() -> None:
+    demo, clock = host()
+    source = demo.gpu_source()
+    powers: list[list[float]] = [[] for _ in demo.devices]
+    for _ in range(12):
+        clock.advance(5.0)
+        for gpu, seen in zip(source.read().gpus, powers, strict=True):
+            check_memory(gpu)
+            seen.append(gpu.power_w or 0.0)
+    assert all(max(seen) - min(seen) > 3.0 for seen in powers)
+
+
+def test_nobody_runs_out_of_memory_in_two_days() -> None:
+    """Oversubscription would shrink somebody: that is for worlds that want it, not for this one."""
+    spec = demo_world(1)
+    roster = Roster(spec)
+    for time_s in range(0, 2 * 86_400, 61):
+        for gpu in spec.gpus:
+            wanted = sum(
+                use.memory.at(time_s - process.start_s)
+                for process in roster.at(time_s * 1_000_000).processes
+                for use in process.uses
+                if use.gpu == gpu.identity.index
+            )
+            assert wanted < gpu.memory_total_bytes - gpu.memory_reserved_bytes
+
+
+def test_no_two_processes_share_a_pid_at_any_time() -> None:
+    roster = Roster(demo_world(1))
+    for time_s in range(0, 86_400, 47):
+        pids = [process.pid for process in roster.at(time_s * 1_000_000).processes]
+        assert len(set(pids)) == len(pids)
+
+
+@pytest.mark.parametrize("hours", [0.5, 24 * 9])
+def test_it_keeps_no_more_after_days_than_after_half_an_hour(hours: float) -> None:
+    demo, clock = host()
+    source, processes = demo.gpu_source(), demo.process_source()
+    for _ in range(6):
+        clock.advance(hours * 600.0)
+        for gpu in source.read().gpus:
+            check_memory(gpu)
+        assert len(processes.read(()).processes) < 25
+    truth = demo.truth()
+    assert sum(len(gpu.processes) for gpu in truth.gpus) < 50
+    assert all(gpu.dynamic_pj == gpu.retired_pj + sum(one.dynamic_pj for one in gpu.processes) for gpu in truth.gpus)
+
+
+def test_jobs_come_and_go_with_names_of_their_own() -> None:
+    demo, clock = host()
+    pods: set[str] = set()
+    slurm: set[str] = set()
+    for _ in range(40):
+        clock.advance(30.0)
+        facts = demo.process_source().read(()).processes.values()
+        names = demo.name_source().read([one.workload for one in facts]).names
+        pods |= {name.pod for name in names.values() if name.pod and name.namespace == "batch"}
+        slurm |= {one.workload.id for one in facts if one.workload.kind is WorkloadKind.SLURM_JOB}
+    assert len(pods) >= 10
+    assert len(slurm) >= 5
+    assert max(map(int, slurm)) - min(map(int, slurm)) == len(slurm) - 1
+
+
+def test_ten_minutes_cost_no_more_than_their_steps() -> None:
+    demo, clock = host()
+    demo.truth()
+    before = [device.steps for device in demo.devices]
+    clock.advance(600.0)
+    demo.truth()
+    steps = [device.steps - start for device, start in zip(demo.devices, before, strict=True)]
+    periods = [device.spec.sample_period_us for device in demo.devices]
+    assert all(abs(count - 600_000_000 / period) <= 1 for count, period in zip(steps, periods, strict=True))
