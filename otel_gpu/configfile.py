@@ -49,7 +49,7 @@ def parse_config(text: str, name: str) -> dict[str, FileValue]:
         # The last two: PyYAML leaves it to chr() and int() to refuse "\UFFFFFFFF" and a %YAML version of 5,000 digits.
         problem, _, _ = str(error).partition("\n")
         raise UsageError(f"{name}: not valid YAML: {problem}") from None
-    if root is None:
+    if root is None or root.tag == "tag:yaml.org,2002:null":  # nothing, or '---' and nothing
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{name}: a mapping of settings is expected, such as 'interval: 5s'")

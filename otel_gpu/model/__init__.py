@@ -15,6 +15,8 @@ from otel_gpu.model.identity import (
 )
 from otel_gpu.model.result import (
     Attribution,
+    DeviceTotals,
+    EnergyBasis,
     EnergySplit,
     GpuAttribution,
     GpuState,
@@ -22,6 +24,7 @@ from otel_gpu.model.result import (
     MethodEnergy,
     MigAttribution,
     ProcessAttribution,
+    Totals,
     WorkloadAttribution,
     WorkloadGpu,
 )
@@ -53,7 +56,9 @@ __all__ = [
     "AccountingRecord",
     "Attribution",
     "DeviceMemory",
+    "DeviceTotals",
     "DriverFacts",
+    "EnergyBasis",
     "EnergySplit",
     "GpuAttribution",
     "GpuHealth",
@@ -72,6 +77,7 @@ __all__ = [
     "Snapshot",
     "SourceOutcome",
     "SourceState",
+    "Totals",
     "UtilizationRead",
     "UtilizationRow",
     "WorkloadAttribution",

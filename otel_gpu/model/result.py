@@ -66,6 +66,51 @@ class MethodEnergy:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """What somebody has used of one GPU since ``since_ns`` (Unix time), in integers that never fall."""
+
+    since_ns: int
+    energy: MethodEnergy
+    compute_us: int
+    busy_us: int
+    idle_us: int
+    allocated_us: int
+    unknown_us: int
+    idle_byte_us: int
+    idle_mj: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTotals:
+    """Where a GPU's energy went since the ledger began, in millijoules."""
+
+    attributed_mj: int
+    idle_mj: int
+    unattributed_mj: int
+
+    @property
+    def total_mj(self) -> int:
+        """All of it."""
+        return self.attributed_mj + self.idle_mj + self.unattributed_mj
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyBasis:
+    """What the division of a GPU's energy rests on: ``source`` is the counter or the integral of power.
+
+    ``idle_w`` is its power with no contexts, ``held_w`` with contexts and no work; an origin says how each was found.
+    """
+
+    source: str
+    policy: str
+    model: str
+    idle_w: float
+    idle_origin: str
+    held_w: float
+    held_origin: str
+
+
+@dataclass(frozen=True, slots=True)
 class MigAttribution:
     """One MIG instance and the split of its memory."""
 
@@ -82,6 +127,8 @@ class GpuAttribution:
     memory: MemorySplit | None
     energy: EnergySplit | None
     mig: tuple[MigAttribution, ...] | None
+    totals: DeviceTotals | None = None
+    basis: EnergyBasis | None = None
 
     @property
     def identity(self) -> GpuIdentity:
@@ -99,9 +146,13 @@ class WorkloadGpu:
     inferred_bytes: int | None = None
     confidence: float | None = None
     sm_ratio: float | None = None
+    bandwidth_ratio: float | None = None
     energy: MethodEnergy = MethodEnergy()
     state: GpuState | None = None
     idle_s: float | None = None
+    idle_bytes: int | None = None
+    totals: Totals | None = None
+    active: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +181,13 @@ class ProcessAttribution:
     mig_uuid: str | None
     memory_bytes: int | None
     sm_ratio: float | None = None
+    bandwidth_ratio: float | None = None
     energy: MethodEnergy = MethodEnergy()
     state: GpuState | None = None
     idle_s: float | None = None
+    idle_bytes: int | None = None
+    totals: Totals | None = None
+    active: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +202,4 @@ class Attribution:
     processes: tuple[ProcessAttribution, ...]
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
+    anomalies: int = 0

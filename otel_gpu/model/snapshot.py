@@ -174,7 +174,10 @@ class SourceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The world as read in one cycle. Nothing after this reads anything."""
+    """The world as read in one cycle. Nothing after this reads anything.
+
+    ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
+    """
 
     wall_ns: int
     monotonic_ns: int
@@ -183,6 +186,7 @@ class Snapshot:
     names: Mapping[str, WorkloadNames]
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
+    pids_complete: bool = True
 
 
 NO_NAMES: Final[Mapping[str, WorkloadNames]] = MappingProxyType({})

@@ -31,12 +31,16 @@ class GpuRead:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRead:
-    """What ``/proc`` said this cycle, by host pid: the pids asked for and those found holding a GPU device."""
+    """What ``/proc`` said this cycle, by host pid: the pids asked for and those found holding a GPU device.
+
+    ``pids_complete`` is false in a pid namespace of the agent's own, where drivers hide others' processes.
+    """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
     state: SourceState = SourceState.OK
     reason: str | None = None
     errors: int = 0
+    pids_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, ClassVar, Final
 
 from otel_gpu.errors import UsageError
@@ -77,6 +78,10 @@ def _server_class(host: str) -> type[ThreadingHTTPServer]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def server_bind(self) -> None:
+        """Bind, without the base class's look-up of this host's name: nobody uses it, and DNS may take its time."""
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("a client broke off: %s", client_address)

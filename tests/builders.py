@@ -1,0 +1,292 @@
+"""Small worlds for tests: readings, facts, snapshots and sources, each with only what the test is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from otel_gpu.attribution.attribute import attribute
+from otel_gpu.model import (
+    HOST_WORKLOAD,
+    NO_NAMES,
+    Attribution,
+    DeviceMemory,
+    DriverFacts,
+    GpuHealth,
+    GpuIdentity,
+    GpuReading,
+    ListedProcess,
+    MigReading,
+    ProcessFacts,
+    ProcessKey,
+    ProcessKind,
+    Snapshot,
+    SourceOutcome,
+    SourceState,
+    WorkloadKind,
+    WorkloadNames,
+    WorkloadRef,
+)
+from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+WALL_NS: Final = 1_700_000_000_000_000_000
+DRIVER: Final = DriverFacts("570.124.06", "12.570.124.06")
+CONTAINER_ID: Final = "c0ffee" + "0" * 58
+CONTAINER: Final = WorkloadRef(WorkloadKind.CONTAINER, CONTAINER_ID, runtime="containerd", pod_uid="pod-uid")
+
+T = TypeVar("T")
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+# ---------------------------------------------------------------------------- what a driver says
+
+
+def uuid_of(index: int) -> str:
+    """The UUID that ``gpu`` gives the GPU at an index."""
+    return f"GPU-{index}"
+
+
+def memory(
+    *, total_gib: float = 80, used_gib: float = 10, free_gib: float | None = None, reserved_gib: float | None = 1
+) -> DeviceMemory:
+    """A device's memory; what is free follows from the rest unless told."""
+    free = total_gib - used_gib - (reserved_gib or 0) if free_gib is None else free_gib
+    return DeviceMemory(
+        total_bytes=int(total_gib * GIB),
+        used_bytes=int(used_gib * GIB),
+        free_bytes=int(free * GIB),
+        reserved_bytes=None if reserved_gib is None else int(reserved_gib * GIB),
+    )
+
+
+def listed(
+    pid: int,
+    memory_bytes: int | None = GIB,
+    kind: ProcessKind = ProcessKind.COMPUTE,
+    *,
+    instance: tuple[int | None, int | None] = (None, None),
+) -> ListedProcess:
+    """An entry of a process list; ``instance`` is GPU instance and compute instance."""
+    return ListedProcess(pid, kind, memory_bytes, *instance)
+
+
+def mig(
+    uuid: str,
+    instance: tuple[int | None, int | None],
+    processes: Iterable[ListedProcess] | None = (),
+    *,
+    profile: str | None = "1g.10gb",
+    memory: DeviceMemory | None = None,
+) -> MigReading:
+    """A MIG instance; ``processes`` is ``None`` where it gives no lists."""
+    return MigReading(
+        uuid=uuid,
+        gpu_instance_id=instance[0],
+        compute_instance_id=instance[1],
+        profile=profile,
+        sm_count=14,
+        memory=memory,
+        processes=None if processes is None else tuple(processes),
+    )
+
+
+def gpu(
+    index: int = 0,
+    processes: Iterable[ListedProcess] | None = (),
+    *,
+    name: str = "NVIDIA A100-SXM4-80GB",
+    memory: DeviceMemory | None = None,
+    mig: Iterable[MigReading] | None = None,
+    energy_mj: int | None = None,
+    power_w: float | None = None,
+    temperature_c: float | None = None,
+    gpu_ratio: float | None = None,
+    health: GpuHealth = GpuHealth.OK,
+    reason: str | None = None,
+) -> GpuReading:
+    """One GPU's reading; its device node is ``/dev/nvidia<index>``."""
+    return GpuReading(
+        identity=GpuIdentity(index, uuid_of(index), name, minor=index),
+        taken_at_ns=0,
+        health=health,
+        reason=reason,
+        memory=memory,
+        processes=None if processes is None else tuple(processes),
+        energy_mj=energy_mj,
+        power_w=power_w,
+        temperature_c=temperature_c,
+        gpu_ratio=gpu_ratio,
+        mig=None if mig is None else tuple(mig),
+    )
+
+
+def failed_gpu(index: int = 0, reason: str = "GPU is lost") -> GpuReading:
+    """A GPU that keeps its place and has no figures."""
+    return gpu(index, None, health=GpuHealth.FAILED, reason=reason)
+
+
+def gpu_read(*gpus: GpuReading, state: SourceState = SourceState.OK, reason: str | None = None) -> GpuRead:
+    """What the driver said in one cycle."""
+    return GpuRead(gpus, DRIVER, state, reason, errors=int(reason is not None))
+
+
+# ---------------------------------------------------------------------------- what /proc says
+
+
+def facts(
+    pid: int,
+    workload: WorkloadRef = HOST_WORKLOAD,
+    *,
+    name: str = "python3",
+    start_ticks: int = 100,
+    opens: Collection[int] = (),
+    uvm: bool = False,
+    alive: bool = True,
+) -> ProcessFacts:
+    """A process; ``opens`` are the minors of the GPUs it has open."""
+    return ProcessFacts(
+        key=ProcessKey(pid, start_ticks),
+        name=name,
+        start_time_s=1_700_000_000 + start_ticks / 100,
+        owner_uid=1000,
+        workload=workload,
+        gpu_minors_open=frozenset(opens),
+        uvm_open=uvm,
+        alive=alive,
+    )
+
+
+def by_pid(*processes: ProcessFacts) -> dict[int, ProcessFacts]:
+    """Processes as a source answers them."""
+    return {process.key.pid: process for process in processes}
+
+
+def process_read(
+    *processes: ProcessFacts, state: SourceState = SourceState.OK, reason: str | None = None
+) -> ProcessRead:
+    """What ``/proc`` said in one cycle."""
+    return ProcessRead(by_pid(*processes), state, reason)
+
+
+def snapshot(
+    *gpus: GpuReading,
+    processes: Iterable[ProcessFacts] = (),
+    names: Mapping[str, WorkloadNames] = NO_NAMES,
+    sources: Iterable[SourceOutcome] = (SourceOutcome("nvml", SourceState.OK), SourceOutcome("procfs", SourceState.OK)),
+    at_s: float = 0,
+) -> Snapshot:
+    """The world of one cycle, ``at_s`` seconds after the first."""
+    at_ns = round(at_s * 1e9)
+    return Snapshot(WALL_NS + at_ns, at_ns, gpus, by_pid(*processes), names, tuple(sources), DRIVER)
+
+
+def attribution(name: str = "vllm-chat") -> Attribution:
+    """An answer with something of everything: MIG, a lost GPU, names known and unknown, figures missing.
+
+    ``name`` is what one container calls itself, its pod and its process.
+    """
+    before = snapshot(gpu(0, energy_mj=1_000_000), gpu(1, energy_mj=7_000))
+    on_instance = listed(300, 4 * GIB, instance=(1, 0))
+    now = snapshot(
+        gpu(
+            0,
+            [listed(100, 54 * GIB), listed(200, 512 * MIB), listed(201, None), listed(999, GIB)],
+            memory=memory(used_gib=60),
+            energy_mj=1_300_000,
+            power_w=295.7,
+            temperature_c=49,
+            gpu_ratio=0.834,
+        ),
+        gpu(
+            1,
+            [on_instance],
+            name="NVIDIA H100 80GB HBM3",
+            memory=memory(used_gib=8),
+            mig=[mig("MIG-1", (1, 0), [on_instance], memory=memory(total_gib=10, used_gib=4, reserved_gib=0))],
+            energy_mj=9_500,
+            power_w=70,
+        ),
+        failed_gpu(2, "GPU is lost: it fell off the bus"),
+        processes=[
+            facts(100, CONTAINER, name=name),
+            facts(200, WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service"), name="ollama"),
+            facts(201, HOST_WORKLOAD),
+            facts(300, WorkloadRef(WorkloadKind.CONTAINER, "d" * 64)),
+        ],
+        names={
+            CONTAINER_ID: WorkloadNames(
+                container=name, image="vllm:1", pod=f"{name}-0", namespace="inference", pod_uid="pod-uid"
+            )
+        },
+        sources=[
+            SourceOutcome("nvml", SourceState.DEGRADED, "GPU 2: GPU is lost: it fell off the bus", 0.25, 1),
+            SourceOutcome("procfs", SourceState.OK),
+        ],
+        at_s=1,
+    )
+    return attribute(before, now)
+
+
+# ---------------------------------------------------------------------------- sources
+
+
+class _Script(Generic[T]):
+    """Answers one after the other, the last one again and again; ``on_read`` runs before each."""
+
+    def __init__(self, name: str, answers: Sequence[T], on_read: Callable[[], None]) -> None:
+        self.name = name
+        self.reads = 0
+        self._answers = answers
+        self._on_read = on_read
+
+    def _next(self) -> T:
+        self.reads += 1
+        self._on_read()
+        return self._answers[min(self.reads, len(self._answers)) - 1]
+
+
+class FakeGpus(_Script[GpuRead]):
+    """A GPU source that answers what it is told."""
+
+    def __init__(self, *answers: GpuRead, name: str = "nvml", on_read: Callable[[], None] = nothing) -> None:
+        super().__init__(name, answers or (GpuRead(),), on_read)
+        self.closed = False
+
+    def read(self) -> GpuRead:
+        """The next answer."""
+        return self._next()
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+class FakeProcesses(_Script[ProcessRead]):
+    """A process source that answers what it is told, and remembers what it was asked."""
+
+    def __init__(self, *answers: ProcessRead, name: str = "procfs", on_read: Callable[[], None] = nothing) -> None:
+        super().__init__(name, answers or (ProcessRead(),), on_read)
+        self.asked: list[set[int]] = []
+
+    def read(self, pids: Collection[int]) -> ProcessRead:
+        """The next answer."""
+        self.asked.append(set(pids))
+        return self._next()
+
+
+class FakeNames(_Script[NameRead]):
+    """A name source that answers what it is told, and remembers what it was asked."""
+
+    def __init__(self, *answers: NameRead, name: str = "names", on_read: Callable[[], None] = nothing) -> None:
+        super().__init__(name, answers or (NameRead(),), on_read)
+        self.asked: list[set[WorkloadRef]] = []
+
+    def read(self, workloads: Collection[WorkloadRef]) -> NameRead:
+        """The next answer."""
+        self.asked.append(set(workloads))
+        return self._next()

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.attribution.attribute import attribute
+from otel_gpu.export.table import render, size
+from otel_gpu.export.text import Paint
+from otel_gpu.model import Attribution, MemorySplit, SourceOutcome, SourceState
+from tests.builders import GIB, MIB, attribution, facts, gpu, listed, memory, mig, snapshot
+
+GOLDEN = """\
+otel-gpu  2023-11-14 22:13:21 UTC  driver 570.124.06
+
+GPU  NAME                   MEMORY                    USED     LIMIT   UNATTR  UTIL  POWER   TEMP  STATE
+  0  NVIDIA A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  4.5 GiB  83 %  296 W  49 °C  ok
+  1  NVIDIA H100 80GB HBM3  █▒··················   8.0 GiB  80.0 GiB  4.0 GiB     -   70 W      -  ok
+     └ 1g.10gb              ████████············   4.0 GiB  10.0 GiB    0 MiB
+  2  NVIDIA A100-SXM4-80GB  -                            -         -        -     -      -      -  failed: GPU is lost:…
+
+WORKLOAD        KIND          POD                    GPU          MEMORY
+vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB
+dddddddddddd    container     -                      1 1g.10gb   4.0 GiB
+unidentified    host          -                      0           1.0 GiB
+ollama.service  systemd_unit  -                      0           512 MiB
+host            host          -                      0                 -
+
+PID  PROCESS    WORKLOAD        GPU          MEMORY
+100  vllm-chat  vllm-chat       0          54.0 GiB
+300  python3    dddddddddddd    1 1g.10gb   4.0 GiB
+999  -          unidentified    0           1.0 GiB
+200  ollama     ollama.service  0           512 MiB
+201  python3    host            0                 -
+
+nvml: degraded: GPU 2: GPU is lost: it fell off the bus
+"""
+
+HOSTILE = {
+    "an escape sequence": "\x1b[31mroot\x1b[0m",
+    "a title sequence": "\x1b]0;pwned\x07",
+    "an 8-bit escape": "\x9b2J",
+    "a line end": "a\nnvml: ok\r",
+    "a right-to-left override": "abc\u202egnp.exe",
+    "a lone surrogate": "a\ud800b",
+}
+
+
+def sections(text: str) -> list[list[str]]:
+    return [section.splitlines() for section in text.split("\n\n")]
+
+
+def blocks(lines: list[str]) -> int:
+    """How many columns stand side by side, told by gutters of two spaces that run through all lines."""
+    width = max(len(line) for line in lines)
+    blank = "".join(
+        " " if all(position >= len(line) or line[position] == " " for line in lines) else "x"
+        for position in range(width)
+    )
+    return len(re.split(r" {2,}", blank.strip()))
+
+
+def unpainted(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_the_table_of_a_known_answer_is_this() -> None:
+    assert render(attribution(), width=120) == GOLDEN
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_columns_are_aligned_and_the_tables_fit_the_width(width: int) -> None:
+    _, gpus, workloads, processes, _ = sections(render(attribution(), width=width))
+    headings = [re.split(r" {2,}", section[0].strip()) for section in (gpus, workloads, processes)]
+    for heading, section in zip(headings, (gpus, workloads, processes), strict=True):
+        assert blocks(section) == len(heading)
+        assert max(len(line) for line in section) <= width
+    assert ("MEMORY" in headings[0]) is (width > 80)  # the bar is what a narrow terminal can do without
+
+
+def test_long_names_are_cut_so_that_the_figures_stay_on_the_line() -> None:
+    answer = attribution(name="n" * 300)
+    for section in sections(render(answer, width=100))[1:4]:
+        assert max(len(line) for line in section) <= 100
+    assert "…" in render(answer, width=100)
+    assert "54.0 GiB" in render(answer, width=100)
+
+
+def test_a_narrow_terminal_still_gets_a_table() -> None:
+    assert "54.0 GiB" in render(attribution(), width=1)
+
+
+# ---------------------------------------------------------------------------- colours and what containers control
+
+
+def test_colours_are_added_only_when_asked_for() -> None:
+    assert "\x1b" not in render(attribution(), width=120)
+    assert "\x1b" not in render(attribution(), width=120, paint=Paint(enabled=False), simulated=True)
+    coloured = render(attribution(), width=120, paint=Paint(enabled=True))
+    assert "\x1b[" in coloured
+    assert unpainted(coloured) == GOLDEN
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_a_name_cannot_act_on_the_terminal(name: str) -> None:
+    """The container, its pod and its process all call themselves so."""
+    text = render(attribution(name), width=200)
+    assert all(character.isprintable() for line in text.splitlines() for character in line)
+    assert [len(section) for section in sections(text)] == [len(section) for section in sections(GOLDEN)]
+    assert text.count("\N{REPLACEMENT CHARACTER}") >= 4  # in the workload, its pod, the process, its workload
+
+
+def test_what_a_driver_says_cannot_act_on_the_terminal_either() -> None:
+    def told(word: str) -> str:
+        reading = gpu(0, [], name=word, mig=[mig("MIG-1", (1, 0), [listed(1)], profile=word)])
+        sources = [SourceOutcome("nvml", SourceState.DEGRADED, word)]
+        return render(attribute(None, snapshot(reading, sources=sources)), width=200)
+
+    text = told("\x1b[2J\n")
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == len(told("innocent").splitlines())
+    assert text.endswith("nvml: degraded: \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}\n")
+
+
+# ---------------------------------------------------------------------------- what it says
+
+
+def test_a_simulated_host_is_called_so_on_the_first_line() -> None:
+    first = render(attribution(), simulated=True).splitlines()[0]
+    assert "SIMULATED HOST: no figure here is of a real GPU" in first
+    assert "SIMULATED" not in render(attribution())
+
+
+def test_an_idle_host_says_that_nobody_is_there() -> None:
+    text = render(attribute(None, snapshot(gpu(0))))
+    assert "nobody holds a GPU" in text
+    assert "no process is on a GPU" in text
+
+
+def test_no_gpu_at_all_is_still_an_answer_with_the_reason() -> None:
+    sources = [SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")]
+    text = render(attribute(None, snapshot(sources=sources)))
+    assert text.splitlines()[-1] == "nvml: unavailable: NVML: no driver"
+
+
+def test_sources_that_are_ok_are_not_mentioned() -> None:
+    assert "nvml" not in render(attribute(None, snapshot(gpu(0))))
+
+
+def test_who_holds_most_comes_first() -> None:
+    answer = attribute(
+        None,
+        snapshot(
+            gpu(0, [listed(1, GIB), listed(2, 3 * GIB), listed(3, None), listed(4, 2 * GIB)]),
+            processes=[facts(pid) for pid in (1, 2, 3, 4)],
+        ),
+    )
+    processes = sections(render(answer))[3]
+    assert [line.split()[0] for line in processes[1:]] == ["2", "4", "1", "3"]
+
+
+def only_gpu_line(answer: Attribution) -> str:
+    return sections(render(answer, width=120))[1][1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (MemorySplit(20, None, 20, 0, 0, 0, 0), "█" * 20),
+        (MemorySplit(20, None, 0, 0, 0, 20, 0), "▒" * 20),
+        (MemorySplit(20, None, 0, 0, 0, 0, 20), "·" * 20),
+        (MemorySplit(20, 5, 5, 0, 0, 5, 5), "█" * 5 + "▒" * 5 + "·" * 10),
+        (MemorySplit(1000, 0, 1, 0, 0, 1, 998), "·" * 20),
+    ],
+    ids=["all measured", "all unattributed", "all free", "a quarter each", "hardly anything"],
+)
+def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySplit, expected: str) -> None:
+    answer = attribute(None, snapshot(gpu(0)))
+    line = only_gpu_line(replace(answer, gpus=(replace(answer.gpus[0], memory=parts),)))
+    assert re.findall("[█▒·]+", line) == [expected]
+
+
+def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
+    answer = attribute(None, snapshot(gpu(0, [listed(1, 500 * GIB)], memory=memory(used_gib=79, reserved_gib=1))))
+    assert "█" * 20 + "  " in only_gpu_line(answer)
+
+
+def test_memory_of_nothing_has_no_bar() -> None:
+    answer = attribute(None, snapshot(gpu(0, memory=memory(total_gib=0, used_gib=0, reserved_gib=0))))
+    assert only_gpu_line(answer).split()[-8:] == ["0", "MiB", "0", "MiB", "-", "-", "-", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "text"),
+    [(None, "-"), (0, "0 MiB"), (MIB, "1 MiB"), (GIB - MIB, "1023 MiB"), (GIB, "1.0 GiB"), (80 * GIB, "80.0 GiB")],
+)
+def test_sizes_are_in_binary_units_and_a_dash_is_not_zero(bytes_: int | None, text: str) -> None:
+    assert size(bytes_) == text

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from otel_gpu.export.text import Column, Paint, Style, printable, shorten, table
+
+PLAIN = Paint(enabled=False)
+
+
+def test_paint_adds_styles_and_ends_them() -> None:
+    assert Paint(enabled=True)("hot", Style.BOLD, Style.RED) == "\x1b[1;31mhot\x1b[0m"
+
+
+def test_paint_that_nobody_would_see_adds_nothing() -> None:
+    assert PLAIN("hot", Style.BOLD, Style.RED) == "hot"
+    assert Paint(enabled=True)("plain") == "plain"
+
+
+@pytest.mark.parametrize(
+    "character",
+    [*"\x00\x07\b\t\n\r\x1b\x7f\x85\x9b", *"\u200b\u200e\u2028\u202e\u2066\ufeff\ud800\U000e0041"],
+    ids=ascii,
+)
+def test_what_a_terminal_might_act_on_is_replaced(character: str) -> None:
+    assert printable(f"a{character}b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@pytest.mark.parametrize("text", ["", "vllm-chat", "a b", "模型", "naïve", "🚀"])
+def test_what_people_can_read_is_left_alone(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(("width", "expected"), [(6, "abcdef"), (7, "abcdef"), (5, "abcd…"), (2, "a…"), (1, "…")])
+def test_a_text_that_is_cut_says_so(width: int, expected: str) -> None:
+    assert shorten("abcdef", width) == expected
+
+
+# ---------------------------------------------------------------------------- tables
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_lean_to_their_side() -> None:
+    columns = [Column("N", right=True), Column("NAME"), Column("SIZE", right=True)]
+    assert table(columns, [["1", "a", "10 B"], ["222", "bbbbbb", "5 B"]], 80, PLAIN) == [
+        "  N  NAME    SIZE",
+        "  1  a       10 B",
+        "222  bbbbbb   5 B",
+    ]
+
+
+def test_a_table_without_rows_is_its_heading() -> None:
+    assert table([Column("A"), Column("B")], [], 80, PLAIN) == ["A  B"]
+
+
+def test_the_widest_of_the_shrinking_columns_gives_way_first() -> None:
+    columns = [Column("A", shrinks=True), Column("B", shrinks=True), Column("C")]
+    rows = [["a" * 30, "b" * 12, "c" * 10]]
+    assert table(columns, rows, 44, PLAIN)[1] == f"{'a' * 17}…  {'b' * 12}  {'c' * 10}"
+    assert table(columns, rows, 30, PLAIN)[1] == f"{'a' * 7}…  {'b' * 7}…  {'c' * 10}"
+
+
+def test_columns_do_not_shrink_beyond_recognition() -> None:
+    line = table([Column("A", shrinks=True), Column("B")], [["a" * 30, "b" * 20]], 10, PLAIN)[1]
+    assert line == f"{'a' * 7}…  {'b' * 20}"
+
+
+def test_a_column_that_may_drop_goes_only_when_shrinking_is_not_enough() -> None:
+    columns = [Column("NAME", shrinks=True), Column("BAR", drops=True), Column("N")]
+    rows = [["n" * 20, "#" * 10, "1"]]
+    assert table(columns, rows, 23, PLAIN) == [f"NAME{' ' * 6}BAR{' ' * 9}N", f"{'n' * 7}…  {'#' * 10}  1"]
+    assert table(columns, rows, 22, PLAIN) == [f"NAME{' ' * 17}N", f"{'n' * 18}…  1"]
+
+
+def test_only_the_heading_is_painted_and_no_line_ends_in_space() -> None:
+    lines = table([Column("A"), Column("B")], [["aaaa", ""], ["", "b"]], 80, Paint(enabled=True))
+    assert lines == ["\x1b[2mA     B\x1b[0m", "aaaa", "      b"]

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from otel_gpu.errors import Gone, Unavailable
+from otel_gpu.sources.workers import Pending, Worker
+
+PATIENCE_S = 30.0
+
+
+def soon() -> float:
+    """A deadline that a call which returns will not miss."""
+    return time.monotonic() + PATIENCE_S
+
+
+def at_once() -> float:
+    """A deadline that a call which hangs cannot meet."""
+    return time.monotonic() + 0.02
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait for a condition."""
+    deadline_s = soon()
+    while not condition() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
+    return condition()
+
+
+class Driver:
+    """Something that answers, or hangs until it is let go; counts who got through to it."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._free = threading.Event()
+
+    def hang(self) -> str:
+        """Answer when let go."""
+        self.calls += 1
+        self._free.wait(PATIENCE_S)
+        return "late"
+
+    def answer(self) -> str:
+        """Answer."""
+        self.calls += 1
+        return f"answer {self.calls}"
+
+    def let_go(self) -> None:
+        """Let what hangs return."""
+        self._free.set()
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    ready = Driver()
+    yield ready
+    ready.let_go()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    ready = Worker("test-worker")
+    yield ready
+    ready.close()
+
+
+def stuck_in(worker: Worker, driver: Driver) -> Pending[str]:
+    """A worker whose call hangs and has missed its deadline."""
+    hung = worker.start(driver.hang)
+    assert until(lambda: driver.calls > 0)
+    with pytest.raises(Unavailable, match=r"^no answer within \d+\.\d s$"):
+        hung.result(at_once())
+    assert worker.stuck
+    return hung
+
+
+def test_a_call_is_made_and_its_value_given(worker: Worker, driver: Driver) -> None:
+    assert [worker.start(driver.answer).result(soon()) for _ in range(3)] == ["answer 1", "answer 2", "answer 3"]
+    assert not worker.stuck
+
+
+def test_nothing_is_a_value_like_any_other(worker: Worker) -> None:
+    assert worker.start(lambda: None).result(soon()) is None
+
+
+def test_calls_are_made_one_after_the_other_on_one_thread_that_is_not_ours(worker: Worker) -> None:
+    threads = {worker.start(threading.current_thread).result(soon()) for _ in range(3)}
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert thread.daemon  # a thread stuck in the driver must not keep the process alive
+    assert thread.name == "test-worker"
+
+
+def test_a_call_that_never_returns_is_unavailable_at_its_deadline(worker: Worker, driver: Driver) -> None:
+    stuck_in(worker, driver)
+    assert driver.calls == 1
+
+
+def test_no_second_call_is_queued_behind_one_that_has_not_returned(worker: Worker, driver: Driver) -> None:
+    hung = stuck_in(worker, driver)
+    for _ in range(5):
+        with pytest.raises(Unavailable, match="has not returned"):
+            worker.start(driver.answer)
+    driver.let_go()
+    assert hung.result(soon()) == "late"
+    assert worker.start(lambda: driver.calls).result(soon()) == 1  # those refused were never made
+
+
+def test_a_worker_recovers_when_its_call_returns_and_a_late_value_goes_to_nobody_else(
+    worker: Worker, driver: Driver
+) -> None:
+    stuck_in(worker, driver)
+    driver.let_go()
+    assert until(lambda: not worker.stuck)
+    assert worker.start(lambda: "mine").result(soon()) == "mine"
+
+
+def test_a_deadline_in_the_past_takes_what_is_there_and_waits_for_nothing(worker: Worker, driver: Driver) -> None:
+    done = worker.start(driver.answer)
+    assert until(lambda: done.finished)
+    assert done.result(time.monotonic() - 1) == "answer 1"
+    hung = worker.start(driver.hang)
+    with pytest.raises(Unavailable):
+        hung.result(time.monotonic() - 1)
+
+
+def test_an_error_with_a_meaning_is_passed_on(worker: Worker) -> None:
+    def gone() -> None:
+        raise Gone("it has left")
+
+    with pytest.raises(Gone, match="it has left"):
+        worker.start(gone).result(soon())
+
+
+def test_a_bug_costs_one_reading_and_not_the_thread(worker: Worker, driver: Driver) -> None:
+    def bug() -> None:
+        raise KeyError("oops")
+
+    with pytest.raises(Unavailable, match="internal error: KeyError: 'oops'"):
+        worker.start(bug).result(soon())
+    assert worker.start(driver.answer).result(soon()) == "answer 1"
+
+
+def test_a_closed_worker_takes_no_call_and_its_thread_ends(driver: Driver) -> None:
+    worker = Worker("test-worker")
+    thread = worker.start(threading.current_thread).result(soon())
+    worker.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    with pytest.raises(Unavailable, match="closed"):
+        worker.start(driver.answer)
+
+
+def test_closing_does_not_wait_for_a_call_that_hangs_and_the_thread_ends_when_it_returns(driver: Driver) -> None:
+    worker = Worker("test-worker")
+    thread = worker.start(threading.current_thread).result(soon())
+    stuck_in(worker, driver)
+    worker.close()  # returns: the call is still under way
+    assert thread.is_alive()
+    driver.let_go()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_worker_that_was_never_used_has_no_thread_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("no thread is needed yet"))
+    worker = Worker("test-worker")
+    assert not worker.stuck
+    worker.close()
+
+
+def test_a_machine_out_of_threads_costs_a_reading_and_no_more(
+    worker: Worker, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable, match="can't start new thread"):
+            worker.start(driver.answer)
+        assert not worker.stuck
+    assert worker.start(driver.answer).result(soon()) == "answer 1"

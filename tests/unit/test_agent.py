@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.agent import Agent, StateLog
+from otel_gpu.clock import ManualClock
+from otel_gpu.config import load
+from otel_gpu.errors import UsageError
+from otel_gpu.host import Host
+from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.sources.base import GpuRead
+from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
+from tests.web import Answer, ask
+
+PATIENCE_S = 30.0
+WORKING = gpu_read(gpu(0, [listed(1)]))
+NO_DRIVER = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
+
+
+def settings(interval: str = "1h", listen: str = "127.0.0.1:0") -> dict[str, str]:
+    """Flags of an agent that samples on its own only where the test wants it to."""
+    return {"interval": interval, "listen": listen, "source": "sim"}
+
+
+class Running:
+    """An agent at work on sources of the test's choosing, and what it showed."""
+
+    def __init__(self, gpus: FakeGpus, simulated_because: str | None) -> None:
+        self.clock = ManualClock()
+        self.gpus = gpus
+        self.agent = Agent(load(settings(), {}).config, Host(gpus, FakeProcesses(), (), simulated_because), self.clock)
+        self.seen: list[Attribution] = []
+        self.first_seen = threading.Event()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.agent.run, args=(self.stop, self._show), daemon=True)
+
+    def _show(self, attribution: Attribution) -> None:
+        self.seen.append(attribution)
+        self.first_seen.set()
+
+    def get(self, path: str) -> Answer:
+        """What the agent serves there."""
+        return ask(self.agent.web.address, path)
+
+
+@contextmanager
+def running(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Running]:
+    agent = Running(gpus, simulated_because)
+    agent.thread.start()
+    try:
+        yield agent
+    finally:
+        agent.stop.set()
+        agent.thread.join(PATIENCE_S)
+        assert not agent.thread.is_alive()
+        assert gpus.closed
+
+
+@contextmanager
+def after_the_first_sample(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Running]:
+    with running(gpus, simulated_because) as agent:
+        assert agent.first_seen.wait(PATIENCE_S)
+        yield agent
+
+
+# ---------------------------------------------------------------------------- what is served
+
+
+def test_an_agent_that_has_figures_is_healthy_and_ready() -> None:
+    with after_the_first_sample(FakeGpus(WORKING)) as agent:
+        assert [agent.get(path)[::2] for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
+
+
+def test_the_page_shows_the_table_and_its_style_is_served_beside_it() -> None:
+    with after_the_first_sample(FakeGpus(WORKING)) as agent:
+        page, style = agent.get("/"), agent.get("/style.css")
+    assert page.status == style.status == 200
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "NVIDIA A100-SXM4-80GB" in page.body
+    assert "SIMULATED" not in page.body
+    assert style.headers["Content-Type"] == "text/css; charset=utf-8"
+
+
+def test_the_page_of_a_simulated_host_says_so() -> None:
+    with after_the_first_sample(FakeGpus(WORKING), simulated_because="asked for") as agent:
+        assert "SIMULATED HOST" in agent.get("/").body
+
+
+def test_the_answer_is_served_as_json() -> None:
+    with after_the_first_sample(FakeGpus(WORKING)) as agent:
+        answer = agent.get("/api/attribution")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    assert [one["uuid"] for one in json.loads(answer.body)["gpus"]] == ["GPU-0"]
+
+
+@pytest.mark.parametrize("path", ["/", "/api/attribution"])
+def test_who_asks_makes_for_an_answer_of_now_and_does_not_get_that_of_the_last_interval(path: str) -> None:
+    newer = gpu_read(gpu(0, [listed(1)], name="NVIDIA H100"))
+    with after_the_first_sample(FakeGpus(WORKING, newer)) as agent:
+        agent.clock.advance(1.5)
+        asked = 0
+        while "NVIDIA H100" not in agent.get(path).body:  # a busy machine may need longer than a reader waits
+            asked += 1
+            assert asked < 60
+
+
+def test_without_a_driver_the_agent_is_alive_not_ready_and_says_why() -> None:
+    with after_the_first_sample(FakeGpus(NO_DRIVER)) as agent:
+        assert agent.get("/healthz").status == 200
+        assert agent.get("/readyz")[::2] == (503, "nvml: NVML: the driver is not loaded\n")
+        document = json.loads(agent.get("/api/attribution").body)
+    assert document["gpus"] == []
+    assert document["sources"][0] == {"name": "nvml", "ok": False, "reason": "NVML: the driver is not loaded"}
+
+
+def test_an_agent_whose_driver_answers_in_part_is_ready() -> None:
+    with after_the_first_sample(FakeGpus(replace(WORKING, state=SourceState.DEGRADED, reason="GPU 1: lost"))) as agent:
+        assert agent.get("/readyz").status == 200
+
+
+def test_before_the_first_sample_everything_answers_and_nothing_is_made_up() -> None:
+    free = threading.Event()
+
+    def hang() -> None:
+        free.wait(PATIENCE_S)
+
+    with running(FakeGpus(WORKING, on_read=hang)) as agent:
+        try:
+            assert agent.get("/healthz").status == 200
+            assert agent.get("/readyz")[::2] == (503, "the first sample is under way\n")
+            assert agent.get("/api/attribution")[::2] == (503, "the first sample is under way\n")
+            page = agent.get("/")
+            assert page.status == 200
+            assert "the first sample is under way" in page.body
+        finally:
+            free.set()
+
+
+def test_an_agent_whose_samples_have_ceased_calls_itself_unhealthy() -> None:
+    with after_the_first_sample(FakeGpus(WORKING)) as agent:
+        agent.clock.advance(3 * 3600 + 2)
+        assert agent.get("/healthz").status == 200
+        agent.clock.advance(1)
+        assert agent.get("/healthz")[::2] == (503, "no sample for 10803 s\n")
+
+
+# ---------------------------------------------------------------------------- from start to stop
+
+
+def test_the_address_is_bound_before_anything_starts() -> None:
+    host = Host(FakeGpus(), FakeProcesses(), ())
+    first = Agent(load(settings(), {}).config, host, ManualClock())
+    config = load(settings(listen=str(first.web.address)), {}).config
+    with pytest.raises(UsageError, match="Address already in use"):
+        Agent(config, host, ManualClock())
+    first.web.close()
+
+
+def test_every_answer_is_shown_once() -> None:
+    with after_the_first_sample(FakeGpus(WORKING)) as agent:
+        assert agent.seen == [agent.agent.engine.latest]
+
+
+def test_an_agent_told_to_stop_before_it_runs_still_cleans_up() -> None:
+    gpus = FakeGpus(WORKING)
+    agent = Running(gpus, None)
+    agent.stop.set()
+    agent.agent.run(agent.stop, lambda _: None)
+    assert gpus.closed
+
+
+def test_what_the_view_raises_ends_the_agent_in_order() -> None:
+    """A reader that has gone (``| head``) ends the command; the address and the driver are let go all the same."""
+
+    def broken_pipe(_: Attribution) -> None:
+        raise BrokenPipeError
+
+    gpus = FakeGpus(WORKING)
+    agent = Running(gpus, None)
+    with pytest.raises(BrokenPipeError):
+        agent.agent.run(agent.stop, broken_pipe)
+    assert gpus.closed
+    with pytest.raises(ConnectionRefusedError):
+        agent.get("/")
+
+
+# ---------------------------------------------------------------------------- what is logged
+
+
+@pytest.fixture
+def observe(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
+    """Shows a state log a source's state; the lines it logs for it."""
+    caplog.set_level(logging.INFO)
+    state_log = StateLog()
+
+    def lines(state: SourceState, reason: str | None = None, name: str = "nvml") -> list[str]:
+        caplog.clear()
+        state_log.observe((SourceOutcome(name, state, reason),))
+        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+    return lines
+
+
+def test_a_source_that_is_ok_from_the_start_is_not_logged(observe: Callable[..., list[str]]) -> None:
+    assert observe(SourceState.OK) == []
+
+
+def test_a_state_is_logged_once_and_again_only_when_it_changes(observe: Callable[..., list[str]]) -> None:
+    assert observe(SourceState.UNAVAILABLE, "no driver") == ["WARNING nvml is unavailable: no driver"]
+    assert observe(SourceState.UNAVAILABLE, "no driver") == []
+    assert observe(SourceState.UNAVAILABLE, "no driver for 5 s") == []
+    assert observe(SourceState.DEGRADED, "GPU 1: lost") == ["WARNING nvml is degraded: GPU 1: lost"]
+    assert observe(SourceState.OK) == ["INFO nvml is ok again"]
+    assert observe(SourceState.OK) == []
+    assert observe(SourceState.DEGRADED, "GPU 1: lost") == ["WARNING nvml is degraded: GPU 1: lost"]
+
+
+def test_sources_are_told_apart(observe: Callable[..., list[str]]) -> None:
+    assert observe(SourceState.DEGRADED, "a", name="nvml") == ["WARNING nvml is degraded: a"]
+    assert observe(SourceState.DEGRADED, "b", name="procfs") == ["WARNING procfs is degraded: b"]
+    assert observe(SourceState.DEGRADED, "a", name="nvml") == []

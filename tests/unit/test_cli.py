@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpu import __version__, cli, commands
+from otel_gpu.cli import main
+from otel_gpu.config import SETTINGS, Config, SourceChoice
+from otel_gpu.errors import Unavailable
+
+pytestmark = pytest.mark.usefixtures("own_logging", "clean_variables")
+
+COMMANDS = ("run", "once", "demo", "doctor", "config")
+
+
+@pytest.fixture
+def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of ours in the environment."""
+    for name in os.environ:
+        if name.startswith(("OTEL_", "HOST_PROC")):
+            monkeypatch.delenv(name)
+
+
+class Line:
+    """What a command line came to."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def complaint(self) -> str:
+        """The one line on stderr, without the name of the program; nothing went to stdout."""
+        assert self.out == ""
+        assert len(self.err.splitlines()) == 1
+        assert self.err.startswith("otel-gpu: ")
+        assert self.err.endswith("\n")
+        return self.err.removeprefix("otel-gpu: ").rstrip("\n")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Line]:
+    """Runs a command line in this process."""
+
+    def line(*arguments: str) -> Line:
+        code = main(arguments)
+        return Line(code, *capsys.readouterr())
+
+    return line
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Config, dict[str, Any]]]:
+    """Commands that do nothing but note what they were called with."""
+    noted: list[tuple[str, Config, dict[str, Any]]] = []
+
+    def note(name: str) -> Callable[..., int]:
+        def call(config: Config, **options: Any) -> int:
+            noted.append((name, config, options))
+            return 0
+
+        return call
+
+    for name in ("once", "run", "doctor"):
+        monkeypatch.setattr(commands, name, note(name))
+    return noted
+
+
+# ---------------------------------------------------------------------------- help and version
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"otel-gpu {__version__}\n"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(re.search(rf"^    {command} ", out, re.MULTILINE) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    for setting in SETTINGS:
+        if setting.key == "listen" and command in {"once", "doctor"}:
+            assert setting.flag not in out
+        else:
+            assert f"{setting.flag} VALUE {setting.help} (default {setting.default}; {setting.variable}" in out
+
+
+# ---------------------------------------------------------------------------- misuse: one line, exit 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "no command given; use one of run, once, demo, doctor, config, or --help"),
+        (["onec"], "there is no command 'onec'; did you mean once?"),
+        (["frobnicate"], "there is no command 'frobnicate'; allowed are config, demo, doctor, once, run"),
+        (["once", "--intervall", "5s"], "once does not know '--intervall'; did you mean --interval?"),
+        (["once", "--intervall=5s"], "once does not know '--intervall=5s'; did you mean --interval?"),
+        (["--verison"], "otel-gpu does not know '--verison'; did you mean --version?"),
+        (["once", "GPU-0"], "once does not know 'GPU-0'; once takes flags only"),
+        (["once", "--format", "xml"], "argument --format: invalid choice: 'xml' (choose from "),
+        (["once", "--interval"], "argument --interval: expected one argument"),
+        (["run", "--view=yes"], "argument --view: ignored explicit argument 'yes'"),
+        (["once", "--interval", "5"], "--interval: interval is '5'; allowed is a duration from 1s to 1h, such as 5s"),
+        (["run", "--source", "gpu"], "--source: source is 'gpu'; allowed is nvml, sim or auto"),
+        (["once", "--source="], "--source: source is ''; allowed is nvml, sim or auto"),
+        (["once", "--int", "5s"], "once does not know '--int'; "),  # abbreviations would break when flags are added
+        (
+            ["doctor", "--source", "sim"],
+            "doctor examines this host; a simulated one (--source sim) has nothing to mend",
+        ),
+        (
+            ["once", "--config", "/nowhere/x"],
+            "cannot read the configuration file /nowhere/x: No such file or directory",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_misuse_is_one_line_that_says_what_to_do_and_exit_2(
+    run: Callable[..., Line], arguments: list[str], complaint: str
+) -> None:
+    line = run(*arguments)
+    assert line.code == 2
+    assert line.complaint.startswith(complaint)
+
+
+def test_a_flag_of_another_command_is_not_proposed(run: Callable[..., Line]) -> None:
+    complaint = run("once", "--listen", "127.0.0.1:1").complaint
+    assert complaint.startswith("once does not know '--listen'; allowed are --config, ")
+    assert complaint.count("--listen") == 1
+
+
+def test_a_bad_variable_and_a_bad_file_are_misuse_too(
+    run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("seed: one\n", encoding="utf-8")
+    from_file = run("config", "--config", str(path))
+    monkeypatch.setenv("OTEL_GPU_LOG_LEVEL", "loud")
+    from_variable = run("config")
+    assert (from_file.code, from_variable.code) == (2, 2)
+    assert from_file.complaint.startswith(f"{path}:1: seed is 'one'; allowed is a whole number")
+    assert from_variable.complaint.startswith("OTEL_GPU_LOG_LEVEL: log-level is 'loud'; allowed is debug, info")
+
+
+@pytest.mark.parametrize("word", ["\x1b[31mred", "a\nb", "\u202e", "\ud800"], ids=ascii)
+def test_a_complaint_quotes_nothing_that_a_terminal_would_act_on(run: Callable[..., Line], word: str) -> None:
+    for arguments in ([word], ["once", f"--{word}"], ["once", "--source", word], ["once", "--config", word]):
+        line = run(*arguments)
+        assert line.code == 2
+        assert line.complaint.isprintable()
+
+
+# ---------------------------------------------------------------------------- what commands are called with
+
+
+def test_once_has_an_interval_of_its_own(run: Callable[..., Line], settled: list[Any]) -> None:
+    assert run("once").code == 0
+    assert run("once", "--interval", "3s", "--format", "json").code == 0
+    (_, first, as_table), (_, second, as_json) = settled
+    assert (first.interval_s, as_table) == (1.0, {"as_json": False})
+    assert (second.interval_s, as_json) == (3.0, {"as_json": True})
+
+
+def test_the_demo_is_the_agent_on_a_simulated_host_with_the_view(run: Callable[..., Line], settled: list[Any]) -> None:
+    run("demo")
+    run("run")
+    run("run", "--view", "--source=auto")
+    assert [(name, config.source, options) for name, config, options in settled] == [
+        ("run", SourceChoice.SIM, {"view": True}),
+        ("run", SourceChoice.NVML, {"view": False}),
+        ("run", SourceChoice.AUTO, {"view": True}),
+    ]
+
+
+def test_variables_reach_the_command(
+    run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_PROC", "/host/proc")
+    run("doctor", "--deadline", "1s")
+    ((name, config, _),) = settled
+    assert (name, config.proc_root, config.deadline_s) == ("doctor", Path("/host/proc"), 1.0)
+
+
+def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_GPU_SEED", "7")
+    monkeypatch.setenv("OTEL_GPU_SEDE", "8")
+    line = run("config", "--listen", "[::1]:80")
+    assert (line.code, line.err) == (0, "")
+    rows = [row.split(maxsplit=2) for row in line.out.splitlines()]
+    assert [row[0] for row in rows[:-1]] == [setting.key for setting in SETTINGS]
+    assert ["seed", "7", "OTEL_GPU_SEED"] in rows
+    assert ["listen", "[::1]:80", "--listen"] in rows
+    assert ["interval", "5s", "default"] in rows
+    assert line.out.splitlines()[-1] == "OTEL_GPU_SEDE is set, is no setting and is ignored"
+
+
+# ---------------------------------------------------------------------------- failures: one line, exit 1
+
+
+def raising(error: BaseException) -> Callable[..., int]:
+    def command(*_: Any, **__: Any) -> int:
+        raise error
+
+    return command
+
+
+def test_what_is_not_to_be_had_is_one_line_and_exit_1(
+    run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "once", raising(Unavailable("NVML: no driver")))
+    line = run("once")
+    assert (line.code, line.complaint) == (1, "NVML: no driver")
+
+
+def test_an_internal_error_is_one_line_without_a_traceback(
+    run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "once", raising(RuntimeError("two\nlines \x1b[31m")))
+    line = run("once")
+    assert line.code == 1
+    assert line.complaint == (
+        "internal error: RuntimeError: two lines \N{REPLACEMENT CHARACTER}[31m; "
+        "this is a bug, --log-level debug shows where"
+    )
+
+
+def test_an_internal_error_before_anything_is_set_up_is_no_exception_to_that(
+    run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "load", raising(KeyError("oops")))
+    line = run("once")
+    assert line.code == 1
+    assert line.complaint.startswith("internal error: KeyError: 'oops'; ")
+
+
+def test_who_debugs_is_shown_where_it_happened_in_one_line_of_the_log(
+    run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "once", raising(RuntimeError("boom")))
+    logged, complaint = run("once", "--log-level", "debug").err.splitlines()
+    assert 'msg="internal error"' in logged
+    assert "test_cli.py" in logged
+    assert complaint.startswith("otel-gpu: internal error: RuntimeError: boom; ")
+
+
+def test_an_interrupt_is_silent_and_has_the_shells_exit_code(
+    run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "once", raising(KeyboardInterrupt()))
+    line = run("once")
+    assert (line.code, line.out, line.err) == (130, "", "")

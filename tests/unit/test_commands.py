@@ -1,0 +1,306 @@
+"""The commands as processes of their own: what a shell, a pipe, an init system and a browser see of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import commands
+from otel_gpu.export.text import Style
+from tests.agent_process import agent_process
+from tests.cli import clean_environment, command, otel_gpu
+
+ANY_PORT = ("--listen", "127.0.0.1:0")
+SIMULATED = "*** SIMULATED HOST, no figure is of a real GPU: "
+STOPS_WITHIN_S = 5.0
+
+
+class Terminal(io.StringIO):
+    """A stream that people look at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def no_nvml(tmp_path: Path) -> Mapping[str, str]:
+    """An environment in which NVML cannot be loaded, on machines that have it as well."""
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    return {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+@pytest.fixture
+def closed_pipe() -> Iterator[int]:
+    """A pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+def shell(script: str, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a shell script with ``words`` as its arguments."""
+    return subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *words],
+        env=clean_environment({"PYTHONUNBUFFERED": "", **(environment or {})}),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+# ---------------------------------------------------------------------------- once
+
+
+def test_once_on_the_simulated_host_prints_the_table_and_says_loudly_what_it_is() -> None:
+    result = otel_gpu("once", "--source", "sim")
+    assert result.returncode == 0
+    assert result.stderr == f"{SIMULATED}asked for with --source sim ***\n"
+    assert "SIMULATED HOST" in result.stdout.splitlines()[0]
+    assert "GiB" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_once_as_json_prints_one_object_about_the_time_between_two_samples() -> None:
+    result = otel_gpu("once", "--source", "sim", "--format", "json", "--seed", "3")
+    assert result.returncode == 0
+    document = json.loads(result.stdout)
+    assert list(document) == ["gpus", "workloads", "processes", "sources"]
+    assert any(one["energy"]["delta_mj"] for one in document["gpus"])
+    assert all(source["ok"] for source in document["sources"])
+
+
+def test_once_without_nvml_is_one_line_on_stderr_nothing_on_stdout_and_exit_1(no_nvml: Mapping[str, str]) -> None:
+    for output in ("table", "json"):
+        result = otel_gpu("once", "--format", output, environment=no_nvml)
+        assert (result.returncode, result.stdout) == (1, "")
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("otel-gpu: NVML: libnvidia-ml.so.1 is not found: install the NVIDIA driver")
+        assert "otel-gpu demo" in line
+
+
+def test_a_reader_that_stops_reading_causes_no_traceback() -> None:
+    result = shell('"$@" | head -c 10', *command("once", "--source", "sim"))
+    assert result.stdout == "otel-gpu  "
+    assert result.stderr == f"{SIMULATED}asked for with --source sim ***\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("--version",),
+        ("config",),
+        ("once", "--source", "sim"),
+        ("once", "--source", "sim", "--format", "json"),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_was_never_there_causes_no_traceback(arguments: Sequence[str], closed_pipe: int) -> None:
+    result = subprocess.run(
+        command(*arguments),
+        env=clean_environment({"PYTHONUNBUFFERED": ""}),
+        stdout=closed_pipe,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert [line for line in result.stderr.splitlines() if not line.startswith(SIMULATED)] == []
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_a_stream_that_the_caller_closed_is_no_error(closed: str) -> None:
+    result = shell(f'exec "$@" {closed}', *command("once", "--source", "sim"))
+    assert result.returncode == 0
+    assert "internal error" not in result.stdout + result.stderr
+    assert ("GiB" in result.stdout) is not closed.startswith(">")
+
+
+def test_output_that_the_terminal_cannot_show_is_replaced() -> None:
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = otel_gpu("once", "--source", "sim", environment=environment)
+    assert result.returncode == 0
+    assert result.stdout.isascii()
+    assert "?" in result.stdout
+    assert "GiB" in result.stdout
+    failed = otel_gpu("once", "--source", "gpü", environment=environment)
+    assert failed.returncode == 2
+    assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_narrow_terminal_gets_a_table_that_fits() -> None:
+    result = otel_gpu("once", "--source", "sim", environment={"COLUMNS": "80"})
+    sections = [section.splitlines() for section in result.stdout.split("\n\n")]
+    assert max(len(line) for section in sections[1:4] for line in section) <= 80
+
+
+@pytest.mark.parametrize(
+    ("stream", "variables", "coloured"),
+    [
+        (Terminal(), {"TERM": "xterm"}, True),
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": ""}, True),  # no-color.org: only when not empty
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {"TERM": "xterm"}, False),
+    ],
+    ids=["a terminal", "an empty NO_COLOR", "NO_COLOR", "a dumb terminal", "a pipe"],
+)
+def test_colours_are_for_terminals_and_for_people_who_want_them(
+    stream: io.StringIO, variables: Mapping[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert ("\x1b" in commands._paint()("text", Style.RED)) is coloured
+
+
+# ---------------------------------------------------------------------------- run
+
+
+def test_the_agent_says_where_to_look_serves_there_and_ends_on_sigterm(tmp_path: Path) -> None:
+    with agent_process("run", "--source", "sim", *ANY_PORT, directory=tmp_path) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        assert agent.get("/healthz").body == "ok\n"
+        assert "SIMULATED HOST" in agent.get("/").body
+        assert json.loads(agent.get("/api/attribution").body)["gpus"]
+        code, took_s = agent.end(signal.SIGTERM)
+        assert code == 0
+        assert took_s < STOPS_WITHIN_S
+        assert agent.stdout == ""
+        assert "Traceback" not in agent.stderr
+
+
+def test_the_agent_ends_on_sigint_as_well(tmp_path: Path) -> None:
+    with agent_process("demo", *ANY_PORT, directory=tmp_path) as agent:
+        agent.until(lambda: "GiB" in agent.stdout)
+        code, took_s = agent.end(signal.SIGINT)
+        assert code == 0
+        assert took_s < STOPS_WITHIN_S
+        assert "Traceback" not in agent.stderr
+
+
+def test_sigterm_does_not_wait_for_a_driver_that_hangs_while_it_is_opened(tmp_path: Path) -> None:
+    script = (
+        "import threading, otel_gpu.cli, otel_gpu.commands\n"
+        "def hang(*_, **__):\n"
+        "    print('opening', flush=True)\n"
+        "    threading.Event().wait(60)\n"
+        "otel_gpu.commands.open_host = hang\n"
+        "otel_gpu.cli.main(['run'])\n"
+    )
+    with agent_process(directory=tmp_path, words=[sys.executable, "-c", script]) as agent:
+        agent.until(lambda: "opening" in agent.stdout)
+        code, took_s = agent.end(signal.SIGTERM)
+        assert code == -signal.SIGTERM
+        assert took_s < STOPS_WITHIN_S
+        assert agent.stderr == ""
+
+
+def test_an_address_in_use_is_one_line_and_exit_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = otel_gpu("run", "--source", "sim", "--listen", address)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"otel-gpu: cannot listen on {address}: Address already in use; "
+        "choose another with --listen HOST:PORT (port 0: any free one)\n"
+    )
+
+
+def test_without_nvml_the_agent_stays_up_and_says_why_it_has_no_figures(
+    no_nvml: Mapping[str, str], tmp_path: Path
+) -> None:
+    with agent_process("run", *ANY_PORT, directory=tmp_path, environment=no_nvml) as agent:
+        agent.until(lambda: "libnvidia-ml.so.1" in agent.get("/readyz").body)
+        assert agent.get("/healthz").status == 200
+        ready = agent.get("/readyz")
+        assert ready.status == 503
+        assert ready.body.startswith("nvml: NVML: libnvidia-ml.so.1 is not found")
+        document = json.loads(agent.get("/api/attribution").body)
+        assert (document["gpus"], document["workloads"], document["processes"]) == ([], [], [])
+        nvml = next(source for source in document["sources"] if source["name"] == "nvml")
+        assert nvml["ok"] is False
+        assert "libnvidia-ml.so.1 is not found" in nvml["reason"]
+        assert agent.get("/").status == 200
+        agent.until(lambda: 'msg="nvml is unavailable' in agent.stderr)
+        code, took_s = agent.end()
+        assert code == 0
+        assert took_s < STOPS_WITHIN_S
+        assert agent.stderr.count("nvml is unavailable") == 1  # once, however often it is tried
+        assert "Traceback" not in agent.stderr
+
+
+def test_auto_without_nvml_is_simulated_loudly_and_a_pipe_gets_the_table_once(
+    no_nvml: Mapping[str, str], tmp_path: Path
+) -> None:
+    flags = ("--source", "auto", "--view", "--interval", "1s")
+    with agent_process("run", *flags, *ANY_PORT, directory=tmp_path, environment=no_nvml) as agent:
+        agent.until(lambda: "GiB" in agent.stdout)
+        reason = agent.stderr.splitlines()[0]
+        assert reason.startswith(f"{SIMULATED}NVML: libnvidia-ml.so.1 is not found")
+        title = agent.stdout.splitlines()[0]
+        assert "SIMULATED HOST: no figure here is of a real GPU" in title
+        agent.until(lambda: title not in agent.get("/").body)  # another sample has been taken by now
+        assert agent.end()[0] == 0
+        assert agent.stdout.count("SIMULATED HOST") == 1
+
+
+def test_a_reader_of_the_view_that_has_gone_ends_the_agent_without_a_traceback(closed_pipe: int) -> None:
+    result = subprocess.run(
+        command("demo", *ANY_PORT),
+        env=clean_environment(),
+        stdout=closed_pipe,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "BrokenPipe" not in result.stderr
+
+
+# ---------------------------------------------------------------------------- doctor, config
+
+
+def test_doctor_without_nvml_is_blind_says_so_and_exits_1(no_nvml: Mapping[str, str]) -> None:
+    result = otel_gpu("doctor", environment=no_nvml)
+    assert (result.returncode, result.stderr) == (1, "")
+    first, fix = result.stdout.splitlines()[:2]
+    assert first.split(maxsplit=2)[:2] == ["blind", "nvml"]
+    assert fix.strip().startswith("fix: ")
+    assert {line.split()[0] for line in result.stdout.splitlines()} <= {"ok", "degraded", "blind", "fix:"}
+
+
+def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+    result = otel_gpu("doctor", "--proc-root", str(tmp_path / "none"), environment=no_nvml)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert any(line.split()[:2] == ["blind", "proc"] for line in result.stdout.splitlines())
+
+
+def test_config_tells_the_origin_of_every_value(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("interval: 7s\nseed: 5\n", encoding="utf-8")
+    result = otel_gpu(
+        "config", "--config", str(path), "--log-level", "debug", environment={"OTEL_GPU_SEED": "6", "HOST_PROC": "/p"}
+    )
+    rows: dict[str, Sequence[str]] = {key: rest for key, *rest in (line.split() for line in result.stdout.splitlines())}
+    assert result.returncode == 0
+    assert rows["interval"] == ["7s", f"{path}:1"]
+    assert rows["seed"] == ["6", "OTEL_GPU_SEED"]
+    assert rows["proc-root"] == ["/p", "HOST_PROC"]
+    assert rows["log-level"] == ["debug", "--log-level"]
+    assert rows["deadline"] == ["2s", "default"]

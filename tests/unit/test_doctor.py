@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.doctor import Finding, Verdict, examine, is_blind, listed_pids, report
+from otel_gpu.export.text import Paint
+from otel_gpu.model import GpuReading, SourceState, UtilizationRead
+from otel_gpu.sources.base import GpuRead, ProcessRead
+from tests.builders import facts, failed_gpu, gpu, gpu_read, listed, memory, mig, process_read
+from tests.procfs_tree import ProcTree
+
+PLAIN = Paint(enabled=False)
+
+
+@pytest.fixture
+def own_proc(tmp_path: Path) -> ProcTree:
+    """The ``/proc`` of an agent on the host itself."""
+    tree = ProcTree(tmp_path / "proc")
+    tree.set_namespaces()
+    return tree
+
+
+def complete(index: int = 0, pids: tuple[int, ...] = (1,)) -> GpuReading:
+    """A GPU that answers everything."""
+    reading = gpu(index, [listed(pid) for pid in pids], memory=memory(), energy_mj=1, power_w=60)
+    return replace(reading, utilization=UtilizationRead(0, 0, ()))
+
+
+def findings(
+    own_proc: ProcTree, gpus: GpuRead | None = None, processes: ProcessRead | None = None
+) -> dict[str, Finding]:
+    """Findings by subject, for a host on which all is well but for what is told."""
+    found = examine(gpus or gpu_read(complete()), processes or process_read(facts(1)), own_proc.root)
+    by_subject = {finding.subject: finding for finding in found}
+    assert len(by_subject) == len(found)
+    return by_subject
+
+
+def test_a_host_on_which_all_is_well_gets_no_fixes(own_proc: ProcTree) -> None:
+    found = findings(own_proc)
+    assert list(found) == ["nvml", "gpu 0", "pid namespace", "cgroup namespace", "proc"]
+    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert not any(finding.fix for finding in found.values())
+    assert not is_blind(list(found.values()))
+    assert found["nvml"].found == "driver 570.124.06, 1 of 1 GPUs answer"
+
+
+@pytest.mark.parametrize(("verdict", "blind"), [(Verdict.OK, False), (Verdict.DEGRADED, False), (Verdict.BLIND, True)])
+def test_one_blind_finding_is_blindness_and_a_degraded_one_is_not(verdict: Verdict, blind: bool) -> None:
+    assert is_blind([Finding("a", Verdict.OK, "fine"), Finding("b", verdict, "so so")]) is blind
+
+
+# ---------------------------------------------------------------------------- NVML
+
+
+def test_without_nvml_attribution_is_blind_and_the_reason_is_told(own_proc: ProcTree) -> None:
+    read = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
+    nvml = findings(own_proc, read)["nvml"]
+    assert (nvml.verdict, nvml.found) == (Verdict.BLIND, "NVML: the driver is not loaded")
+    assert nvml.fix is not None
+
+
+def test_one_lost_gpu_of_two_degrades_and_the_other_is_examined(own_proc: ProcTree) -> None:
+    read = gpu_read(complete(0), failed_gpu(1), state=SourceState.DEGRADED, reason="GPU 1: GPU is lost")
+    found = findings(own_proc, read)
+    assert found["nvml"].verdict is Verdict.DEGRADED
+    assert found["nvml"].found == "driver 570.124.06, 1 of 2 GPUs answer; GPU 1: GPU is lost"
+    assert found["nvml"].fix is not None
+    assert "gpu 0" in found
+    assert "gpu 1" not in found
+
+
+def test_a_lost_gpu_degrades_even_without_a_reason(own_proc: ProcTree) -> None:
+    assert findings(own_proc, gpu_read(complete(0), failed_gpu(1)))["nvml"].verdict is Verdict.DEGRADED
+
+
+def test_all_gpus_lost_is_blindness(own_proc: ProcTree) -> None:
+    assert findings(own_proc, gpu_read(failed_gpu(0), failed_gpu(1)))["nvml"].verdict is Verdict.BLIND
+
+
+def test_a_driver_that_does_not_tell_its_version_is_no_trouble(own_proc: ProcTree) -> None:
+    found = findings(own_proc, replace(gpu_read(complete()), driver=None))
+    assert found["nvml"] == Finding("nvml", Verdict.OK, "driver of unknown version, 1 of 1 GPUs answer")
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"),
+    [
+        (replace(complete(), memory=None), "lacks device memory"),
+        (replace(complete(), processes=None), "lacks process lists"),
+        (replace(complete(), utilization=None), "lacks utilisation per process"),
+        (replace(complete(), power_w=None), "lacks power"),
+        (replace(complete(), energy_mj=None), "lacks an energy counter"),
+        (
+            replace(complete(), memory=memory(reserved_gib=None)),
+            "lacks the driver's own memory apart from what is used",
+        ),
+        (replace(complete(), power_w=None, memory=None), "lacks device memory, power"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_figure_the_gpu_does_not_give_is_named(own_proc: ProcTree, reading: GpuReading, words: str) -> None:
+    finding = findings(own_proc, gpu_read(reading))["gpu 0"]
+    assert finding.verdict is Verdict.DEGRADED
+    assert words in finding.found
+
+
+def test_a_partitioned_gpu_is_told_why_it_has_no_utilisation_and_needs_no_lists_of_its_own(own_proc: ProcTree) -> None:
+    reading = replace(complete(), processes=None, utilization=None, mig=(mig("MIG-1", (1, 0), [listed(1)]),))
+    finding = findings(own_proc, gpu_read(reading))["gpu 0"]
+    assert "process lists" not in finding.found
+    assert finding.found.endswith("lacks utilisation per process; MIG gives no utilisation per process")
+
+
+# ---------------------------------------------------------------------------- namespaces
+
+
+def test_a_private_pid_namespace_is_blindness_with_the_exact_fix(own_proc: ProcTree) -> None:
+    own_proc.set_namespaces(pid=4026532178)
+    finding = findings(own_proc)["pid namespace"]
+    assert finding.verdict is Verdict.BLIND
+    assert finding.fix == "docker run --pid=host …, in Kubernetes spec.hostPID: true"
+
+
+def test_a_private_cgroup_namespace_degrades(own_proc: ProcTree) -> None:
+    own_proc.set_namespaces(cgroup=4026532179)
+    finding = findings(own_proc)["cgroup namespace"]
+    assert finding.verdict is Verdict.DEGRADED
+    assert finding.fix is not None
+    assert "--cgroupns=host" in finding.fix
+
+
+@pytest.mark.parametrize("kind", ["pid", "cgroup"])
+def test_a_namespace_that_cannot_be_told_is_not_taken_for_the_hosts(own_proc: ProcTree, kind: str) -> None:
+    link = own_proc.root / "self/ns" / kind
+    link.unlink()
+    finding = findings(own_proc)[f"{kind} namespace"]
+    assert (finding.verdict, finding.found) == (Verdict.DEGRADED, f"unknown: {link} is not readable")
+
+
+# ---------------------------------------------------------------------------- /proc
+
+
+def test_a_half_readable_proc_degrades_and_an_unreadable_one_is_blindness(own_proc: ProcTree) -> None:
+    for state, verdict in ((SourceState.DEGRADED, Verdict.DEGRADED), (SourceState.UNAVAILABLE, Verdict.BLIND)):
+        finding = findings(own_proc, processes=process_read(facts(1), state=state, reason="hidepid"))["proc"]
+        assert (finding.verdict, finding.found) == (verdict, "hidepid")
+
+
+def test_pids_that_proc_does_not_show_degrade_and_all_of_them_are_blindness(own_proc: ProcTree) -> None:
+    some = findings(own_proc, gpu_read(complete(0, (1, 8)), complete(1, (9,))), process_read(facts(1)))["processes"]
+    assert some.verdict is Verdict.DEGRADED
+    assert some.found == "2 of 3 pids that NVML lists are not in /proc (first: 8)"
+    assert some.fix is not None
+    assert "HOST_PROC" in some.fix
+    every = findings(own_proc, gpu_read(complete(0, (8, 9))), process_read(facts(1)))["processes"]
+    assert every.verdict is Verdict.BLIND
+
+
+def test_pids_on_mig_instances_count_too(own_proc: ProcTree) -> None:
+    reading = replace(complete(0, ()), mig=(mig("MIG-1", (1, 0), [listed(7)]), mig("MIG-2", (2, 0), None)))
+    assert listed_pids(gpu_read(reading)) == {7}
+    assert findings(own_proc, gpu_read(reading), process_read())["processes"].verdict is Verdict.BLIND
+
+
+def test_a_gpu_that_nobody_uses_is_no_blindness(own_proc: ProcTree) -> None:
+    assert "processes" not in findings(own_proc, gpu_read(complete(0, ())), process_read())
+
+
+# ---------------------------------------------------------------------------- the report
+
+
+def test_the_report_has_a_line_for_each_finding_and_the_fix_below() -> None:
+    text = report(
+        [Finding("nvml", Verdict.OK, "fine"), Finding("pid namespace", Verdict.BLIND, "private", "do this")], PLAIN
+    )
+    assert text == (
+        "ok        nvml           fine\n"
+        "blind     pid namespace  private\n"
+        "                         fix: do this\n"
+    )  # fmt: skip
+
+
+def test_the_report_is_coloured_only_when_asked_for() -> None:
+    one = [Finding("nvml", Verdict.BLIND, "no driver")]
+    assert "\x1b[31mblind   \x1b[0m" in report(one, Paint(enabled=True))
+    assert "\x1b" not in report(one, PLAIN)
+
+
+def test_what_a_driver_says_cannot_act_on_the_terminal() -> None:
+    text = report([Finding("nvml", Verdict.OK, "\x1b[2J\nok        proc  fine")], PLAIN)
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 1

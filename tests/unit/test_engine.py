@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.engine import SHORTEST_WINDOW_S, Engine
+from otel_gpu.model import (
+    Attribution,
+    ProcessAttribution,
+    SourceOutcome,
+    SourceState,
+    UtilizationRead,
+    UtilizationRow,
+    WorkloadNames,
+)
+from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
+from tests.builders import (
+    CONTAINER,
+    CONTAINER_ID,
+    DRIVER,
+    GIB,
+    FakeGpus,
+    FakeNames,
+    FakeProcesses,
+    facts,
+    gpu,
+    gpu_read,
+    listed,
+    mig,
+    process_read,
+)
+
+FAR_S = 10.0
+
+
+class World:
+    """An engine on sources that answer what they are told."""
+
+    def __init__(self, *gpus: GpuRead, processes: Sequence[ProcessRead] = (), names: Sequence[FakeNames] = ()) -> None:
+        self.clock = ManualClock()
+        self.gpus = FakeGpus(*gpus)
+        self.processes = FakeProcesses(*processes)
+        self.engine = Engine(gpus=self.gpus, processes=self.processes, names=names, clock=self.clock)
+
+    def next(self) -> Attribution:
+        """The answer of a cycle some time later."""
+        self.clock.advance(FAR_S)
+        return self.engine.sample()
+
+
+def only(answer: Attribution) -> ProcessAttribution:
+    (process,) = answer.processes
+    return process
+
+
+# ---------------------------------------------------------------------------- passes
+
+
+def test_a_sample_reads_each_source_once() -> None:
+    names = FakeNames()
+    world = World(gpu_read(gpu(0), gpu(1)), names=[names])
+    for expected in (1, 2, 3):
+        world.next()
+        assert (world.gpus.reads, world.processes.reads, names.reads) == (expected, expected, expected)
+
+
+def test_before_the_first_pass_there_is_no_answer_and_no_age() -> None:
+    world = World()
+    assert (world.engine.latest, world.engine.age_s()) == (None, None)
+
+
+def test_the_newest_answer_is_kept_and_ages() -> None:
+    world = World(gpu_read(gpu(0)))
+    answer = world.engine.sample()
+    world.clock.advance(2.5)
+    assert world.engine.latest is answer
+    assert world.engine.age_s() == 2.5
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.5, SHORTEST_WINDOW_S - 0.001])
+def test_an_answer_younger_than_the_shortest_window_is_given_again(pause_s: float) -> None:
+    world = World(gpu_read(gpu(0)))
+    first = world.engine.sample()
+    world.clock.advance(pause_s)
+    assert world.engine.sample() is first
+    assert world.gpus.reads == 1
+
+
+def test_no_window_is_shorter_than_a_second_however_often_one_asks() -> None:
+    world = World(gpu_read(gpu(0)))
+    windows = set()
+    for _ in range(100):
+        world.clock.advance(0.3)
+        windows.add(world.engine.sample().window_s)
+    assert windows == {None, 1.2}
+
+
+def test_a_stepped_wall_clock_changes_no_window() -> None:
+    world = World(gpu_read(gpu(0)))
+    world.next()
+    world.clock.step_wall(-86_400)
+    assert world.next().window_s == FAR_S
+
+
+def test_passes_never_overlap_whoever_asks_at_once() -> None:
+    running, most, entered = 0, 0, threading.Barrier(4, timeout=30)
+    clock = ManualClock()
+
+    def read() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        clock.advance(FAR_S)
+        running -= 1
+
+    engine = Engine(gpus=FakeGpus(on_read=read), processes=FakeProcesses(), clock=clock)
+
+    def ask() -> None:
+        entered.wait()
+        for _ in range(25):
+            engine.sample()
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert most == 1
+
+
+def test_a_pass_that_fails_leaves_the_last_answer_and_the_next_one_works() -> None:
+    failing = False
+
+    def read() -> None:
+        if failing:
+            raise RuntimeError("a bug")
+
+    clock = ManualClock()
+    engine = Engine(gpus=FakeGpus(gpu_read(gpu(0)), on_read=read), processes=FakeProcesses(), clock=clock)
+    first = engine.sample()
+    clock.advance(FAR_S)
+    failing = True
+    with pytest.raises(RuntimeError, match="a bug"):
+        engine.sample()
+    assert engine.latest is first
+    failing = False
+    assert engine.sample().window_s == FAR_S
+
+
+def test_closing_lets_go_of_the_driver() -> None:
+    world = World()
+    world.engine.close()
+    assert world.gpus.closed
+
+
+# ---------------------------------------------------------------------------- what is asked of whom
+
+
+def test_every_pid_the_driver_speaks_of_is_looked_up() -> None:
+    row = UtilizationRow(4, 0, 50, 0, 0, 0)
+    reading = gpu(
+        0, [listed(1), listed(1), listed(2)], mig=[mig("MIG-1", (1, 0), [listed(3)]), mig("MIG-2", (2, 0), None)]
+    )
+    busy = replace(gpu(1, None), utilization=UtilizationRead(0, 0, (row,)))
+    world = World(gpu_read(reading, busy))
+    world.next()
+    assert world.processes.asked == [{1, 2, 3, 4}]
+
+
+def test_names_are_asked_for_the_workloads_that_are_there() -> None:
+    names = FakeNames()
+    world = World(gpu_read(gpu(0, [listed(1)])), processes=[process_read(facts(1, CONTAINER))], names=[names])
+    world.next()
+    assert names.asked == [{CONTAINER}]
+
+
+def test_names_of_several_sources_are_merged_and_the_first_to_know_counts() -> None:
+    known = WorkloadNames(container="from docker")
+    first = FakeNames(NameRead({CONTAINER_ID: known}), name="docker")
+    second = FakeNames(
+        NameRead({CONTAINER_ID: WorkloadNames(container="from cri"), "ollama.service": WorkloadNames(container="o")}),
+        name="cri",
+    )
+    world = World(gpu_read(gpu(0, [listed(1)])), processes=[process_read(facts(1, CONTAINER))], names=[first, second])
+    answer = world.next()
+    assert [workload.names for workload in answer.workloads] == [known]
+    assert [source.name for source in answer.sources] == ["nvml", "procfs", "docker", "cri"]
+
+
+def test_the_driver_is_told_as_the_source_told_it() -> None:
+    assert World(gpu_read(gpu(0))).next().driver == DRIVER
+
+
+# ---------------------------------------------------------------------------- how the sources did
+
+
+def test_each_source_has_its_outcome_and_the_time_it_took() -> None:
+    clock = ManualClock()
+    engine = Engine(
+        gpus=FakeGpus(
+            GpuRead(state=SourceState.DEGRADED, reason="GPU 1: lost", errors=1), on_read=lambda: clock.advance(0.25)
+        ),
+        processes=FakeProcesses(
+            ProcessRead(state=SourceState.UNAVAILABLE, reason="no /proc", errors=2), on_read=lambda: clock.advance(0.5)
+        ),
+        names=[FakeNames(on_read=lambda: clock.advance(0.125))],
+        clock=clock,
+    )
+    answer = engine.sample()
+    assert answer.sources == (
+        SourceOutcome("nvml", SourceState.DEGRADED, "GPU 1: lost", 0.25, 1),
+        SourceOutcome("procfs", SourceState.UNAVAILABLE, "no /proc", 0.5, 2),
+        SourceOutcome("names", SourceState.OK, None, 0.125, 0),
+    )
+    assert answer.monotonic_ns == 0  # an answer is as old as the beginning of its pass
+
+
+def test_without_proc_the_figures_of_the_driver_stand_all_the_same() -> None:
+    world = World(
+        gpu_read(gpu(0, [listed(1, GIB)])), processes=[process_read(state=SourceState.UNAVAILABLE, reason="no /proc")]
+    )
+    process = only(world.next())
+    assert (process.memory_bytes, process.workload.id) == (GIB, "unidentified")
+
+
+# ---------------------------------------------------------------------------- those who leave
+
+
+def test_a_process_that_has_left_keeps_its_identity_for_as_long_as_the_driver_lists_it() -> None:
+    world = World(gpu_read(gpu(0, [listed(7, GIB)])), processes=[process_read(facts(7, CONTAINER)), process_read()])
+    before = only(world.next())
+    for _ in range(5):
+        assert only(world.next()) == before
+
+
+def test_a_process_that_the_driver_forgot_is_forgotten() -> None:
+    present, absent = gpu_read(gpu(0, [listed(7, GIB)])), gpu_read(gpu(0, []))
+    world = World(present, present, absent, present, processes=[process_read(facts(7, CONTAINER)), process_read()])
+    assert [only(world.next()).workload for _ in range(2)] == [CONTAINER, CONTAINER]
+    assert world.next().processes == ()
+    assert only(world.next()).workload.id == "unidentified"
+
+
+def test_a_pid_that_is_used_again_is_somebody_else_at_once() -> None:
+    world = World(
+        gpu_read(gpu(0, [listed(7, GIB)])),
+        processes=[
+            process_read(facts(7, CONTAINER, start_ticks=100)),
+            process_read(facts(7, name="sh", start_ticks=900)),
+        ],
+    )
+    world.next()
+    process = only(world.next())
+    assert (process.key.start_ticks, process.name, process.workload.id) == (900, "sh", "host")
+
+
+def test_a_process_that_has_left_has_no_device_open_any_more() -> None:
+    """It is listed on GPU 0 still; that it had GPU 1 open too is over."""
+    world = World(
+        gpu_read(gpu(0, [listed(7, GIB)]), gpu(1)),
+        processes=[process_read(facts(7, CONTAINER, opens={0, 1}, uvm=True)), process_read()],
+    )
+    assert [process.gpu_uuid for process in world.next().processes] == ["GPU-0", "GPU-1"]
+    assert [process.gpu_uuid for process in world.next().processes] == ["GPU-0"]
+
+
+def test_a_process_that_comes_back_into_sight_is_the_one_it_was() -> None:
+    there = process_read(facts(7, CONTAINER, opens={0}, uvm=True))
+    world = World(gpu_read(gpu(0, [listed(7, GIB)])), processes=[there, process_read(), there])
+    answers = [only(world.next()) for _ in range(3)]
+    assert answers[0] == answers[1] == answers[2]
