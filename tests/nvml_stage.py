@@ -12,6 +12,9 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.sources.nvml import NvmlSource
 from tests.nvml_stub.world import STEPPED_EPOCH_US, StubClock, World, preload, stub_variables
 
+END_US = 1 << 59
+"""World time at which a stage ends; a hang must end before it."""
+
 
 class Stage:
     """Holds the stub, a world file, the stepped clock and the sources opened on them."""
@@ -45,7 +48,11 @@ class Stage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stub_clock.set_us(1 << 60)  # past the end of every hang, so that no thread is left in one
+        self._stub_clock.set_us(END_US)  # past the end of every hang, so that no thread is left in one
         for source in self._sources:
             source.close()
+        # A source that let go while a call hung has not shut NVML down; the next test needs it to read its own world.
+        for _ in range(100):
+            if self._library.nvmlShutdown() != 0:
+                break
         self._stub_clock.close()

@@ -21,7 +21,7 @@ from otel_gpu.model import (
     ProcessKind,
     UtilizationRow,
 )
-from otel_gpu.sources.nvml.faults import ListGrew, translate
+from otel_gpu.sources.nvml.faults import LibraryMissing, ListGrew, translate
 
 T = TypeVar("T")
 Handle = Any
@@ -29,6 +29,7 @@ Handle = Any
 
 _NO_INSTANCE: Final = 0xFFFFFFFF  # nvml.h: "invalid" GPU or compute instance id
 _NO_VALUE: Final = 0xFFFFFFFFFFFFFFFF  # nvml.h: NVML_VALUE_NOT_AVAILABLE
+_NO_VALUES: Final = frozenset({0xFFFFFFFF, _NO_VALUE})  # the same, as 32 bits write it
 
 _LISTS: Final = {
     ProcessKind.COMPUTE: "nvmlDeviceGetComputeRunningProcesses",
@@ -63,6 +64,14 @@ def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def _figure(question: Callable[..., T], *arguments: Any) -> T:
+    """Ask for a number. The driver's "not available" is no number, even where the call succeeds with it."""
+    value = call(question, *arguments)
+    if value in _NO_VALUES:
+        raise Gone("not available")
+    return value
+
+
 def _percent_ratio(percent: int) -> float | None:
     """A ratio 0 to 1; None for what cannot be one (drivers give nonsense while a GPU initialises)."""
     return percent / 100 if 0 <= percent <= 100 else None
@@ -78,7 +87,10 @@ class NvmlApi:
 
     def init(self) -> DriverFacts:
         """Load and initialise NVML; the versions it tells."""
-        call(pynvml.nvmlInit)
+        try:
+            call(pynvml.nvmlInit)
+        except LibraryMissing as error:
+            raise LibraryMissing(_load_error() or str(error)) from None
         # Drivers with this symbol and without that one write 32-byte entries through the 24-byte call.
         self._wide_process_info = self._exports("nvmlDeviceGetConfComputeMemSizeInfo") and not self._exports(
             "nvmlDeviceGetRunningProcessDetailList"
@@ -120,7 +132,7 @@ class NvmlApi:
 
     def minor(self, handle: Handle) -> int:
         """N of /dev/nvidiaN."""
-        return int(call(pynvml.nvmlDeviceGetMinorNumber, handle))
+        return int(_figure(pynvml.nvmlDeviceGetMinorNumber, handle))
 
     def pci_bus_id(self, handle: Handle) -> str:
         """PCI address as the kernel writes it (``0000:3b:00.0``)."""
@@ -193,23 +205,23 @@ class NvmlApi:
 
     def energy_mj(self, handle: Handle) -> int:
         """Energy since the driver was loaded."""
-        return int(call(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
+        return int(_figure(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle))
 
     def power_w(self, handle: Handle) -> float:
         """Power draw."""
-        return float(call(pynvml.nvmlDeviceGetPowerUsage, handle)) / 1000
+        return float(_figure(pynvml.nvmlDeviceGetPowerUsage, handle)) / 1000
 
     def power_limit_w(self, handle: Handle) -> float:
         """The power limit in force."""
-        return float(call(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)) / 1000
+        return float(_figure(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)) / 1000
 
     def temperature_c(self, handle: Handle) -> float:
         """Core temperature."""
-        return float(call(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU))
+        return float(_figure(pynvml.nvmlDeviceGetTemperatureV, handle, pynvml.NVML_TEMPERATURE_GPU))
 
     def temperature_before_13_c(self, handle: Handle) -> float:
         """Core temperature through the call that version 13 deprecates."""
-        return float(call(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU))
+        return float(_figure(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU))
 
     def utilization_ratios(self, handle: Handle) -> tuple[float | None, float | None]:
         """Share of the last sample period in which any kernel ran, and in which memory was read or written."""
@@ -226,16 +238,18 @@ class NvmlApi:
 
     def sm_clock_mhz(self, handle: Handle) -> int:
         """Clock of the multiprocessors."""
-        return int(call(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM))
+        return int(_figure(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM))
 
     def memory_clock_mhz(self, handle: Handle) -> int:
         """Clock of the memory."""
-        return int(call(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM))
+        return int(_figure(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM))
 
     def ecc_errors(self, handle: Handle) -> tuple[int, int]:
         """Corrected and uncorrected memory errors over the board's life."""
         counter = pynvml.NVML_AGGREGATE_ECC
-        corrected = call(pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, counter)
+        corrected = _figure(
+            pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, counter
+        )
         uncorrected = call(
             pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, counter
         )
@@ -330,6 +344,16 @@ def _known(value: int, absent: int) -> int | None:
 def _library() -> ctypes.CDLL:
     """The library nvidia-ml-py has loaded: the loader gives the same one for the same name."""
     return ctypes.CDLL("libnvidia-ml.so.1")
+
+
+def _load_error() -> str | None:
+    """Why the library cannot be loaded, if it is there: no permission, the wrong architecture, a symbol missing."""
+    try:
+        _library()
+    except OSError as error:
+        reason = str(error)
+        return None if "No such file" in reason else f"libnvidia-ml.so.1 cannot be loaded: {reason}"
+    return None
 
 
 def _function(name: str) -> Any:

@@ -88,15 +88,17 @@ class Device:
             persistence_mode=figures.ask("persistence mode", lambda: api.persistence_mode(handle)),
             mig=mig,
             accounting=self._read_accounting(processes),
-            health=GpuHealth.DEGRADED if figures.missing else GpuHealth.OK,
-            reason="; ".join(figures.missing) or None,
+            health=GpuHealth.OK if figures.missing is None else GpuHealth.DEGRADED,
+            reason=figures.missing,
         )
 
     def _read_utilization(self) -> UtilizationRead | None:
         read_at_us = self._clock.wall_ns() // 1000
-        last_read_us = read_at_us if self._last_read_us is None else self._last_read_us
-        # A wall clock set back would otherwise ask for the future, and hear nothing until it is reached.
-        since_us = min(max(self._newest_row_us, last_read_us - _OVERLAP_US), read_at_us)
+        if self._last_read_us is None or max(self._last_read_us, self._newest_row_us) > read_at_us:
+            # The first read; or the wall clock was set back, and what is remembered lies in a future that may be
+            # hours away: asking from there would hear of no work until then.
+            self._last_read_us, self._newest_row_us = read_at_us, 0
+        since_us = max(self._newest_row_us, self._last_read_us - _OVERLAP_US)
         rows = self._figures.ask("process utilization", lambda: self._api.utilization(self._handle, since_us))
         if rows is None:
             return None

@@ -24,7 +24,7 @@ class XidCount:
 
 
 class XidEvents:
-    """Counts XID events per GPU on a thread of its own, from the first GPU watched until ``close``.
+    """Counts XID events per GPU on a thread of its own, from the first GPU watched until ``stop``.
 
     ``counts`` belongs to the caller, so that the totals outlive a reload of the driver. Making this asks the
     driver for an event set, which may block: make it where a deadline guards it.
@@ -45,7 +45,7 @@ class XidEvents:
 
     def watch(self, handle: Handle, uuid: str) -> None:
         """Count this GPU's events from now on; without effect where the driver has none."""
-        if self._event_set is None:
+        if self._event_set is None or address(handle) in self._uuids:
             return
         try:
             self._api.watch_xid(handle, self._event_set)
@@ -55,21 +55,28 @@ class XidEvents:
             self._uuids[address(handle)] = uuid
             self._counts.setdefault(uuid, XidCount())
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="otel-gpu-xid", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name="otel-gpu-xid", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread to be had: no events, and all else goes on
+                    thread.start()
+                    self._thread = thread
 
     def count(self, uuid: str) -> tuple[int | None, int | None]:
         """Events so far and the last XID; ``None`` where this GPU has no events."""
         count = self._counts.get(uuid)
-        return (None, None) if count is None else (count.errors, count.last_xid)
+        if count is None or (count.errors == 0 and (self._thread is None or not self._thread.is_alive())):
+            return None, None
+        return count.errors, count.last_xid
 
-    def close(self) -> None:
-        """Stop waiting and give the events back, so that NVML can be shut down."""
+    def stop(self, timeout_s: float) -> bool:
+        """Stop waiting for events, within this time; whether nobody waits any more and ``free`` may be called."""
         self._stop.set()
-        thread = self._thread
-        if thread is not None:
-            thread.join(timeout=1 + 4 * self._wait_ms / 1000)
-        if self._event_set is not None and (thread is None or not thread.is_alive()):
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
+
+    def free(self) -> None:
+        """Give the events back, so that NVML can be shut down; may block, as every call to the driver."""
+        if self._event_set is not None:
             with contextlib.suppress(OtelGpuError):
                 self._api.free_event_set(self._event_set)
             self._event_set = None

@@ -15,6 +15,10 @@ class DriverFailed(Unavailable):
     """Nothing answers: NVML must be shut down, initialised and enumerated again."""
 
 
+class LibraryMissing(DriverFailed):
+    """There is no NVML to ask."""
+
+
 class ListGrew(Unavailable):
     """More entries than the buffer holds: ask again at once."""
 
@@ -40,7 +44,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     pynvml.NVML_ERROR_TIMEOUT: (NoAnswerYet, "timed out"),
     pynvml.NVML_ERROR_IRQ_ISSUE: (DeviceFailed, "the kernel sees an interrupt problem with it"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
-        DriverFailed,
+        LibraryMissing,
         (
             "libnvidia-ml.so.1 is not found: install the NVIDIA driver, or in a container use the NVIDIA runtime "
             "with NVIDIA_DRIVER_CAPABILITIES=utility; without a GPU try: otel-gpu demo"

@@ -18,11 +18,21 @@ class Figures:
 
     def __init__(self) -> None:
         self._unsupported: set[str] = set()
-        self.missing: list[str] = []
+        self._missing: dict[str, list[str]] = {}
 
     def begin(self) -> None:
         """Start a new pass: forget what was missing from the last one, not what is unsupported."""
-        self.missing = []
+        self._missing = {}
+
+    @property
+    def missing(self) -> str | None:
+        """What this pass did not get, and why: a reason once, with all the figures that it cost."""
+        reasons = (f"{', '.join(figures)}: {error}" for error, figures in self._missing.items())
+        return "; ".join(reasons) or None
+
+    def miss(self, figure: str, error: object) -> None:
+        """Note that this pass did not get a figure."""
+        self._missing.setdefault(str(error), []).append(figure)
 
     def supports(self, figure: str) -> bool:
         """False once the device has said that it cannot tell this."""
@@ -41,7 +51,7 @@ class Figures:
         except (DeviceFailed, DriverFailed):
             raise
         except Unavailable as error:
-            self.missing.append(f"{figure}: {error}")
+            self.miss(figure, error)
         return None
 
     def memory(self, api: NvmlApi, handle: Handle) -> DeviceMemory | None:
@@ -59,12 +69,13 @@ class Figures:
         return self.ask("temperature before 13", lambda: api.temperature_before_13_c(handle))
 
     def processes(self, api: NvmlApi, handle: Handle) -> tuple[ListedProcess, ...] | None:
-        """All lists one after the other, a pid as often as it stands there; ``None`` if there is no list at all."""
-        found: list[ListedProcess] = []
-        answered = False
-        for kind in ProcessKind:
-            listed = self.ask(f"{kind} processes", lambda kind=kind: api.processes(handle, kind))  # type: ignore[misc]
-            if listed is not None:
-                answered = True
-                found.extend(listed)
-        return tuple(found) if answered else None
+        """All lists one after the other, a pid as often as it stands there.
+
+        ``None`` where nobody is listed and the compute list, where nearly everybody stands, was not told.
+        """
+        lists = {
+            kind: self.ask(f"{kind} processes", lambda kind=kind: api.processes(handle, kind))  # type: ignore[misc]
+            for kind in ProcessKind
+        }
+        found = tuple(process for listed in lists.values() for process in listed or ())
+        return found if found or lists[ProcessKind.COMPUTE] is not None else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from otel_gpu.errors import Gone, OtelGpuError
+from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
 from otel_gpu.model import MigReading
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.figures import Figures
@@ -40,22 +40,26 @@ class MigReader:
         count = figures.ask("mig device count", lambda: self._api.max_mig_devices(parent)) or 0
         readings = []
         for index in range(count):
-            try:
-                handle = self._api.mig_handle(parent, index)
-            except Gone:
-                continue  # indices have holes
-            readings.append(self._read_instance(handle))
+            # Indices have holes; and an instance that is refused, or destroyed meanwhile, is not its GPU's fault.
+            reading = figures.ask(f"mig {index}", lambda index=index: self._read_at(parent, index, figures))  # type: ignore[misc]
+            if reading is not None:
+                readings.append(reading)
         alive = {reading.uuid for reading in readings}
         self._known = {uuid: known for uuid, known in self._known.items() if uuid in alive}
         return tuple(readings)
 
-    def _read_instance(self, handle: Handle) -> MigReading:
-        uuid = self._api.uuid(handle)
+    def _read_at(self, parent: Handle, index: int, parent_figures: Figures) -> MigReading:
+        try:
+            handle = self._api.mig_handle(parent, index)
+            uuid = self._api.uuid(handle)
+        except Unsupported as error:
+            # Refused now is not refused for ever: another instance may stand here after the next change.
+            raise Unavailable(str(error)) from None
         if uuid not in self._known:
             self._known[uuid] = (self._describe(handle, uuid), Figures())
         instance, figures = self._known[uuid]
         figures.begin()
-        return MigReading(
+        reading = MigReading(
             uuid=uuid,
             gpu_instance_id=instance.gpu_instance_id,
             compute_instance_id=instance.compute_instance_id,
@@ -64,6 +68,9 @@ class MigReader:
             memory=figures.memory(self._api, handle),
             processes=figures.processes(self._api, handle),
         )
+        if figures.missing is not None:
+            parent_figures.miss(f"mig {index}", figures.missing)
+        return reading
 
     def _describe(self, handle: Handle, uuid: str) -> _Instance:
         ids, attributes, name = (

@@ -23,7 +23,11 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S: Final = 60.0
 _INIT_DEADLINE_S: Final = 30.0
-"""With persistence mode off the driver takes 1 to 3 s per GPU to come up."""
+_OPENING_DEADLINE_S: Final = 5.0
+"""How long the first pass over a GPU may take: with persistence mode off the driver needs 1 to 3 s to bring it up."""
+
+_RELEASE_S: Final = 1.5
+"""How long letting go of the driver may take: an agent told to end has 5 s for everything."""
 
 
 class _Backoff:
@@ -63,38 +67,58 @@ class _Opened:
 class _Slot:
     """The place of one GPU: its thread, its device once opened, and what is known of it while it does not answer."""
 
-    def __init__(self, index: int, opened: _Opened, clock: Clock) -> None:
+    def __init__(self, index: int, opened: _Opened, clock: Clock, worker: Worker) -> None:
         self.index = index
         self.identity: GpuIdentity | None = None
-        self.worker = Worker(f"otel-gpu-nvml-{index}")
+        self.worker = worker
         self._opened = opened
         self._clock = clock
         self._device: Device | None = None
         self._backoff = _Backoff(clock)
         self._last_reason = ""
+        self._pending: Pending[GpuReading] | None = None
+        self._overdue = False
 
-    def start(self) -> Pending[GpuReading]:
-        """Begin a pass; Unavailable if the last one has not returned or the GPU is being left alone."""
-        if self._backoff.remaining_s > 0:
+    def start(self) -> None:
+        """Begin a pass, unless the last one is still to be heard, or the GPU is being left alone."""
+        self._overdue = self._pending is not None
+        if self._pending is None and self._backoff.remaining_s == 0:
+            self._pending = self.worker.start(self._pass)
+
+    def not_started(self, error: OtelGpuError) -> None:
+        """The pass could not even begin."""
+        self._last_reason = str(error)
+
+    def finish(self, deadline_s: float, opening_deadline_s: float) -> GpuReading:
+        """The figures of the pass, by the deadline; the first one, which brings the GPU up, may take longer.
+
+        What comes too late is not lost: it is this slot's answer next time. So a GPU slower than the deadline gives
+        old figures rather than none, and no row of its utilisation is forgotten.
+        """
+        if self._pending is None:
             raise Unavailable(self._last_reason)
-        return self.worker.start(self._pass)
+        if self._overdue:
+            deadline_s = 0.0  # it had its time: nobody waits for it again
+        elif self.identity is None:
+            deadline_s = opening_deadline_s
+        try:
+            reading = self._pending.result(deadline_s)
+        except OtelGpuError as error:
+            if self._pending.finished:
+                self._pending = None
+                self._device = None  # what answered wrongly is opened anew
+                self._backoff.failed()
+            self._last_reason = str(error)
+            raise
+        self._pending = None
+        self._backoff.worked()
+        return reading
 
     def _pass(self) -> GpuReading:
         if self._device is None:
             self._device = Device(self._opened.api, self._clock, self._opened.events, self.index)
             self.identity = self._device.identity
         return self._device.read()
-
-    def succeeded(self) -> None:
-        """The pass returned figures."""
-        self._backoff.worked()
-
-    def failed(self, reason: str) -> None:
-        """The pass did not; a device that answered wrongly is opened anew next time."""
-        self._last_reason = reason
-        if not self.worker.stuck:
-            self._device = None
-            self._backoff.failed()
 
 
 class NvmlSource:
@@ -106,12 +130,14 @@ class NvmlSource:
         *,
         deadline_s: float = 2.0,
         init_deadline_s: float = _INIT_DEADLINE_S,
+        opening_deadline_s: float = _OPENING_DEADLINE_S,
         event_wait_ms: int = DEFAULT_WAIT_MS,
         api_factory: Callable[[], NvmlApi] = NvmlApi,
     ) -> None:
         self._clock = clock
         self._deadline_s = deadline_s
         self._init_deadline_s = init_deadline_s
+        self._opening_deadline_s = opening_deadline_s
         self._event_wait_ms = event_wait_ms
         self._api_factory = api_factory
         self._control = Worker("otel-gpu-nvml")
@@ -121,6 +147,7 @@ class NvmlSource:
         self._xid_counts: dict[str, XidCount] = {}
         self._opened: _Opened | None = None
         self._slots: tuple[_Slot, ...] = ()
+        self._left: tuple[_Slot, ...] = ()
 
     @property
     def name(self) -> str:
@@ -146,9 +173,14 @@ class NvmlSource:
             self._last_reason = f"NVML: {error}"
             raise Unavailable(self._last_reason) from None
         self._opening = None
-        self._backoff.worked()
         self._opened = opened
-        self._slots = tuple(_Slot(index, opened, self._clock) for index in range(opened.device_count))
+        # A thread that is stuck in the driver keeps its place: a second call behind it would be stuck as well.
+        stuck = {slot.index: slot.worker for slot in self._left if slot.worker.stuck}
+        self._left = ()
+        self._slots = tuple(
+            _Slot(index, opened, self._clock, stuck.get(index) or Worker(f"otel-gpu-nvml-{index}"))
+            for index in range(opened.device_count)
+        )
 
     def _initialise(self) -> _Opened:
         api = self._api_factory()
@@ -169,17 +201,25 @@ class NvmlSource:
         self._control.close()
 
     def _release(self) -> None:
+        """Give everything back, in at most ``_RELEASE_S``."""
         opened, self._opened = self._opened, None
-        slots, self._slots = self._slots, ()
-        for slot in slots:
-            slot.worker.close()
+        self._left, self._slots = self._slots, ()
+        for slot in self._left:
+            if not slot.worker.stuck:
+                slot.worker.close()
         if opened is None:
             return
-        opened.events.close()
-        if any(slot.worker.stuck for slot in slots):
+        deadline_s = time.monotonic() + _RELEASE_S
+        quiet = opened.events.stop(_RELEASE_S / 2)
+        if not quiet or any(slot.worker.stuck for slot in self._left):
             return  # shutting NVML down under a call that has not returned is undefined
+
+        def give_back() -> None:
+            opened.events.free()
+            opened.api.shutdown()
+
         try:
-            self._control.start(opened.api.shutdown).result(time.monotonic() + self._deadline_s)
+            self._control.start(give_back).result(deadline_s)
         except OtelGpuError as error:
             log.debug("NVML shutdown: %s", error)
 
@@ -191,32 +231,32 @@ class NvmlSource:
             self.open()
         except OtelGpuError as error:
             return GpuRead(state=SourceState.UNAVAILABLE, reason=str(error), errors=1)
-        deadline_s = time.monotonic() + self._deadline_s
-        pending = [self._start(slot) for slot in self._slots]
-        outcomes = [self._finish(slot, call, deadline_s) for slot, call in zip(self._slots, pending, strict=True)]
+        started_s = time.monotonic()
+        for slot in self._slots:
+            self._start(slot)
+        outcomes = [self._finish(slot, started_s) for slot in self._slots]
         read = self._summarise(outcomes)
-        if any(isinstance(outcome, DriverFailed) for outcome in outcomes):
-            self._release()  # the next pass initialises and enumerates again
+        failed = next((outcome for outcome in outcomes if isinstance(outcome, DriverFailed)), None)
+        if failed is None:
+            self._backoff.worked()
+        else:
+            self._release()  # a later pass initialises and enumerates again
+            self._backoff.failed()
+            self._last_reason = f"NVML: {failed}"
         return read
 
-    def _start(self, slot: _Slot) -> Pending[GpuReading] | OtelGpuError:
+    def _start(self, slot: _Slot) -> None:
         try:
-            return slot.start()
+            slot.start()
         except OtelGpuError as error:
-            return error
+            slot.not_started(error)
 
-    def _finish(
-        self, slot: _Slot, call: Pending[GpuReading] | OtelGpuError, deadline_s: float
-    ) -> GpuReading | OtelGpuError:
-        if isinstance(call, OtelGpuError):
-            return call
+    def _finish(self, slot: _Slot, started_s: float) -> GpuReading | OtelGpuError:
+        opening_s = max(self._deadline_s, self._opening_deadline_s)
         try:
-            reading = call.result(deadline_s)
+            return slot.finish(started_s + self._deadline_s, started_s + opening_s)
         except OtelGpuError as error:
-            slot.failed(str(error))
             return error
-        slot.succeeded()
-        return reading
 
     def _summarise(self, outcomes: list[GpuReading | OtelGpuError]) -> GpuRead:
         driver = self._opened.driver if self._opened is not None else None

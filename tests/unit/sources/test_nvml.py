@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml import NvmlSource
-from tests.nvml_stage import Stage
+from tests.nvml_stage import END_US, Stage
 from tests.nvml_stub.world import STEPPED_EPOCH_US, Listed, Row, World, WorldGpu
 
 GIB = 1 << 30
@@ -237,17 +238,26 @@ def test_rows_over_100_percent_arrive_as_the_driver_gave_them(stage: Stage) -> N
     assert (read.rows[1].memory_percent, read.rows[1].encoder_percent, read.rows[1].decoder_percent) == (10, 3, 2)
 
 
-def test_a_wall_clock_set_back_does_not_ask_for_the_future(stage: Stage) -> None:
-    world, gpu = one_gpu()
-    gpu.sample(9_900_000, 7, 60)
+def test_work_is_seen_again_at_once_when_the_wall_clock_was_set_back(stage: Stage) -> None:
+    """The driver's timestamps follow the wall clock; a remembered one may lie hours ahead of it."""
+    world = World(epoch_us=STEPPED_EPOCH_US - 3_600_000_000)  # the driver's clock after the step
+    gpu = world.gpu()
+    gpu.typical()
+    for at_us in range(0, 60_000_000, 139_000):
+        gpu.sample(at_us, 7, 60)
     source = stage.play(world)
+    device_clock_ahead = 3600
     stage.advance(10)
-    source.read()
-    stage.clock.step_wall(-3600)
-    stage.advance(5)
-    read = only(source.read()).utilization
-    assert read is not None
-    assert read.since_us <= read.read_at_us
+    source.read()  # the agent's clock is an hour ahead of the driver's: it remembers a read in the driver's future
+    stage.clock.step_wall(-device_clock_ahead)
+    seen = []
+    for _ in range(3):
+        stage.advance(5)
+        read = only(source.read()).utilization
+        assert read is not None
+        assert read.since_us < read.read_at_us
+        seen.append([row.sm_percent for row in read.rows])
+    assert seen == [[60], [60], [60]]
 
 
 def test_energy_is_read_before_utilisation_so_that_the_rows_cover_the_joules(
@@ -316,6 +326,38 @@ def test_instances_made_and_destroyed_while_running_come_and_go(stage: Stage) ->
     assert after is not None
     assert [m.uuid for m in before] == ["MIG-old"]
     assert [(m.uuid, m.gpu_instance_id) for m in after] == [("MIG-new", 2)]
+
+
+@pytest.mark.parametrize(
+    ("function", "code"),
+    [("nvmlDeviceGetUUID", 999), ("nvmlDeviceGetUUID", 2), ("nvmlDeviceGetMemoryInfo_v2", 999)],
+)
+def test_a_mig_instance_that_errs_costs_only_itself_and_is_told(stage: Stage, function: str, code: int) -> None:
+    world, gpu = one_gpu()
+    gpu.mig_mode(0, enabled=True)
+    gpu.mig(0, 0, uuid="MIG-well", gpu_instance_id=1).memory(0, total_bytes=GIB, used_bytes=0)
+    ill = gpu.mig(0, 1, uuid="MIG-ill", gpu_instance_id=2)
+    ill.memory(0, total_bytes=GIB, used_bytes=0)
+    world.error(code, on=ill, function=function)
+    read = stage.play(world).read()
+    reading = only(read)
+    assert reading.energy_mj is not None
+    assert reading.mig is not None
+    assert reading.mig[0].memory is not None
+    assert [m.uuid for m in reading.mig if m.memory is not None] == ["MIG-well"]
+    assert read.reason is not None
+    assert "mig 1" in read.reason
+
+
+def test_mig_instances_that_are_refused_leave_the_gpus_own_figures(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.mig_mode(0, enabled=True)
+    gpu.mig(0, 0, uuid="MIG-a", gpu_instance_id=1)
+    world.error(4, function="nvmlDeviceGetMigDeviceHandleByIndex")
+    reading = only(stage.play(world).read())
+    assert reading.memory is not None
+    assert reading.mig == ()
+    assert reading.health is GpuHealth.DEGRADED
 
 
 # ---------------------------------------------------------------------------- accounting and events
@@ -460,6 +502,30 @@ def test_a_gpu_whose_identity_was_never_known_is_named_by_its_index(stage: Stage
     assert read.reason.startswith("GPU 1: ")
 
 
+def test_one_reason_is_told_once_for_all_the_figures_it_costs(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    for function in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetEncoderUtilization"):
+        world.error(999, on=gpu, function=function)
+    reason = only(stage.play(world).read()).reason
+    assert reason is not None
+    assert reason.startswith("power, temperature, encoder: ")
+    assert reason.count("unknown error") == 1
+
+
+def test_the_drivers_not_available_is_absent_and_no_figure(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.power_mw(0, 0xFFFFFFFF)
+    gpu.energy_mj(0, 0xFFFFFFFFFFFFFFFF)
+    reading = only(stage.play(world).read())
+    assert (reading.power_w, reading.energy_mj) == (None, None)
+
+
+def test_a_compute_list_that_is_not_told_is_not_an_empty_one(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.unset(0, "compute")
+    assert only(stage.play(world).read()).processes is None
+
+
 def test_no_gpu_at_all_says_so(stage: Stage) -> None:
     read = stage.play(World()).read()
     assert read.state is SourceState.UNAVAILABLE
@@ -522,6 +588,59 @@ def test_a_hang_while_nvml_is_initialised_is_reported_and_not_waited_for_again(
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
     source.close()
+
+
+def test_a_gpu_slower_than_the_deadline_gives_old_figures_rather_than_none(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    world.latency(400, on=gpu, function="nvmlDeviceGetPowerUsage", from_us=1_000_000)
+    source = stage.play(world, deadline_s=0.1)
+    assert source.read().state is SourceState.OK
+    answers = 0
+    for _ in range(6):
+        stage.advance(2)
+        answers += only(source.read()).power_w is not None
+        time.sleep(0.6)
+    assert answers >= 2
+
+
+def test_a_gpu_that_takes_seconds_to_come_up_is_waited_for_once(stage: Stage) -> None:
+    """Persistence mode off: the driver brings a GPU up when it is first asked for."""
+    world, gpu = one_gpu()
+    world.latency(1_000, on=gpu, function="nvmlDeviceGetUUID")
+    assert stage.play(world, deadline_s=0.2).read().state is SourceState.OK
+
+
+@pytest.mark.parametrize("code", [1, 9, 18])
+def test_a_hung_gpu_beside_a_failing_driver_gets_no_second_call_and_no_second_thread(stage: Stage, code: int) -> None:
+    world = World()
+    failing, hung = world.gpu(), world.gpu()
+    failing.typical()
+    hung.typical()
+    world.hang(on=hung, function="nvmlDeviceGetPowerUsage", from_us=1_000_000, until_us=END_US)
+    world.error(code, on=failing, function="nvmlDeviceGetTotalEnergyConsumption", from_us=1_000_000)
+    source = stage.play(world, deadline_s=0.2)
+    source.read()
+    stage.advance(2)
+    source.read()
+    power, inits = stage.calls("nvmlDeviceGetPowerUsage"), stage.calls("nvmlInitWithFlags")
+    threads = threading.active_count()
+    for _ in range(12):
+        stage.advance(1)
+        source.read()
+    assert stage.calls("nvmlDeviceGetPowerUsage") == power
+    assert stage.calls("nvmlInitWithFlags") - inits <= 5  # after 1, 2, 4, 8 s
+    assert threading.active_count() <= threads + 2
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetFree", "nvmlShutdown", "nvmlEventSetWait_v2"])
+def test_letting_go_takes_a_bounded_time_whatever_hangs(stage: Stage, function: str) -> None:
+    world, _ = one_gpu()
+    world.hang(function=function, until_us=END_US)
+    source = stage.play(world)
+    source.read()
+    started_s = time.monotonic()
+    source.close()
+    assert time.monotonic() - started_s < 1.5 + 2.0
 
 
 def test_gpus_are_read_side_by_side(stage: Stage) -> None:
