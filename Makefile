@@ -1,4 +1,5 @@
-# Everything a developer does here; `make help` lists it. Needs only Python 3.11+ with venv, and for tests a C compiler.
+# Everything a developer does here; `make help` lists it. Needs Python 3.11+ with venv, a package index for the first
+# time, and for tests a C compiler.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ TEST_WORKERS ?= 4
 RUN_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real check fmt lock clean fuzz
+.PHONY: help run test test-real check fmt lock clean fuzz compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -17,7 +18,7 @@ help: ## list what can be made
 run: $(VENV)/.runtime ## run the agent: on this host's GPUs, or on a simulated host if there are none
 	@exec $(BIN)/otel-gpu run --source auto --view $(RUN_ARGS)
 
-test: $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
+test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) -m "not real"
 
 test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that are missing are skipped with a reason)
@@ -42,13 +43,21 @@ lock: $(VENV)/.dev ## resolve the dependencies anew and pin them in constraints/
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(VENV)/bin/python:
+compiler:
+	@command -v "$(CC)" >/dev/null || \
+	  { echo 'the tests need a C compiler and "$(CC)" is none; on Debian and Ubuntu: apt install gcc libc6-dev; or: make CC=…' >&2; exit 1; }
+
+# A stamp, not bin/python: that one is there as well when venv has failed half-way.
+$(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'otel-gpu needs Python 3.11 or later; name one with: make PYTHON=/path/to/python3.11 …' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo 'otel-gpu needs venv and ensurepip, which $(PYTHON) lacks; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 	@echo 'setting up $(VENV) (once)…' >&2
 	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
-$(VENV)/.runtime: constraints/runtime.txt constraints/build.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/.runtime: constraints/runtime.txt constraints/build.txt pyproject.toml | $(VENV)/.venv
 	@echo 'installing what the agent needs (once)…' >&2
 	@$(PIP_INSTALL) -r constraints/runtime.txt -r constraints/build.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

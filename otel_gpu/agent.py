@@ -10,6 +10,7 @@ from http import HTTPStatus
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.engine import Engine
+from otel_gpu.errors import Unavailable
 from otel_gpu.export.document import to_json
 from otel_gpu.host import Host
 from otel_gpu.model import Attribution, SourceOutcome, SourceState
@@ -22,14 +23,21 @@ log = logging.getLogger(__name__)
 _MISSED_PASSES = 3
 """So many intervals without a sample, and the agent no longer calls itself healthy."""
 
+_START_S = 30.0
+"""What the first sample may take beyond that: a driver without persistence mode wakes its GPUs one by one."""
+
 
 class Agent:
     """Everything that runs between start and stop. Constructing it binds its address and starts nothing."""
 
     def __init__(self, config: Config, host: Host, clock: Clock) -> None:
         self._config = config
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
         self._simulated = host.simulated_because is not None
-        self.engine = Engine(gpus=host.gpus, processes=host.processes, names=host.names, clock=clock)
+        self.engine = Engine(
+            gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=config.attribution
+        )
         self._gpu_source_name = host.gpus.name
         self._sampler = Sampler(self.engine, config.interval_s)
         self._state_log = StateLog()
@@ -44,12 +52,17 @@ class Agent:
             },
         )
 
-    def run(self, stop: threading.Event, on_sample: Callable[[Attribution], None]) -> None:
-        """Work until ``stop`` is set; ``on_sample`` sees every answer."""
-        self._sampler.start()
-        self.web.start()
+    def run(
+        self,
+        stop: threading.Event,
+        on_sample: Callable[[Attribution], None],
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Work until ``stop`` is set; ``on_start`` is called once it does, ``on_sample`` sees every answer."""
         passes = 0
         try:
+            self._start_threads()
+            on_start()
             while not stop.is_set():
                 seen = self._sampler.wait_for_pass(passes, timeout_s=0.5)
                 attribution = self.engine.latest
@@ -61,6 +74,15 @@ class Agent:
             self.web.close()
             self._sampler.stop()
             self.engine.close()
+
+    def _start_threads(self) -> None:
+        try:
+            self._sampler.start()
+            self.web.start()
+        except RuntimeError as error:
+            raise Unavailable(
+                f"{error}: this user or container has as many as it may; raise ulimit -u (LimitNPROC=) or pids.max"
+            ) from None
 
     # -- what is served -------------------------------------------------------------
 
@@ -79,7 +101,10 @@ class Agent:
         """Alive: samples come, whatever they say."""
         age_s = self.engine.age_s()
         longest_s = _MISSED_PASSES * self._config.interval_s + self._config.deadline_s
-        if age_s is not None and age_s > longest_s:
+        if age_s is None:  # none yet: counted from the start
+            age_s = (self._clock.monotonic_ns() - self._started_ns) / 1e9
+            longest_s += _START_S
+        if age_s > longest_s:
             return Response(f"no sample for {age_s:.0f} s\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response("ok\n")
 

@@ -1,150 +1,17 @@
-"""The command line. Every way out is one line a user can act on, and an exit code: 0 done, 1 failed, 2 misused."""
+"""The way in. It imports next to nothing, so that Ctrl-C is understood while the rest is still being loaded."""
 
 from __future__ import annotations
 
-import argparse
-import logging
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, NoReturn
 
-from otel_gpu import __version__
-from otel_gpu.config import SETTINGS, load, nearest
-from otel_gpu.errors import OtelGpuError, UsageError
-from otel_gpu.export.text import printable
-
-FAILED: Final = 1
-MISUSED: Final = 2
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
-
-_READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-level", "log-format")
-_SERVING: Final = (*_READING, "listen")
-_COMMANDS: Final = {"run": _SERVING, "once": _READING, "demo": _SERVING, "doctor": _READING, "config": _SERVING}
-_OWN_DEFAULTS: Final = {"once": {"interval": "1s"}, "demo": {"source": "sim"}}
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run a command; the value is the exit code."""
-    _replace_closed_streams()
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments, os.environ)
-    except UsageError as error:
-        return _complain(error, MISUSED)
-    except OtelGpuError as error:
-        return _complain(error, FAILED)
+        from otel_gpu import commandline  # noqa: PLC0415
+
+        return commandline.main(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (… | head). Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except Exception as error:
-        logging.getLogger(__name__).debug("internal error", exc_info=True)
-        return _complain(
-            f"internal error: {type(error).__name__}: {error}; this is a bug, --log-level debug shows where", FAILED
-        )
-
-
-def _replace_closed_streams() -> None:
-    """Where the caller closed stdout or stderr (``>&-``), write to nowhere; the next socket must not become it."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
-
-
-def _complain(message: object, code: int) -> int:
-    print(f"otel-gpu: {printable(' '.join(str(message).split()))}", file=sys.stderr)
-    return code
-
-
-# ---------------------------------------------------------------------------- words on the line
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports misuse as UsageError, in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see {self.prog} --help")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="otel-gpu",
-        description="Who is using the GPU, how much, and who is only sitting on it.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"otel-gpu {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    run = _command(commands, "run", "the agent: sample, attribute, serve")
-    demo = _command(commands, "demo", "the agent on a simulated host: no GPU needed")
-    for command in (run, demo):
-        command.add_argument(
-            "--view", action="store_true", help="show the table too: kept current on a terminal, once elsewhere"
-        )
-    once = _command(commands, "once", "one look: two samples, print, exit")
-    once.add_argument("--format", choices=("table", "json"), default="table", help="how to print it (default table)")
-    _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
-    _command(commands, "config", "the effective configuration and where each value comes from")
-    return parser
-
-
-def _command(commands: argparse._SubParsersAction[Any], name: str, summary: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    parser.add_argument("--config", metavar="FILE", help="settings in YAML, each as 'key: value' (OTEL_GPU_CONFIG)")
-    for setting in SETTINGS:
-        if setting.key in _COMMANDS[name]:
-            variables = ", ".join((setting.variable, *setting.also_variables))
-            parser.add_argument(
-                setting.flag,
-                metavar="VALUE",
-                dest=setting.key,
-                help=f"{setting.help} (default {setting.default}; {variables})".replace("%", "%%"),
-            )
-    return parser
-
-
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _parser()
-    first = next((word for word in arguments if not word.startswith("-")), None)
-    if first is not None and first not in _COMMANDS:
-        raise UsageError(f"there is no command {first!r}; {nearest(first, _COMMANDS)}")
-    try:
-        parsed, unknown = parser.parse_known_args(arguments)
-    except SystemExit:  # --help and --version; flushed here, where a reader that has gone is still noticed
-        sys.stdout.flush()
-        raise
-    if unknown:
-        word = unknown[0].partition("=")[0]
-        hint = nearest(word, _flags(parsed)) if word.startswith("-") else f"{parsed.command} takes flags only"
-        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {hint}")
-    if parsed.command is None:
-        raise UsageError(f"no command given; use one of {', '.join(_COMMANDS)}, or --help")
-    return parsed
-
-
-def _flags(parsed: argparse.Namespace) -> list[str]:
-    """The flags that the command given has."""
-    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word != "command"]
-    return [f"--{word}" for word in (*own, "help")]
-
-
-def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    parsed = _parse(arguments)
-    words = vars(parsed)
-    flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
-    loaded = load(flags, environment, defaults=_OWN_DEFAULTS.get(parsed.command), command=parsed.command)
-    # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
-    from otel_gpu import commands, logs  # noqa: PLC0415
-
-    logs.set_up(loaded.config.log_level, loaded.config.log_format)
-    match parsed.command:
-        case "config":
-            return commands.config(loaded)
-        case "doctor":
-            return commands.doctor(loaded.config)
-        case "once":
-            return commands.once(loaded.config, as_json=parsed.format == "json")
-        case _:
-            return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")

@@ -19,10 +19,11 @@ from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
-from otel_gpu.export.text import Paint, printable
+from otel_gpu.export.text import Paint, cells, pad, printable
 from otel_gpu.host import Host, open_host, open_nvml, open_procfs
 from otel_gpu.model import Attribution, SourceState
-from otel_gpu.view import View, write
+from otel_gpu.streams import say, write
+from otel_gpu.view import View
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -30,11 +31,10 @@ FAILED: Final = 1
 
 def config(loaded: Loaded) -> int:
     """Print every value and where it comes from."""
-    key_width = max(len(value.key) for value in loaded.values)
-    text_width = max(len(value.text) for value in loaded.values)
-    for value in loaded.values:
-        line = f"{value.key.ljust(key_width)}  {printable(value.text).ljust(text_width)}  {printable(value.origin)}\n"
-        write(sys.stdout, line)
+    rows = [(value.key, printable(value.text), printable(value.origin)) for value in loaded.values]
+    key_width, text_width = (max(cells(row[column]) for row in rows) for column in (0, 1))
+    for key, text, origin in rows:
+        write(sys.stdout, f"{pad(key, key_width)}  {pad(text, text_width)}  {origin}\n")
     for variable in loaded.unknown_variables:
         write(sys.stdout, f"{printable(variable)} is set, is no setting and is ignored\n")
     return DONE
@@ -45,12 +45,14 @@ def once(settings: Config, *, as_json: bool) -> int:
     clock = SystemClock()
     host = open_host(settings, clock, briefly=True)
     _announce_simulation(host)
-    engine = Engine(gpus=host.gpus, processes=host.processes, names=host.names, clock=clock)
+    engine = Engine(
+        gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=settings.attribution
+    )
     try:
         attribution = engine.sample()
         if attribution.gpus:
             if settings.interval_s > 2:
-                write(sys.stderr, f"sampling for {settings.interval_s:g} s…\n")
+                say(f"sampling for {settings.interval_s:g} s…\n")
             time.sleep(settings.interval_s)
             attribution = engine.sample()
     finally:
@@ -88,18 +90,26 @@ def run(settings: Config, *, view: bool) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    because = host.simulated_because
+    notes = [f"page {agent.web.url}/  JSON /api/attribution  /healthz"]
+    if because is not None:
+        notes.insert(0, f"why: {because}")
+    shown = View(sys.stdout, paint=_paint(), size=_size, simulated=because is not None, notes=notes)
+    try:
+        agent.run(stop, shown.show if view else _ignore, lambda: _announce(host, agent.web.url))
+    finally:
+        shown.close()
+    return DONE
+
+
+def _announce(host: Host, url: str) -> None:
     _announce_simulation(host)
-    url = agent.web.url
-    write(
-        sys.stderr,
+    say(
         f"otel-gpu {__version__} is running; look at\n"
         f"  {url}/                 the page\n"
         f"  {url}/api/attribution  the same as JSON\n"
-        f"  {url}/healthz          health\n",
+        f"  {url}/healthz          health\n"
     )
-    shown = View(sys.stdout, paint=_paint(), width=_width, simulated=host.simulated_because is not None)
-    agent.run(stop, shown.show if view else _ignore)
-    return DONE
 
 
 def _ignore(attribution: Attribution) -> None:
@@ -107,16 +117,16 @@ def _ignore(attribution: Attribution) -> None:
 
 
 def _table(attribution: Attribution, host: Host) -> str:
-    return render(attribution, width=_width(), paint=_paint(), simulated=host.simulated_because is not None)
+    return render(attribution, width=_size()[0], paint=_paint(), simulated=host.simulated_because is not None)
 
 
 def _announce_simulation(host: Host) -> None:
     if host.simulated_because is not None:
-        write(sys.stderr, f"*** SIMULATED HOST, no figure is of a real GPU: {host.simulated_because} ***\n")
+        say(f"*** SIMULATED HOST, no figure is of a real GPU: {host.simulated_because} ***\n")
 
 
-def _width() -> int:
-    return shutil.get_terminal_size(fallback=(120, 24)).columns
+def _size() -> tuple[int, int]:
+    return shutil.get_terminal_size(fallback=(120, 24))
 
 
 def _paint() -> Paint:

@@ -10,11 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_gpu import values
-from otel_gpu.configfile import FileValue, read_config_file
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.errors import UsageError
+
+if TYPE_CHECKING:
+    from otel_gpu.configfile import FileValue
 
 
 class SourceChoice(StrEnum):
@@ -50,9 +54,26 @@ class Config:
     source: SourceChoice
     seed: int
     proc_root: Path
+    retention_s: float
+    energy_policy: EnergyPolicy
+    energy_model: EnergyModel
+    price_gpu_hour: Mapping[str, float]
+    price_kwh: float | None
+    currency: str
     listen: values.Address
     log_level: LogLevel
     log_format: LogFormat
+
+    @property
+    def attribution(self) -> AttributionOptions:
+        """What is chosen about attribution."""
+        priced = self.price_gpu_hour or self.price_kwh is not None
+        return AttributionOptions(
+            energy_policy=self.energy_policy,
+            energy_model=self.energy_model,
+            retention_s=self.retention_s,
+            prices=Prices(self.currency, self.price_gpu_hour, self.price_kwh) if priced else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +135,34 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "an absolute path", "where the host's /proc is mounted", also_variables=("HOST_PROC",),
     ),
     Setting(
+        "retention", "retention_s", "5m", values.duration_s(1, 86_400),
+        "a duration from 1s to 24h, such as 5m", "how long what has ended is still told of",
+    ),
+    Setting(
+        "energy-policy", "energy_policy", "resident", values.choice(EnergyPolicy),
+        values.one_of(EnergyPolicy),
+        "who pays for power that no work explains: resident, equal among workloads on the GPU; sm, by SM share; "
+        "memory, by memory held; none, nobody",
+    ),
+    Setting(
+        "energy-model", "energy_model", "learned", values.choice(EnergyModel),
+        values.one_of(EnergyModel),
+        "how energy of work divides: sm, by SM share; learned, by SM share times the watts each process draws",
+    ),
+    Setting(
+        "price-gpu-hour", "price_gpu_hour", "", values.prices,
+        "nothing, an amount such as 2.5 for every GPU, or amounts by model such as A100=2.5,H100=4",
+        "price of an hour of a GPU",
+    ),
+    Setting(
+        "price-kwh", "price_kwh", "", values.price,
+        "nothing, or an amount such as 0.3", "price of a kilowatt-hour",
+    ),
+    Setting(
+        "currency", "currency", "USD", values.currency,
+        "three capital letters, such as EUR", "currency of the prices",
+    ),
+    Setting(
         "listen", "listen", "127.0.0.1:9464", values.address,
         "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9464 or [::1]:9464",
         "address of the page, /healthz, /readyz and the JSON", from_variables=_prometheus_listen,
@@ -126,6 +175,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
 )  # fmt: skip
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
 
 
@@ -151,22 +201,23 @@ def load(
     flags: Mapping[str, str],
     environment: Mapping[str, str],
     *,
-    defaults: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] = _NONE,
+    fixed: Mapping[str, str] = _NONE,
     command: str = "",
 ) -> Loaded:
     """Settle every setting. UsageError names the key, the value, its origin and what is allowed.
 
-    ``defaults`` are a command's own, where it wants others than the agent's.
+    ``defaults`` are a command's own, where it wants others than the agent's. ``fixed`` is what the command is about:
+    it overrides variables and the file, which speak to every command, and a flag that contradicts it is refused.
     """
-    path = flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None
-    in_file = read_config_file(Path(path)) if path else {}
-    _refuse_unknown_keys(in_file)
+    in_file = _read_file(flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None)
     settled: list[Value] = []
     fields: dict[str, Any] = {}
     for setting in SETTINGS:
-        own_default = (defaults or {}).get(setting.key)
+        own_default = defaults.get(setting.key)
         value = (
-            _from_flags(setting, flags)
+            _from_command(setting, fixed, flags, command)
+            or _from_flags(setting, flags)
             or _from_environment(setting, environment)
             or _from_file(setting, in_file)
             or Value(setting.key, own_default or setting.default, f"default of {command}" if own_default else "default")
@@ -174,6 +225,29 @@ def load(
         fields[setting.field] = _parse(setting, value)
         settled.append(value)
     return Loaded(Config(**fields), tuple(settled), _unknown_variables(environment))
+
+
+def _read_file(path: str | None) -> Mapping[str, FileValue]:
+    if path is None:
+        return {}
+    # Here, not above: most start without a file, and YAML takes longer to import than all of this.
+    from otel_gpu.configfile import read_config_file  # noqa: PLC0415
+
+    in_file = read_config_file(Path(path))
+    for key, value in in_file.items():
+        if key not in _BY_KEY:
+            raise UsageError(f"{value.origin}: there is no setting {key!r}; {nearest(key, _BY_KEY)}")
+    return in_file
+
+
+def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Value | None:
+    text = fixed.get(setting.key)
+    if text is None:
+        return None
+    flag = _from_flags(setting, flags)
+    if flag is not None and _parse(setting, flag) != setting.parse(text):
+        raise UsageError(f"{setting.flag}: {setting.key} is {flag.text!r}; with {command} it is always {text!r}")
+    return Value(setting.key, text, command)
 
 
 def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Value | None:
@@ -200,12 +274,6 @@ def _parse(setting: Setting, value: Value) -> Any:
         return setting.parse(value.text)
     except ValueError:
         raise UsageError(f"{value.origin}: {setting.key} is {value.text!r}; allowed is {setting.allowed}") from None
-
-
-def _refuse_unknown_keys(in_file: Mapping[str, FileValue]) -> None:
-    for key, value in in_file.items():
-        if key not in _BY_KEY:
-            raise UsageError(f"{value.origin}: there is no setting {key!r}; {nearest(key, _BY_KEY)}")
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:

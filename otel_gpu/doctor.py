@@ -10,7 +10,12 @@ from pathlib import Path
 from otel_gpu.export.text import Paint, Style, printable
 from otel_gpu.model import GpuHealth, GpuReading, SourceState
 from otel_gpu.sources.base import GpuRead, ProcessRead
-from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, pid_namespace_is_initial
+from otel_gpu.sources.hostfacts import (
+    CGROUP_NAMESPACE_FIX,
+    PID_NAMESPACE_FIX,
+    cgroup_namespace_is_initial,
+    pid_namespace_is_initial,
+)
 
 
 class Verdict(StrEnum):
@@ -98,7 +103,9 @@ def _gpu(gpu: GpuReading) -> Iterator[Finding]:
     if gpu.energy_mj is None:
         lacking.append("an energy counter (Volta and later have one): energy will be integrated from power")
     if not lacking:
-        yield Finding(subject, Verdict.OK, f"{gpu.identity.name}: all figures are there")
+        yield Finding(
+            subject, Verdict.OK, f"{gpu.identity.name}: memory, processes, utilisation, power and energy are told"
+        )
         return
     reason = "; MIG gives no utilisation per process" if gpu.mig is not None and gpu.utilization is None else ""
     yield Finding(subject, Verdict.DEGRADED, f"{gpu.identity.name} lacks {', '.join(lacking)}{reason}")
@@ -116,8 +123,8 @@ def _namespaces(own_proc: Path) -> Iterator[Finding]:
         yield Finding(
             "pid namespace",
             Verdict.BLIND,
-            "a private one: NVML hides or renumbers other containers' processes",
-            "docker run --pid=host …, in Kubernetes spec.hostPID: true",
+            "the agent's own: NVML hides others' processes, or names pids that mean nothing here",
+            PID_NAMESPACE_FIX,
         )
     initial = cgroup_namespace_is_initial(own_proc)
     if initial:
@@ -130,8 +137,9 @@ def _namespaces(own_proc: Path) -> Iterator[Finding]:
         yield Finding(
             "cgroup namespace",
             Verdict.DEGRADED,
-            "a private one: other containers are told by the tail of their path, services and jobs may not be",
-            "docker run --cgroupns=host …; in Kubernetes pods are told apart all the same",
+            "the agent's own: pods and containers are told from their cgroup all the same, services, jobs and the "
+            "agent's own container may not be",
+            CGROUP_NAMESPACE_FIX,
         )
 
 
@@ -141,6 +149,8 @@ def _proc(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:
     else:
         verdict = Verdict.BLIND if read.state is SourceState.UNAVAILABLE else Verdict.DEGRADED
         yield Finding("proc", verdict, read.reason or read.state.value)
+    if not read.pids_complete:
+        return  # told above; in another pid namespace a pid that is there may be somebody else's
     listed = listed_pids(gpus)
     unseen = sorted(listed - read.processes.keys())
     if unseen:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.attribution.attribute import attribute
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
     Attribution,
@@ -17,6 +18,7 @@ from otel_gpu.model import (
     SourceOutcome,
     WorkloadNames,
 )
+from otel_gpu.pidspace import kept_apart, named_pids, trust, without_rows
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 
 SHORTEST_WINDOW_S: Final = 1.0
@@ -33,12 +35,14 @@ class Engine:
         processes: ProcessSource,
         clock: Clock,
         names: Sequence[NameSource] = (),
+        options: AttributionOptions | None = None,
     ) -> None:
         self._gpus = gpus
         self._processes = processes
         self._names = tuple(names)
         self._clock = clock
         self._pass = threading.Lock()
+        self._attributor = Attributor(options)
         self._snapshot: Snapshot | None = None
         self._latest: Attribution | None = None
 
@@ -59,7 +63,7 @@ class Engine:
             if self._latest is not None and age_s is not None and age_s < SHORTEST_WINDOW_S:
                 return self._latest
             snapshot = self._read()
-            attribution = attribute(self._snapshot, snapshot)
+            attribution = self._attributor.observe(snapshot)
             self._snapshot, self._latest = snapshot, attribution
             return attribution
 
@@ -75,9 +79,9 @@ class Engine:
         gpu_read = self._gpus.read()
         outcomes.append(self._outcome(self._gpus.name, gpu_read, started_ns))
         started_processes_ns = self._clock.monotonic_ns()
-        process_read = self._processes.read(_pids(gpu_read.gpus))
+        process_read = self._processes.read(named_pids(gpu_read.gpus) | self._attributor.watched_pids)
         outcomes.append(self._outcome(self._processes.name, process_read, started_processes_ns))
-        processes = self._with_the_departed(process_read, gpu_read.gpus)
+        gpus, processes = self._matched(gpu_read, process_read)
         names: dict[str, WorkloadNames] = {}
         workloads = frozenset(facts.workload for facts in processes.values())
         for source in self._names:
@@ -89,18 +93,31 @@ class Engine:
         return Snapshot(
             wall_ns=wall_ns,
             monotonic_ns=started_ns,
-            gpus=gpu_read.gpus,
+            gpus=gpus,
             processes=MappingProxyType(processes),
             names=MappingProxyType(names),
             sources=tuple(outcomes),
             driver=gpu_read.driver,
+            pids_complete=process_read.pids_complete,
         )
 
-    def _with_the_departed(self, read: ProcessRead, gpus: tuple[GpuReading, ...]) -> dict[int, ProcessFacts]:
+    def _matched(
+        self, gpu_read: GpuRead, process_read: ProcessRead
+    ) -> tuple[tuple[GpuReading, ...], dict[int, ProcessFacts]]:
+        """What the driver and /proc said, such that whoever has the same pid in both is the same process."""
+        trusted = trust(gpu_read.driver, process_read)
+        gpus = gpu_read.gpus if trusted.rows else without_rows(gpu_read.gpus)
+        if not trusted.lists:
+            return kept_apart(gpus, process_read.processes)
+        return gpus, self._with_the_departed(process_read.processes, gpus)
+
+    def _with_the_departed(
+        self, seen: Mapping[int, ProcessFacts], gpus: tuple[GpuReading, ...]
+    ) -> dict[int, ProcessFacts]:
         """Add processes that the driver still lists and /proc has shown before: exiting takes the driver a while."""
-        processes = dict(read.processes)
+        processes = dict(seen)
         if self._snapshot is not None:
-            for pid in _pids(gpus) - processes.keys():
+            for pid in named_pids(gpus) - processes.keys():
                 before = self._snapshot.processes.get(pid)
                 if before is not None:
                     processes[pid] = before if not before.alive else _departed(before)
@@ -109,17 +126,6 @@ class Engine:
     def _outcome(self, name: str, read: GpuRead | ProcessRead | NameRead, started_ns: int) -> SourceOutcome:
         duration_s = (self._clock.monotonic_ns() - started_ns) / 1e9
         return SourceOutcome(name, read.state, read.reason, duration_s, read.errors)
-
-
-def _pids(gpus: tuple[GpuReading, ...]) -> set[int]:
-    """Every pid the driver speaks of."""
-    pids: set[int] = set()
-    for gpu in gpus:
-        pids.update(process.pid for process in gpu.processes or ())
-        pids.update(process.pid for mig in gpu.mig or () for process in mig.processes or ())
-        if gpu.utilization is not None:
-            pids.update(row.pid for row in gpu.utilization.rows)
-    return pids
 
 
 def _departed(facts: ProcessFacts) -> ProcessFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
@@ -13,6 +14,9 @@ from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
+
+BRIEF_DEADLINE_S: Final = 10.0
+"""A look at all processes at once may take this long; one that takes longer hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,10 @@ def open_nvml(config: Config, clock: Clock, *, briefly: bool = False) -> NvmlSou
 
 def open_procfs(config: Config, clock: Clock, *, briefly: bool = False) -> ProcessSource:
     """This host's processes; ``briefly`` scans all of them at once, for there will be no next cycle to go on in."""
-    if briefly:
-        return ProcfsSource(config.proc_root, clock, processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
-    return BoundedProcessSource(ProcfsSource(config.proc_root, clock), config.deadline_s)
+    if not briefly:
+        return BoundedProcessSource(ProcfsSource(config.proc_root, clock), config.deadline_s)
+    everybody = ProcfsSource(config.proc_root, clock, processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
+    return BoundedProcessSource(everybody, max(BRIEF_DEADLINE_S, config.deadline_s))
 
 
 def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:

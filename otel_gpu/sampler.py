@@ -19,7 +19,10 @@ PATIENCE_S: Final = 0.5
 
 
 class Sampler:
-    """A thread that samples every ``interval_s``, because the driver's utilisation ring wraps in about 10 s."""
+    """A thread that samples every ``interval_s``, because the driver's utilisation ring wraps in about 10 s.
+
+    The interval counts from start to start, however long a sample takes; one asked for in between restarts it.
+    """
 
     def __init__(self, engine: Engine, interval_s: float) -> None:
         self._engine = engine
@@ -39,7 +42,8 @@ class Sampler:
         with self._turn:
             self._stopped = True
             self._turn.notify_all()
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     @property
     def passes(self) -> int:
@@ -63,10 +67,15 @@ class Sampler:
             self._turn.wait_for(lambda: self._passes > seen or self._stopped, timeout_s)
             return self._passes
 
+    def _until_next_s(self) -> float:
+        """Time to the next whole interval after the start of the newest sample; those missed are not made up for."""
+        age_s = self._engine.age_s()
+        return self._interval_s if age_s is None else self._interval_s - age_s % self._interval_s
+
     def _loop(self) -> None:
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._wanted or self._stopped, self._interval_s)
+                self._turn.wait_for(lambda: self._wanted or self._stopped, self._until_next_s())
                 if self._stopped:
                     return
                 self._wanted = False

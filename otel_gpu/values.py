@@ -88,3 +88,33 @@ def address(text: str) -> Address:
     if not separator or not host or any(character.isspace() for character in host):
         raise ValueError(text)
     return Address(host, whole_number(0, 65535)(port))
+
+
+def price(text: str) -> float | None:
+    """An amount of money of 0 or more; nothing is no price."""
+    return _amount(text) if text.strip() else None
+
+
+def prices(text: str) -> dict[str, float]:
+    """``2.5`` for every GPU, ``A100=2.5, H100=4`` by words of their names, or both; nothing is no price."""
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        word, separator, amount = part.rpartition("=")
+        word = word.strip()
+        if (separator and not word) or word in found:
+            raise ValueError(text)
+        found[word] = _amount(amount)
+    return found
+
+
+def currency(text: str) -> str:
+    """A currency's code, as ISO 4217 has it."""
+    if not re.fullmatch(r"[A-Z]{3}", text.strip()):
+        raise ValueError(text)
+    return text.strip()
+
+
+def _amount(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", text.strip(), re.ASCII):
+        raise ValueError(text)
+    return float(text)

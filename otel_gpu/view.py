@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
 from otel_gpu.export.table import render
 from otel_gpu.export.text import Paint
 from otel_gpu.model import Attribution
+from otel_gpu.streams import write
 
+_CLEAR_SCREEN: Final = "\x1b[2J"
 _HOME: Final = "\x1b[H"
 _CLEAR_REST_OF_LINE: Final = "\x1b[K"
 _CLEAR_BELOW: Final = "\x1b[J"
-_CLEAR_SCREEN: Final = "\x1b[2J"
+_NO_WRAP: Final = "\x1b[?7l"
+_WRAP: Final = "\x1b[?7h"
 
 
 class View:
-    """Shows answers on ``stream``: redrawn in place on a terminal, the first one only in a pipe or a log."""
+    """Shows answers on ``stream``: redrawn in place on a terminal, the first one only in a pipe or a log.
 
-    def __init__(self, stream: TextIO, *, paint: Paint, width: Callable[[], int], simulated: bool) -> None:
+    ``size`` is asked each time, for columns and lines. ``notes`` stand on the terminal, whose earlier lines it erases.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        paint: Paint,
+        size: Callable[[], tuple[int, int]],
+        simulated: bool,
+        notes: Sequence[str] = (),
+    ) -> None:
         self._stream = stream
         self._paint = paint
-        self._width = width
+        self._size = size
         self._simulated = simulated
+        self._notes = notes
         self._live = stream.isatty()
         self._shown = False
 
     def show(self, attribution: Attribution) -> None:
         """Show an answer."""
-        if self._shown and not self._live:
-            return
-        text = render(attribution, width=self._width(), paint=self._paint, simulated=self._simulated)
+        width, height = self._size()
         if self._live:
-            # Overwriting line by line instead of clearing first keeps a slow terminal from flickering.
-            text = text.replace("\n", f"{_CLEAR_REST_OF_LINE}\n")
-            text = f"{_HOME if self._shown else _CLEAR_SCREEN + _HOME}{text}{_CLEAR_BELOW}"
-        write(self._stream, text)
+            # One line stays free for the cursor: a line end on the last one would scroll the first one away.
+            text = self._render(attribution, width, max(1, height - 1), self._notes)
+            write(self._stream, _frame(text, first=not self._shown))
+        elif not self._shown:
+            write(self._stream, self._render(attribution, width, None, ()))
         self._shown = True
 
+    def close(self) -> None:
+        """Leave the cursor on an empty line under the table, for the shell."""
+        if self._live and self._shown:
+            write(self._stream, f"\r{_CLEAR_REST_OF_LINE}")
 
-def write(stream: TextIO, text: str) -> None:
-    """Write at once, with what the stream's encoding cannot show replaced rather than fatal."""
-    encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "replace").decode(encoding))
-    stream.flush()
+    def _render(self, attribution: Attribution, width: int, height: int | None, notes: Sequence[str]) -> str:
+        return render(
+            attribution, width=width, height=height, paint=self._paint, simulated=self._simulated, notes=notes
+        )
+
+
+def _frame(text: str, *, first: bool) -> str:
+    """The text drawn over what was there, line by line: clearing first would flicker on a slow terminal.
+
+    A line is cleared before it is written, because after it a line as wide as the terminal would lose its end.
+    """
+    start = _CLEAR_SCREEN + _HOME if first else _HOME
+    lines = "".join(f"{_CLEAR_REST_OF_LINE}{line}\n" for line in text.splitlines())
+    return f"{_NO_WRAP}{start}{lines}{_CLEAR_BELOW}{_WRAP}"

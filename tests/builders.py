@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
-from otel_gpu.attribution.attribute import attribute
+from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.model import (
     HOST_WORKLOAD,
     NO_NAMES,
@@ -182,7 +183,16 @@ def snapshot(
 ) -> Snapshot:
     """The world of one cycle, ``at_s`` seconds after the first."""
     at_ns = round(at_s * 1e9)
+    gpus = tuple(replace(reading, taken_at_ns=at_ns) for reading in gpus)
     return Snapshot(WALL_NS + at_ns, at_ns, gpus, by_pid(*processes), names, tuple(sources), DRIVER)
+
+
+def attribute(previous: Snapshot | None, now: Snapshot) -> Attribution:
+    """The answer of a cycle that follows another, or is the first."""
+    attributor = Attributor()
+    if previous is not None:
+        attributor.observe(previous)
+    return attributor.observe(now)
 
 
 def attribution(name: str = "vllm-chat") -> Attribution:
@@ -227,7 +237,7 @@ def attribution(name: str = "vllm-chat") -> Attribution:
             SourceOutcome("nvml", SourceState.DEGRADED, "GPU 2: GPU is lost: it fell off the bus", 0.25, 1),
             SourceOutcome("procfs", SourceState.OK),
         ],
-        at_s=1,
+        at_s=5,
     )
     return attribute(before, now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,9 +38,33 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
+def cells(text: str) -> int:
+    """How many cells of a terminal the text takes."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    """Two for wide characters (UAX #11), none for marks that stand on the one before."""
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+
+
 def shorten(text: str, width: int) -> str:
-    """The text in at most ``width`` characters, with the loss shown."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    """The text in at most ``width`` cells, with the loss shown."""
+    if cells(text) <= width:
+        return text
+    end, left = 0, width - 1
+    while (left := left - _cells(text[end])) >= 0:
+        end += 1
+    return text[:end] + "…"
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """The text in exactly ``width`` cells: cut if it is longer, filled on one side if it is shorter."""
+    text = shorten(text, width)
+    space = " " * (width - cells(text))
+    return space + text if right else text + space
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +83,7 @@ _NARROWEST: Final = 8
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
     """Lines of an aligned table that fits ``width`` where columns that shrink and drop can make it."""
-    widths = [max(len(column.heading), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
+    widths = [max(len(column.heading), *(cells(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
     give = sum(max(0, widths[i] - _NARROWEST) for i, column in enumerate(columns) if column.shrinks)
     if excess > give and any(column.drops for column in columns):
@@ -75,9 +100,6 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, 
     return [paint(heading, Style.DIM), *(_row(columns, row, widths) for row in rows)]
 
 
-def _row(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (
-        shorten(cell, width).rjust(width) if column.right else shorten(cell, width).ljust(width)
-        for column, cell, width in zip(columns, cells, widths, strict=True)
-    )
+def _row(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (pad(cell, width, right=column.right) for column, cell, width in zip(columns, row, widths, strict=True))
     return _GAP.join(padded).rstrip()

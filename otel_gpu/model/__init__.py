@@ -15,6 +15,8 @@ from otel_gpu.model.identity import (
 )
 from otel_gpu.model.result import (
     Attribution,
+    Cost,
+    CostBasis,
     DeviceTotals,
     EnergyBasis,
     EnergySplit,
@@ -55,6 +57,8 @@ __all__ = [
     "UNIDENTIFIED_WORKLOAD",
     "AccountingRecord",
     "Attribution",
+    "Cost",
+    "CostBasis",
     "DeviceMemory",
     "DeviceTotals",
     "DriverFacts",

@@ -80,6 +80,22 @@ class Totals:
     idle_mj: int
 
 
+class CostBasis(StrEnum):
+    """What is paid for: time on the GPU, or energy drawn."""
+
+    TIME = "time"
+    ENERGY = "energy"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a workload's use of one GPU has cost so far, in the currency configured."""
+
+    state: GpuState
+    basis: CostBasis
+    amount: float
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceTotals:
     """Where a GPU's energy went since the ledger began, in millijoules."""
@@ -153,6 +169,7 @@ class WorkloadGpu:
     idle_bytes: int | None = None
     totals: Totals | None = None
     active: bool = True
+    costs: tuple[Cost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +179,11 @@ class WorkloadAttribution:
     ref: WorkloadRef
     names: WorkloadNames | None
     gpus: tuple[WorkloadGpu, ...]
+
+    @property
+    def active_gpus(self) -> tuple[WorkloadGpu, ...]:
+        """Its parts of the GPUs that it is on now; the others it has left."""
+        return tuple(part for part in self.gpus if part.active)
 
     @property
     def display_name(self) -> str:

@@ -139,11 +139,15 @@ class DriverFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What ``/proc`` shows of one process. ``uvm_mapping_bytes`` is ``None`` where it was not readable."""
+    """What ``/proc`` shows of one process.
+
+    ``start_time_s`` (Unix time) is ``None`` where the boot time is not known, ``uvm_mapping_bytes`` where it was not
+    readable.
+    """
 
     key: ProcessKey
     name: str
-    start_time_s: float
+    start_time_s: float | None
     owner_uid: int | None
     workload: WorkloadRef
     gpu_minors_open: frozenset[int] = frozenset()

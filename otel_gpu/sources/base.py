@@ -31,9 +31,10 @@ class GpuRead:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRead:
-    """What ``/proc`` said this cycle, by host pid: the pids asked for and those found holding a GPU device.
+    """What ``/proc`` said this cycle, by its pids: those asked for and those found holding a GPU device.
 
     ``pids_complete`` is false in a pid namespace of the agent's own, where drivers hide others' processes.
+    ``pids_are_own`` is false if there, too, these pids are another namespace's: a host's ``/proc`` mounted elsewhere.
     """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
@@ -41,6 +42,7 @@ class ProcessRead:
     reason: str | None = None
     errors: int = 0
     pids_complete: bool = True
+    pids_are_own: bool = True
 
 
 @dataclass(frozen=True, slots=True)

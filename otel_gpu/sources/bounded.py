@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import replace
 
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState
 from otel_gpu.sources.base import ProcessRead, ProcessSource
-from otel_gpu.sources.workers import Worker
+from otel_gpu.sources.workers import Pending, Worker
 
 
 class BoundedProcessSource:
-    """Asks another source on a thread of its own. While that does not answer, the last answer stands, as degraded."""
+    """Asks another source on a thread of its own. While that does not answer, the last answer stands, as degraded.
+
+    An answer that comes after its deadline is the newest there is at the next read: so a source that always takes
+    longer is heard one cycle late, and only one that never answers is not heard.
+    """
 
     def __init__(self, source: ProcessSource, deadline_s: float) -> None:
         self._source = source
         self._deadline_s = deadline_s
         self._worker = Worker(f"otel-gpu-{source.name}")
-        self._last = ProcessRead()
+        self._late: Pending[ProcessRead] | None = None
+        self._last = ProcessRead(pids_complete=False)  # until the first answer nobody knows what is missing
 
     @property
     def name(self) -> str:
@@ -28,10 +35,19 @@ class BoundedProcessSource:
     def read(self, pids: Collection[int]) -> ProcessRead:
         """The other source's answer, or its last one if it is late."""
         wanted = frozenset(pids)
+        self._take_late()
         try:
-            pending = self._worker.start(lambda: self._source.read(wanted))
+            pending = self._late = self._worker.start(lambda: self._source.read(wanted))
             self._last = pending.result(time.monotonic() + self._deadline_s)
         except Unavailable as late:
             reason = f"{late}; what was known of processes before stands"
-            return ProcessRead(self._last.processes, SourceState.DEGRADED, reason, errors=1)
+            return replace(self._last, state=SourceState.DEGRADED, reason=reason, errors=1)
+        self._late = None
         return self._last
+
+    def _take_late(self) -> None:
+        late = self._late
+        if late is not None and late.finished:
+            self._late = None
+            with suppress(Unavailable):
+                self._last = late.result(0.0)

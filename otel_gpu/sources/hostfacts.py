@@ -13,7 +13,12 @@ from otel_gpu.sources.procfs_files import read_file
 _PROC_CGROUP_INIT_INO: Final = 0xEFFFFFFB
 _PROC_PID_INIT_INO: Final = 0xEFFFFFFC
 
+PID_NAMESPACE_FIX: Final = "docker run --pid=host, in Kubernetes hostPID: true"
+CGROUP_NAMESPACE_FIX: Final = "docker run --cgroupns=host"
+"""How to run the agent in the host's namespaces, as reasons and the doctor name it."""
+
 _NAMESPACE: Final = re.compile(r"[a-z_]{1,32}:\[([0-9]{1,20})\]")
+_NSPID: Final = re.compile(r"^NSpid:((?:[ \t]+[0-9]{1,10})+)$", re.MULTILINE)
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GPU_UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DEVICE_MINOR: Final = re.compile(r"[0-9]{1,6}")
@@ -32,6 +37,12 @@ def parse_namespace_inode(link: str) -> int | None:
     """The inode number in a namespace link such as ``pid:[4026531836]`` (namespaces(7))."""
     found = _NAMESPACE.fullmatch(link)
     return int(found[1]) if found else None
+
+
+def parse_nspid(text: str) -> tuple[int, ...]:
+    """A process's pids from ``/proc/<pid>/status``: in the namespace of that procfs, then in each one further in."""
+    found = _NSPID.search(text)
+    return tuple(map(int, found[1].split())) if found else ()
 
 
 def parse_gpu_information(text: str) -> tuple[int, str] | None:
@@ -66,6 +77,14 @@ def pid_namespace_is_initial(root: Path) -> bool | None:
 def cgroup_namespace_is_initial(root: Path) -> bool | None:
     """Whether the agent sees cgroup paths as the host does; ``None`` if ``root`` cannot tell."""
     return _is_namespace(root, "cgroup", _PROC_CGROUP_INIT_INO)
+
+
+def shows_own_pids(root: Path) -> bool | None:
+    """Whether ``root`` gives pids as the agent's own pid namespace does; ``None`` if it cannot tell."""
+    # NSpid begins with the namespace that the procfs belongs to (proc_pid_status(5), fs/proc/array.c): one pid only
+    # means that there is no namespace between that one and the reader's own.
+    pids = parse_nspid(_read_text(root / "self/status"))
+    return len(pids) == 1 if pids else None
 
 
 def read_boot_id(root: Path) -> str | None:

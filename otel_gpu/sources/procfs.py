@@ -7,17 +7,29 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.clock import Clock
-from otel_gpu.model import HOST_WORKLOAD, ProcessFacts, ProcessKey, SourceState, WorkloadRef
+from otel_gpu.model import (
+    HOST_WORKLOAD,
+    UNIDENTIFIED_WORKLOAD,
+    ProcessFacts,
+    ProcessKey,
+    SourceState,
+    WorkloadRef,
+)
 from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.cgroup import parse_cgroup
-from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial
+from otel_gpu.sources.hostfacts import (
+    CGROUP_NAMESPACE_FIX,
+    PID_NAMESPACE_FIX,
+    cgroup_namespace_is_initial,
+    pid_namespace_is_initial,
+    shows_own_pids,
+)
 from otel_gpu.sources.procfs_files import (
     DEVICE_DIR,
     DIRECTORY_FLAGS,
@@ -25,6 +37,7 @@ from otel_gpu.sources.procfs_files import (
     DeviceNode,
     ProcessDir,
     Stat,
+    is_root_cgroup,
     list_processes,
     parse_btime,
     read_file,
@@ -35,6 +48,7 @@ PROCESSES_PER_CYCLE: Final = 256
 DESCRIPTORS_PER_CYCLE: Final = 16_384
 DESCRIPTORS_PER_PROCESS: Final = 4_096
 MAPS_BYTES_PER_CYCLE: Final = 16 << 20
+OWN_PROC: Final = Path("/proc")
 
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
@@ -51,6 +65,7 @@ class _Pass:
     cycle: int
     maps_left_bytes: int
     boot_time_s: int | None = None
+    cgroup_namespace_is_private: bool | None = None
     directories: int = 0
     descriptors: int = 0
     untold: int = 0
@@ -66,6 +81,8 @@ class ProcfsSource:
     one). Of one process at most ``descriptors_per_process`` are read in a cycle; the next look goes on from
     there. Once ``maps_bytes_per_cycle`` of ``maps`` files were read, the remaining processes keep the figure
     they had and come first in the next cycle.
+
+    ``own_proc`` is the agent's own ``/proc``, which tells in which pid namespace it runs, whatever ``root`` is.
     """
 
     name: Final = "procfs"
@@ -75,6 +92,7 @@ class ProcfsSource:
         root: Path,
         clock: Clock,
         *,
+        own_proc: Path = OWN_PROC,
         parse_workload: Callable[[str], WorkloadRef | None] = parse_cgroup,
         ticks_per_second: int | None = None,
         device_dir: str = DEVICE_DIR,
@@ -85,6 +103,7 @@ class ProcfsSource:
     ) -> None:
         self._root = root
         self._clock = clock
+        self._own_proc = own_proc
         self._parse_workload = parse_workload
         self._ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
         self._device_dir = device_dir
@@ -95,6 +114,7 @@ class ProcfsSource:
         self._table = ProcessTable()
         self._boot_time_s: int | None = None
         self._hidepid: bool | None = None
+        self._pids_complete: bool | None = None
         self._cycle = 0
 
     def read(self, pids: Collection[int]) -> ProcessRead:
@@ -115,9 +135,9 @@ class ProcfsSource:
         this = _Pass(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
         listed = list_processes(root_fd)
         if self._boot_time_s is None or not listed:
-            this.boot_time_s = self._boot_time_s = parse_btime(read_file("stat", root_fd))
-        if self._boot_time_s is None:
-            return self._unavailable("its stat has no btime")
+            this.boot_time_s = self._boot_time_s = _read_boot_time(root_fd)
+        if self._boot_time_s is None and not listed:
+            return self._unavailable("no process and no boot time in it")
         self._table.update(listed, this.now_ns)
         known = self._read_known(this, frozenset(pids))
         self._scan(this, known)
@@ -127,6 +147,8 @@ class ProcfsSource:
             SourceState.DEGRADED if reasons else SourceState.OK,
             "; ".join(reasons) or None,
             len(reasons),
+            pids_complete=self._are_pids_complete(),
+            pids_are_own=self._are_pids_own(),
         )
 
     def _read_known(self, this: _Pass, asked: frozenset[int]) -> frozenset[int]:
@@ -173,10 +195,11 @@ class ProcfsSource:
             process.saw(scan)
 
     def _facts(self, this: _Pass, directory: ProcessDir, process: TrackedProcess, stat: Stat) -> ProcessFacts:
-        if process.name is None or process.start_time_s is None:
-            # Frozen here: an exec, a prctl(PR_SET_NAME) or a step of the wall clock makes no other process of it.
+        # Frozen at first sight: an exec, a prctl(PR_SET_NAME) or a step of the wall clock makes no other process of it.
+        if process.name is None:
             process.name = stat.comm.decode("utf-8", "replace")
-            process.start_time_s = self._boot_time(this) + stat.start_ticks / self._ticks_per_second
+        if process.start_time_s is None and (boot_time_s := self._boot_time(this)) is not None:
+            process.start_time_s = boot_time_s + stat.start_ticks / self._ticks_per_second
         owner_uid = directory.owner_uid()
         process.uvm_mapping_bytes = self._uvm_mapping_bytes(this, directory, process)
         workload = self._workload(this, directory, process)  # last, so that it notices an end in between
@@ -193,12 +216,10 @@ class ProcfsSource:
             alive=stat.is_alive,
         )
 
-    def _boot_time(self, this: _Pass) -> int:
+    def _boot_time(self, this: _Pass) -> int | None:
         # Read anew for processes that are new: the kernel derives it from the wall clock, which may have been set.
-        if this.boot_time_s is None:
-            with suppress(OSError):
-                self._boot_time_s = parse_btime(read_file("stat", this.root_fd)) or self._boot_time_s
-            this.boot_time_s = self._boot_time_s or 0
+        if this.boot_time_s is None and self._boot_time_s is not None:
+            this.boot_time_s = self._boot_time_s = _read_boot_time(this.root_fd) or self._boot_time_s
         return this.boot_time_s
 
     def _uvm_mapping_bytes(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> int | None:
@@ -216,18 +237,39 @@ class ProcfsSource:
         return mapped_bytes
 
     def _workload(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:
+        text = ""
         try:
-            told = self._parse_workload(directory.cgroup())
+            text = directory.cgroup()
         except ProcessLookupError:
             raise  # it ended while we looked: nothing read of it counts
         except OSError as error:
             process.fault = _fault(error, FaultKind.BROKEN)
-            told = None
-        # What was told before stands: cgroup v1 moves a process to the root as it exits (kernel, cgroup_exit).
-        process.workload = told or process.workload
-        if process.workload is None and _UVM in process.nodes:
-            this.untold += 1
-        return process.workload or HOST_WORKLOAD
+        if text != process.cgroup:
+            process.cgroup = text
+            # What was told before stands: cgroup v1 moves a process to the root as it exits (kernel, cgroup_exit).
+            process.workload = self._parse_workload(text) or process.workload
+        if process.workload is not None:
+            return process.workload
+        # The root is the host's only for those who see cgroups as the host does: in a cgroup namespace of its own it
+        # is where the agent's own container is (cgroup_namespaces(7)).
+        if is_root_cgroup(text) and not self._is_cgroup_namespace_private(this):
+            return HOST_WORKLOAD
+        this.untold += 1
+        return UNIDENTIFIED_WORKLOAD
+
+    def _is_cgroup_namespace_private(self, this: _Pass) -> bool:
+        if this.cgroup_namespace_is_private is None:
+            this.cgroup_namespace_is_private = cgroup_namespace_is_initial(self._root) is False
+        return this.cgroup_namespace_is_private
+
+    def _are_pids_complete(self) -> bool:
+        # Looked up once: nobody leaves the pid namespace that he was born in (pid_namespaces(7)).
+        if self._pids_complete is None:
+            self._pids_complete = pid_namespace_is_initial(self._own_proc) is not False
+        return self._pids_complete
+
+    def _are_pids_own(self) -> bool:
+        return self._are_pids_complete() or shows_own_pids(self._root) is True
 
     def _reasons(self, this: _Pass, *, init_is_listed: bool) -> list[str]:
         # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
@@ -238,6 +280,11 @@ class ProcfsSource:
         ]
         count = Counter(fault.kind for fault in faults)
         reasons = []
+        if not self._are_pids_complete():
+            reasons.append(
+                "NVML hides others' processes from the agent's own pid namespace: "
+                f"run the agent in the host's ({PID_NAMESPACE_FIX})"
+            )
         if count[FaultKind.HIDDEN] or (not init_is_listed and self._is_mounted_with_hidepid(this.root_fd)):
             reasons.append(
                 f"processes of other users are hidden: {self._root} is mounted with hidepid: "
@@ -245,15 +292,21 @@ class ProcfsSource:
             )
         if denied := count[FaultKind.DENIED]:
             reasons.append(f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE")
-        if this.untold and cgroup_namespace_is_initial(self._root) is False:
-            reasons.append(
-                f"the workload of {_processes(this.untold)} cannot be told from a private cgroup namespace: "
-                "run the agent in the host's (docker run --cgroupns host)"
-            )
+        if this.untold:
+            reasons.append(self._untold(this))
+        if self._boot_time_s is None:
+            reasons.append(f"start times are not known: {self._root}/stat has no readable btime")
         if broken := count[FaultKind.BROKEN]:
             detail = next(fault.detail for fault in faults if fault.kind is FaultKind.BROKEN)
             reasons.append(f"{_processes(broken)} under {self._root} could not be read: {detail}")
         return reasons
+
+    def _untold(self, this: _Pass) -> str:
+        whose = "its" if this.untold == 1 else "their"
+        untold = f"the workload of {_processes(this.untold)} cannot be told from {whose} cgroup"
+        if not self._is_cgroup_namespace_private(this):
+            return untold
+        return f"{untold} in the agent's own cgroup namespace: run the agent in the host's ({CGROUP_NAMESPACE_FIX})"
 
     def _is_mounted_with_hidepid(self, root_fd: int) -> bool:
         # Only hidepid hides process 1. Looked up once: while it does, the answer is not going to change.
@@ -269,7 +322,21 @@ class ProcfsSource:
             f"{self._root} is no readable procfs ({detail}): "
             "name the host's /proc with --proc-root or the environment variable HOST_PROC"
         )
-        return ProcessRead(state=SourceState.UNAVAILABLE, reason=reason, errors=1)
+        return ProcessRead(
+            state=SourceState.UNAVAILABLE,
+            reason=reason,
+            errors=1,
+            pids_complete=self._are_pids_complete(),
+            pids_are_own=self._are_pids_own(),
+        )
+
+
+def _read_boot_time(root_fd: int) -> int | None:
+    """When the machine booted, Unix seconds."""
+    try:
+        return parse_btime(read_file("stat", root_fd))
+    except OSError:
+        return None
 
 
 def _fault(error: OSError, denied: FaultKind) -> Fault | None:

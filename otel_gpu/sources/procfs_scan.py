@@ -50,6 +50,8 @@ class TrackedProcess:
     is_kernel_thread: bool = False
     name: str | None = None
     start_time_s: float | None = None
+    cgroup: str | None = None
+    """The text of its cgroup file, so that it is parsed again only when it changed."""
     workload: WorkloadRef | None = None
     uvm_mapping_bytes: int | None = None
     maps_cycle: int = -1

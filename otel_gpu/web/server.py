@@ -94,32 +94,42 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._answer(with_body=True)
+        self._send(self._answer())
 
     def do_HEAD(self) -> None:
-        self._answer(with_body=False)
+        self._send(self._answer(), with_body=False)
 
-    def _answer(self, *, with_body: bool) -> None:
+    def _refuse(self) -> None:
+        response = Response("only GET and HEAD are answered here\n", status=HTTPStatus.METHOD_NOT_ALLOWED)
+        self._send(response, allow="GET, HEAD")
+
+    # RFC 9110, 15.5.6: what is known and not allowed is 405; the base class says 501, which is for what nobody knows.
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815 - the base class calls them so
+
+    def _answer(self) -> Response:
         route = self.routes.get(self.path.partition("?")[0])
         if route is None:
             paths = "  ".join(sorted(self.routes))
-            response = Response(f"there is nothing here; try  {paths}\n", status=HTTPStatus.NOT_FOUND)
-        else:
-            try:
-                response = route()
-            except Exception as error:  # a bug in one route must not take the others along
-                log.error(  # noqa: TRY400 - the traceback is for debugging only
-                    "answering %s failed: %s: %s",
-                    self.path,
-                    type(error).__name__,
-                    error,
-                    exc_info=log.isEnabledFor(logging.DEBUG),
-                )
-                response = Response("internal error\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            return Response(f"there is nothing here; try  {paths}\n", status=HTTPStatus.NOT_FOUND)
+        try:
+            return route()
+        except Exception as error:  # a bug in one route must not take the others along
+            log.error(  # noqa: TRY400 - the traceback is for debugging only
+                "answering %s failed: %s: %s",
+                self.path,
+                type(error).__name__,
+                error,
+                exc_info=log.isEnabledFor(logging.DEBUG),
+            )
+            return Response("internal error\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _send(self, response: Response, *, with_body: bool = True, allow: str | None = None) -> None:
         body = response.body.encode("utf-8", "backslashreplace")
         self.send_response(response.status)
         self.send_header("Content-Type", response.content_type)
         self.send_header("Content-Length", str(len(body)))
+        if allow is not None:
+            self.send_header("Allow", allow)
         self.end_headers()
         if with_body:
             self.wfile.write(body)

@@ -8,10 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.attribution.attribute import attribute
 from otel_gpu.attribution.memory import holders, holders_by_instance, split
 from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit, MigReading, ProcessKind
-from tests.builders import facts, gpu, mig, snapshot
+from tests.builders import attribute, facts, gpu, mig, snapshot
 
 many = settings(max_examples=600, deadline=None, derandomize=True, database=None)
 some = settings(max_examples=200, deadline=None, derandomize=True, database=None)

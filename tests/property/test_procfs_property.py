@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState
-from otel_gpu.sources.hostfacts import parse_gpu_information, parse_mig_minors, parse_namespace_inode
+from otel_gpu.sources.hostfacts import parse_gpu_information, parse_mig_minors, parse_namespace_inode, parse_nspid
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.procfs_files import (
     DeviceKind,
+    is_root_cgroup,
     parse_btime,
     parse_device_link,
     parse_fd_size,
     parse_maps,
-    parse_maps_line,
     parse_stat,
 )
 from otel_gpu.sources.procfs_scan import ProcessTable
@@ -51,8 +51,8 @@ def test_stat_gives_back_any_name_and_start(comm: bytes, start_ticks: int, pid: 
 def test_parsers_of_bytes_never_raise(data: bytes) -> None:
     stat = parse_stat(data)
     assert stat is None or stat.start_ticks >= 0
-    assert parse_maps_line(data) is None or b"nvidia-uvm" in data
-    assert parse_maps(data.splitlines(keepends=True)) >= 0
+    mapped_bytes = parse_maps(data.splitlines(keepends=True))
+    assert mapped_bytes == 0 or (mapped_bytes > 0 and b"nvidia-uvm" in data)
     assert parse_btime(data) is None or b"btime" in data
     assert parse_fd_size(data) is None or b"FDSize" in data
 
@@ -64,6 +64,8 @@ def test_parsers_of_text_never_raise(text: str) -> None:
     assert parse_namespace_inode(text) is None or ":[" in text
     assert parse_gpu_information(text) is None or "GPU-" in text
     assert all(minor >= 0 for minor in parse_mig_minors(text))
+    assert parse_nspid(text) == () or "NSpid" in text
+    assert not is_root_cgroup(text) or ":/" in text
 
 
 @unhurried

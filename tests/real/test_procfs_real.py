@@ -67,6 +67,7 @@ def test_a_child_is_seen_with_its_name_its_start_and_its_owner() -> None:
         seen = facts[process.pid]
         assert seen.name == "odd) name (\n"
         assert seen.owner_uid == os.geteuid()
+        assert seen.start_time_s is not None
         assert before_s - 2 < seen.start_time_s < time.time() + 2
         assert seen.alive
         assert not seen.uvm_open
@@ -165,6 +166,8 @@ print("errors", read.errors)
 print("seen", sorted(read.processes))
 print("pid", pid_namespace_is_initial(root))
 print("cgroup", cgroup_namespace_is_initial(root))
+print("complete", read.pids_complete)
+print("own", read.pids_are_own)
 """
 NOBODY = 65534
 
@@ -191,7 +194,9 @@ def test_a_process_in_a_pid_namespace_of_its_own_knows() -> None:
     seen = read_in("unshare", "--pid", "--fork", "--mount-proc")
     assert seen["pid"] == "False"
     assert seen["seen"] == "[1]"
-    assert seen["state"] == SourceState.OK
+    assert seen["state"] == SourceState.DEGRADED
+    assert "--pid=host" in seen["reason"]
+    assert (seen["complete"], seen["own"]) == ("False", "True")
 
 
 @needs_root
@@ -209,6 +214,7 @@ def test_the_hosts_procfs_mounted_elsewhere_tells_of_the_readers_own_namespaces(
     assert read_in("unshare", "--mount", "sh", "-c", mount, root=tmp_path)["pid"] == str(pid_namespace_is_initial(PROC))
     private = read_in("unshare", "--mount", "--pid", "--fork", "sh", "-c", mount, root=tmp_path)
     assert private["pid"] == "False"
+    assert (private["complete"], private["own"]) == ("False", "False")
 
 
 @needs_root

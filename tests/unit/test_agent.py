@@ -12,7 +12,7 @@ import pytest
 from otel_gpu.agent import Agent, StateLog
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.errors import UsageError
+from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.host import Host
 from otel_gpu.model import Attribution, SourceOutcome, SourceState
 from otel_gpu.sources.base import GpuRead
@@ -151,7 +151,40 @@ def test_an_agent_whose_samples_have_ceased_calls_itself_unhealthy() -> None:
         assert agent.get("/healthz")[::2] == (503, "no sample for 10803 s\n")
 
 
+def test_an_agent_that_never_had_a_sample_calls_itself_unhealthy_after_a_generous_start() -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    with running(FakeGpus(WORKING, on_read=fail)) as agent:
+        agent.clock.advance(30 + 3 * 3600 + 2)
+        assert agent.get("/healthz").status == 200
+        agent.clock.advance(1)
+        assert agent.get("/healthz")[::2] == (503, "no sample for 10833 s\n")
+
+
 # ---------------------------------------------------------------------------- from start to stop
+
+
+@pytest.mark.parametrize("works", [0, 1], ids=["the sampler's", "the server's"])
+def test_a_thread_that_cannot_be_had_is_told_plainly_and_everything_is_let_go(
+    works: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = FakeGpus(WORKING)
+    agent = Running(gpus, None)
+    start, started = threading.Thread.start, iter(range(100))
+
+    def start_some(thread: threading.Thread) -> None:
+        if next(started) >= works:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_some)
+        with pytest.raises(Unavailable, match=r"^can't start new thread: .* raise ulimit -u"):
+            agent.agent.run(agent.stop, lambda _: None, on_start=lambda: pytest.fail("it says that it runs"))
+    assert gpus.closed
+    with pytest.raises(ConnectionRefusedError):
+        agent.get("/")
 
 
 def test_the_address_is_bound_before_anything_starts() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu import __version__, cli, commands
+from otel_gpu import __version__, commandline, commands
 from otel_gpu.cli import main
 from otel_gpu.config import SETTINGS, Config, SourceChoice
 from otel_gpu.errors import Unavailable
@@ -47,7 +47,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Line]:
     """Runs a command line in this process."""
 
     def line(*arguments: str) -> Line:
-        code = main(arguments)
+        code = main(list(arguments))
         return Line(code, *capsys.readouterr())
 
     return line
@@ -96,11 +96,20 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
         main([command, "--help"])
     out = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
+    own_defaults = {("once", "interval"): "1s"}
+    without = {("demo", "source")}
+    without |= {("doctor", key) for key in ("energy-policy", "energy-model")}
+    without |= {
+        (command, key)
+        for command in ("once", "doctor")
+        for key in ("listen", "retention", "price-gpu-hour", "price-kwh", "currency")
+    }
     for setting in SETTINGS:
-        if setting.key == "listen" and command in {"once", "doctor"}:
-            assert setting.flag not in out
+        if (command, setting.key) in without:
+            assert f"{setting.flag} VALUE" not in out
         else:
-            assert f"{setting.flag} VALUE {setting.help} (default {setting.default}; {setting.variable}" in out
+            default = own_defaults.get((command, setting.key), setting.default) or "none"
+            assert f"{setting.flag} VALUE {setting.help} (default {default}; {setting.variable}" in out
 
 
 # ---------------------------------------------------------------------------- misuse: one line, exit 2
@@ -122,6 +131,16 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
         (["once", "--interval", "5"], "--interval: interval is '5'; allowed is a duration from 1s to 1h, such as 5s"),
         (["run", "--source", "gpu"], "--source: source is 'gpu'; allowed is nvml, sim or auto"),
         (["once", "--source="], "--source: source is ''; allowed is nvml, sim or auto"),
+        (["--config", "x", "run"], "flags come after the command: otel-gpu run --config x"),
+        (["--config=a b", "--view", "demo"], "flags come after the command: otel-gpu demo '--config=a b' --view"),
+        (
+            ["--format", "json", "once", "--seed", "2"],
+            "flags come after the command: otel-gpu once --format json --seed 2",
+        ),
+        (["--interval", "5s"], "flags come after the command: otel-gpu COMMAND --interval 5s"),
+        (["demo", "--source", "nvml"], "--source: source is 'nvml'; with demo it is always 'sim'"),
+        (["demo", "--source=auto"], "--source: source is 'auto'; with demo it is always 'sim'"),
+        (["demo", "--source", "gpu"], "--source: source is 'gpu'; allowed is nvml, sim or auto"),
         (["once", "--int", "5s"], "once does not know '--int'; "),  # abbreviations would break when flags are added
         (
             ["doctor", "--source", "sim"],
@@ -191,6 +210,22 @@ def test_the_demo_is_the_agent_on_a_simulated_host_with_the_view(run: Callable[.
     ]
 
 
+def test_the_demo_is_a_simulation_whatever_variables_and_files_say(
+    run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("source: nvml\nseed: 5\n", encoding="utf-8")
+    run("demo", "--config", str(path))
+    run("demo", "--source", "SIM")
+    monkeypatch.setenv("OTEL_GPU_SOURCE", "nvml")
+    run("demo")
+    assert [(config.source, config.seed) for _, config, _ in settled] == [
+        (SourceChoice.SIM, 5),
+        (SourceChoice.SIM, 1),
+        (SourceChoice.SIM, 1),
+    ]
+
+
 def test_variables_reach_the_command(
     run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +281,7 @@ def test_an_internal_error_is_one_line_without_a_traceback(
 def test_an_internal_error_before_anything_is_set_up_is_no_exception_to_that(
     run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "load", raising(KeyError("oops")))
+    monkeypatch.setattr(commandline, "load", raising(KeyError("oops")))
     line = run("once")
     assert line.code == 1
     assert line.complaint.startswith("internal error: KeyError: 'oops'; ")

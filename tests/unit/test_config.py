@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, SourceChoice, Value, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.values import Address
@@ -16,6 +17,12 @@ A_VALUE = {
     "source": ("sim", "auto", "sim"),
     "seed": ("2", "3", "4"),
     "proc-root": ("/a", "/b", "/c"),
+    "retention": ("6m", "7m", "8m"),
+    "energy-policy": ("sm", "memory", "none"),
+    "energy-model": ("sm", "learned", "sm"),
+    "price-gpu-hour": ("1", "A100=2", "A100=2,H100=3"),
+    "price-kwh": ("0.1", "0.2", "0.3"),
+    "currency": ("EUR", "CHF", "SEK"),
     "listen": ("a:1", "b:2", "c:3"),
     "log-level": ("debug", "warning", "error"),
     "log-format": ("json", "json", "json"),
@@ -49,6 +56,12 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
         source=SourceChoice.NVML,
         seed=1,
         proc_root=Path("/proc"),
+        retention_s=300.0,
+        energy_policy=EnergyPolicy.RESIDENT,
+        energy_model=EnergyModel.LEARNED,
+        price_gpu_hour={},
+        price_kwh=None,
+        currency="USD",
         listen=Address("127.0.0.1", 9464),
         log_level=LogLevel.INFO,
         log_format=LogFormat.LOGFMT,
@@ -180,7 +193,7 @@ def test_an_unknown_key_is_told_with_file_line_and_what_was_probably_meant(tmp_p
 
 def test_an_unknown_key_like_no_other_is_answered_with_all_there_are(tmp_path: Path) -> None:
     path = written(tmp_path / "agent.yaml", "zzz: 1\n")
-    expected = "allowed are deadline, interval, listen, log-format, log-level, proc-root, seed, source"
+    expected = "allowed are " + ", ".join(sorted(setting.key for setting in SETTINGS))
     assert complaint({"config": path}, {}) == f"{path}:1: there is no setting 'zzz'; {expected}"
 
 
@@ -197,6 +210,15 @@ BAD = {
     "source": ("cuda", "nvml, sim or auto"),
     "seed": ("-1", "a whole number from 0 to 9223372036854775807"),
     "proc-root": ("proc", "an absolute path"),
+    "retention": ("0s", "a duration from 1s to 24h, such as 5m"),
+    "energy-policy": ("fair", "resident, sm, memory or none"),
+    "energy-model": ("magic", "sm or learned"),
+    "price-gpu-hour": (
+        "A100=",
+        "nothing, an amount such as 2.5 for every GPU, or amounts by model such as A100=2.5,H100=4",
+    ),
+    "price-kwh": ("-1", "nothing, or an amount such as 0.3"),
+    "currency": ("euro", "three capital letters, such as EUR"),
     "listen": ("9464", "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9464 or [::1]:9464"),
     "log-level": ("loud", "debug, info, warning or error"),
     "log-format": ("xml", "logfmt or json"),
@@ -234,3 +256,19 @@ def test_a_bad_value_is_refused_even_where_a_good_one_of_lower_rank_exists() -> 
 )
 def test_the_nearest_word_is_proposed_only_where_one_is_near(word: str, hint: str) -> None:
     assert nearest(word, ["seed", "interval"]) == hint
+
+
+# ---------------------------------------------------------------------------- what a command is about
+
+
+def test_what_a_command_is_about_beats_variables_and_the_file_and_has_the_command_as_origin(tmp_path: Path) -> None:
+    path = written(tmp_path / "agent.yaml", "source: auto\n")
+    loaded = load({"config": path}, {"OTEL_GPU_SOURCE": "nvml"}, fixed={"source": "sim"}, command="demo")
+    assert loaded.config.source is SourceChoice.SIM
+    assert value_of(loaded, "source") == Value("source", "sim", "demo")
+
+
+def test_a_flag_may_say_what_the_command_is_about_and_not_the_contrary() -> None:
+    assert load({"source": " Sim "}, {}, fixed={"source": "sim"}, command="demo").config.source is SourceChoice.SIM
+    with pytest.raises(UsageError, match=r"^--source: source is 'nvml'; with demo it is always 'sim'$"):
+        load({"source": "nvml"}, {}, fixed={"source": "sim"}, command="demo")

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.clock import ManualClock
 from otel_gpu.doctor import Finding, Verdict, examine, is_blind, listed_pids, report
 from otel_gpu.export.text import Paint
 from otel_gpu.model import GpuReading, SourceState, UtilizationRead
 from otel_gpu.sources.base import GpuRead, ProcessRead
+from otel_gpu.sources.procfs import ProcfsSource
 from tests.builders import facts, failed_gpu, gpu, gpu_read, listed, memory, mig, process_read
 from tests.procfs_tree import ProcTree
 
@@ -46,6 +48,7 @@ def test_a_host_on_which_all_is_well_gets_no_fixes(own_proc: ProcTree) -> None:
     assert not any(finding.fix for finding in found.values())
     assert not is_blind(list(found.values()))
     assert found["nvml"].found == "driver 570.124.06, 1 of 1 GPUs answer"
+    assert found["gpu 0"].found.endswith(": memory, processes, utilisation, power and energy are told")
 
 
 @pytest.mark.parametrize(("verdict", "blind"), [(Verdict.OK, False), (Verdict.DEGRADED, False), (Verdict.BLIND, True)])
@@ -122,15 +125,36 @@ def test_a_private_pid_namespace_is_blindness_with_the_exact_fix(own_proc: ProcT
     own_proc.set_namespaces(pid=4026532178)
     finding = findings(own_proc)["pid namespace"]
     assert finding.verdict is Verdict.BLIND
-    assert finding.fix == "docker run --pid=host …, in Kubernetes spec.hostPID: true"
+    assert finding.found == "the agent's own: NVML hides others' processes, or names pids that mean nothing here"
+    assert finding.fix == "docker run --pid=host, in Kubernetes hostPID: true"
+
+
+def test_the_fix_of_a_private_pid_namespace_is_the_one_that_the_source_names(
+    own_proc: ProcTree,
+) -> None:
+    own_proc.set_namespaces(pid=4026532178)
+    read = ProcfsSource(own_proc.root, ManualClock(), own_proc=own_proc.root).read([1])
+    found = findings(own_proc, processes=read)
+    assert found["proc"].verdict is Verdict.DEGRADED
+    assert found["pid namespace"].fix is not None
+    assert found["pid namespace"].fix in found["proc"].found
+
+
+def test_in_a_private_pid_namespace_no_pid_is_looked_for_in_proc(own_proc: ProcTree) -> None:
+    """Whether one is there says nothing: it may be somebody else's."""
+    own_proc.set_namespaces(pid=4026532178)
+    read = ProcessRead(state=SourceState.DEGRADED, reason="private", pids_complete=False)
+    found = findings(own_proc, gpu_read(complete(0, (8, 9))), read)
+    assert "processes" not in found
+    assert is_blind(list(found.values()))
 
 
 def test_a_private_cgroup_namespace_degrades(own_proc: ProcTree) -> None:
     own_proc.set_namespaces(cgroup=4026532179)
     finding = findings(own_proc)["cgroup namespace"]
     assert finding.verdict is Verdict.DEGRADED
-    assert finding.fix is not None
-    assert "--cgroupns=host" in finding.fix
+    assert finding.fix == "docker run --cgroupns=host"
+    assert "may not be" in finding.found
 
 
 @pytest.mark.parametrize("kind", ["pid", "cgroup"])

@@ -9,8 +9,12 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import SHORTEST_WINDOW_S, Engine
 from otel_gpu.model import (
+    UNIDENTIFIED_WORKLOAD,
     Attribution,
+    DriverFacts,
+    GpuReading,
     ProcessAttribution,
+    ProcessFacts,
     SourceOutcome,
     SourceState,
     UtilizationRead,
@@ -53,8 +57,17 @@ class World:
 
 
 def only(answer: Attribution) -> ProcessAttribution:
-    (process,) = answer.processes
+    (process,) = active(answer)
     return process
+
+
+def active(answer: Attribution) -> list[ProcessAttribution]:
+    """Who is there now, without those who ended within the retention."""
+    return [process for process in answer.processes if process.active]
+
+
+def identity(process: ProcessAttribution) -> tuple[object, ...]:
+    return process.key, process.name, process.start_time_s, process.workload, process.gpu_uuid, process.memory_bytes
 
 
 # ---------------------------------------------------------------------------- passes
@@ -233,16 +246,16 @@ def test_without_proc_the_figures_of_the_driver_stand_all_the_same() -> None:
 
 def test_a_process_that_has_left_keeps_its_identity_for_as_long_as_the_driver_lists_it() -> None:
     world = World(gpu_read(gpu(0, [listed(7, GIB)])), processes=[process_read(facts(7, CONTAINER)), process_read()])
-    before = only(world.next())
+    before = identity(only(world.next()))
     for _ in range(5):
-        assert only(world.next()) == before
+        assert identity(only(world.next())) == before
 
 
 def test_a_process_that_the_driver_forgot_is_forgotten() -> None:
     present, absent = gpu_read(gpu(0, [listed(7, GIB)])), gpu_read(gpu(0, []))
     world = World(present, present, absent, present, processes=[process_read(facts(7, CONTAINER)), process_read()])
     assert [only(world.next()).workload for _ in range(2)] == [CONTAINER, CONTAINER]
-    assert world.next().processes == ()
+    assert active(world.next()) == []
     assert only(world.next()).workload.id == "unidentified"
 
 
@@ -265,12 +278,70 @@ def test_a_process_that_has_left_has_no_device_open_any_more() -> None:
         gpu_read(gpu(0, [listed(7, GIB)]), gpu(1)),
         processes=[process_read(facts(7, CONTAINER, opens={0, 1}, uvm=True)), process_read()],
     )
-    assert [process.gpu_uuid for process in world.next().processes] == ["GPU-0", "GPU-1"]
-    assert [process.gpu_uuid for process in world.next().processes] == ["GPU-0"]
+    assert [process.gpu_uuid for process in active(world.next())] == ["GPU-0", "GPU-1"]
+    assert [process.gpu_uuid for process in active(world.next())] == ["GPU-0"]
 
 
 def test_a_process_that_comes_back_into_sight_is_the_one_it_was() -> None:
     there = process_read(facts(7, CONTAINER, opens={0}, uvm=True))
     world = World(gpu_read(gpu(0, [listed(7, GIB)])), processes=[there, process_read(), there])
-    answers = [only(world.next()) for _ in range(3)]
+    answers = [identity(only(world.next())) for _ in range(3)]
     assert answers[0] == answers[1] == answers[2]
+
+
+# ---------------------------------------------------------------------------- in a pid namespace of its own
+
+
+def blind(*known: ProcessFacts, are_own: bool = True) -> ProcessRead:
+    """What ``/proc`` says to an agent in a pid namespace of its own."""
+    return replace(process_read(*known), state=SourceState.DEGRADED, pids_complete=False, pids_are_own=are_own)
+
+
+def by_driver(version: str, *gpus: GpuReading) -> GpuRead:
+    return replace(gpu_read(*gpus), driver=DriverFacts(version, None))
+
+
+def test_the_snapshot_says_whether_the_driver_may_hide_processes() -> None:
+    for read, expected in ((process_read(), True), (blind(), False)):
+        world = World(gpu_read(gpu(0)), processes=[read])
+        world.next()
+        assert world.engine._snapshot is not None
+        assert world.engine._snapshot.pids_complete is expected
+
+
+def test_a_host_pid_is_not_matched_with_the_container_process_of_the_same_number() -> None:
+    world = World(by_driver("535.104.05", gpu(0, [listed(1, GIB), listed(3, 2 * GIB)])), processes=[blind(facts(1))])
+    for _ in range(2):
+        answer = world.next()
+        assert {process.workload for process in answer.processes} == {UNIDENTIFIED_WORKLOAD}
+        assert [(p.key.pid, p.name, p.memory_bytes) for p in answer.processes] == [(1, None, GIB), (3, None, 2 * GIB)]
+
+
+def test_who_has_a_gpu_open_is_known_without_the_drivers_pids() -> None:
+    holder = facts(9, CONTAINER, opens={0}, uvm=True)
+    world = World(by_driver("535.104.05", gpu(0, [listed(1, GIB)])), processes=[blind(facts(1), holder)])
+    found = {process.key.pid: process.workload for process in world.next().processes}
+    assert found == {1: UNIDENTIFIED_WORKLOAD, 9: CONTAINER}
+
+
+def test_a_driver_that_lists_the_callers_own_is_matched_with_the_agents_own_proc() -> None:
+    world = World(by_driver("565.57.01", gpu(0, [listed(7, GIB)])), processes=[blind(facts(7, CONTAINER))])
+    process = only(world.next())
+    assert (process.workload, process.memory_bytes) == (CONTAINER, GIB)
+
+
+def test_a_process_that_has_left_is_not_found_again_under_a_number_that_means_somebody_else() -> None:
+    """Pid 7 of the container held the GPU and is gone; the driver's 7 is the host's."""
+    holder = blind(facts(7, CONTAINER, opens={0}, uvm=True))
+    none, somebody = by_driver("535.104.05", gpu(0)), by_driver("535.104.05", gpu(0, [listed(7, GIB)]))
+    world = World(none, somebody, processes=[holder, blind()])
+    assert only(world.next()).workload == CONTAINER
+    assert only(world.next()).workload == UNIDENTIFIED_WORKLOAD
+
+
+def test_utilisation_of_pids_that_are_nobodys_here_is_not_told_rather_than_zero() -> None:
+    row = UtilizationRow(7, 0, 50, 0, 0, 0)
+    busy = replace(gpu(0, [listed(7)]), utilization=UtilizationRead(0, 0, (row,)))
+    for version, told in (("565.57.01", False), ("570.86.10", True)):
+        world = World(by_driver(version, busy), processes=[blind(facts(7, CONTAINER))])
+        assert (world.next().gpus[0].reading.utilization is not None) is told

@@ -30,10 +30,10 @@ class Gate:
 
 
 class Bench:
-    """A sampler on an engine on a driver that does as it is told, with a clock that stands still."""
+    """A sampler on an engine on a driver that does as it is told, with a clock that stands still unless told."""
 
-    def __init__(self, interval_s: float, on_read: Callable[[], None]) -> None:
-        self.clock = ManualClock()
+    def __init__(self, interval_s: float, on_read: Callable[[], None], clock: ManualClock) -> None:
+        self.clock = clock
         self.gpus = FakeGpus(gpu_read(gpu(0)), on_read=on_read)
         self.engine = Engine(gpus=self.gpus, processes=FakeProcesses(), clock=self.clock)
         self.sampler = Sampler(self.engine, interval_s)
@@ -46,8 +46,10 @@ class Bench:
 
 
 @contextmanager
-def started(interval_s: float = NEVER_S, on_read: Callable[[], None] = nothing) -> Iterator[Bench]:
-    bench = Bench(interval_s, on_read)
+def started(
+    interval_s: float = NEVER_S, on_read: Callable[[], None] = nothing, clock: ManualClock | None = None
+) -> Iterator[Bench]:
+    bench = Bench(interval_s, on_read, clock or ManualClock())
     bench.sampler.start()
     try:
         yield bench
@@ -68,6 +70,21 @@ def test_samples_follow_each_other_without_anybody_asking() -> None:
     with started(interval_s=0.01) as bench:
         for seen in range(3):
             assert bench.sampler.wait_for_pass(seen, PATIENCE_S) > seen
+
+
+def test_the_interval_counts_from_start_to_start_however_long_a_sample_takes() -> None:
+    """A sample takes an hour less 10 ms, so the next one is due 10 ms after it ends."""
+    clock = ManualClock()
+    with started(interval_s=3600, on_read=lambda: clock.advance(3600 - 0.01), clock=clock) as bench:
+        assert bench.sampler.wait_for_pass(1, 5.0) >= 2
+
+
+def test_samples_missed_while_one_took_too_long_are_not_made_up_for() -> None:
+    """A sample takes five hours and 10 s, so the next one is due in an hour less 10 s."""
+    clock = ManualClock()
+    with started(interval_s=3600, on_read=lambda: clock.advance(5 * 3600 + 10), clock=clock) as bench:
+        assert bench.sampler.wait_for_pass(0, PATIENCE_S) == 1
+        assert bench.sampler.wait_for_pass(1, 0.1) == 1
 
 
 def test_waiting_for_a_pass_ends_when_the_time_is_up() -> None:

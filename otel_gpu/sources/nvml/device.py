@@ -103,7 +103,9 @@ class Device:
         if rows is None:
             return None
         self._last_read_us = read_at_us
-        self._newest_row_us = max((row.timestamp_us for row in rows), default=self._newest_row_us)
+        # A stamp from the future is no sample: remembered, it would hide what comes before it.
+        stamps = (row.timestamp_us for row in rows if row.timestamp_us <= read_at_us + _OVERLAP_US)
+        self._newest_row_us = max(stamps, default=self._newest_row_us)
         return UtilizationRead(since_us=since_us, read_at_us=read_at_us, rows=rows)
 
     def _read_accounting(self, listed: tuple[ListedProcess, ...] | None) -> tuple[AccountingRecord, ...] | None:

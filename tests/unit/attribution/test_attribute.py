@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.attribution.attribute import attribute
 from otel_gpu.model import (
     HOST_WORKLOAD,
     START_UNKNOWN,
@@ -15,7 +14,20 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
-from tests.builders import CONTAINER, CONTAINER_ID, DRIVER, GIB, WALL_NS, facts, gpu, listed, memory, mig, snapshot
+from tests.builders import (
+    CONTAINER,
+    CONTAINER_ID,
+    DRIVER,
+    GIB,
+    WALL_NS,
+    attribute,
+    facts,
+    gpu,
+    listed,
+    memory,
+    mig,
+    snapshot,
+)
 
 UNIT = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service")
 
@@ -206,10 +218,18 @@ def test_energy_is_what_the_counter_advanced_by(before: int | None, now: int | N
     assert (energy.delta_mj if energy is not None else None) == delta
 
 
-def test_energy_that_is_not_divided_yet_is_unknown_and_not_zero() -> None:
-    energy = attribute(snapshot(gpu(0, energy_mj=1)), snapshot(gpu(0, energy_mj=2), at_s=1)).gpus[0].energy
-    assert energy is not None
-    assert (energy.attributed_mj, energy.idle_mj, energy.unattributed_mj) == (None, None, None)
+def test_energy_goes_to_whoever_was_there_and_is_idle_if_nobody_was() -> None:
+    alone = [listed(1)]
+    before = snapshot(gpu(0, energy_mj=1), gpu(1, alone, energy_mj=5), processes=[facts(1)])
+    now = snapshot(gpu(0, energy_mj=3), gpu(1, alone, energy_mj=12), processes=[facts(1)], at_s=1)
+    answer = attribute(before, now)
+    idle, measured = (one.energy for one in answer.gpus)
+    assert idle is not None
+    assert measured is not None
+    assert (idle.attributed_mj, idle.idle_mj, idle.unattributed_mj) == (0, 2, 0)
+    assert (measured.attributed_mj, measured.idle_mj, measured.unattributed_mj) == (7, 0, 0)
+    (process,) = answer.processes
+    assert process.energy.measured_mj == 7
 
 
 def test_a_counter_is_followed_by_uuid_when_indices_change() -> None:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.attribute import attribute
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.export.document import document, to_json
 from otel_gpu.model import EnergySplit, GpuState, MethodEnergy, SourceOutcome, SourceState
 from otel_gpu.sources.sim import SimulatedHost, demo_world
-from tests.builders import CONTAINER_ID, GIB, attribution, facts, failed_gpu, gpu, listed, snapshot
+from tests.builders import CONTAINER_ID, GIB, attribute, attribution, facts, failed_gpu, gpu, listed, snapshot
 
 MEMORY = {"limit", "reserved", "measured", "inferred", "unattributed", "free", "overcount"}
 CONTRACT: dict[str, set[str]] = {
@@ -92,12 +91,12 @@ def test_a_gpu_is_told_in_bytes_millijoules_watts_degrees_and_ratios() -> None:
         "limit": 80 * GIB,
         "reserved": GIB,
         "measured": 55 * GIB + GIB // 2,
-        "inferred": 0,
-        "unattributed": 4 * GIB + GIB // 2,
+        "inferred": 4 * GIB + GIB // 2,
+        "unattributed": 0,
         "free": 19 * GIB,
         "overcount": 0,
     }
-    assert first["energy"] == {"delta_mj": 300_000, "attributed_mj": None, "idle_mj": None, "unattributed_mj": None}
+    assert first["energy"] == {"delta_mj": 300_000, "attributed_mj": 300_000, "idle_mj": 0, "unattributed_mj": 0}
     assert (first["power_w"], first["temperature_c"], first["utilization"]) == (295.7, 49, 0.834)
     assert first["mig"] is None
     assert [(instance["uuid"], instance["profile"]) for instance in second["mig"]] == [("MIG-1", "1g.10gb")]
@@ -140,8 +139,8 @@ def test_a_process_points_to_its_workload_and_its_gpu() -> None:
         "gpu": "GPU-0",
         "memory": 54 * GIB,
         "utilization": None,
-        "energy_mj": None,
-        "state": None,
+        "energy_mj": 271_698,
+        "state": "unknown",
         "idle_seconds": None,
     }
     assert processes[201]["memory"] is None  # listed without a figure is not 0

@@ -5,34 +5,33 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.attribution.attribute import attribute
 from otel_gpu.export.table import render, size
 from otel_gpu.export.text import Paint
-from otel_gpu.model import Attribution, MemorySplit, SourceOutcome, SourceState
-from tests.builders import GIB, MIB, attribution, facts, gpu, listed, memory, mig, snapshot
+from otel_gpu.model import Attribution, GpuReading, MemorySplit, SourceOutcome, SourceState
+from tests.builders import GIB, MIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
 
 GOLDEN = """\
-otel-gpu  2023-11-14 22:13:21 UTC  driver 570.124.06
+otel-gpu  2023-11-14 22:13:25 UTC  driver 570.124.06
 
 GPU  NAME                   MEMORY                    USED     LIMIT   UNATTR  UTIL  POWER   TEMP  STATE
-  0  NVIDIA A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  4.5 GiB  83 %  296 W  49 °C  ok
-  1  NVIDIA H100 80GB HBM3  █▒··················   8.0 GiB  80.0 GiB  4.0 GiB     -   70 W      -  ok
+  0  NVIDIA A100-SXM4-80GB  ██████████████▓·····  60.0 GiB  80.0 GiB    0 MiB  83 %  296 W  49 °C  ok
+  1  NVIDIA H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB  4.0 GiB     -   70 W      -  ok
      └ 1g.10gb              ████████············   4.0 GiB  10.0 GiB    0 MiB
   2  NVIDIA A100-SXM4-80GB  -                            -         -        -     -      -      -  failed: GPU is lost:…
 
-WORKLOAD        KIND          POD                    GPU          MEMORY
-vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB
-dddddddddddd    container     -                      1 1g.10gb   4.0 GiB
-unidentified    host          -                      0           1.0 GiB
-ollama.service  systemd_unit  -                      0           512 MiB
-host            host          -                      0                 -
+WORKLOAD        KIND          POD                    GPU          MEMORY       INFERRED  SM  POWER  STATE
+vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                  -   54 W  unknown
+host            host          -                      0                 -  4.5 GiB 100 %   -    5 W  unknown
+dddddddddddd    container     -                      1 1g.10gb   4.0 GiB                  -    0 W  unknown
+unidentified    host          -                      0           1.0 GiB                  -    1 W  unknown
+ollama.service  systemd_unit  -                      0           512 MiB                  -    1 W  unknown
 
-PID  PROCESS    WORKLOAD        GPU          MEMORY
-100  vllm-chat  vllm-chat       0          54.0 GiB
-300  python3    dddddddddddd    1 1g.10gb   4.0 GiB
-999  -          unidentified    0           1.0 GiB
-200  ollama     ollama.service  0           512 MiB
-201  python3    host            0                 -
+PID  PROCESS    WORKLOAD        GPU          MEMORY  SM  POWER  STATE
+100  vllm-chat  vllm-chat       0          54.0 GiB   -   54 W  unknown
+300  python3    dddddddddddd    1 1g.10gb   4.0 GiB   -    0 W  unknown
+999  -          unidentified    0           1.0 GiB   -    1 W  unknown
+200  ollama     ollama.service  0           512 MiB   -    1 W  unknown
+201  python3    host            0                 -   -    5 W  unknown
 
 nvml: degraded: GPU 2: GPU is lost: it fell off the bus
 """
@@ -127,9 +126,27 @@ def test_what_a_driver_says_cannot_act_on_the_terminal_either() -> None:
 
 
 def test_a_simulated_host_is_called_so_on_the_first_line() -> None:
-    first = render(attribution(), simulated=True).splitlines()[0]
+    first = render(attribution(), width=120, simulated=True).splitlines()[0]
     assert "SIMULATED HOST: no figure here is of a real GPU" in first
     assert "SIMULATED" not in render(attribution())
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 101, 120])
+def test_the_title_fits_the_width_and_the_warning_is_never_lost(width: int) -> None:
+    title = sections(render(attribution(), width=width, simulated=True, notes=["n" * 200]))[0]
+    assert max(len(line) for line in title) <= width
+    assert any("SIMULATED HOST" in line for line in title)
+    assert len(title) == (3 if width < 101 else 2)
+
+
+def test_the_reason_of_a_trouble_is_wrapped_and_not_cut() -> None:
+    reason = "NVML: the library is not found: " + "install the driver " * 5 + "or try the demo"
+    lines = sections(
+        render(attribute(None, snapshot(sources=[SourceOutcome("nvml", SourceState.UNAVAILABLE, reason)])), width=80)
+    )[-1]
+    assert len(lines) == 3
+    assert max(len(line) for line in lines) <= 80
+    assert " ".join(" ".join(lines).split()) == f"nvml: unavailable: {reason}"
 
 
 def test_an_idle_host_says_that_nobody_is_there() -> None:
@@ -138,10 +155,31 @@ def test_an_idle_host_says_that_nobody_is_there() -> None:
     assert "no process is on a GPU" in text
 
 
-def test_no_gpu_at_all_is_still_an_answer_with_the_reason() -> None:
+def test_a_driver_that_does_not_answer_does_not_mean_that_nobody_is_there() -> None:
     sources = [SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")]
     text = render(attribute(None, snapshot(sources=sources)))
-    assert text.splitlines()[-1] == "nvml: unavailable: NVML: no driver"
+    assert sections(text)[1:] == [
+        ["no GPU could be read"],
+        ["who holds a GPU is not known"],
+        ["which processes are on a GPU is not known"],
+        ["nvml: unavailable: NVML: no driver"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [failed_gpu(1), gpu(1, None), gpu(1, [], mig=[mig("MIG-1", (1, 0), None)])],
+    ids=["a lost GPU", "no process lists", "no process lists of an instance"],
+)
+def test_one_gpu_that_does_not_tell_who_is_on_it_leaves_that_open(silent: GpuReading) -> None:
+    text = render(attribute(None, snapshot(gpu(0), silent)))
+    assert "who holds a GPU is not known" in text
+    assert "which processes are on a GPU is not known" in text
+    assert "nobody" not in text
+
+
+def test_a_gpu_with_instances_tells_by_them_who_is_on_it() -> None:
+    assert "nobody holds a GPU" in render(attribute(None, snapshot(gpu(0, None, mig=[mig("MIG-1", (1, 0), [])]))))
 
 
 def test_sources_that_are_ok_are_not_mentioned() -> None:
@@ -168,17 +206,18 @@ def only_gpu_line(answer: Attribution) -> str:
     ("parts", "expected"),
     [
         (MemorySplit(20, None, 20, 0, 0, 0, 0), "█" * 20),
-        (MemorySplit(20, None, 0, 0, 0, 20, 0), "▒" * 20),
+        (MemorySplit(20, None, 0, 0, 0, 20, 0), "░" * 20),
         (MemorySplit(20, None, 0, 0, 0, 0, 20), "·" * 20),
-        (MemorySplit(20, 5, 5, 0, 0, 5, 5), "█" * 5 + "▒" * 5 + "·" * 10),
+        (MemorySplit(20, 5, 5, 0, 0, 5, 5), "█" * 5 + "░" * 5 + "·" * 10),
+        (MemorySplit(20, 5, 5, 0, 5, 0, 5), "█" * 5 + "▓" * 5 + "·" * 10),
         (MemorySplit(1000, 0, 1, 0, 0, 1, 998), "·" * 20),
     ],
-    ids=["all measured", "all unattributed", "all free", "a quarter each", "hardly anything"],
+    ids=["all measured", "all unattributed", "all free", "a quarter each", "a quarter inferred", "hardly anything"],
 )
 def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySplit, expected: str) -> None:
     answer = attribute(None, snapshot(gpu(0)))
     line = only_gpu_line(replace(answer, gpus=(replace(answer.gpus[0], memory=parts),)))
-    assert re.findall("[█▒·]+", line) == [expected]
+    assert re.findall("[█▓░·]+", line) == [expected]
 
 
 def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.export.text import Column, Paint, Style, printable, shorten, table
+from otel_gpu.export.text import Column, Paint, Style, cells, pad, printable, shorten, table
 
 PLAIN = Paint(enabled=False)
 
@@ -35,7 +35,43 @@ def test_a_text_that_is_cut_says_so(width: int, expected: str) -> None:
     assert shorten("abcdef", width) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", 0),
+        ("vllm", 4),
+        ("naïve", 5),
+        ("nai\u0308ve", 5),
+        ("模型", 4),
+        ("🚀a", 3),
+        ("ﾊﾟ", 2),
+        ("\N{FULLWIDTH LATIN CAPITAL LETTER A}", 2),
+        ("█·…°", 4),
+    ],
+)
+def test_a_terminal_gives_wide_characters_two_cells_and_marks_none(text: str, taken: int) -> None:
+    assert cells(text) == taken
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"), [(6, "模型库"), (5, "模型…"), (4, "模…"), (3, "模…"), (2, "…"), (1, "…"), (0, "…")]
+)
+def test_half_of_a_wide_character_is_not_shown(width: int, expected: str) -> None:
+    assert shorten("模型库", width) == expected
+
+
+@pytest.mark.parametrize("text", ["", "abc", "模型", "模型模型", "a" * 20, "nai\u0308ve"])
+@pytest.mark.parametrize("width", [1, 4, 5, 9])
+def test_a_padded_text_takes_exactly_its_width(text: str, width: int) -> None:
+    assert cells(pad(text, width)) == cells(pad(text, width, right=True)) == width
+
+
 # ---------------------------------------------------------------------------- tables
+
+
+def test_wide_characters_do_not_shift_the_columns_after_them() -> None:
+    lines = table([Column("NAME"), Column("N", right=True)], [["模型", "1"], ["vllm", "22"], ["🚀", "3"]], 80, PLAIN)
+    assert lines == ["NAME   N", "模型   1", "vllm  22", "🚀     3"]
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_lean_to_their_side() -> None:

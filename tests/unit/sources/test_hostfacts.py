@@ -10,10 +10,12 @@ from otel_gpu.sources.hostfacts import (
     parse_gpu_information,
     parse_mig_minors,
     parse_namespace_inode,
+    parse_nspid,
     pid_namespace_is_initial,
     read_boot_id,
     read_mig_minors,
     read_nvidia_minors,
+    shows_own_pids,
 )
 from tests.procfs_tree import ProcTree
 
@@ -55,6 +57,27 @@ def test_a_tree_that_cannot_tell_the_namespace_is_not_taken_for_either(tree: Pro
 @pytest.mark.parametrize("link", ["", "pid:[]", "pid:[x]", "pid:4026531836", "pid:[-1]", "pid:[1] ", "pid:[٣]"])
 def test_what_is_no_namespace_link_has_no_inode(link: str) -> None:
     assert parse_namespace_inode(link) is None
+
+
+@pytest.mark.parametrize(("nspid", "own"), [("7", True), ("4711\t7", False), ("4711\t31\t7", False)])
+def test_a_procfs_of_the_readers_own_pid_namespace_knows_it_by_one_pid_only(
+    tree: ProcTree, nspid: str, own: bool
+) -> None:
+    tree.set_own_pids(nspid)
+    assert shows_own_pids(tree.root) is own
+
+
+def test_a_tree_without_the_reader_in_it_cannot_tell_whose_pids_it_shows(tree: ProcTree) -> None:
+    assert shows_own_pids(tree.root) is None
+    tree.write("self/status", "Name:\tx\nPid:\t7\n")  # kernels before 4.1
+    assert shows_own_pids(tree.root) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["", "NSpid:", "NSpid:\t", "NSpid:\tx", "NSpid:\t-1", "xNSpid:\t1", "NSpid:\t" + "9" * 99]
+)
+def test_what_is_no_list_of_pids_has_none(line: str) -> None:
+    assert parse_nspid(f"Name:\tx\n{line}\nThreads:\t1\n") == ()
 
 
 def test_the_boot_id_is_read_without_its_newline(tree: ProcTree) -> None:

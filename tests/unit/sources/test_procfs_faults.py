@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import HOST_WORKLOAD, SourceState
+from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState
 from otel_gpu.sources.procfs import ProcfsSource
 from tests.procfs_tree import UVM, ProcTree, Reads, maps_line
 
@@ -28,7 +28,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def source(tree: ProcTree, clock: ManualClock) -> ProcfsSource:
-    return ProcfsSource(tree.root, clock, ticks_per_second=100)
+    return ProcfsSource(tree.root, clock, own_proc=tree.root, ticks_per_second=100)
 
 
 Refuse = Callable[[str, int], None]
@@ -201,7 +201,7 @@ def test_files_where_directories_should_be_never_raise(tree: ProcTree, source: P
 
 
 def test_a_missing_root_is_unavailable_and_the_reason_says_what_to_do(tmp_path: Path, clock: ManualClock) -> None:
-    read = ProcfsSource(tmp_path / "missing", clock).read([1])
+    read = ProcfsSource(tmp_path / "missing", clock, own_proc=tmp_path).read([1])
     assert (read.processes, read.state, read.errors) == ({}, SourceState.UNAVAILABLE, 1)
     assert read.reason is not None
     for part in (str(tmp_path / "missing"), "No such file", "--proc-root", "HOST_PROC"):
@@ -210,10 +210,54 @@ def test_a_missing_root_is_unavailable_and_the_reason_says_what_to_do(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [None, "cpu 1 2 3\n", ""])
-def test_a_directory_without_a_boot_time_is_no_procfs(tmp_path: Path, clock: ManualClock, content: str | None) -> None:
+def test_a_directory_without_a_process_and_a_boot_time_is_no_procfs(
+    tmp_path: Path, clock: ManualClock, content: str | None
+) -> None:
     if content is not None:
         (tmp_path / "stat").write_text(content)
     assert ProcfsSource(tmp_path, clock).read([]).state is SourceState.UNAVAILABLE
+
+
+@pytest.mark.parametrize("content", [None, b"cpu 1 2 3\n", b"", b"btime \xff\n"])
+def test_without_a_boot_time_only_the_start_times_are_missing(
+    tree: ProcTree, source: ProcfsSource, content: bytes | None
+) -> None:
+    if content is None:
+        (tree.root / "stat").unlink()
+    else:
+        tree.write("stat", content)
+    tree.add(7, comm=b"train", start_ticks=900, fds=CUDA_FDS, cgroup=f"0::/docker/{CONTAINER}\n")
+    read = source.read([1])
+    assert set(read.processes) == {1, 7}
+    facts = read.processes[7]
+    assert (facts.key, facts.name, facts.start_time_s) == ((7, 900), "train", None)
+    assert facts.workload.id == CONTAINER
+    assert read.state is SourceState.DEGRADED
+    assert read.reason == f"start times are not known: {tree.root}/stat has no readable btime"
+    assert read.errors == 1
+
+
+def test_a_boot_time_that_becomes_readable_gives_the_start_times_and_leaves_the_names(
+    tree: ProcTree, source: ProcfsSource
+) -> None:
+    (tree.root / "stat").unlink()
+    tree.add(7, comm=b"bash", start_ticks=100)
+    source.read([7])
+    tree.set_btime(1_700_000_000)
+    tree.add(7, comm=b"python3", start_ticks=100)
+    read = source.read([7])
+    assert (read.processes[7].name, read.processes[7].start_time_s) == ("bash", 1_700_000_001.0)
+    assert (read.state, read.reason) == (SourceState.OK, None)
+
+
+def test_a_boot_time_once_read_stands_while_it_is_not_readable(
+    tree: ProcTree, source: ProcfsSource, refuse: Refuse
+) -> None:
+    source.read([])
+    refuse("/proc/stat", errno.EIO)
+    tree.add(7, start_ticks=100)
+    read = source.read([7])
+    assert (read.state, read.processes[7].start_time_s) == (SourceState.OK, 1_700_000_001.0)
 
 
 def test_a_file_for_a_root_is_unavailable(tmp_path: Path, clock: ManualClock) -> None:
@@ -276,7 +320,7 @@ def test_processes_that_refuse_everything_stay_within_the_budget(
     for pid in range(100, 200):
         tree.add(pid)
         refuse(f"/{pid}", errno.EPERM)
-    source = ProcfsSource(tree.root, clock, descriptors_per_cycle=20, descriptors_per_process=5)
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root, descriptors_per_cycle=20, descriptors_per_process=5)
     reads = Reads(monkeypatch)
     for _ in range(3):
         reads.count.clear()
@@ -290,10 +334,128 @@ def test_a_private_cgroup_namespace_that_hides_the_workload_is_named(tree: ProcT
     assert source.read([]).state is SourceState.OK
     tree.set_namespaces(cgroup=4026532999)
     read = source.read([])
-    assert read.processes[7].workload == HOST_WORKLOAD
+    assert read.processes[7].workload == UNIDENTIFIED_WORKLOAD
     assert read.state is SourceState.DEGRADED
+    assert read.reason == (
+        "the workload of 1 process cannot be told from its cgroup in the agent's own cgroup namespace: "
+        "run the agent in the host's (docker run --cgroupns=host)"
+    )
+
+
+@pytest.mark.parametrize("text", ["0::/\n", "4:memory:/\n0::/\n"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_root_is_the_hosts_where_cgroups_are_seen_as_the_host_sees_them_or_nobody_knows(
+    tree: ProcTree, source: ProcfsSource, text: str, is_told: bool
+) -> None:
+    if is_told:
+        tree.set_namespaces()
+    tree.add(7, cgroup=text)
+    read = source.read([7])
+    assert (read.processes[7].workload, read.state) == (HOST_WORKLOAD, SourceState.OK)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe\x00", b"rubbish\n", b"0::/..\n", b"0::/../x\n4:memory:/\n"])
+def test_a_cgroup_that_does_not_tell_is_nobodys_not_the_hosts(
+    tree: ProcTree, source: ProcfsSource, text: bytes
+) -> None:
+    for pid in (7, 8):
+        tree.add(pid, fds=CUDA_FDS, cgroup=text)
+    tree.add(9, fds=CUDA_FDS, cgroup=f"0::/docker/{CONTAINER}\n")
+    read = source.read([])
+    workloads = {pid: facts.workload for pid, facts in read.processes.items()}
+    assert (workloads[7], workloads[8], workloads[9].id) == (UNIDENTIFIED_WORKLOAD, UNIDENTIFIED_WORKLOAD, CONTAINER)
+    assert read.state is SourceState.DEGRADED
+    assert read.reason == "the workload of 2 processes cannot be told from their cgroup"
+    assert read.errors == 1
+
+
+def test_a_cgroup_that_was_never_readable_is_nobodys(tree: ProcTree, source: ProcfsSource, refuse: Refuse) -> None:
+    tree.add(7)
+    refuse("/7/cgroup", errno.EIO)
+    read = source.read([7])
+    assert read.processes[7].workload == UNIDENTIFIED_WORKLOAD
     assert read.reason is not None
-    assert "cgroup namespace" in read.reason
+    assert "the workload of 1 process cannot be told from its cgroup" in read.reason
+    refuse("/7/cgroup", 0)
+    assert source.read([7]).processes[7].workload == HOST_WORKLOAD
+
+
+@pytest.mark.parametrize("text", [b"0::/\n", b"", b"rubbish"])
+def test_what_a_cgroup_told_before_stands_when_it_no_longer_tells(
+    tree: ProcTree, source: ProcfsSource, text: bytes
+) -> None:
+    tree.add(7, cgroup=f"0::/docker/{CONTAINER}\n")
+    source.read([7])
+    tree.add(7, cgroup=text)
+    read = source.read([7])
+    assert (read.processes[7].workload.id, read.state) == (CONTAINER, SourceState.OK)
+
+
+# ---------------------------------------------------------------------------- the agent's pid namespace
+
+
+@pytest.fixture
+def own_proc(tmp_path: Path) -> ProcTree:
+    """The ``/proc`` of an agent in a pid namespace of its own."""
+    own = ProcTree(tmp_path / "own")
+    own.set_namespaces(pid=4026532178)
+    own.set_own_pids("7")
+    return own
+
+
+PRIVATE = (
+    "NVML hides others' processes from the agent's own pid namespace: "
+    "run the agent in the host's (docker run --pid=host, in Kubernetes hostPID: true)"
+)
+
+
+def test_a_private_pid_namespace_degrades_and_the_reason_names_the_fix(own_proc: ProcTree, clock: ManualClock) -> None:
+    own_proc.add(7, fds=CUDA_FDS)
+    read = ProcfsSource(own_proc.root, clock, own_proc=own_proc.root).read([])
+    assert (read.state, read.reason, read.errors) == (SourceState.DEGRADED, PRIVATE, 1)
+    assert (read.pids_complete, read.pids_are_own) == (False, True)
+    assert set(read.processes) == {7}
+
+
+def test_a_hosts_proc_mounted_elsewhere_has_other_pids_than_the_agents_own(
+    tree: ProcTree, own_proc: ProcTree, clock: ManualClock
+) -> None:
+    source = ProcfsSource(tree.root, clock, own_proc=own_proc.root)
+    for nspid in (None, "4711\t7"):
+        if nspid is not None:
+            tree.set_own_pids(nspid)
+        read = source.read([])
+        assert (read.reason, read.pids_complete, read.pids_are_own) == (PRIVATE, False, False)
+
+
+def test_in_the_hosts_pid_namespace_every_root_is_taken_for_the_hosts(
+    tree: ProcTree, own_proc: ProcTree, clock: ManualClock
+) -> None:
+    own_proc.set_namespaces()
+    read = ProcfsSource(tree.root, clock, own_proc=own_proc.root).read([])
+    assert (read.state, read.pids_complete, read.pids_are_own) == (SourceState.OK, True, True)
+
+
+def test_a_pid_namespace_that_cannot_be_told_degrades_nothing(
+    tree: ProcTree, clock: ManualClock, tmp_path: Path
+) -> None:
+    read = ProcfsSource(tree.root, clock, own_proc=tmp_path / "missing").read([])
+    assert (read.state, read.pids_complete, read.pids_are_own) == (SourceState.OK, True, True)
+
+
+def test_the_pid_namespace_is_told_without_a_procfs_too(own_proc: ProcTree, clock: ManualClock, tmp_path: Path) -> None:
+    read = ProcfsSource(tmp_path / "missing", clock, own_proc=own_proc.root).read([])
+    assert (read.state, read.pids_complete, read.pids_are_own) == (SourceState.UNAVAILABLE, False, False)
+
+
+def test_the_agents_pid_namespace_is_looked_up_once(own_proc: ProcTree, clock: ManualClock) -> None:
+    source = ProcfsSource(own_proc.root, clock, own_proc=own_proc.root)
+    source.read([])
+    own_proc.set_namespaces()
+    assert source.read([]).pids_complete is False
+
+
+# ---------------------------------------------------------------------------- resources
 
 
 def test_no_descriptor_is_left_open(tree: ProcTree, source: ProcfsSource, tmp_path: Path) -> None:

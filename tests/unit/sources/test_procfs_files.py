@@ -12,12 +12,12 @@ from otel_gpu.sources.procfs_files import (
     DeviceKind,
     DeviceNode,
     ProcessDir,
+    is_root_cgroup,
     list_processes,
     parse_btime,
     parse_device_link,
     parse_fd_size,
     parse_maps,
-    parse_maps_line,
     parse_stat,
     read_file,
 )
@@ -157,13 +157,40 @@ def test_device_nodes_may_be_in_another_directory() -> None:
     assert parse_device_link("/dev/nvidia0", "/tmp/x") is None
 
 
+# ---------------------------------------------------------------------------- cgroup
+
+
+@pytest.mark.parametrize(
+    ("text", "is_root"),
+    [
+        ("0::/\n", True),
+        ("0::/", True),
+        ("12:name=systemd:/\n4:cpu,cpuacct:/\n0::/\n", True),
+        ("", False),
+        ("\n", False),
+        ("0::/\n\n", False),
+        ("0::/..\n", False),
+        ("0::/init.scope\n", False),
+        ("4:memory:/docker\n0::/\n", False),
+        ("::/\n", False),
+        ("0:/\n", False),
+        ("0::/ (deleted)\n", False),
+        ("\ufffd\ufffd", False),
+    ],
+)
+def test_only_a_cgroup_file_of_roots_and_nothing_else_is_that_of_the_root(text: str, is_root: bool) -> None:
+    assert is_root_cgroup(text) is is_root
+
+
 # ---------------------------------------------------------------------------- maps
 
 
 def test_a_mapping_of_the_uvm_node_counts_with_its_size() -> None:
-    assert parse_maps_line(b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm\n") == 0x200000
-    assert parse_maps_line(maps_line(0x1000, 4096, "/dev/nvidia-uvm (deleted)").encode()) == 4096
-    assert parse_maps_line(maps_line(0x1000, 4096, "/merged/dev/nvidia-uvm").encode()) == 4096
+    assert parse_maps([b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm\n"]) == 0x200000
+    assert parse_maps([b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm"]) == 0x200000
+    assert parse_maps([maps_line(0x1000, 4096, "/dev/nvidia-uvm (deleted)").encode()]) == 4096
+    assert parse_maps([maps_line(0x1000, 4096, "/merged/dev/nvidia-uvm").encode()]) == 4096
+    assert parse_maps([maps_line(0x1000, 4096, "/tmp/x/nvidia-uvm").encode()], "/tmp/x") == 4096
 
 
 @pytest.mark.parametrize(
@@ -184,7 +211,7 @@ def test_a_mapping_of_the_uvm_node_counts_with_its_size() -> None:
     ],
 )
 def test_other_lines_of_maps_count_for_nothing(line: bytes) -> None:
-    assert parse_maps_line(line) is None
+    assert parse_maps([line]) == 0
 
 
 def test_all_uvm_mappings_of_a_process_are_summed() -> None:

@@ -5,8 +5,9 @@ from html.parser import HTMLParser
 import pytest
 
 from otel_gpu.export.table import render
+from otel_gpu.model import SourceOutcome, SourceState
 from otel_gpu.web.page import STYLE, page
-from tests.builders import attribution
+from tests.builders import attribute, attribution, snapshot
 
 
 class Seen(HTMLParser):
@@ -49,6 +50,13 @@ def test_what_a_container_calls_itself_is_text_and_nothing_else(name: str) -> No
 
 def test_a_page_without_an_answer_yet_says_so() -> None:
     assert Seen(page(None, simulated=False, refresh_s=5)).table == "the first sample is under way"
+
+
+def test_a_page_without_figures_says_that_they_are_not_known_and_why() -> None:
+    outcome = SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")
+    table = Seen(page(attribute(None, snapshot(sources=[outcome])), simulated=False, refresh_s=5)).table
+    assert "who holds a GPU is not known" in table
+    assert "nvml: unavailable: NVML: no driver" in table
 
 
 def test_the_page_keeps_itself_current() -> None:

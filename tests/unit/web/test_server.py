@@ -77,11 +77,24 @@ def test_head_gets_the_headers_of_get_and_no_body(web: Address) -> None:
     }
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
-def test_methods_that_would_change_something_are_refused_without_a_traceback(web: Address, method: str) -> None:
-    answer = ask(web, "/", method)
-    assert answer.status in {405, 501}
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
+@pytest.mark.parametrize("path", ["/", "/none", "/broken"])
+def test_methods_that_would_change_something_are_refused_with_those_that_are_not(
+    web: Address, method: str, path: str
+) -> None:
+    answer = ask(web, path, method)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+    assert answer.body == "only GET and HEAD are answered here\n"
+
+
+def test_a_method_that_nobody_knows_is_not_implemented(web: Address) -> None:
+    answer = ask(web, "/", "BREW")
+    assert answer.status == 501
     assert "Traceback" not in answer.body
+
+
+def test_only_a_refusal_tells_what_is_allowed(web: Address) -> None:
+    assert "Allow" not in ask(web, "/").headers
 
 
 @pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/none", "GET"), ("/broken", "GET"), ("/", "POST")])

@@ -1,0 +1,1 @@
+"""Measurements a developer makes of the agent: not part of the package."""

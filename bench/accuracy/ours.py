@@ -1,0 +1,149 @@
+"""The agent itself on a simulated host, and what is scored of its answers. Nothing missing is taken for 0."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, TypeVar
+
+from otel_gpu.attribution.energy import EnergyPolicy
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel
+from otel_gpu.clock import Clock
+from otel_gpu.engine import Engine
+from otel_gpu.model import Attribution, GpuAttribution, GpuState, WorkloadGpu
+from otel_gpu.sources.sim.host import SimulatedHost
+
+SM: Final = EnergyModel.SM.value
+LEARNED: Final = EnergyModel.LEARNED.value
+MODELS: Final = (LEARNED, SM)
+
+T = TypeVar("T")
+
+
+class BenchError(Exception):
+    """The agent's answer cannot be scored."""
+
+
+class Sampler(Protocol):
+    """What is scored: an engine."""
+
+    def sample(self) -> Attribution:
+        """Read the world now and attribute it."""
+
+
+class Start(Protocol):
+    """Starts what is scored on a host; ``model`` is an energy model's name."""
+
+    def __call__(self, host: SimulatedHost, clock: Clock, model: str) -> Sampler:
+        """One more observer of this host."""
+
+
+def start(host: SimulatedHost, clock: Clock, model: str) -> Sampler:
+    """The agent's engine with the policy that everything here is scored under."""
+    return Engine(
+        gpus=host.gpu_source(),
+        processes=host.process_source(),
+        names=(host.name_source(),),
+        clock=clock,
+        options=AttributionOptions(energy_policy=EnergyPolicy.RESIDENT, energy_model=EnergyModel(model)),
+    )
+
+
+def _needed(value: T | None, what: str) -> T:
+    if value is None:
+        raise BenchError(f"the agent's answer has no {what}: it cannot be scored")
+    return value
+
+
+def only_gpu(answer: Attribution) -> GpuAttribution:
+    """The world's one GPU."""
+    if len(answer.gpus) != 1:
+        raise BenchError(f"the agent's answer has {len(answer.gpus)} GPUs where the world has one")
+    return answer.gpus[0]
+
+
+def _parts(answer: Attribution) -> dict[str, WorkloadGpu]:
+    parts: dict[str, WorkloadGpu] = {}
+    for workload in answer.workloads:
+        for part in workload.gpus:
+            if workload.ref.id in parts:
+                raise BenchError(f"workload {workload.ref.id[:12]} stands twice on one GPU")
+            parts[workload.ref.id] = part
+    return parts
+
+
+def energy_mj(answer: Attribution) -> dict[str, int]:
+    """Energy of each workload so far, all methods together."""
+    return {
+        who: _needed(_needed(part.totals, "totals of a workload").energy.total_mj, "energy of a workload")
+        for who, part in _parts(answer).items()
+    }
+
+
+def process_energy_mj(answer: Attribution) -> int:
+    """Energy of all processes so far."""
+    totals = [_needed(process.totals, "totals of a process") for process in answer.processes]
+    return sum(_needed(each.energy.total_mj, "energy of a process") for each in totals)
+
+
+def busy_s(answer: Attribution) -> dict[str, float]:
+    """Compute time of each workload so far."""
+    return {who: _needed(part.totals, "totals of a workload").compute_us / 1e6 for who, part in _parts(answer).items()}
+
+
+def standing_w(answer: Attribution) -> float:
+    """The power the agent takes the GPU to draw with contexts and no work."""
+    return _needed(only_gpu(answer).basis, "energy basis").held_w
+
+
+def inferred_bytes(answer: Attribution) -> dict[str, int]:
+    """Inferred memory of each workload; here, and only here, none is the same as 0."""
+    return {who: part.inferred_bytes or 0 for who, part in _parts(answer).items()}
+
+
+def states(answer: Attribution) -> dict[str, GpuState]:
+    """What each workload is said to do."""
+    return {who: _needed(part.state, "state of a workload") for who, part in _parts(answer).items() if part.active}
+
+
+# ---------------------------------------------------------------------------- conservation
+
+
+class Conservation:
+    """Checks in every cycle that nothing was lost or invented; remembers the largest error, in bytes and mJ."""
+
+    def __init__(self) -> None:
+        self.memory_bytes = 0
+        self.energy_mj = 0
+        self._start_mj: int | None = None
+        self._workloads_mj: dict[str, int] = {}
+
+    def check(self, answer: Attribution) -> None:
+        """One cycle."""
+        gpu = only_gpu(answer)
+        self._check_memory(answer, gpu)
+        counter_mj = _needed(gpu.reading.energy_mj, "energy counter")
+        if self._start_mj is None:
+            self._start_mj = counter_mj
+        totals = _needed(gpu.totals, "totals of a GPU")
+        # What ended longer ago than the retention is no longer in the answer; what it used still counts.
+        self._workloads_mj.update(energy_mj(answer))
+        misses = [
+            totals.total_mj - (counter_mj - self._start_mj),
+            totals.attributed_mj - sum(self._workloads_mj.values()),
+        ]
+        if len(self._workloads_mj) == len(answer.workloads):
+            misses.append(totals.attributed_mj - process_energy_mj(answer))
+        if gpu.energy is not None and answer.window_s is not None:
+            split = gpu.energy
+            parts = (split.attributed_mj, split.idle_mj, split.unattributed_mj)
+            misses.append(split.delta_mj - sum(_needed(part, "part of the energy split") for part in parts))
+        self.energy_mj = max(self.energy_mj, *map(abs, misses))
+
+    def _check_memory(self, answer: Attribution, gpu: GpuAttribution) -> None:
+        split = _needed(gpu.memory, "memory split")
+        parts = _parts(answer).values()
+        misses = (
+            split.conservation_error_bytes,
+            split.inferred_bytes - sum(part.inferred_bytes or 0 for part in parts),
+            split.measured_bytes - sum(part.measured_bytes or 0 for part in parts),
+        )
+        self.memory_bytes = max(self.memory_bytes, *map(abs, misses))

@@ -1,0 +1,136 @@
+"""What the agent must reach, as data, and whether it does. A figure is judged as it is printed: to two decimals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from bench.accuracy import ours, peers
+from bench.accuracy.energy_worlds import ENERGY as ENERGY_FAMILIES
+from bench.accuracy.idle_worlds import ALONE, BESIDE, BURSTY, STEADY, label
+from bench.accuracy.memory_worlds import MAPPED
+from bench.accuracy.results import Results
+from bench.accuracy.trials import ENERGY, MEMORY, OURS
+
+IDLE: Final = "idle"
+CONSERVATION: Final = "conservation"
+DEFAULT_MODEL: Final = ours.LEARNED
+"""The energy model that is held against the other formulas."""
+
+
+class Measure(StrEnum):
+    """What is held against a limit."""
+
+    MEAN = "mean %"
+    TO_BEST = "/best other"
+    TO_SM = "learned/sm"
+    TO_EQUAL = "/equal split"
+    ALARMS = "false alarms/h"
+    FALSE_TIME = "false idle %"
+    LOST_BYTES = "lost bytes"
+    LOST_MJ = "lost mJ"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """In a row of a section of the table, this measure must not be above the limit."""
+
+    section: str
+    row: str
+    measure: Measure
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target and the figure reached."""
+
+    target: Target
+    value: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether it was reached; a figure that is not a number was not."""
+        return round(self.value, 2) <= self.target.limit
+
+    def __str__(self) -> str:
+        sign = "≤" if self.passed else ">"
+        return f"{self.target.measure} {self.value:.2f} {sign} {self.target.limit:g}"
+
+
+def _energy_targets() -> Iterator[Target]:
+    to_sm = {"bursty": 0.5, "on/off, sub-linear": 0.6, "phases, contended": 0.85, "watts drift": 0.85}
+    for family in ENERGY_FAMILIES:
+        if family.name.startswith("equal watts"):
+            yield Target(ENERGY, family.name, Measure.MEAN, 3.0)
+            yield Target(ENERGY, family.name, Measure.TO_BEST, 0.5)
+        else:
+            yield Target(ENERGY, family.name, Measure.TO_BEST, 0.9)
+        yield Target(ENERGY, family.name, Measure.TO_SM, to_sm.get(family.name, 1.05))
+
+
+def _memory_targets() -> Iterator[Target]:
+    for ending in ("", MAPPED):
+        yield Target(MEMORY, f"staggered{ending}", Measure.MEAN, 2.0)
+        yield Target(MEMORY, f"ramps{ending}", Measure.MEAN, 15.0)
+        yield Target(MEMORY, f"overlapping ramps{ending}", Measure.TO_EQUAL, 0.8)
+    for family in ("simultaneous", "late start"):
+        yield Target(MEMORY, family, Measure.TO_EQUAL, 1.0)
+        yield Target(MEMORY, family + MAPPED, Measure.TO_EQUAL, 0.5)
+
+
+def _idle_targets() -> Iterator[Target]:
+    for pattern in (STEADY, BURSTY):
+        for duty in (1, 2, 5, 10, 50):
+            yield Target(IDLE, f"{pattern}, {ALONE}, {label(duty)}", Measure.ALARMS, 0.0)
+        for duty in (5, 10, 50):
+            yield Target(IDLE, f"{pattern}, {BESIDE}, {label(duty)}", Measure.ALARMS, 1.0)
+    yield Target(IDLE, f"{STEADY}, {BESIDE}, {label(2)}", Measure.FALSE_TIME, 0.5)
+
+
+TARGETS: Final = (
+    *_energy_targets(),
+    *_memory_targets(),
+    *_idle_targets(),
+    Target(CONSERVATION, "every cycle of every world", Measure.LOST_BYTES, 0.0),
+    Target(CONSERVATION, "every cycle of every world", Measure.LOST_MJ, 0.0),
+)
+
+
+def judge(results: Results) -> tuple[Verdict, ...]:
+    """Every target of the worlds that were played."""
+    verdicts = ((target, _value(target, results)) for target in TARGETS)
+    return tuple(Verdict(target, value) for target, value in verdicts if value is not None)
+
+
+def _value(target: Target, results: Results) -> float | None:
+    match target.section:
+        case "conservation":
+            return results.conservation_bytes if target.measure is Measure.LOST_BYTES else results.conservation_mj
+        case "idle":
+            rules = results.idle.get(target.row)
+            if rules is None:
+                return None
+            summary = rules[OURS]
+            return summary.alarms_per_hour if target.measure is Measure.ALARMS else summary.false_percent
+        case _:
+            return _error(target, results)
+
+
+def _error(target: Target, results: Results) -> float | None:
+    formulas = results.errors.get((target.section, target.row))
+    if formulas is None:
+        return None
+    mean = formulas[DEFAULT_MODEL if target.section == ENERGY else OURS].mean
+    match target.measure:
+        case Measure.TO_BEST:
+            best = results.best_other(target.row)
+            return None if best is None else mean / best[1].mean
+        case Measure.TO_SM:
+            return mean / formulas[ours.SM].mean
+        case Measure.TO_EQUAL:
+            return mean / formulas[peers.EQUAL].mean
+        case _:
+            return mean

@@ -1,0 +1,265 @@
+"""Whose work it was: from the driver's utilisation rows to microseconds of SM and memory-bandwidth time per pid.
+
+The driver samples a GPU every 139 or 167 ms into a ring of about 10 s; a sample credits all of an engine to the one
+process active on it. A row is that process's mean over *all* samples after the time asked for, so row times the time
+those samples stand for is its work, however idle the rest was. ``nvml.h`` promises a row for each process "that had
+some non-zero utilization": a row of zeros is work below one percent, and no row is no work.
+
+Nothing is counted twice although a read may ask again for up to 1 s that the read before has covered: it does so only
+back to the newest sample with work that it knows, and what came after that sample showed none. That second adds time
+to the mean and no work to its sum, so row times the whole asked time is the work of the new part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
+
+from otel_gpu.model import UtilizationRead, UtilizationRow
+
+RING_US: Final = 10_000_000
+"""What the driver remembers at least. ``ctrl2080gpumon.h``: the queue wraps after 10 seconds; longer ones exist."""
+
+SAMPLE_US: Final = 150_000
+"""About the time between two samples. Used only for where a window begins and ends between samples."""
+
+_LONGEST_SAMPLE_US: Final = 170_000
+_CLOCK_SLACK_US: Final = 1_000_000
+"""Wall and monotonic time may differ by this between two reads (slow calls) before the wall clock was set."""
+
+_PER_SAMPLE_PERCENT: Final = 105
+"""Means of one engine cannot sum to more than 100, and rounding adds little: these are single samples."""
+
+_REMEMBERED_ANSWERS: Final = 60
+"""For how many answers the shape of the rows is remembered: long over a quiet spell, not over a driver upgrade."""
+
+_STEP_US: Final = 100
+"""Time is counted in these, and the rest kept for the next read: whole percents of it are whole microseconds, and no
+window's rounding adds up to anything over months."""
+
+_MAX_PID: Final = 1 << 22  # PID_MAX_LIMIT of the kernel; the driver's own "nobody" is 2^32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one pid did in a window, in microseconds of the whole GPU's SM time and memory bandwidth."""
+
+    sm_us: int
+    bandwidth_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeWindow:
+    """What the driver's rows say of one cycle.
+
+    ``covered_us`` is the time since the last answer that the samples stand for: about ``window_us``, less after a gap
+    longer than the ring, more where an answer was missing, 0 where the clock was set back. ``work`` has every pid that
+    showed work, and sums to at most ``covered_us``. ``samples`` is about how many samples stand behind it.
+    ``anomalies`` counts the rows that were dropped because they cannot be true.
+    """
+
+    window_us: int
+    covered_us: int
+    samples: int
+    work: Mapping[int, Work]
+    anomalies: int
+
+    def share(self, pid: int) -> float | None:
+        """SM share of this pid, 0 to 1; ``None`` if no time is covered."""
+        if self.covered_us == 0:
+            return None
+        return self.work[pid].sm_us / self.covered_us if pid in self.work else 0.0
+
+    def bandwidth_share(self, pid: int) -> float | None:
+        """Memory-bandwidth share of this pid, 0 to 1; ``None`` if no time is covered."""
+        if self.covered_us == 0:
+            return None
+        return self.work[pid].bandwidth_us / self.covered_us if pid in self.work else 0.0
+
+    def worked(self, pid: int) -> bool | None:
+        """Whether this pid showed work on any engine; ``None`` if most of the window is not covered."""
+        return None if 2 * self.covered_us < max(1, self.window_us) else pid in self.work
+
+    def others_worked(self, pid: int) -> bool:
+        """Whether anybody but this pid showed work."""
+        return any(other != pid for other in self.work)
+
+
+class _Reach(NamedTuple):
+    """Which time the samples of a read stand for. ``overlap_us`` of it an earlier read has covered, without work."""
+
+    begin_us: int
+    end_us: int
+    overlap_us: int
+    covered_us: int
+
+
+class ComputeRows:
+    """Turns the reads of one GPU, one after the other, into work. Its state does not grow."""
+
+    __slots__ = ("_answers_since_per_sample", "_elapsed_us", "_newest_us", "_owed_us", "_until_us")
+
+    def __init__(self) -> None:
+        self._newest_us: int | None = None
+        self._until_us: int | None = None
+        self._elapsed_us = 0
+        self._owed_us = 0
+        self._answers_since_per_sample = _REMEMBERED_ANSWERS
+
+    def observe(self, read: UtilizationRead | None, window_us: int) -> ComputeWindow | None:
+        """Work of a cycle that lasted ``window_us`` of monotonic time, 0 for the first; ``None`` if nobody tells.
+
+        What a cycle without an answer missed is in the next one's, as far as the ring goes.
+        """
+        window_us = max(0, window_us)
+        self._elapsed_us += window_us
+        if read is None:
+            return None
+        rows, anomalies = _plausible(read)
+        newest_us = max((row.timestamp_us for row in rows), default=None)
+        reach = self._reach(read, newest_us)
+        weigh = _by_sample if self._is_per_sample(rows) else _by_mean
+        sm_us = _fit(weigh(rows, reach, attrgetter("sm_percent")), reach.covered_us)
+        bandwidth_us = _fit(weigh(rows, reach, attrgetter("memory_percent")), reach.covered_us)
+        if newest_us is not None:
+            self._newest_us = newest_us
+        self._until_us = reach.end_us
+        self._elapsed_us = 0
+        return ComputeWindow(
+            window_us=window_us,
+            covered_us=reach.covered_us,
+            samples=round(reach.covered_us / SAMPLE_US),
+            work=MappingProxyType({pid: Work(sm_us[pid], bandwidth_us[pid]) for pid in sorted(sm_us)}),
+            anomalies=anomalies,
+        )
+
+    def _reach(self, read: UtilizationRead, newest_us: int | None) -> _Reach:
+        """From sample to sample where the samples are known: only so do windows of 1 s join without gap or overlap.
+
+        The newest sample is the newest row's if that is younger than a sample period. Otherwise it was an idle one
+        and its time is not told: on average it was half a period before the read. Likewise at the beginning.
+        """
+        fresh = newest_us is not None and read.read_at_us - newest_us <= SAMPLE_US
+        end_us = newest_us if newest_us is not None and fresh else read.read_at_us - SAMPLE_US // 2
+        begin_us = read.since_us - SAMPLE_US // 2
+        # A known sample ahead of the read is from before the clock was set back. One after the time asked for means
+        # that the source has started anew: work up to it is counted already.
+        if self._newest_us is not None and read.since_us <= self._newest_us <= read.read_at_us:
+            begin_us = self._newest_us
+        until_us = begin_us if self._until_us is None else max(begin_us, self._until_us)
+        covered_us = min(max(0, end_us - until_us), RING_US)
+        slack_us = _CLOCK_SLACK_US if self._until_us is not None and self._elapsed_us else 0
+        if covered_us > self._elapsed_us + slack_us:
+            covered_us = self._elapsed_us  # first sight, or the wall clock was set forward
+        covered_us, self._owed_us = _whole_steps(covered_us + self._owed_us)
+        overlap_us, _ = _whole_steps(until_us - begin_us + _STEP_US // 2)
+        return _Reach(begin_us, end_us, min(overlap_us, RING_US - covered_us), covered_us)
+
+    def _is_per_sample(self, rows: list[UtilizationRow]) -> bool:
+        """Whether this driver gives a row per sample: several of one pid, or a sum that no means can have.
+
+        A quiet answer shows neither, and read as means its one sample would be a whole window of work: hence memory.
+        """
+        if len({row.pid for row in rows}) < len(rows) or sum(row.sm_percent for row in rows) > _PER_SAMPLE_PERCENT:
+            self._answers_since_per_sample = 0
+        elif rows:
+            self._answers_since_per_sample = min(_REMEMBERED_ANSWERS, self._answers_since_per_sample + 1)
+        return self._answers_since_per_sample < _REMEMBERED_ANSWERS
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What is remembered from read to read, as plain data."""
+        return {
+            "newest_us": self._newest_us,
+            "until_us": self._until_us,
+            "elapsed_us": self._elapsed_us,
+            "owed_us": self._owed_us,
+            "answers_since_per_sample": self._answers_since_per_sample,
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """The counterpart of ``to_state``; ValueError if it is not what that gave."""
+        try:
+            times = [data["newest_us"], data["until_us"]]
+            counts = [data["elapsed_us"], data["owed_us"], data["answers_since_per_sample"]]
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("not a state of compute rows") from error
+        if not all(each is None or type(each) is int for each in times):
+            raise ValueError("compute rows: a time that is none")
+        if not all(type(each) is int and each >= 0 for each in counts) or counts[1] >= _STEP_US:
+            raise ValueError("compute rows: a count that is none")
+        rows = cls()
+        rows._newest_us, rows._until_us = times
+        rows._elapsed_us, rows._owed_us, rows._answers_since_per_sample = counts
+        return rows
+
+
+def _whole_steps(time_us: int) -> tuple[int, int]:
+    """Time in whole steps, and what is left of it."""
+    return time_us - time_us % _STEP_US, time_us % _STEP_US
+
+
+_Percent = Callable[[UtilizationRow], int]
+
+
+def _by_mean(rows: list[UtilizationRow], reach: _Reach, percent: _Percent) -> dict[int, int]:
+    """One row per pid: its mean, times the time of all samples it is the mean of."""
+    span_us = reach.overlap_us + reach.covered_us
+    return {row.pid: _hundredths(percent(row) * span_us) for row in rows}
+
+
+def _by_sample(rows: list[UtilizationRow], reach: _Reach, percent: _Percent) -> dict[int, int]:
+    """A row per sample and pid. A sample stands for the time since the one before, or for a period after idle ones.
+
+    So idle samples, which have no rows, need not be counted.
+    """
+    times_us = sorted({row.timestamp_us for row in rows})
+    before_us = [reach.begin_us, *times_us]
+    stands_for_us = {at: min(at - before, _LONGEST_SAMPLE_US) for before, at in zip(before_us, times_us, strict=False)}
+    sums: dict[int, int] = {}
+    for row in rows:
+        sums[row.pid] = sums.get(row.pid, 0) + percent(row) * max(0, stands_for_us[row.timestamp_us])
+    return {pid: _hundredths(total) for pid, total in sums.items()}
+
+
+def _hundredths(percent_us: int) -> int:
+    """Percent-microseconds to microseconds: exact for whole steps, to the nearest for samples."""
+    return (percent_us + 50) // 100
+
+
+def _fit(work_us: dict[int, int], limit_us: int) -> dict[int, int]:
+    """Scale down what whole percents and unseen sample times push over the limit."""
+    total_us = sum(work_us.values())
+    if total_us <= limit_us:
+        return work_us
+    return {pid: each_us * limit_us // total_us for pid, each_us in work_us.items()}
+
+
+def _plausible(read: UtilizationRead) -> tuple[list[UtilizationRow], int]:
+    """The rows that can be true, one per pid and time, and how many cannot.
+
+    Drivers have returned percents in the thousands, rows older than asked for, and, after the clock was set back,
+    rows from the future. Pid 0 is the padding of a buffer that was not filled.
+    """
+    latest_us = read.read_at_us + _CLOCK_SLACK_US  # the samples go on while the call is under way
+    rows: dict[tuple[int, int], UtilizationRow] = {}
+    anomalies = 0
+    for row in read.rows:
+        if row.pid == 0:
+            continue
+        percents = (row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent)
+        at = (row.pid, row.timestamp_us)
+        plausible = 0 < row.pid <= _MAX_PID and read.since_us < row.timestamp_us <= latest_us
+        if not plausible or min(percents) < 0 or max(percents) > 100:
+            anomalies += 1
+            continue
+        if at in rows:
+            anomalies += 1
+            row = max(row, rows[at], key=attrgetter("sm_percent", "memory_percent"))  # noqa: PLW2901
+        rows[at] = row
+    return list(rows.values()), anomalies

@@ -1,0 +1,82 @@
+"""How much energy a GPU used between two readings: by its counter, or by its power where it has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_gpu.model import GpuReading
+
+_IMPLAUSIBLE: Final = 1.5
+"""More than this times the power limit is no reading of energy, whatever the counter says."""
+
+_HIGHEST_LIMIT_W: Final = 3000.0
+"""Taken for the limit where the driver names none: above every board there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """Energy of one interval. ``anomalous``: implausibly much. ``reset``: the counter went down, and tells nothing."""
+
+    delta_mj: int
+    duration_s: float
+    anomalous: bool = False
+    reset: bool = False
+
+
+class EnergyMeter:
+    """Turns the readings of one GPU into energy used, without losing a fraction of a millijoule."""
+
+    def __init__(self) -> None:
+        self._counter_mj: int | None = None
+        self._power_w: float | None = None
+        self._at_ns: int | None = None
+        self._owed_mj = 0.0
+
+    @property
+    def source(self) -> str:
+        """``counter`` or ``power``: once a counter was seen, it is the source."""
+        return "power" if self._counter_mj is None else "counter"
+
+    def read(self, reading: GpuReading) -> Metered | None:
+        """Energy since the last reading that told; ``None`` if this one does not, or there was none before."""
+        if reading.energy_mj is not None and reading.energy_mj >= 0:
+            return self._by_counter(reading, reading.energy_mj)
+        if self._counter_mj is None and reading.power_w is not None and 0 <= reading.power_w < float("inf"):
+            return self._by_power(reading, reading.power_w)
+        return None
+
+    def _by_counter(self, reading: GpuReading, counter_mj: int) -> Metered | None:
+        before_mj, at_ns = self._counter_mj, self._at_ns
+        if before_mj is not None and at_ns is not None and reading.taken_at_ns <= at_ns:
+            return None  # no time has passed: whatever it counted belongs to the next interval
+        self._counter_mj, self._at_ns = counter_mj, reading.taken_at_ns
+        if before_mj is None or at_ns is None:
+            return None
+        duration_s = (reading.taken_at_ns - at_ns) / 1e9
+        if counter_mj < before_mj:
+            return Metered(0, duration_s, reset=True)
+        return self._judged(reading, counter_mj - before_mj, duration_s)
+
+    def _by_power(self, reading: GpuReading, power_w: float) -> Metered | None:
+        before_w, at_ns = self._power_w, self._at_ns
+        if at_ns is not None and reading.taken_at_ns <= at_ns:
+            return None
+        self._power_w, self._at_ns = power_w, reading.taken_at_ns
+        if before_w is None or at_ns is None:
+            return None
+        duration_s = (reading.taken_at_ns - at_ns) / 1e9
+        exact_mj = (before_w + power_w) / 2 * duration_s * 1000 + self._owed_mj
+        delta_mj = int(exact_mj)
+        self._owed_mj = exact_mj - delta_mj
+        return self._judged(reading, delta_mj, duration_s)
+
+    def _judged(self, reading: GpuReading, delta_mj: int, duration_s: float) -> Metered:
+        limit_w = reading.power_limit_w or _HIGHEST_LIMIT_W
+        return Metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What the next run needs to go on from here."""
+        return {"counter_mj": self._counter_mj}

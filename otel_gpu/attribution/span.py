@@ -1,0 +1,104 @@
+"""What happened on one GPU since its energy was last told: usually one cycle, several where a reading was missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from otel_gpu.attribution.energy import Party
+from otel_gpu.attribution.places import ProcessAt
+from otel_gpu.attribution.presence import Resident
+
+PRESENCE_UNKNOWN = 0.5
+"""Part of a cycle that somebody was there who came or went in it, at a time nobody knows."""
+
+
+@dataclass(slots=True)
+class _Stay:
+    resident: Resident
+    present_us: float = 0.0
+    sm_us: int = 0
+    memory_bytes: int | None = None
+
+
+class Span:
+    """Adds up cycles until their energy can be divided."""
+
+    def __init__(self, residents: Iterable[Resident] = (), *, complete: bool = False) -> None:
+        self._stays: dict[ProcessAt, _Stay] = {}
+        self._duration_us = 0
+        self._told_us = 0
+        self._told = False
+        self._samples = 0
+        self.foreign_us = 0
+        self.strangers = False
+        self._at_start = frozenset(resident.at for resident in residents)
+        self._alone = complete
+
+    @property
+    def duration_us(self) -> int:
+        """How long it lasts by now."""
+        return self._duration_us
+
+    @property
+    def told_us(self) -> int:
+        """How much of it figures of work speak of."""
+        return self._told_us
+
+    @property
+    def samples(self) -> int:
+        """The driver's samples behind its figures of work."""
+        return self._samples
+
+    def add(
+        self,
+        window_us: int,
+        present: Mapping[ProcessAt, tuple[Resident, float]],
+        work_us: Mapping[ProcessAt, int] | None,
+        *,
+        covered_us: int = 0,
+        samples: int = 0,
+        foreign_us: int = 0,
+        strangers: bool = False,
+        complete: bool = True,
+    ) -> None:
+        """Add a cycle: who was there for which part of it, and what work each did (``None``: nobody tells).
+
+        ``complete`` is false where pids of others may be invisible.
+        """
+        self._duration_us += window_us
+        self._samples += samples
+        self.foreign_us += foreign_us
+        self.strangers = strangers
+        self._told_us += covered_us
+        self._told = self._told or work_us is not None
+        for at, (resident, part) in present.items():
+            stay = self._stays.setdefault(at, _Stay(resident))
+            stay.resident = resident
+            stay.present_us += window_us * part
+            stay.memory_bytes = resident.memory_bytes if resident.memory_bytes is not None else stay.memory_bytes
+            if work_us is not None:
+                stay.sm_us += work_us.get(at, 0)
+        whole = {at for at, (_, part) in present.items() if part >= 1}
+        self._alone = self._alone and complete and len(present) == 1 and whole == present.keys() == self._at_start
+
+    @property
+    def alone(self) -> bool:
+        """One process all the time, at both ends and in between, and none that could be invisible."""
+        return self._alone
+
+    def parties(self, inferred_bytes: Mapping[ProcessAt, int]) -> tuple[Party, ...]:
+        """Everybody who was there at any time; memory that is only inferred counts for those without a figure."""
+        duration_us = max(1, self._duration_us)
+        return tuple(
+            Party(
+                at=at,
+                workload=stay.resident.ref,
+                presence=min(1.0, stay.present_us / duration_us),
+                memory_bytes=stay.memory_bytes if stay.memory_bytes is not None else inferred_bytes.get(at),
+                sm_us=stay.sm_us if self._told else None,
+                hidden=not stay.resident.listed,
+                sm_count=stay.resident.sm_count,
+            )
+            for at, stay in sorted(self._stays.items())
+        )

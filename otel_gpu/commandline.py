@@ -1,0 +1,161 @@
+"""The command line. Every way out is one line a user can act on, and an exit code: 0 done, 1 failed, 2 misused."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from otel_gpu import __version__, streams
+from otel_gpu.config import SETTINGS, Loaded, load, nearest
+from otel_gpu.errors import OtelGpuError, UsageError
+from otel_gpu.export.text import printable
+
+FAILED: Final = 1
+MISUSED: Final = 2
+
+_READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-level", "log-format")
+_LOOKING: Final = (*_READING, "energy-policy", "energy-model")
+_SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen")
+_COMMANDS: Final = {"run": _SERVING, "once": _LOOKING, "demo": _SERVING, "doctor": _READING, "config": _SERVING}
+_OWN_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {"once": {"interval": "1s"}}
+_FIXED: Final[Mapping[str, Mapping[str, str]]] = {"demo": {"source": "sim"}}
+"""Settings that make a command what it is: nothing and nobody changes them."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command; the value is the exit code."""
+    streams.replace_closed()
+    try:
+        return _run(arguments, os.environ)
+    except UsageError as error:
+        return _complain(error, MISUSED)
+    except OtelGpuError as error:
+        return _complain(error, FAILED)
+    except BrokenPipeError:  # the reader has gone (… | head), and nobody is left to complain to
+        return FAILED
+    except Exception as error:
+        logging.getLogger(__name__).debug("internal error", exc_info=True)
+        return _complain(
+            f"internal error: {type(error).__name__}: {error}; this is a bug, --log-level debug shows where", FAILED
+        )
+    finally:
+        streams.settle()
+
+
+def _complain(message: object, code: int) -> int:
+    streams.say(f"otel-gpu: {printable(' '.join(str(message).split()))}\n")
+    return code
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    parsed = _parse(arguments)
+    loaded = _load(parsed, environment)
+    # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
+    from otel_gpu import commands, logs  # noqa: PLC0415
+
+    logs.set_up(loaded.config.log_level, loaded.config.log_format)
+    match parsed.command:
+        case "config":
+            return commands.config(loaded)
+        case "doctor":
+            return commands.doctor(loaded.config)
+        case "once":
+            return commands.once(loaded.config, as_json=parsed.format == "json")
+        case _:
+            return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
+
+
+def _load(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Loaded:
+    words, command = vars(parsed), parsed.command
+    flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
+    return load(
+        flags, environment, defaults=_OWN_DEFAULTS.get(command, {}), fixed=_FIXED.get(command, {}), command=command
+    )
+
+
+# ---------------------------------------------------------------------------- words on the line
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports misuse as UsageError, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
+        """Print help or version; argparse's own way ignores that they could not be written."""
+        streams.write(sys.stdout, message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="otel-gpu",
+        description="Who is using the GPU, how much, and who is only sitting on it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"otel-gpu {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    run = _command(commands, "run", "the agent: sample, attribute, serve")
+    demo = _command(commands, "demo", "the agent on a simulated host: no GPU needed")
+    for command in (run, demo):
+        command.add_argument(
+            "--view", action="store_true", help="show the table too: kept current on a terminal, once elsewhere"
+        )
+    once = _command(commands, "once", "one look: two samples, print, exit")
+    once.add_argument("--format", choices=("table", "json"), default="table", help="how to print it (default table)")
+    _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
+    _command(commands, "config", "the effective configuration and where each value comes from")
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction[Any], name: str, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", help="settings in YAML, each as 'key: value' (OTEL_GPU_CONFIG)")
+    for setting in SETTINGS:
+        if setting.key in _COMMANDS[name]:
+            default = _OWN_DEFAULTS.get(name, {}).get(setting.key, setting.default) or "none"
+            variables = ", ".join((setting.variable, *setting.also_variables))
+            help_ = f"{setting.help} (default {default}; {variables})".replace("%", "%%")
+            fixed = setting.key in _FIXED.get(name, {})  # accepted where it says the same, not advertised
+            parser.add_argument(
+                setting.flag, metavar="VALUE", dest=setting.key, help=argparse.SUPPRESS if fixed else help_
+            )
+    return parser
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    _refuse_flags_before_the_command(arguments)
+    first = next((word for word in arguments if not word.startswith("-")), None)
+    if first is not None and first not in _COMMANDS:
+        raise UsageError(f"there is no command {first!r}; {nearest(first, _COMMANDS)}")
+    parsed, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        word = unknown[0].partition("=")[0]
+        hint = nearest(word, _flags(parsed)) if word.startswith("-") else f"{parsed.command} takes flags only"
+        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {hint}")
+    if parsed.command is None:
+        raise UsageError(f"no command given; use one of {', '.join(_COMMANDS)}, or --help")
+    return parsed
+
+
+def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
+    """Show the line as it should be where it begins with a flag that a command has."""
+    known = {"--config", "--view", "--format", *(setting.flag for setting in SETTINGS)}
+    if not arguments or arguments[0].partition("=")[0] not in known:
+        return
+    command = next((word for word in arguments if word in _COMMANDS), None)
+    rest = list(arguments)
+    if command is not None:
+        rest.remove(command)
+    raise UsageError(f"flags come after the command: otel-gpu {command or 'COMMAND'} {shlex.join(rest)}")
+
+
+def _flags(parsed: argparse.Namespace) -> list[str]:
+    """The flags that the command given has."""
+    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word != "command"]
+    return [f"--{word}" for word in (*own, "help")]

@@ -1,0 +1,203 @@
+"""Whatever is fed to them, baselines and learned watts do not raise, stay in bounds and do not depend on order."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu.attribution.baseline import Baseline, Origin
+from otel_gpu.attribution.learned import MAX_FACTOR, MAX_TRACKED, MIN_FACTOR, LearnedPower
+from otel_gpu.model import ProcessKey
+
+ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
+POWERS = st.floats(20.0, 700.0) | ANYTHING
+LIMITS = st.none() | st.floats(100.0, 700.0) | ANYTHING
+LENGTHS = st.sampled_from([0.0, 0.2, 1.0, 5.0, 5.0, 5.0, 20.0, 3600.0, 86_400.0]) | ANYTHING
+RATIOS = st.sampled_from([0.0, 0.0, 0.003, 0.1, 0.4, 1.0]) | st.floats(0.0, 1.1) | ANYTHING
+
+QUIET = st.fixed_dictionaries(
+    {
+        "power_w": st.floats(20.0, 90.0),
+        "utilization": st.just(0.0),
+        "resident": st.booleans(),
+        "power_limit_w": st.just(400.0),
+        "dt_s": st.just(5.0),
+    }
+)
+INTERVALS = QUIET | st.fixed_dictionaries(
+    {
+        "power_w": POWERS,
+        "utilization": st.none() | RATIOS,
+        "resident": st.booleans(),
+        "power_limit_w": LIMITS,
+        "dt_s": LENGTHS,
+    }
+)
+
+KEYS = st.builds(ProcessKey, st.integers(1, 6), st.integers(1, 2))
+SHARES = st.dictionaries(KEYS, st.floats(0.0, 0.25), max_size=4) | st.dictionaries(KEYS, RATIOS, max_size=8)
+LESSONS = st.fixed_dictionaries(
+    {
+        "shares": SHARES,
+        "power_w": st.floats(100.0, 300.0) | POWERS,
+        "power_limit_w": LIMITS,
+        "held_w": st.floats(0.0, 90.0) | ANYTHING,
+        "samples": st.sampled_from([0, 7, 36, 36, 72]) | ANYTHING,
+        "dt_s": st.just(5.0) | LENGTHS,
+    }
+)
+EVENTS = st.lists(LESSONS | st.sets(KEYS, max_size=3), max_size=40)
+
+
+def play(model: LearnedPower, event: Any) -> None:
+    """A lesson, or processes that ended."""
+    if isinstance(event, set):
+        model.forget(event)
+    else:
+        model.observe(**event)
+
+
+def lowest_credible_w(intervals: list[dict[str, Any]], *, resident: bool) -> float:
+    """The lowest power of intervals that the estimate must not exceed unless it saw quiet ones."""
+    return min(
+        (
+            one["power_w"]
+            for one in intervals
+            if 0 < one["power_w"] <= 1e5
+            and 1.0 <= one["dt_s"] < math.inf
+            and (one["utilization"] is None or 0 <= one["utilization"] <= 1.05)
+            and (one["resident"] or not resident)
+        ),
+        default=math.inf,
+    )
+
+
+@given(st.lists(INTERVALS, max_size=60), st.floats(0.0, 1.0))
+def test_a_baseline_is_a_power_and_contexts_only_add_to_it(intervals: list[dict[str, Any]], fraction: float) -> None:
+    baseline = Baseline(fraction)
+    for n, interval in enumerate(intervals, start=1):
+        baseline.observe(**interval)
+        now = baseline.estimate()
+        assert 0.0 <= now.idle_w <= now.held_w < math.inf
+        if now.held_origin is not Origin.OBSERVED:
+            assert now.held_w <= lowest_credible_w(intervals[:n], resident=True)
+        if now.idle_origin is not Origin.OBSERVED:
+            assert now.idle_w <= max(lowest_credible_w(intervals[:n], resident=False), 0.0)
+        assert baseline.dropped <= n
+
+
+@given(st.lists(INTERVALS, max_size=40), st.lists(INTERVALS, max_size=20))
+def test_a_baseline_restored_goes_on_as_if_nothing_had_happened(
+    before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> None:
+    baseline = Baseline()
+    for interval in before:
+        baseline.observe(**interval)
+    copy = Baseline.from_state(json.loads(json.dumps(baseline.to_state(), allow_nan=False)))
+    for interval in after:
+        baseline.observe(**interval)
+        copy.observe(**interval)
+        assert copy.estimate() == baseline.estimate()
+    assert copy.to_state() == baseline.to_state()
+
+
+@given(st.lists(INTERVALS, max_size=300))
+@settings(max_examples=20)
+def test_a_baselines_state_is_bounded(intervals: list[dict[str, Any]]) -> None:
+    baseline = Baseline()
+    for _ in range(3):
+        for interval in intervals:
+            baseline.observe(**interval)
+    state = baseline.to_state()
+    assert len(state["idle_w"]) <= 60
+    assert len(state["held_w"]) <= 60
+    assert len(state["ranges"]) <= 15
+
+
+@given(EVENTS, st.sets(KEYS))
+def test_factors_stay_between_a_third_and_three(events: list[Any], asked: set[ProcessKey]) -> None:
+    model = LearnedPower()
+    for event in events:
+        play(model, event)
+        assert 0.0 <= model.gate <= 1.0
+        factors = model.factors(asked)
+        assert factors.keys() == asked
+        assert all(MIN_FACTOR <= factor <= MAX_FACTOR for factor in factors.values())
+        assert len(model.keys) <= MAX_TRACKED
+
+
+@given(EVENTS)
+def test_forgetting_everybody_leaves_nobody(events: list[Any]) -> None:
+    model = LearnedPower()
+    for event in events:
+        play(model, event)
+    model.forget(set(model.keys))
+    state = model.to_state()
+    assert model.keys == set()
+    assert (state["keys"], state["noise"], state["pending_work_s"]) == ([], [], [])
+
+
+@given(st.lists(LESSONS, max_size=40), st.randoms(use_true_random=False))
+def test_the_order_of_processes_within_an_interval_does_not_matter(lessons: list[dict[str, Any]], dice: Any) -> None:
+    one, other = LearnedPower(), LearnedPower()
+    for lesson in lessons:
+        items = list(lesson["shares"].items())
+        dice.shuffle(items)
+        one.observe(**lesson)
+        other.observe(**{**lesson, "shares": dict(items)})
+    assert one.to_state() == other.to_state()
+    assert one.factors(one.keys) == other.factors(other.keys)
+
+
+@given(EVENTS, EVENTS)
+def test_learned_power_restored_goes_on_as_if_nothing_had_happened(before: list[Any], after: list[Any]) -> None:
+    model = LearnedPower()
+    for event in before:
+        play(model, event)
+    copy = LearnedPower.from_state(json.loads(json.dumps(model.to_state(), allow_nan=False)))
+    assert copy.factors(model.keys) == model.factors(model.keys)
+    for event in after:
+        play(model, event)
+        play(copy, event)
+        assert copy.factors(model.keys) == model.factors(model.keys)
+    assert copy.to_state() == model.to_state()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | ANYTHING | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(sorted(Baseline().to_state())), JSON, st.lists(INTERVALS, max_size=5))
+def test_a_baselines_state_with_anything_in_it_is_refused_or_works(
+    name: str, value: Any, intervals: list[dict[str, Any]]
+) -> None:
+    try:
+        baseline = Baseline.from_state({**Baseline().to_state(), name: value})
+    except ValueError:
+        return
+    for interval in intervals:
+        baseline.observe(**interval)
+    now = baseline.estimate()
+    assert 0.0 <= now.idle_w <= now.held_w < math.inf
+
+
+@given(st.sampled_from(sorted(LearnedPower().to_state())), JSON, EVENTS)
+def test_learned_state_with_anything_in_it_is_refused_or_works(name: str, value: Any, events: list[Any]) -> None:
+    known = LearnedPower()
+    for number in range(20):
+        shares = {ProcessKey(1, 1): 0.1 * (number % 3), ProcessKey(2, 1): 0.1 * (number % 5)}
+        known.observe(shares, power_w=150.0, power_limit_w=None, held_w=60.0, samples=36, dt_s=5.0)
+    try:
+        model = LearnedPower.from_state({**known.to_state(), name: value})
+    except ValueError:
+        return
+    for event in events:
+        play(model, event)
+    assert all(MIN_FACTOR <= factor <= MAX_FACTOR for factor in model.factors(model.keys).values())

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import host
+from otel_gpu.clock import ManualClock
+from otel_gpu.config import Config, load
+from otel_gpu.model import SourceState
+from otel_gpu.sources.procfs_files import ProcessDir
+from tests.procfs_tree import UVM, ProcTree
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Settings for a host with one process that uses a GPU."""
+    ProcTree(tmp_path / "proc").add(7, fds=["/dev/nvidia0", UVM])
+    return load({"proc-root": str(tmp_path / "proc"), "deadline": "100ms"}, {}).config
+
+
+@pytest.fixture
+def stuck_maps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Reading ``maps`` waits, as it does for a process that is stuck in the driver with its memory map locked."""
+    let_go = threading.Event()
+
+    def wait(_directory: ProcessDir) -> tuple[int, int]:
+        let_go.wait(30)
+        return 0, 0
+
+    monkeypatch.setattr(ProcessDir, "uvm_mapping_bytes", wait)
+    yield
+    let_go.set()
+
+
+@pytest.mark.parametrize("briefly", [True, False])
+def test_a_process_stuck_in_the_driver_holds_up_no_look_at_the_host(
+    config: Config, stuck_maps: None, monkeypatch: pytest.MonkeyPatch, briefly: bool
+) -> None:
+    monkeypatch.setattr(host, "BRIEF_DEADLINE_S", 0.1)
+    read = host.open_procfs(config, ManualClock(), briefly=briefly).read([7])
+    assert read.state is SourceState.DEGRADED
+    assert read.reason is not None
+    assert "no answer within" in read.reason
+
+
+def test_a_brief_look_sees_everybody_at_once(config: Config) -> None:
+    tree = ProcTree(config.proc_root)
+    for pid in range(1000, 1300):
+        tree.add(pid, fds=["/dev/nvidia0"] if pid == 1299 else ["/dev/null"])
+    read = host.open_procfs(config, ManualClock(), briefly=True).read([])
+    assert set(read.processes) == {7, 1299}
