@@ -8,9 +8,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Tests share two cores with whatever else runs; more workers than cores hide the waiting on child processes.
 TEST_WORKERS ?= 4
 RUN_ARGS ?=
+ACCURACY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real check fmt lock clean fuzz compiler
+.PHONY: help run test test-real check fmt fuzz accuracy lock clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,6 +37,9 @@ fmt: $(VENV)/.dev ## format the code and mend what can be mended
 
 fuzz: $(VENV)/.dev ## a million seeded random lines through the cgroup parser
 	$(BIN)/python -m tests.fuzz_cgroup --lines 1000000 --seed 1
+
+accuracy: $(VENV)/.dev ## our split beside the formulas in use today, against a simulated host's truth
+	$(BIN)/python -m bench.accuracy $(ACCURACY_ARGS)
 
 lock: $(VENV)/.dev ## resolve the dependencies anew and pin them in constraints/
 	tools/lock.sh $(VENV)
