@@ -11,7 +11,7 @@ RUN_ARGS ?=
 ACCURACY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real check fmt fuzz accuracy lock clean
+.PHONY: help run test test-real check fmt fuzz accuracy lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
