@@ -16,6 +16,7 @@ from otel_gpu.model import (
     ProcessFacts,
     Snapshot,
     SourceOutcome,
+    SourceState,
     WorkloadNames,
 )
 from otel_gpu.pidspace import kept_apart, named_pids, trust, without_rows
@@ -105,6 +106,9 @@ class Engine:
         self, gpu_read: GpuRead, process_read: ProcessRead
     ) -> tuple[tuple[GpuReading, ...], dict[int, ProcessFacts]]:
         """What the driver and /proc said, such that whoever has the same pid in both is the same process."""
+        if process_read.state is SourceState.UNAVAILABLE and self._snapshot is not None:
+            # Nobody has left because nobody could look: what was known before stands.
+            return gpu_read.gpus, dict(self._snapshot.processes)
         trusted = trust(gpu_read.driver, process_read)
         gpus = gpu_read.gpus if trusted.rows else without_rows(gpu_read.gpus)
         if not trusted.lists:

@@ -63,7 +63,7 @@ class Attributor:
         self._idle = {at: state for at, state in self._idle.items() if at in self._ledger.processes}
         self._workload_idle = {at: state for at, state in self._workload_idle.items() if at in self._ledger.workloads}
         self._keep_names(self._ledger, snapshot)
-        window_s = None if before_ns is None else (snapshot.monotonic_ns - before_ns) / 1e9
+        window_s = window_us / 1e6 if window_us else None
         return compose(
             snapshot, views, self._ledger, self._options, self._names, window_s=window_s, anomalies=self._anomalies
         )
@@ -79,6 +79,7 @@ class Attributor:
     def _gpu(self, ledger: Ledger, reading: GpuReading, snapshot: Snapshot, cycle: Cycle) -> GpuView:
         tracker = self._trackers.setdefault(reading.identity.uuid, GpuTracker(self._options))
         if reading.health is GpuHealth.FAILED:
+            tracker.gap(cycle)
             return GpuView(reading, None, {}, {}, tracker.meter.source)
         result = tracker.observe(reading, snapshot.processes, cycle)
         self._anomalies += result.anomalies
@@ -235,7 +236,7 @@ def _held(resident: Resident, result: GpuCycle) -> int | None:
         return resident.memory_bytes
     for parts in result.hidden.values():
         if resident.at in parts.inferred:
-            return parts.inferred[resident.at].bytes or None
+            return parts.inferred[resident.at].bytes
     return None
 
 

@@ -134,6 +134,7 @@ def _process(at: ProcessAt, entry: Entry, view: GpuView | None) -> ProcessAttrib
     compute = cycle.compute if cycle is not None and resident is not None else None
     memory_bytes = resident.memory_bytes if resident is not None else 0 if entry.ended_ns is not None else None
     idle = step is not None and step.state is GpuState.IDLE
+    held_bytes = memory_bytes if memory_bytes is not None else _inferred_of(at, cycle)
     return ProcessAttribution(
         key=at.key,
         name=entry.name,
@@ -147,10 +148,16 @@ def _process(at: ProcessAt, entry: Entry, view: GpuView | None) -> ProcessAttrib
         energy=_window_energy([at], cycle),
         state=step.state if step is not None else None,
         idle_s=step.idle_s if step is not None else None,
-        idle_bytes=memory_bytes if idle else 0 if step is not None else None,
+        idle_bytes=held_bytes if idle else 0 if step is not None else None,
         totals=entry.sums.frozen(entry.since_ns),
         active=entry.ended_ns is None,
     )
+
+
+def _inferred_of(at: ProcessAt, cycle: GpuCycle | None) -> int | None:
+    hidden = cycle.hidden.get(at.place.mig_uuid) if cycle is not None else None
+    held = hidden.inferred.get(at) if hidden is not None else None
+    return held.bytes if held is not None else None
 
 
 def _window_energy(ats: Iterable[ProcessAt], cycle: GpuCycle | None) -> MethodEnergy:

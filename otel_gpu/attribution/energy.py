@@ -57,6 +57,7 @@ class Interval:
 
     ``alone`` says that the one listed process was so at both ends, and nobody left in between. ``strangers`` says
     that somebody must be on the GPU whom nothing shows: memory in use that no list and no evidence explains.
+    ``known`` is false where the lists could not be read, or need not be complete: nobody listed is not nobody there.
     ``idle_w`` is the GPU's power with no contexts, ``held_w`` with contexts and no work.
     """
 
@@ -69,6 +70,7 @@ class Interval:
     idle_w: float = 0.0
     held_w: float = 0.0
     anomalous: bool = False
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +136,18 @@ class EnergyDivider:
         worked = sum(work.values()) + foreign
         standing = min(total, max(0.0, interval.held_w) * interval.duration_s * 1000) if worked > 0 else total
         claims: dict[_Claim, float] = {}
-        _add(claims, self._standing(parties, work), standing)
+        _add(claims, self._standing(parties, work, foreign), standing)
         if worked > 0:
             _add(claims, {**{(0, key): share for key, share in work.items()}, _UNATTRIBUTED: foreign}, total - standing)
         return claims
 
-    def _standing(self, parties: Sequence[Party], work: Mapping[ProcessAt, float]) -> dict[_Claim, float]:
+    def _standing(
+        self, parties: Sequence[Party], work: Mapping[ProcessAt, float], foreign: float
+    ) -> dict[_Claim, float]:
         if self._policy is EnergyPolicy.NONE:
             return {_IDLE: 1.0}
-        if self._policy is EnergyPolicy.SM and sum(work.values()) > 0:
-            return {(0, key): share for key, share in work.items()}
+        if self._policy is EnergyPolicy.SM and sum(work.values()) + foreign > 0:
+            return {**{(0, at): share for at, share in work.items()}, _UNATTRIBUTED: foreign}
         if self._policy is EnergyPolicy.MEMORY and any(party.memory_bytes for party in parties):
             return {(0, party.at): (party.memory_bytes or 0) * party.presence for party in parties}
         return _by_workload(parties)
@@ -167,7 +171,7 @@ def _nobody_listed(
 ) -> tuple[dict[_Claim, float], dict[ProcessAt, Method]]:
     if len(parties) == 1 and not interval.foreign_sm_us:
         return {(0, parties[0].at): 1.0}, {parties[0].at: Method.INFERRED}
-    if parties or interval.foreign_sm_us or interval.strangers:
+    if parties or interval.foreign_sm_us or interval.strangers or not interval.known:
         return {_UNATTRIBUTED: 1.0}, {}
     return {_IDLE: 1.0}, {}
 

@@ -111,7 +111,6 @@ class Ledger:
     """Totals per (process, place) and (workload, place), bounded whatever comes and goes.
 
     Beyond the caps newcomers share one overflow entry per place, for as long as they live, so that sums stay exact.
-    Before that, those that ended make room.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Ledger:
         """The entries of a process and of its workload, made if they are new and marked as seen now."""
         start_ns = self.epoch_ns if start_time_s is None else max(self.epoch_ns, round(start_time_s * 1e9))
         process = self.processes.get(at)
-        if process is None and (at in self._overflowed or not _has_room(self.processes, self._max_processes)):
+        if process is None and (at in self._overflowed or len(self.processes) >= self._max_processes):
             self._overflowed[at] = now_ns
             at, ref, name, start_time_s = ProcessAt(OVERFLOW_PROCESS, at.place), OVERFLOW_WORKLOAD, None, None
             start_ns, process = self.epoch_ns, self.processes.get(at)
@@ -146,7 +145,7 @@ class Ledger:
     def admit_workload(self, ref: WorkloadRef, place: Place, *, now_ns: int, since_ns: int) -> Entry:
         """The entry of a workload, made if it is new and marked as seen now."""
         at = workload_at(ref, place)
-        if at not in self.workloads and not _has_room(self.workloads, self._max_workloads):
+        if at not in self.workloads and len(self.workloads) >= self._max_workloads:
             ref, since_ns = OVERFLOW_WORKLOAD, self.epoch_ns
             at = workload_at(ref, place)
         entry = self.workloads.get(at)
@@ -229,17 +228,6 @@ class Ledger:
         restored = [(Place(gpu, mig), _entry_from(entry, now_ns)) for gpu, mig, entry in state["workloads"]]
         self.workloads = {workload_at(entry.ref, place): entry for place, entry in restored}
         self.devices = {str(uuid): DeviceSums(*map(int, sums)) for uuid, sums in state["devices"].items()}
-
-
-def _has_room(entries: dict[Any, Entry], most: int) -> bool:
-    """Whether one more fits; the one that ended longest ago leaves early for it, since the living come first."""
-    if len(entries) < most:
-        return True
-    ended = [(entry.ended_ns, at) for at, entry in entries.items() if entry.ended_ns is not None]
-    if not ended:
-        return False
-    del entries[min(ended)[1]]
-    return True
 
 
 def _entry_state(entry: Entry) -> dict[str, Any]:

@@ -72,7 +72,9 @@ class EnergyMeter:
         return self._judged(reading, delta_mj, duration_s)
 
     def _judged(self, reading: GpuReading, delta_mj: int, duration_s: float) -> Metered:
-        limit_w = reading.power_limit_w or _HIGHEST_LIMIT_W
+        limit_w = reading.power_limit_w
+        if limit_w is None or not 0 < limit_w < float("inf"):
+            limit_w = _HIGHEST_LIMIT_W
         return Metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
 
     # -- state ----------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from otel_gpu.attribution.memory import holders_by_instance
 from otel_gpu.attribution.places import Place, ProcessAt
@@ -15,6 +16,10 @@ from otel_gpu.model import (
     ProcessKey,
     WorkloadRef,
 )
+
+UNEXPLAINED_BYTES: Final = 256 << 20
+"""So much memory in use that the lists do not explain, and somebody must be on the GPU whom they do not show: a CUDA
+context takes more, the driver's own rest less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,13 @@ def residents(reading: GpuReading, processes: Mapping[int, ProcessFacts]) -> tup
                 sm_count=sizes.get(mig_uuid or ""),
             )
             found[resident.at] = resident
+    working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
+    hidden = _may_be_hidden(reading, found.values())
+    only = _only_instance(reading)
     for pid, facts in processes.items():
-        if pid not in listed_pids and facts.alive and (_uses_cuda(reading, facts) or _works(reading, pid)):
-            resident = _resident(pid, facts, Place(uuid, _only_instance(reading)), listed=False, memory_bytes=None)
+        if pid not in listed_pids and facts.alive and (pid in working or (hidden and _uses_cuda(reading, facts))):
+            place = Place(uuid, only)
+            resident = _resident(pid, facts, place, listed=False, memory_bytes=None, sm_count=sizes.get(only))
             found[resident.at] = resident
     return tuple(found[at] for at in sorted(found))
 
@@ -64,8 +73,16 @@ def _uses_cuda(reading: GpuReading, facts: ProcessFacts) -> bool:
     return facts.uvm_open and reading.identity.minor in facts.gpu_minors_open
 
 
-def _works(reading: GpuReading, pid: int) -> bool:
-    return reading.utilization is not None and any(row.pid == pid for row in reading.utilization.rows)
+def _may_be_hidden(reading: GpuReading, listed: Iterable[Resident]) -> bool:
+    """Whether memory is in use that the lists do not explain: more than a GPU that nobody uses shows.
+
+    CUDA opens the device of every GPU it may see, so that a job on one GPU has all of a host's open; without this it
+    would be taken for a user of them all.
+    """
+    if reading.memory is None:
+        return True  # nothing says that there is nobody
+    explained = sum(max(0, resident.memory_bytes or 0) for resident in listed)
+    return reading.memory.used_bytes - explained >= UNEXPLAINED_BYTES
 
 
 def _only_instance(reading: GpuReading) -> str:

@@ -31,6 +31,7 @@ class Span:
         self._told = False
         self._samples = 0
         self.foreign_us = 0
+        self.foreign = False
         self.strangers = False
         self._at_start = frozenset(resident.at for resident in residents)
         self._alone = complete
@@ -59,6 +60,7 @@ class Span:
         covered_us: int = 0,
         samples: int = 0,
         foreign_us: int = 0,
+        foreign: bool = False,
         strangers: bool = False,
         complete: bool = True,
     ) -> None:
@@ -69,6 +71,7 @@ class Span:
         self._duration_us += window_us
         self._samples += samples
         self.foreign_us += foreign_us
+        self.foreign = self.foreign or foreign
         self.strangers = strangers
         self._told_us += covered_us
         self._told = self._told or work_us is not None
@@ -82,10 +85,15 @@ class Span:
         whole = {at for at, (_, part) in present.items() if part >= 1}
         self._alone = self._alone and complete and len(present) == 1 and whole == present.keys() == self._at_start
 
+    def gap(self, window_us: int) -> None:
+        """Add a cycle in which the GPU did not answer: nobody knows who was there."""
+        self._duration_us += window_us
+        self._alone = False
+
     @property
     def alone(self) -> bool:
         """One process all the time, at both ends and in between, and none that could be invisible."""
-        return self._alone
+        return self._alone and not self.foreign and not self.strangers
 
     def parties(self, inferred_bytes: Mapping[ProcessAt, int]) -> tuple[Party, ...]:
         """Everybody who was there at any time; memory that is only inferred counts for those without a figure."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from otel_gpu.attribution.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.compute import ComputeRows, ComputeWindow
@@ -15,12 +14,9 @@ from otel_gpu.attribution.memory import split
 from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.places import ProcessAt, workload_at
-from otel_gpu.attribution.presence import Resident, residents
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident, residents
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, Span
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit, ProcessFacts
-
-_STRANGERS_BYTES: Final = 256 << 20
-"""So much memory in use that nothing explains, and somebody must be on the GPU whom nothing shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ class GpuTracker:
         now = {resident.at: resident for resident in residents(reading, processes)}
         memory, hidden = self._memory(reading, now, cycle)
         compute = self._rows.observe(reading.utilization, cycle.window_us)
-        strangers = sum(parts.unattributed_bytes for parts in memory.values() if parts is not None) >= _STRANGERS_BYTES
+        strangers = sum(parts.unattributed_bytes for parts in memory.values() if parts is not None) >= UNEXPLAINED_BYTES
         self._add_to_span(now, processes, compute, cycle, strangers=strangers)
         inferred = {
             at: held.bytes
@@ -75,10 +71,14 @@ class GpuTracker:
             if isinstance(at, ProcessAt)
         }
         metered = self.meter.read(reading)
-        division = self._divide(metered, reading, inferred) if metered is not None else None
+        lists_told = reading.processes is not None or reading.mig is not None
+        known = lists_told and cycle.complete
+        division = self._divide(metered, reading, inferred, known=known) if metered is not None else None
         if metered is not None or self._span.duration_us == 0:
             self._span = Span(now.values(), complete=cycle.complete)
-        self._here = now
+        # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
+        missing = {at: r for at, r in self._here.items() if at not in now and _alive(at, processes)}
+        self._here = missing | now
         anomalies = (compute.anomalies if compute is not None else 0) + (
             metered is not None and (metered.anomalous or metered.reset)
         )
@@ -88,6 +88,12 @@ class GpuTracker:
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
         self._learned.forget({at.key for at in ended})
+        self._here = {at: resident for at, resident in self._here.items() if at not in ended}
+
+    def gap(self, cycle: Cycle) -> None:
+        """The GPU did not answer in this cycle."""
+        self._rows.observe(None, cycle.window_us)
+        self._span.gap(cycle.window_us)
 
     # -- memory ---------------------------------------------------------------------
 
@@ -146,12 +152,13 @@ class GpuTracker:
         present = {at: (resident, self._part(resident, cycle)) for at, resident in now.items()}
         for at, resident in self._here.items():
             if at not in present:
-                still = (facts := processes.get(at.key.pid)) is not None and facts.alive and facts.key == at.key
-                present[at] = (resident, 1.0 if still else PRESENCE_UNKNOWN)
+                present[at] = (resident, 1.0 if _alive(at, processes) else PRESENCE_UNKNOWN)
         work_us = None
         foreign_us = 0
+        at_of: dict[int, ProcessAt] = {}
         if compute is not None:
-            at_of = {at.key.pid: at for at in present}
+            # A pid that was reused in the cycle speaks for whoever has it now.
+            at_of = {at.key.pid: at for at in (*present, *now)}
             work_us = {at_of[pid]: work.sm_us for pid, work in compute.work.items() if pid in at_of}
             foreign_us = sum(work.sm_us for pid, work in compute.work.items() if pid not in at_of)
         self._span.add(
@@ -161,6 +168,7 @@ class GpuTracker:
             covered_us=compute.covered_us if compute is not None else 0,
             samples=compute.samples if compute is not None else 0,
             foreign_us=foreign_us,
+            foreign=compute is not None and any(pid not in at_of for pid in compute.work),
             strangers=strangers,
             complete=cycle.complete,
         )
@@ -173,7 +181,9 @@ class GpuTracker:
         age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
         return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
-    def _divide(self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int]) -> Division:
+    def _divide(
+        self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int], *, known: bool
+    ) -> Division:
         span = self._span
         parties = span.parties(inferred)
         # Shares over the span, of the time that its figures of work speak of.
@@ -182,11 +192,11 @@ class GpuTracker:
         shares = {party.at.key: (party.sm_us or 0) / told_us for party in told}
         utilization = sum(shares.values()) + span.foreign_us / told_us if span.told_us else None
         usable = not metered.anomalous and not metered.reset and metered.duration_s > 0
-        if usable:
+        if usable and known:  # a GPU whose users may be invisible teaches nothing about being idle
             power_w = metered.delta_mj / 1000 / metered.duration_s
             self._baseline.observe(
                 power_w=power_w,
-                utilization=utilization if parties or span.foreign_us else 0.0,
+                utilization=0.0 if utilization is None and not parties else utilization,
                 resident=bool(parties) or span.strangers,
                 power_limit_w=reading.power_limit_w,
                 dt_s=metered.duration_s,
@@ -215,8 +225,14 @@ class GpuTracker:
             idle_w=estimate.idle_w,
             held_w=estimate.held_w,
             anomalous=metered.anomalous,
+            known=known,
         )
         return self._divider.divide(interval, factors)
+
+
+def _alive(at: ProcessAt, processes: Mapping[int, ProcessFacts]) -> bool:
+    facts = processes.get(at.key.pid)
+    return facts is not None and facts.alive and facts.key == at.key
 
 
 def _candidate(resident: Resident, cycle: Cycle) -> Candidate:

@@ -26,11 +26,11 @@ def to_json(attribution: Attribution) -> str:
 
 
 def document(attribution: Attribution) -> Object:
-    """The document as plain data: who is there now. Its keys are a contract."""
+    """The document as plain data: who is there, or drew energy in this window. Its keys are a contract."""
     return {
         "gpus": [_gpu(gpu) for gpu in attribution.gpus],
-        "workloads": [_workload(workload) for workload in attribution.workloads if workload.active_gpus],
-        "processes": [_process(process) for process in attribution.processes if process.active],
+        "workloads": [_workload(workload) for workload in attribution.workloads if workload.told_gpus],
+        "processes": [_process(process) for process in attribution.processes if process.told],
         "sources": [_source(source) for source in attribution.sources],
     }
 
@@ -80,7 +80,7 @@ def _workload(workload: WorkloadAttribution) -> Object:
         "pod_uid": (names.pod_uid if names is not None else None) or workload.ref.pod_uid,
         "container": names.container if names is not None else None,
         "image": names.image if names is not None else None,
-        "gpus": [_workload_gpu(part) for part in workload.active_gpus],
+        "gpus": [_workload_gpu(part) for part in workload.told_gpus],
     }
 
 

@@ -183,7 +183,7 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
             printable(_workload_name(workload)),
             workload.ref.kind.value,
             printable(_pod(workload)),
-            _gpu_label(index_of[part.gpu_uuid], part.mig_uuid),
+            _gpu_label(index_of.get(part.gpu_uuid), part.mig_uuid),
             size(part.measured_bytes),
             _inferred(part),
             *_use(part, attribution.window_s),
@@ -212,8 +212,8 @@ def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
         [
             str(process.key.pid),
             printable(process.name or UNKNOWN),
-            printable(name_of[process.workload.kind, process.workload.id]),
-            _gpu_label(index_of[process.gpu_uuid], process.mig_uuid),
+            printable(name_of.get((process.workload.kind, process.workload.id), process.workload.id)),
+            _gpu_label(index_of.get(process.gpu_uuid), process.mig_uuid),
             size(process.memory_bytes),
             *_use(process, attribution.window_s),
         ]
@@ -282,7 +282,9 @@ def _pod(workload: WorkloadAttribution) -> str:
     return f"{names.namespace}/{names.pod}" if names.namespace is not None else names.pod
 
 
-def _gpu_label(gpu: GpuAttribution, mig_uuid: str | None) -> str:
+def _gpu_label(gpu: GpuAttribution | None, mig_uuid: str | None) -> str:
+    if gpu is None:
+        return UNKNOWN  # the driver does not show it now, and what was on it may come back
     index = str(gpu.identity.index)
     profile = next((mig.profile for mig in gpu.mig or () if mig.uuid == mig_uuid), None)
     return f"{index} {printable(profile)}" if profile is not None else index

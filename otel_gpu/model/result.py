@@ -181,6 +181,11 @@ class WorkloadAttribution:
     gpus: tuple[WorkloadGpu, ...]
 
     @property
+    def told_gpus(self) -> tuple[WorkloadGpu, ...]:
+        """Its parts of the GPUs that it is on now or drew energy from in this window: these sum to the GPU's."""
+        return tuple(part for part in self.gpus if part.active or part.energy.total_mj)
+
+    @property
     def active_gpus(self) -> tuple[WorkloadGpu, ...]:
         """Its parts of the GPUs that it is on now; the others it has left."""
         return tuple(part for part in self.gpus if part.active)
@@ -210,6 +215,11 @@ class ProcessAttribution:
     idle_bytes: int | None = None
     totals: Totals | None = None
     active: bool = True
+
+    @property
+    def told(self) -> bool:
+        """Whether it is there now, or drew energy in this window."""
+        return self.active or bool(self.energy.total_mj)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from tests.builders import (
     gpu,
     gpu_read,
     listed,
+    memory,
     mig,
     process_read,
 )
@@ -345,3 +346,12 @@ def test_utilisation_of_pids_that_are_nobodys_here_is_not_told_rather_than_zero(
     for version, told in (("565.57.01", False), ("570.86.10", True)):
         world = World(by_driver(version, busy), processes=[blind(facts(7, CONTAINER))])
         assert (world.next().gpus[0].reading.utilization is not None) is told
+
+
+def test_nobody_has_left_because_nobody_could_look() -> None:
+    """One cycle without /proc must not cost a hidden holder what is known of it."""
+    hidden = process_read(facts(7, CONTAINER, opens={0}, uvm=True))
+    unreadable = process_read(state=SourceState.UNAVAILABLE, reason="no /proc")
+    world = World(gpu_read(gpu(0, [], memory=memory(used_gib=20))), processes=[hidden, unreadable, hidden])
+    held = [world.next().workloads[0].gpus[0].inferred_bytes for _ in range(3)]
+    assert held == [20 * GIB] * 3

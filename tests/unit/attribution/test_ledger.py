@@ -101,18 +101,6 @@ def test_beyond_the_cap_newcomers_share_one_entry_for_life_and_sums_stay_exact()
     assert sum(entry.sums.estimated_mj for entry in books.workloads.values()) >= 31
 
 
-def test_the_ended_make_room_before_anybody_overflows() -> None:
-    """Else a burst of short-lived processes would keep newcomers out until the retention runs out."""
-    books = ledger(max_processes=2)
-    for pid, ended_s in ((1, 20), (2, 10)):
-        admit(books, at(pid))
-        give(books, at(pid), 10)
-        books.end(at(pid), ended_s * S)
-    admit(books, at(3), now_ns=30 * S)
-    assert sorted(books.processes) == [at(1), at(3)]
-    assert books.workloads[workload_at(REF, PLACE)].sums.estimated_mj == 20
-
-
 def test_beyond_the_cap_of_workloads_newcomers_share_one_entry() -> None:
     books = ledger(max_workloads=1)
     for number in range(3):
