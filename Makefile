@@ -20,7 +20,7 @@ run: $(VENV)/.runtime ## run the agent: on this host's GPUs, or on a simulated h
 	@exec $(BIN)/otel-gpu run --source auto --view $(RUN_ARGS)
 
 test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) -m "not real"
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not real"
 
 test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that are missing are skipped with a reason)
 	$(BIN)/python -m pytest -q -m real

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.nvml_stage import Stage
 from tests.nvml_stub.build import build
+
+# `make test` has three minutes for everything; laws that need more examples say so themselves.
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.load_profile("quick")
 
 
 @pytest.hookimpl(hookwrapper=True)
