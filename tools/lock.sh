@@ -9,7 +9,7 @@ compile() {
     out=constraints/$1.txt
     shift
     "$venv/bin/uv" pip compile --quiet --universal --upgrade --generate-hashes --no-header --no-annotate \
-        --no-emit-index-url --no-emit-find-links --python-version 3.11 --output-file "$out" "$@"
+        --python-version 3.11 --output-file "$out" "$@"
 }
 compile dev pyproject.toml --extra dev
 compile runtime pyproject.toml --constraint constraints/dev.txt

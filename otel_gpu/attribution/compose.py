@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.idle import IdleStep
+from otel_gpu.attribution.idle import IdleStep, workload_state
 from otel_gpu.attribution.ledger import Entry, Ledger
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt, workload_at
@@ -214,7 +214,8 @@ def _workload_gpu(
     cycle = view.cycle if view is not None else None
     step = view.workload_steps.get(workload) if view is not None else None
     here = [process for process in processes.values() if process.active]
-    state = _state(here)
+    states = [process.state for process in here if process.state is not None]
+    state = workload_state(states) if states else None
     inferred, confidence = _inferred(workload, cycle)
     totals = entry.sums.frozen(entry.since_ns)
     return WorkloadGpu(
@@ -233,16 +234,6 @@ def _workload_gpu(
         active=bool(here),
         costs=costs(totals, view.reading.identity.name if view is not None else "", prices),
     )
-
-
-def _state(processes: list[ProcessAttribution]) -> GpuState | None:
-    """Busy if any process is, idle if all are; unknown otherwise. ``None`` for a workload that is gone."""
-    states = {process.state for process in processes if process.state is not None}
-    if not states:
-        return None
-    if GpuState.BUSY in states:
-        return GpuState.BUSY
-    return GpuState.IDLE if states == {GpuState.IDLE} else GpuState.UNKNOWN
 
 
 def _inferred(workload: WorkloadAt, cycle: GpuCycle | None) -> tuple[int | None, float | None]:

@@ -58,7 +58,7 @@ class Interval:
     ``alone`` says that the one listed process was so at both ends, and nobody left in between. ``strangers`` says
     that somebody must be on the GPU whom nothing shows: memory in use that no list and no evidence explains.
     ``known`` is false where the lists could not be read, or need not be complete: nobody listed is not nobody there.
-    ``idle_w`` is the GPU's power with no contexts, ``held_w`` with contexts and no work.
+    ``held_w`` is the GPU's power with contexts and no work.
     """
 
     delta_mj: int
@@ -67,7 +67,6 @@ class Interval:
     foreign_sm_us: int = 0
     alone: bool = False
     strangers: bool = False
-    idle_w: float = 0.0
     held_w: float = 0.0
     anomalous: bool = False
     known: bool = True

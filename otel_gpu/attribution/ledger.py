@@ -110,7 +110,7 @@ class DeviceSums:
 class Ledger:
     """Totals per (process, place) and (workload, place), bounded whatever comes and goes.
 
-    Beyond the caps newcomers share one overflow entry per place, for as long as they live, so that sums stay exact.
+    Beyond the caps newcomers share one overflow entry per place, so that sums of energy and compute time stay exact.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.model import GpuReading
 
@@ -76,9 +76,3 @@ class EnergyMeter:
         if limit_w is None or not 0 < limit_w < float("inf"):
             limit_w = _HIGHEST_LIMIT_W
         return Metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
-
-    # -- state ----------------------------------------------------------------------
-
-    def to_state(self) -> dict[str, Any]:
-        """What the next run needs to go on from here."""
-        return {"counter_mj": self._counter_mj}

@@ -222,7 +222,6 @@ class GpuTracker:
             foreign_sm_us=span.foreign_us,
             alone=span.alone,
             strangers=span.strangers,
-            idle_w=estimate.idle_w,
             held_w=estimate.held_w,
             anomalous=metered.anomalous,
             known=known,

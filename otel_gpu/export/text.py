@@ -17,7 +17,6 @@ class Style(StrEnum):
     RED = "31"
     GREEN = "32"
     YELLOW = "33"
-    CYAN = "36"
 
 
 class Paint:
