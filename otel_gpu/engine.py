@@ -100,6 +100,7 @@ class Engine:
             sources=tuple(outcomes),
             driver=gpu_read.driver,
             pids_complete=process_read.pids_complete,
+            names_looked_up=bool(self._names),
         )
 
     def _matched(

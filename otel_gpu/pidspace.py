@@ -76,7 +76,7 @@ def kept_apart(
     them goes: from 535.113 on it says 0 bytes, and before, where it is a coincidence, its bytes are nobody's.
     """
     holders = {
-        pid: facts for pid, facts in processes.items() if facts.gpu_minors_open or facts.mig_caps_open or facts.uvm_open
+        pid: facts for pid, facts in processes.items() if facts.gpu_minors_open or facts.mig_access or facts.uvm_open
     }
 
     def others(entries: tuple[ListedProcess, ...] | None) -> tuple[ListedProcess, ...] | None:

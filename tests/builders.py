@@ -17,6 +17,7 @@ from otel_gpu.model import (
     GpuIdentity,
     GpuReading,
     ListedProcess,
+    MigAccess,
     MigReading,
     ProcessFacts,
     ProcessKey,
@@ -147,9 +148,10 @@ def facts(
     start_ticks: int = 100,
     opens: Collection[int] = (),
     uvm: bool = False,
+    access: Collection[MigAccess] = (),
     alive: bool = True,
 ) -> ProcessFacts:
-    """A process; ``opens`` are the minors of the GPUs it has open."""
+    """A process; ``opens`` are the minors of the GPUs it has open, ``access`` its MIG capabilities."""
     return ProcessFacts(
         key=ProcessKey(pid, start_ticks),
         name=name,
@@ -157,6 +159,7 @@ def facts(
         owner_uid=1000,
         workload=workload,
         gpu_minors_open=frozenset(opens),
+        mig_access=frozenset(access),
         uvm_open=uvm,
         alive=alive,
     )

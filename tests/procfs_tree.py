@@ -6,10 +6,13 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from otel_gpu.model import MigAccess
 
 USER_FLAGS: Final = 0x00400000  # PF_RANDOMIZE, as an ordinary process has it
 KERNEL_THREAD_FLAGS: Final = 0x00208040
@@ -41,6 +44,19 @@ def stat_text(
 def maps_line(start: int, size_bytes: int, path: str = UVM) -> str:
     """A line of ``/proc/<pid>/maps``."""
     return f"{start:08x}-{start + size_bytes:08x} rw-s {start:08x} 00:05 512                        {path}\n"
+
+
+def mig_minor(access: MigAccess) -> int:
+    """The minor of a capability node: from 3 on, 15 GPU instances a GPU with 8 compute instances each (nv-caps.c)."""
+    gpu_minor, gpu_instance_id, compute_instance_id = access
+    in_instance = 0 if compute_instance_id is None else 1 + compute_instance_id
+    return 3 + 135 * gpu_minor + 9 * gpu_instance_id + in_instance
+
+
+def mig_nodes(*instances: tuple[int, int, int]) -> list[str]:
+    """What users of these compute instances (GPU minor, GPU instance, compute instance) have open: two nodes each."""
+    minors = {mig_minor(MigAccess(gpu, gi, id_)) for gpu, gi, ci in instances for id_ in (None, ci)}
+    return [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in sorted(minors)]
 
 
 class ProcTree:
@@ -123,6 +139,14 @@ class ProcTree:
             f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 42\nGPU UUID: \t {uuid}\nVideo BIOS: \t 92.00.19.00.01\n"
             f"Bus Type: \t PCIe\nBus Location: \t {bus_id}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n",
         )
+
+    def set_mig_minors(self, gpus: int = 2) -> None:
+        """Let the NVIDIA driver tell of the capability nodes of this many GPUs."""
+        lines = ["config 1", "monitor 2"]
+        for gpu, gi, ci in product(range(gpus), range(15), (None, *range(8))):
+            name = f"gpu{gpu}/gi{gi}/access" if ci is None else f"gpu{gpu}/gi{gi}/ci{ci}/access"
+            lines.append(f"{name} {mig_minor(MigAccess(gpu, gi, ci))}")
+        self.write("driver/nvidia-caps/mig-minors", "\n".join(lines) + "\n")
 
     def write(self, path: str, content: str | bytes) -> None:
         """Write any file of the tree."""

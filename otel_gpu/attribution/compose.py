@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
+from otel_gpu.attribution.bookkeeper import GpuBooks
 from otel_gpu.attribution.cost import Prices, costs
-from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.idle import IdleStep, workload_state
-from otel_gpu.attribution.ledger import Entry, Ledger
+from otel_gpu.attribution.idle import IdleStep
+from otel_gpu.attribution.ledger import Ledger
+from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt, workload_at
+from otel_gpu.attribution.places import Line, ProcessLine, WorkloadLine
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     START_UNKNOWN,
     Attribution,
+    Cost,
     DeviceTotals,
     EnergyBasis,
     EnergySplit,
@@ -27,9 +30,10 @@ from otel_gpu.model import (
     Snapshot,
     WorkloadAttribution,
     WorkloadGpu,
-    WorkloadNames,
     WorkloadRef,
 )
+
+Figure = TypeVar("Figure", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,11 @@ class GpuView:
 
     reading: GpuReading
     cycle: GpuCycle | None
-    steps: Mapping[ProcessAt, IdleStep]
-    workload_steps: Mapping[WorkloadAt, IdleStep]
+    books: GpuBooks
     energy_source: str
+
+
+_NOTHING: Final = GpuBooks()
 
 
 def compose(
@@ -48,38 +54,32 @@ def compose(
     views: tuple[GpuView, ...],
     ledger: Ledger,
     options: AttributionOptions,
-    names: Mapping[str, WorkloadNames],
     *,
     window_s: float | None,
     anomalies: int,
 ) -> Attribution:
     """The answer of this cycle: everybody who is there, and who ended within the retention."""
+    errors_mj = ledger.energy_errors_mj()
     by_uuid = {view.reading.identity.uuid: view for view in views}
-    processes = tuple(
-        _process(at, entry, by_uuid.get(at.place.gpu_uuid))
-        for at, entry in sorted(ledger.processes.items(), key=_order)
-    )
+    lines = sorted(ledger.processes.entries.items(), key=lambda item: (item[0].at.place, item[0]))
     return Attribution(
         wall_ns=snapshot.wall_ns,
         monotonic_ns=snapshot.monotonic_ns,
         window_s=window_s,
-        gpus=tuple(_gpu(view, ledger, options) for view in views),
-        workloads=_workloads(names, ledger, processes, by_uuid, options.prices),
-        processes=processes,
+        gpus=tuple(_gpu(view, ledger, options, errors_mj) for view in views),
+        workloads=_workloads(ledger, by_uuid, options.prices),
+        processes=tuple(_process(line, entry, by_uuid.get(line.at.place.gpu_uuid)) for line, entry in lines),
         sources=snapshot.sources,
         driver=snapshot.driver,
         anomalies=anomalies,
+        epoch_ns=ledger.epoch_ns,
     )
-
-
-def _order(item: tuple[ProcessAt, Entry]) -> tuple[object, ...]:
-    return (item[0].place, item[0].key)
 
 
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpu(view: GpuView, ledger: Ledger, options: AttributionOptions) -> GpuAttribution:
+def _gpu(view: GpuView, ledger: Ledger, options: AttributionOptions, errors_mj: Mapping[str, int]) -> GpuAttribution:
     cycle, reading = view.cycle, view.reading
     sums = ledger.device(reading.identity.uuid)
     mig = None
@@ -94,6 +94,7 @@ def _gpu(view: GpuView, ledger: Ledger, options: AttributionOptions) -> GpuAttri
         mig=mig,
         totals=DeviceTotals(sums.attributed_mj, sums.idle_mj, sums.unattributed_mj),
         basis=_basis(view, options),
+        energy_error_mj=errors_mj[reading.identity.uuid],
     )
 
 
@@ -127,124 +128,122 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 # ---------------------------------------------------------------------------- processes
 
 
-def _process(at: ProcessAt, entry: Entry, view: GpuView | None) -> ProcessAttribution:
-    cycle = view.cycle if view is not None else None
-    resident = cycle.residents.get(at) if cycle is not None else None
-    step = view.steps.get(at) if view is not None else None
-    compute = cycle.compute if cycle is not None and resident is not None else None
-    memory_bytes = resident.memory_bytes if resident is not None else 0 if entry.ended_ns is not None else None
-    idle = step is not None and step.state is GpuState.IDLE
-    held_bytes = memory_bytes if memory_bytes is not None else _inferred_of(at, cycle)
+def _process(line: ProcessLine, entry: Entry, view: GpuView | None) -> ProcessAttribution:
+    part = _part(line, entry, view)
+    key, place = line.at
     return ProcessAttribution(
-        key=at.key,
+        key=key,
         name=entry.name,
-        start_time_s=entry.start_time_s if at.key.start_ticks != START_UNKNOWN else None,
+        start_time_s=entry.start_time_s if key.start_ticks != START_UNKNOWN else None,
         workload=entry.ref,
-        gpu_uuid=at.place.gpu_uuid,
-        mig_uuid=at.place.instance,
-        memory_bytes=memory_bytes,
-        sm_ratio=compute.share(at.key.pid) if compute is not None else 0.0 if entry.ended_ns is not None else None,
-        bandwidth_ratio=compute.bandwidth_share(at.key.pid) if compute is not None else None,
-        energy=_window_energy([at], cycle),
-        state=step.state if step is not None else None,
-        idle_s=step.idle_s if step is not None else None,
-        idle_bytes=held_bytes if idle else 0 if step is not None else None,
+        gpu_uuid=place.gpu_uuid,
+        mig_uuid=place.instance,
+        memory_bytes=part.memory_bytes,
+        sm_ratio=part.sm_ratio,
+        bandwidth_ratio=part.bandwidth_ratio,
+        energy=part.energy,
+        state=part.step.state if part.step is not None else None,
+        idle_s=part.step.idle_s if part.step is not None else None,
+        idle_bytes=part.idle_bytes,
         totals=entry.sums.frozen(entry.since_ns),
         active=entry.ended_ns is None,
+        naming=line.naming,
     )
 
 
-def _inferred_of(at: ProcessAt, cycle: GpuCycle | None) -> int | None:
-    hidden = cycle.hidden.get(at.place.mig_uuid) if cycle is not None else None
-    held = hidden.inferred.get(at) if hidden is not None else None
-    return held.bytes if held is not None else None
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a line shows in this cycle. Who has ended holds and does nothing; who was not seen, nobody knows."""
+
+    memory_bytes: int | None
+    sm_ratio: float | None
+    bandwidth_ratio: float | None
+    energy: MethodEnergy
+    step: IdleStep | None
+    idle_bytes: int | None
 
 
-def _window_energy(ats: Iterable[ProcessAt], cycle: GpuCycle | None) -> MethodEnergy:
-    if cycle is None or cycle.division is None:
-        return MethodEnergy()
-    division = cycle.division
-    sums = dict.fromkeys(Method, 0)
-    for at in ats:
-        if at in division.parts:
-            sums[division.methods[at]] += division.parts[at]
-    return MethodEnergy(sums[Method.MEASURED], sums[Method.ESTIMATED], sums[Method.INFERRED])
+def _part(line: Line, entry: Entry, view: GpuView | None) -> _Part:
+    books = view.books if view is not None else _NOTHING
+    drawn = books.energy.get(line)
+    energy = drawn.method_energy if drawn is not None else MethodEnergy()
+    if entry.ended_ns is not None:
+        return _Part(0, 0.0, 0.0, energy, None, None)
+    cycle = view.cycle if view is not None else None
+    step = books.steps.get(line)
+    ats = books.present.get(line, [])
+    if cycle is None or not ats:
+        return _Part(None, None, None, energy, step, None)
+    compute = cycle.compute
+    idle = step is not None and step.state is GpuState.IDLE
+    return _Part(
+        memory_bytes=_sum_known(cycle.residents[at].memory_bytes for at in ats),
+        sm_ratio=_sum_known(compute.share(at.key.pid) for at in ats) if compute is not None else None,
+        bandwidth_ratio=_sum_known(compute.bandwidth_share(at.key.pid) for at in ats) if compute is not None else None,
+        energy=energy,
+        step=step,
+        idle_bytes=_sum_known(cycle.held_bytes(at) for at in ats) if idle else 0,
+    )
 
 
 # ---------------------------------------------------------------------------- workloads
 
 
-def _workloads(
-    names: Mapping[str, WorkloadNames],
-    ledger: Ledger,
-    processes: tuple[ProcessAttribution, ...],
-    views: Mapping[str, GpuView],
-    prices: Prices | None,
-) -> tuple[WorkloadAttribution, ...]:
-    members: dict[WorkloadAt, list[ProcessAt]] = {}
-    of_process: dict[ProcessAt, ProcessAttribution] = {}
-    for process in processes:
-        at = ProcessAt(process.key, Place(process.gpu_uuid, process.mig_uuid or ""))
-        of_process[at] = process
-        entries = ledger.entries(at)
-        if entries is not None:
-            members.setdefault(workload_at(entries[1].ref, at.place), []).append(at)
-    parts: dict[tuple[str, str], list[WorkloadGpu]] = {}
-    refs: dict[tuple[str, str], WorkloadRef] = {}
-    for workload, entry in sorted(ledger.workloads.items()):
-        view = views.get(workload.place.gpu_uuid)
-        ats = members.get(workload, [])
-        refs[workload.kind, workload.id] = entry.ref
-        parts.setdefault((workload.kind, workload.id), []).append(
-            _workload_gpu(workload, entry, {at: of_process[at] for at in ats}, view, prices)
-        )
+def _workloads(ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | None) -> tuple[WorkloadAttribution, ...]:
+    parts: dict[tuple[str, str, int], list[WorkloadGpu]] = {}
+    refs: dict[tuple[str, str, int], WorkloadRef] = {}
+    for line, entry in sorted(ledger.workloads.entries.items()):
+        uuid = line.at.place.gpu_uuid
+        identity = (line.at.kind, line.at.id, line.naming)
+        refs[identity] = entry.ref
+        told = costs(entry.sums.frozen(entry.since_ns), ledger.device(uuid).name, prices)
+        parts.setdefault(identity, []).append(_workload_gpu(line, entry, views.get(uuid), told))
     return tuple(
-        WorkloadAttribution(refs[identity], names.get(refs[identity].id), tuple(gpus))
+        WorkloadAttribution(
+            ref=refs[identity],
+            names=ledger.namings.names(refs[identity], identity[2]),
+            gpus=tuple(gpus),
+            naming=identity[2],
+            held=ledger.namings.waiting(refs[identity]),
+        )
         for identity, gpus in sorted(parts.items())
     )
 
 
-def _workload_gpu(
-    workload: WorkloadAt,
-    entry: Entry,
-    processes: Mapping[ProcessAt, ProcessAttribution],
-    view: GpuView | None,
-    prices: Prices | None,
-) -> WorkloadGpu:
-    cycle = view.cycle if view is not None else None
-    step = view.workload_steps.get(workload) if view is not None else None
-    here = [process for process in processes.values() if process.active]
-    states = [process.state for process in here if process.state is not None]
-    state = workload_state(states) if states else None
-    inferred, confidence = _inferred(workload, cycle)
-    totals = entry.sums.frozen(entry.since_ns)
+def _workload_gpu(line: WorkloadLine, entry: Entry, view: GpuView | None, told: tuple[Cost, ...]) -> WorkloadGpu:
+    part = _part(line, entry, view)
+    step = part.step
+    inferred, confidence = _inferred(line, entry, view)
     return WorkloadGpu(
-        gpu_uuid=workload.place.gpu_uuid,
-        mig_uuid=workload.place.instance,
-        measured_bytes=_sum_known([p.memory_bytes for p in here]) if here else 0,
+        gpu_uuid=line.at.place.gpu_uuid,
+        mig_uuid=line.at.place.instance,
+        measured_bytes=part.memory_bytes,
         inferred_bytes=inferred,
         confidence=confidence,
-        sm_ratio=_sum_known([p.sm_ratio for p in here]) if here else 0.0,
-        bandwidth_ratio=_sum_known([p.bandwidth_ratio for p in here]) if here else 0.0,
-        energy=_window_energy(processes, cycle),
-        state=state,
-        idle_s=step.idle_s if step is not None and state is step.state else 0.0 if state is GpuState.BUSY else None,
-        idle_bytes=sum(p.idle_bytes or 0 for p in here) if state is not None else None,
-        totals=totals,
-        active=bool(here),
-        costs=costs(totals, view.reading.identity.name if view is not None else "", prices),
+        sm_ratio=part.sm_ratio,
+        bandwidth_ratio=part.bandwidth_ratio,
+        energy=part.energy,
+        state=step.state if step is not None else None,
+        idle_s=step.idle_s if step is not None else None,
+        idle_bytes=part.idle_bytes,
+        totals=entry.sums.frozen(entry.since_ns),
+        active=entry.ended_ns is None,
+        costs=told,
     )
 
 
-def _inferred(workload: WorkloadAt, cycle: GpuCycle | None) -> tuple[int | None, float | None]:
+def _inferred(line: WorkloadLine, entry: Entry, view: GpuView | None) -> tuple[int | None, float | None]:
     """Inferred bytes and how sure they are; no confidence where nobody of the workload is a candidate."""
-    hidden = cycle.hidden.get(workload.place.mig_uuid) if cycle is not None else None
+    if entry.ended_ns is not None:
+        return 0, None
+    cycle = view.cycle if view is not None else None
+    hidden = cycle.hidden.get(line.at.place.mig_uuid) if cycle is not None else None
     if hidden is None:
         return None, None
-    held = hidden.workloads.get(workload)
+    held = hidden.workloads.get(line.at)
     return (0, None) if held is None else (held.bytes, held.confidence)
 
 
-def _sum_known(figures: list[int | None] | list[float | None]) -> int | None:
+def _sum_known(figures: Iterable[Figure | None]) -> Figure | None:
     known = [figure for figure in figures if figure is not None]
-    return sum(known) if known else None  # type: ignore[return-value]  # int or float, as it came
+    return sum(known[1:], start=known[0]) if known else None

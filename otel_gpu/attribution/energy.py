@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from otel_gpu.attribution.apportion import apportion, whole_weights
+from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.model import ProcessKey, WorkloadRef
 
@@ -90,6 +90,10 @@ _IDLE: Final[_Claim] = (1, _NOBODY)
 _UNATTRIBUTED: Final[_Claim] = (2, _NOBODY)
 
 
+_MOST_OWED: Final = SCALE << 16
+"""More than all roundings of a division together, however many share a GPU."""
+
+
 class EnergyDivider:
     """Divides the intervals of one GPU one after the other; carries what rounding owes to whom."""
 
@@ -157,12 +161,20 @@ class EnergyDivider:
         """What is carried, as plain data."""
         return [[rank, *at.key, *at.place, owed] for (rank, at), owed in sorted(self._residues.items())]
 
-    def restore(self, state: list[list[Any]]) -> None:
+    def restore(self, state: Any) -> None:
         """Take up what was carried; ValueError if it is not what ``to_state`` gave."""
-        self._residues = {
-            (int(rank), ProcessAt(ProcessKey(int(pid), int(start)), Place(str(gpu), str(mig)))): int(owed)
-            for rank, pid, start, gpu, mig, owed in state
-        }
+        residues: dict[_Claim, int] = {}
+        try:
+            for rank, pid, start, gpu, mig, owed in state:
+                numbers, names = (rank, pid, start, owed), (gpu, mig)
+                if {type(each) for each in numbers} != {int} or {type(each) for each in names} != {str}:
+                    raise ValueError("not what rounding owes")
+                if abs(owed) > _MOST_OWED:
+                    raise ValueError("more than rounding can owe")
+                residues[rank, ProcessAt(ProcessKey(pid, start), Place(gpu, mig))] = owed
+        except TypeError as error:
+            raise ValueError("not what rounding owes") from error
+        self._residues = residues
 
 
 def _nobody_listed(

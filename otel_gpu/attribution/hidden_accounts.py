@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt
+from otel_gpu.attribution.plain import whole
 from otel_gpu.model import ProcessKey
 
 MAX_BYTES: Final = 1 << 63
@@ -169,7 +170,7 @@ def account_state(account: Account) -> dict[str, Any]:
 
 def account_from(state: Mapping[str, Any]) -> Account:
     """An account as saved; raises on anything else."""
-    mapping_bytes, mapped = (None if state[k] is None else int(saved_amount(state[k])) for k in _SIZES)
+    mapping_bytes, mapped = (None if state[k] is None else whole(state[k]) for k in _SIZES)
     candidate = Candidate(
         id=_id_from(state["id"]),
         evidence=Evidence(state["evidence"]),

@@ -23,6 +23,8 @@ _CLEAR: Final = 0.6
 """A cause with better odds than this gets all of a rise; otherwise the rise is shared by the odds."""
 _FIRST_ALLOCATION_S: Final = 4.0
 """How long a process typically runs before it allocates."""
+_SAME_PACE: Final = 0.1
+"""Growth has slowed down by somebody's pace if it has by that much, give or take this part."""
 _YOUNG_S: Final = 180.0
 _AGEING_S: Final = 60.0
 
@@ -180,3 +182,12 @@ def _without_reason(accounts: Mapping[CandidateId, Account], rise: float, total:
     held = normal({id_: account.held + 0.1 * mean for id_, account in accounts.items()})
     shares = held if mean > 0 else equally(accounts)
     return Cause(shares, shares, telling=False)
+
+
+# ---------------------------------------------------------------------------- who no longer grows
+
+
+def who_stopped(paces: Shares, drop: float) -> CandidateId | None:
+    """Whose pace it is by which a rise has slowed down; nobody's if none is near it. Bytes per cycle."""
+    best = min(paces, key=lambda id_: abs(paces[id_] - drop))
+    return best if abs(paces[best] - drop) <= max(_SAME_PACE * drop, DEAD_BAND_BYTES / 16) else None

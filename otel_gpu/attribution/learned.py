@@ -12,15 +12,20 @@ is first predicted, with the δᵢ and without, and only then learned from; the 
 the energy counter better. That test is honest because it comes first. The split itself comes after learning, since
 the interval at hand is evidence too.
 
+At the power limit all work draws less than it would, taken to be by the same factor. Where the SM clock was seen to
+follow, it tells that factor (``learned_clock``), and the interval counts like any other: power per MHz is learned from,
+and the counter is predicted at the clock it ran at. Otherwise the power read is the least the work would draw. Such an
+interval counts only where less was predicted, as what is then to be expected above the limit. To leave out all of them
+would be to see only the cheap moments of everybody.
+
 Intervals that are skipped neither teach nor age what is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import mul
 from typing import Any, Final, Self
 
 from otel_gpu.attribution.baseline import (
@@ -31,54 +36,30 @@ from otel_gpu.attribution.baseline import (
     LONGEST_INTERVAL_S,
     figures,
 )
+from otel_gpu.attribution.learned_clock import SmClock
+from otel_gpu.attribution.learned_sums import FIRST_NOISE, MIN_UTILIZATION, Fit, PowerSums, key_from
 from otel_gpu.model import ProcessKey
 
 MIN_FACTOR: Final = 1 / 3
 MAX_FACTOR: Final = 3.0
-MAX_MODELLED: Final = 32
-"""Processes with watts of their own, those with the most work; the others draw what is typical."""
-MAX_TRACKED: Final = 2 * MAX_MODELLED
-"""Processes whose sums are kept: room for a newcomer to overtake one that is modelled."""
 
-_MIN_UTILIZATION: Final = 0.02
 _MIN_SAMPLES: Final = 16.0
 _MIN_INTERVAL_S: Final = 1e-3
-_WARM_UP: Final = 12  # intervals predicted before the gate may open
-_SPREAD: Final = 0.4  # of the typical watts: how much processes are expected to differ
-_CURVATURE: Final = 0.2  # of the typical watts: how much a and q are expected to be
-_FIRST_NOISE: Final = 0.15  # of the typical watts, until errors of prediction tell better
-_LEAST_NOISE: Final = 0.02
+_WARM_UP: Final = 12  # intervals that refute both ways, predicted before the gate may open
+_LEAST_NOISE: Final = 0.02  # of the typical watts
 _NOISE_PACE: Final = 0.03
-_LEAST_RELIABILITY: Final = 0.3
-_LEAST_COMMON: Final = 0.2  # of the typical watts
-_LEAST_TYPICAL_W: Final = 1e-3
-_MOST_TYPICAL_W: Final = HIGHEST_POWER_W / _MIN_UTILIZATION
-_COMMON: Final = 3  # columns of the curve, before those of the processes: 1, U, U²
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Watts: per unit of share over all work, the curve without and with the δᵢ beside it, and the δᵢ.
-
-    ``common_w`` is what the curve gives per unit of share at the usual utilisation: there it is known best.
-    ``own_w`` predicts from shares as they are read; ``split_w`` is corrected for the noise in them.
-    """
-
-    typical_w: float
-    common_w: float
-    curve_alone_w: Sequence[float]
-    curve_w: Sequence[float]
-    own_w: Mapping[ProcessKey, float]
-    split_w: Mapping[ProcessKey, float]
 
 
 @dataclass(slots=True)
 class _Pending:
-    """Short intervals put together until they hold enough samples; shares and power as integrals over time."""
+    """Short intervals put together until they hold enough samples; shares, power and clock as integrals over time."""
 
+    capped: bool = False  # whether the power limit held any of them back
     dt_s: float = 0.0
     samples: float = 0.0
     energy_j: float = 0.0
+    mean_mhz_s: float | None = 0.0  # None where the clock of any is not known
+    end_mhz_s: float = 0.0
     work_s: dict[ProcessKey, float] = field(default_factory=dict)
 
 
@@ -86,27 +67,21 @@ class LearnedPower:
     """What the processes of one GPU draw per unit of SM share, relative to one another."""
 
     __slots__ = (
+        "_clock",
         "_dropped",
         "_fit_or_none",
         "_gain",
         "_gain_squares",
         "_held_w",
-        "_keys",
-        "_noise",
         "_pending",
-        "_power",
         "_predicted",
-        "_products",
+        "_sums",
         "_variance",
     )
 
     def __init__(self) -> None:
-        self._keys: list[ProcessKey] = []
-        # Decayed sums over intervals of x·xᵀ (lower triangle), x·P and the sampling noise of each share,
-        # where x = (1, U, U², s₁, s₂, …) with the processes in the order of their first work.
-        self._products: list[list[float]] = [[0.0] * (row + 1) for row in range(_COMMON)]
-        self._power: list[float] = [0.0] * _COMMON
-        self._noise: list[float] = []
+        self._sums = PowerSums()
+        self._clock = SmClock()
         self._gain = 0.0  # by how much the δᵢ reduced squared errors of prediction: sum, and sum of squares
         self._gain_squares = 0.0
         self._variance: float | None = None
@@ -114,7 +89,7 @@ class LearnedPower:
         self._held_w = 0.0
         self._pending = _Pending()
         self._dropped = 0
-        self._fit_or_none: _Fit | None = None
+        self._fit_or_none: Fit | None = None
 
     @property
     def dropped(self) -> int:
@@ -124,7 +99,7 @@ class LearnedPower:
     @property
     def keys(self) -> frozenset[ProcessKey]:
         """The processes something is remembered of."""
-        return frozenset(self._keys) | self._pending.work_s.keys()
+        return frozenset(self._sums.keys) | self._pending.work_s.keys()
 
     # ------------------------------------------------------------------------ what is known
 
@@ -144,6 +119,11 @@ class LearnedPower:
             key: min(MAX_FACTOR, max(MIN_FACTOR, 1.0 + gate * fit.split_w.get(key, 0.0) / fit.common_w)) for key in keys
         }
 
+    def _fit(self) -> Fit | None:
+        if self._fit_or_none is None:
+            self._fit_or_none = self._sums.solve(self._held_w, self._clock.reference_mhz, self._variance)
+        return self._fit_or_none
+
     # ------------------------------------------------------------------------ what it learns from
 
     def observe(
@@ -155,18 +135,35 @@ class LearnedPower:
         held_w: float,
         samples: float,
         dt_s: float,
+        sm_clock_mhz: int | None = None,
     ) -> None:
-        """Learn from one interval: mean SM shares (0 to 1), mean power, power held without work, driver samples."""
+        """Learn from one interval: mean SM shares (0 to 1), mean power, power held without work, driver samples.
+
+        ``sm_clock_mhz`` is the clock at its end.
+        """
         if not _credible(shares, power_w, held_w, samples, dt_s):
             self._dropped += 1
             return
         if held_w != self._held_w:
             self._held_w, self._fit_or_none = held_w, None
-        capped = power_limit_w is not None and 0 < CAPPED * power_limit_w <= power_w
-        if capped or dt_s > LONGEST_INTERVAL_S:
+        if dt_s > LONGEST_INTERVAL_S:
             self._pending = _Pending()
         elif dt_s >= _MIN_INTERVAL_S:
+            capped = power_limit_w is not None and 0 < CAPPED * power_limit_w <= power_w
+            self._pending.capped |= capped
+            self._watch_clock(sm_clock_mhz if sum(shares.values()) >= MIN_UTILIZATION else None, dt_s, capped=capped)
             self._gather(shares, power_w, samples, dt_s)
+
+    def _watch_clock(self, clock_mhz: int | None, dt_s: float, *, capped: bool) -> None:
+        pending, reference_mhz = self._pending, self._clock.reference_mhz
+        clocks = self._clock.observe(clock_mhz, capped=capped, dt_s=dt_s)
+        if self._clock.reference_mhz != reference_mhz:
+            self._fit_or_none = None
+        if clocks is None or pending.mean_mhz_s is None:
+            pending.mean_mhz_s = None
+        else:
+            pending.mean_mhz_s += clocks.mean_mhz * dt_s
+            pending.end_mhz_s += clocks.end_mhz * dt_s
 
     def _gather(self, shares: Mapping[ProcessKey, float], power_w: float, samples: float, dt_s: float) -> None:
         pending = self._pending
@@ -180,108 +177,71 @@ class LearnedPower:
             return
         self._pending = _Pending()
         means = {key: pending.work_s[key] / pending.dt_s for key in sorted(pending.work_s)}
-        if pending.samples >= _MIN_SAMPLES and sum(means.values()) >= _MIN_UTILIZATION:
-            power_w = pending.energy_j / pending.dt_s
+        if pending.samples < _MIN_SAMPLES or sum(means.values()) < MIN_UTILIZATION:
+            return
+        power_w = pending.energy_j / pending.dt_s
+        if not pending.capped:
             self._predict(means, power_w)
-            self._learn(means, power_w, pending.samples, pending.dt_s)
+            self._learn(means, pending, power_w=power_w)
+        elif pending.mean_mhz_s is not None and self._clock.tells:
+            self._predict(means, power_w, self._clock.ratio(pending.end_mhz_s / pending.dt_s))
+            clock_mhz = self._clock.ratio(pending.mean_mhz_s / pending.dt_s) * self._clock.reference_mhz
+            self._learn(means, pending, per_mhz=(power_w - self._held_w) / clock_mhz)
+        else:
+            wanted_w = self._expect(means, power_w)
+            if wanted_w is not None:
+                self._learn(means, pending, power_w=wanted_w)
 
-    def _predict(self, shares: Mapping[ProcessKey, float], power_w: float) -> None:
-        """Put what is known to the test on an interval that it has not seen."""
+    def _predict(self, shares: Mapping[ProcessKey, float], power_w: float, ratio: float = 1.0) -> None:
+        """Put what is known to the test on an interval that it has not seen, at this ratio of the reference clock."""
         fit = self._fit()
         if fit is None or self._variance is None:
             return
-        common = _common_columns(sum(shares.values()))
-        above_w = power_w - self._held_w
-        plain = above_w - _dot(fit.curve_alone_w, common)
-        own_w = sum(fit.own_w.get(key, 0.0) * share for key, share in shares.items())
-        error = above_w - _dot(fit.curve_w, common) - own_w
-        gain = plain * plain - error * error
-        self._gain += gain
-        self._gain_squares += gain * gain
+        alone_w, beside_w = fit.predicted_w(shares)
+        above_w = (power_w - self._held_w) / ratio
+        plain, error = above_w - alone_w, above_w - beside_w
+        self._weigh(ratio * plain, ratio * error)
         self._predicted += 1
         square = min(error * error, 9.0 * self._variance)  # one outlier must not close the gate for an hour
         variance = (1.0 - _NOISE_PACE) * self._variance + _NOISE_PACE * square
         self._variance = max(variance, (_LEAST_NOISE * fit.typical_w) ** 2)
 
-    def _learn(self, shares: Mapping[ProcessKey, float], power_w: float, samples: float, dt_s: float) -> None:
-        for key in sorted(shares.keys() - set(self._keys)):
-            self._keys.append(key)
-            self._products.append([0.0] * (len(self._power) + 1))
-            self._power.append(0.0)
-            self._noise.append(0.0)
-        utilization = sum(shares.values())
-        columns = [*_common_columns(utilization), *(shares.get(key, 0.0) for key in self._keys)]
-        kept = 2.0 ** (-dt_s / HALF_LIFE_S)
+    def _expect(self, shares: Mapping[ProcessKey, float], power_w: float) -> float | None:
+        """The same where the power is only the least it would be; the power to learn from it, if any."""
+        fit = self._fit()
+        if fit is None or self._variance is None:
+            return None
+        alone_w, beside_w = fit.predicted_w(shares)
+        above_w = power_w - self._held_w
+        plain, error = max(0.0, above_w - alone_w), max(0.0, above_w - beside_w)  # to predict more is no error
+        self._weigh(plain, error)
+        # The mean of what a normal distribution has above the limit (Sampford's bound on Mills' ratio, 1953).
+        return power_w + (math.sqrt(error * error + 8.0 * self._variance) - error) / 4.0 if error > 0 else None
+
+    def _weigh(self, plain: float, error: float) -> None:
+        """Count errors of predicting the counter without the δᵢ, and with them."""
+        gain = plain * plain - error * error
+        self._gain += gain
+        self._gain_squares += gain * gain
+
+    def _learn(
+        self,
+        shares: Mapping[ProcessKey, float],
+        pending: _Pending,
+        *,
+        power_w: float = 0.0,
+        per_mhz: float | None = None,
+    ) -> None:
+        kept = 2.0 ** (-pending.dt_s / HALF_LIFE_S)
         self._gain *= kept
         self._gain_squares *= kept
-        for row, value in zip(self._products, columns, strict=True):
-            row[:] = [kept * known + value * other for known, other in zip(row, columns, strict=False)]
-        self._power = [kept * known + value * power_w for known, value in zip(self._power, columns, strict=True)]
-        # A sample credits all work to one process: over n samples a share is a binomial estimate.
-        self._noise = [
-            kept * known + share * (utilization - share) / samples
-            for known, share in zip(self._noise, columns[_COMMON:], strict=True)
-        ]
+        self._sums.add(shares, pending.samples, kept=kept, power_w=power_w, per_mhz=per_mhz)
         self._fit_or_none = None
-        if len(self._keys) > MAX_TRACKED:
-            self._remove(set(self._by_work()[MAX_TRACKED:]))
+        if excess := self._sums.least_busy():
+            self._remove(excess)
         fit = self._fit()
         if fit is not None and self._variance is None:
-            self._variance = (_FIRST_NOISE * fit.typical_w) ** 2
-
-    # ------------------------------------------------------------------------ least squares
-
-    def _by_work(self) -> list[int]:
-        """Places of the processes in ``_keys``, those with the most work first."""
-        return sorted(range(len(self._keys)), key=lambda i: (-self._products[_COMMON + i][0], self._keys[i]))
-
-    def _fit(self) -> _Fit | None:
-        if self._fit_or_none is None:
-            self._fit_or_none = self._solve()
-        return self._fit_or_none
-
-    def _solve(self) -> _Fit | None:
-        """The watts that fit the sums; ``None`` while work seems to draw nothing beyond what is held."""
-        utilization_squares = self._products[1][1]
-        if min(self._products[1]) <= 0:
-            return None
-        typical_w = (self._power[1] - self._held_w * self._products[1][0]) / utilization_squares
-        if not _LEAST_TYPICAL_W <= typical_w <= _MOST_TYPICAL_W:
-            return None
-        modelled = sorted(self._by_work()[:MAX_MODELLED])
-        columns = [*range(_COMMON), *(_COMMON + i for i in modelled)]
-        variance = (_FIRST_NOISE * typical_w) ** 2 if self._variance is None else self._variance
-        ridge = [variance / (_CURVATURE * typical_w) ** 2] * _COMMON
-        ridge += [variance / (_SPREAD * typical_w) ** 2] * len(modelled)
-        matrix = [[self._products[i][j] for j in columns[: n + 1]] for n, i in enumerate(columns)]
-        for n, penalty in enumerate(ridge):
-            matrix[n][n] += penalty
-        # What is sought is measured from held + typical·U, so that the ridge pulls towards that.
-        rest = [self._power[i] - self._held_w * self._product(i, 0) - typical_w * self._product(i, 1) for i in columns]
-        alone = solve_symmetric(matrix[:_COMMON], rest[:_COMMON])
-        beside = solve_symmetric(matrix, rest)
-        if alone is None or beside is None:
-            return None
-        curve_alone, curve = ([a, k + typical_w, q] for a, k, q in (alone, beside[:_COMMON]))
-        own_w = {self._keys[i]: watts for i, watts in zip(modelled, beside[_COMMON:], strict=True)}
-        split_w = {self._keys[i]: own_w[self._keys[i]] / self._reliability(i) for i in modelled}
-        usual = utilization_squares / self._products[1][0]
-        common_w = max(_dot(curve, _common_columns(usual)) / usual, _LEAST_COMMON * typical_w)
-        return _Fit(typical_w, common_w, curve_alone, curve, own_w, split_w)
-
-    def _product(self, i: int, j: int) -> float:
-        return self._products[max(i, j)][min(i, j)]
-
-    def _reliability(self, i: int) -> float:
-        """Part of a share's variance that is not sampling noise: by so much least squares falls short.
-
-        1 where it is too small to be told from noise.
-        """
-        row = self._products[_COMMON + i]
-        spread = row[-1] - row[0] * row[0] / self._products[0][0] if row[0] > 0 else 0.0
-        if self._noise[i] >= (1.0 - _LEAST_RELIABILITY) * spread:
-            return 1.0
-        return 1.0 - self._noise[i] / spread
+            self._variance = (FIRST_NOISE * fit.typical_w) ** 2
 
     # ------------------------------------------------------------------------ how it ends
 
@@ -289,21 +249,12 @@ class LearnedPower:
         """Drop every trace of these processes but for what they teach about the others."""
         if not self._pending.work_s.keys().isdisjoint(keys):
             self._pending = _Pending()
-        gone = {place for place, key in enumerate(self._keys) if key in keys}
-        if gone:
+        if gone := {place for place, key in enumerate(self._sums.keys) if key in keys}:
             self._remove(gone)
 
     def _remove(self, places: Collection[int]) -> None:
-        """Drop columns; first take out of the power what they drew beyond the typical, which stays in the sums."""
         fit, gate = self._fit(), self.gate
-        for place in sorted(places):
-            watts = 0.0 if fit is None else gate * fit.own_w.get(self._keys[place], 0.0)
-            self._power = [p - watts * self._product(i, _COMMON + place) for i, p in enumerate(self._power)]
-        columns = [*range(_COMMON), *(_COMMON + i for i in range(len(self._keys)) if i not in places)]
-        self._products = [[self._products[i][j] for j in columns if j <= i] for i in columns]
-        self._power = [self._power[i] for i in columns]
-        self._noise = [noise for i, noise in enumerate(self._noise) if i not in places]
-        self._keys = [key for i, key in enumerate(self._keys) if i not in places]
+        self._sums.remove(places, {} if fit is None else {key: gate * watts for key, watts in fit.own_w.items()})
         self._fit_or_none = None
 
     # ------------------------------------------------------------------------ how it is kept
@@ -312,15 +263,15 @@ class LearnedPower:
         """All it knows, as plain data."""
         pending = self._pending
         return {
-            "keys": [list(key) for key in self._keys],
-            "products": [list(row) for row in self._products],
-            "power": list(self._power),
-            "noise": list(self._noise),
+            **self._sums.to_state(),
+            "clock": self._clock.to_state(),
             "gain": [self._gain, self._gain_squares],
             "variance": self._variance,
             "predicted": self._predicted,
             "held_w": self._held_w,
             "pending": [pending.dt_s, pending.samples, pending.energy_j],
+            "pending_capped": pending.capped,
+            "pending_mhz_s": None if pending.mean_mhz_s is None else [pending.mean_mhz_s, pending.end_mhz_s],
             "pending_work_s": [[*key, work_s] for key, work_s in sorted(pending.work_s.items())],
             "dropped": self._dropped,
         }
@@ -330,31 +281,21 @@ class LearnedPower:
         """Go on from ``to_state``; ValueError if it is anything else."""
         new = cls()
         try:
-            new._keys = [_key(pid, start) for pid, start in state["keys"]]
-            new._products = [figures(row) for row in state["products"]]
-            new._power = figures(state["power"], least=-math.inf)
-            new._noise = figures(state["noise"])
+            new._sums = PowerSums.from_state(state)
+            new._clock = SmClock.from_state(state["clock"])
             new._gain, new._gain_squares = figures(state["gain"], least=-math.inf)
             new._variance = None if state["variance"] is None else figures([state["variance"]])[0]
             new._predicted, new._dropped = map(int, figures([state["predicted"], state["dropped"]]))
             new._held_w = figures([state["held_w"]])[0]
-            work = {_key(pid, start): figures([work_s])[0] for pid, start, work_s in state["pending_work_s"]}
+            work = {key_from(pid, start): figures([work_s])[0] for pid, start, work_s in state["pending_work_s"]}
             dt_s, samples, energy_j = figures(state["pending"])
-            new._pending = _Pending(dt_s, samples, energy_j, work)
+            capped = {False: False, True: True}[state["pending_capped"]]
+            new._pending = _Pending(capped, dt_s, samples, energy_j, None, 0.0, work)
+            if state["pending_mhz_s"] is not None:
+                new._pending.mean_mhz_s, new._pending.end_mhz_s = figures(state["pending_mhz_s"])
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not the state of learned power: {error!r}") from None
-        sizes = [len(row) for row in new._products]
-        if sizes != list(range(1, _COMMON + len(new._keys) + 1)) or len(set(new._keys)) < len(new._keys):
-            raise ValueError("not the state of learned power: its parts do not fit together")
-        if len(new._power) != len(sizes) or len(new._noise) != len(new._keys) or len(new._keys) > MAX_TRACKED:
-            raise ValueError("not the state of learned power: its parts do not fit together")
         return new
-
-
-def _key(pid: Any, start_ticks: Any) -> ProcessKey:
-    if type(pid) is not int or type(start_ticks) is not int:
-        raise TypeError("a process is two whole numbers")
-    return ProcessKey(pid, start_ticks)
 
 
 def _credible(shares: Mapping[ProcessKey, float], power_w: float, held_w: float, samples: float, dt_s: float) -> bool:
@@ -367,32 +308,3 @@ def _credible(shares: Mapping[ProcessKey, float], power_w: float, held_w: float,
         and all(0 <= share <= HIGHEST_UTILIZATION for share in shares.values())
         and math.fsum(shares.values()) <= HIGHEST_UTILIZATION
     )
-
-
-def _dot(first: Iterable[float], second: Iterable[float]) -> float:
-    total: float = sum(map(mul, first, second))
-    return total
-
-
-def _common_columns(utilization: float) -> tuple[float, float, float]:
-    return 1.0, utilization, utilization * utilization
-
-
-def solve_symmetric(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float] | None:
-    """x of A·x = right by Cholesky, A given by its lower triangle; ``None`` unless A is positive definite."""
-    factor: list[list[float]] = []
-    solution: list[float] = []
-    for n, row in enumerate(lower):
-        new: list[float] = []
-        for j in range(n):
-            new.append((row[j] - _dot(new, factor[j])) / factor[j][j])
-        pivot = row[n] - _dot(new, new)
-        if not pivot > 1e-12 * row[n]:
-            return None
-        new.append(math.sqrt(pivot))
-        factor.append(new)
-        solution.append((right[n] - _dot(new, solution)) / new[n])
-    for n in reversed(range(len(solution))):
-        below = sum(factor[i][n] * solution[i] for i in range(n + 1, len(solution)))
-        solution[n] = (solution[n] - below) / factor[n][n]
-    return solution

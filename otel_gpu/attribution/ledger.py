@@ -1,256 +1,240 @@
 """What everybody has used so far. Totals never fall, and what left is kept where it belongs: with its workload.
 
-Whoever is on a GPU has an entry per place (a GPU, or a MIG instance of it). A process's entry ends when it does, and is
-forgotten after the retention; its workload's entry keeps what it used, and is forgotten when nobody of it is left.
+Whoever is on a GPU has a line per place (a GPU, or a MIG instance of it), and so has its workload. A process's line
+ends when it does, and is forgotten after the retention; its workload's line keeps what it used, and ends when nobody of
+it is left. Who comes when the books are full is booked to one line for all such, for life.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
 
-from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt, workload_at
-from otel_gpu.model import GpuState, MethodEnergy, ProcessKey, Totals, WorkloadKind, WorkloadRef
+from otel_gpu.attribution.lines import Entry, Lines, Moment
+from otel_gpu.attribution.naming import Namings
+from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine, workload_at
+from otel_gpu.attribution.presence import Resident
+from otel_gpu.model import OVERFLOW_PROCESS, OVERFLOW_WORKLOAD, WorkloadRef
 
 GRACE_NS: Final = 30_000_000_000
 """A process missing from the driver's lists for this long has left, even if it still runs."""
 
-OVERFLOW_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "overflow")
-OVERFLOW_PROCESS: Final = ProcessKey(0, 0)
-
 
 @dataclass(slots=True)
-class Sums:
-    """Running totals of one entry, in integers."""
-
-    measured_mj: int = 0
-    estimated_mj: int = 0
-    inferred_mj: int = 0
-    compute_us: int = 0
-    busy_us: int = 0
-    idle_us: int = 0
-    allocated_us: int = 0
-    unknown_us: int = 0
-    idle_byte_us: int = 0
-    idle_mj: int = 0
-
-    def add_energy(self, method: Method, energy_mj: int) -> None:
-        """Book energy found by this method."""
-        match method:
-            case Method.MEASURED:
-                self.measured_mj += energy_mj
-            case Method.ESTIMATED:
-                self.estimated_mj += energy_mj
-            case Method.INFERRED:
-                self.inferred_mj += energy_mj
-
-    def add_time(self, state: GpuState, time_us: int, byte_us: int, energy_mj: int) -> None:
-        """Book time spent in a state; memory held and energy drawn count only while idle."""
-        match state:
-            case GpuState.BUSY:
-                self.busy_us += time_us
-            case GpuState.ALLOCATED:
-                self.allocated_us += time_us
-            case GpuState.UNKNOWN:
-                self.unknown_us += time_us
-            case GpuState.IDLE:
-                self.idle_us += time_us
-                self.idle_byte_us += byte_us
-                self.idle_mj += energy_mj
-
-    def add(self, other: Sums) -> None:
-        """Take over all of another's."""
-        for each in fields(Sums):
-            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-
-    def frozen(self, since_ns: int) -> Totals:
-        """The totals as they are now."""
-        return Totals(
-            since_ns=since_ns,
-            energy=MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj),
-            compute_us=self.compute_us,
-            busy_us=self.busy_us,
-            idle_us=self.idle_us,
-            allocated_us=self.allocated_us,
-            unknown_us=self.unknown_us,
-            idle_byte_us=self.idle_byte_us,
-            idle_mj=self.idle_mj,
-        )
-
-
-@dataclass(slots=True)
-class Entry:
-    """One process or workload at one place. Times: ``since_ns`` Unix, the others monotonic."""
+class Booking:
+    """Which lines a process is booked to. ``ref`` is its workload as first seen; the times are monotonic."""
 
     ref: WorkloadRef
-    since_ns: int
+    process: ProcessLine
+    workload: WorkloadLine
     seen_ns: int
-    name: str | None = None
-    start_time_s: float | None = None
     ended_ns: int | None = None
-    sums: Sums = field(default_factory=Sums)
+
+    @property
+    def lines(self) -> tuple[Line, Line]:
+        """Both lines."""
+        return self.process, self.workload
 
 
 @dataclass(slots=True)
 class DeviceSums:
     """Where a GPU's energy went: the three sum to all it used since the ledger began."""
 
+    name: str = ""
     attributed_mj: int = 0
     idle_mj: int = 0
     unattributed_mj: int = 0
 
-    @property
-    def total_mj(self) -> int:
-        """All energy of the GPU in this ledger."""
-        return self.attributed_mj + self.idle_mj + self.unattributed_mj
-
 
 class Ledger:
-    """Totals per (process, place) and (workload, place), bounded whatever comes and goes.
-
-    Beyond the caps newcomers share one overflow entry per place, so that sums of energy and compute time stay exact.
-    """
+    """Totals per (process, place) and (workload, place), bounded whatever comes and goes."""
 
     def __init__(
         self, epoch_ns: int, *, retention_ns: int, max_processes: int = 2000, max_workloads: int = 2000
     ) -> None:
         self.epoch_ns = epoch_ns
-        self.processes: dict[ProcessAt, Entry] = {}
-        self.workloads: dict[WorkloadAt, Entry] = {}
+        self.processes: Lines[ProcessLine] = Lines(max_processes, retention_ns)
+        self.workloads: Lines[WorkloadLine] = Lines(max_workloads, retention_ns)
         self.devices: dict[str, DeviceSums] = {}
-        self._retention_ns = retention_ns
-        self._max_processes = max_processes
-        self._max_workloads = max_workloads
-        self._overflowed: dict[ProcessAt, int] = {}
+        self.namings = Namings()
+        self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
+        self._overflowed: set[WorkloadAt] = set()
 
     # -- coming ---------------------------------------------------------------------
 
-    def admit(
-        self, at: ProcessAt, ref: WorkloadRef, *, now_ns: int, name: str | None, start_time_s: float | None
-    ) -> tuple[Entry, Entry]:
-        """The entries of a process and of its workload, made if they are new and marked as seen now."""
-        start_ns = self.epoch_ns if start_time_s is None else max(self.epoch_ns, round(start_time_s * 1e9))
-        process = self.processes.get(at)
-        if process is None and (at in self._overflowed or len(self.processes) >= self._max_processes):
-            self._overflowed[at] = now_ns
-            at, ref, name, start_time_s = ProcessAt(OVERFLOW_PROCESS, at.place), OVERFLOW_WORKLOAD, None, None
-            start_ns, process = self.epoch_ns, self.processes.get(at)
-        if process is None:
-            process = self.processes[at] = Entry(ref, start_ns, now_ns, name, start_time_s)
-        process.seen_ns, process.ended_ns = now_ns, None
-        return process, self.admit_workload(process.ref, at.place, now_ns=now_ns, since_ns=start_ns)
+    def admit(self, resident: Resident, moment: Moment) -> Booking:
+        """Where a process is booked, decided when it is new, and marked as seen now."""
+        at = resident.at
+        here = self._bookings.setdefault(at.place.gpu_uuid, {})
+        booking = self.booking(at)
+        if booking is not None and self._renamed(booking):
+            self.end(at, moment.now_ns)
+            booking = None
+        if booking is None:
+            booking = here[at] = self._open(resident, moment)
+        booking.seen_ns, booking.ended_ns = moment.now_ns, None
+        for line in booking.lines:
+            self.entry(line).ended_ns = None
+        return booking
 
-    def admit_workload(self, ref: WorkloadRef, place: Place, *, now_ns: int, since_ns: int) -> Entry:
-        """The entry of a workload, made if it is new and marked as seen now."""
-        at = workload_at(ref, place)
-        if at not in self.workloads and len(self.workloads) >= self._max_workloads:
-            ref, since_ns = OVERFLOW_WORKLOAD, self.epoch_ns
-            at = workload_at(ref, place)
-        entry = self.workloads.get(at)
-        if entry is None:
-            entry = self.workloads[at] = Entry(ref, since_ns, now_ns)
-        entry.seen_ns, entry.ended_ns = now_ns, None
-        return entry
+    def _renamed(self, booking: Booking) -> bool:
+        is_overflow = booking.workload in self.workloads.overflow
+        return not is_overflow and booking.workload.naming != self.namings.number(booking.ref)
 
-    def entries(self, at: ProcessAt) -> tuple[Entry, Entry] | None:
-        """The entries that a process's use is booked to, if it is known."""
-        if at in self._overflowed:
-            at = ProcessAt(OVERFLOW_PROCESS, at.place)
-        process = self.processes.get(at)
-        if process is None:
-            return None
-        workload = self.workloads.get(workload_at(process.ref, at.place)) or self.workloads.get(
-            workload_at(OVERFLOW_WORKLOAD, at.place)
+    def _open(self, resident: Resident, moment: Moment) -> Booking:
+        started_s = resident.start_time_s
+        start_ns = self.epoch_ns if started_s is None else max(self.epoch_ns, round(started_s * 1e9))
+        workload = self._workload_line(resident.ref, resident.at.place, start_ns, moment)
+        process = ProcessLine(resident.at, workload.naming)
+        if process not in self.processes.entries:
+            if self.processes.has_room(moment):
+                entry = self.processes.open(process, self.workloads.entries[workload].ref, start_ns, moment)
+                entry.name, entry.start_time_s = resident.name, started_s
+            else:
+                process = self._overflow_process(resident.at.place, moment)
+        return Booking(resident.ref, process, workload, moment.now_ns)
+
+    def _workload_line(self, ref: WorkloadRef, place: Place, start_ns: int, moment: Moment) -> WorkloadLine:
+        line = WorkloadLine(workload_at(ref, place), self.namings.number(ref))
+        if line in self.workloads.entries:
+            return line
+        if line.at not in self._overflowed and self.workloads.has_room(moment):
+            self.workloads.open(line, ref, start_ns, moment)
+            return line
+        self._overflowed.add(line.at)
+        return self._overflow_workload(place, moment)
+
+    def _overflow_process(self, place: Place, moment: Moment) -> ProcessLine:
+        line = ProcessLine(ProcessAt(OVERFLOW_PROCESS, place))
+        self.processes.open_overflow(line, OVERFLOW_WORKLOAD, self.epoch_ns, moment)
+        return line
+
+    def _overflow_workload(self, place: Place, moment: Moment) -> WorkloadLine:
+        line = WorkloadLine(workload_at(OVERFLOW_WORKLOAD, place))
+        self.workloads.open_overflow(line, OVERFLOW_WORKLOAD, self.epoch_ns, moment)
+        return line
+
+    # -- looking up -----------------------------------------------------------------
+
+    def lines(self, at: ProcessAt, moment: Moment) -> tuple[Line, Line]:
+        """The lines that a process's use is booked to; overflow for one that is forgotten, so that nothing is lost."""
+        booking = self.booking(at)
+        if booking is not None:
+            return booking.lines
+        return self._overflow_process(at.place, moment), self._overflow_workload(at.place, moment)
+
+    def entry(self, line: Line) -> Entry:
+        """The entry of a line."""
+        if isinstance(line, ProcessLine):
+            return self.processes.entries[line]
+        return self.workloads.entries[line]
+
+    def has(self, line: Line) -> bool:
+        """Whether there is such a line."""
+        return line in self.processes.entries if isinstance(line, ProcessLine) else line in self.workloads.entries
+
+    def booking(self, at: ProcessAt) -> Booking | None:
+        """Where a process is booked, if it is known; not if one of its lines had to make room since it left."""
+        booking = self._bookings.get(at.place.gpu_uuid, {}).get(at)
+        return booking if booking is not None and self._has_lines(booking) else None
+
+    def _has_lines(self, booking: Booking) -> bool:
+        return booking.process in self.processes.entries and booking.workload in self.workloads.entries
+
+    def bookings(self, gpu_uuid: str) -> Iterator[tuple[ProcessAt, Booking]]:
+        """Everybody known on a GPU: who is there, and who left and has a line of its own."""
+        return iter(self._bookings.get(gpu_uuid, {}).items())
+
+    def present(self, gpu_uuid: str) -> list[tuple[ProcessAt, Booking]]:
+        """Everybody who is on a GPU, in order."""
+        return sorted(
+            ((at, booking) for at, booking in self.bookings(gpu_uuid) if booking.ended_ns is None),
+            key=lambda item: item[0],
         )
-        return None if workload is None else (process, workload)
+
+    @property
+    def gpu_uuids(self) -> Collection[str]:
+        """The GPUs that anybody is known on."""
+        return self._bookings.keys()
 
     def device(self, uuid: str) -> DeviceSums:
         """The sums of a GPU."""
         return self.devices.setdefault(uuid, DeviceSums())
 
+    def energy_errors_mj(self) -> dict[str, int]:
+        """How far what was booked to anybody misses what each GPU's own sum says; anything but 0 is a bug."""
+        booked_mj = self.processes.booked_mj(), self.workloads.booked_mj()
+        return {
+            uuid: max((device.attributed_mj - booked.get(uuid, 0) for booked in booked_mj), key=abs)
+            for uuid, device in self.devices.items()
+        }
+
+    def energy_error_mj(self, gpu_uuid: str) -> int:
+        """The error of one GPU."""
+        return self.energy_errors_mj().get(gpu_uuid, 0)
+
     # -- going ----------------------------------------------------------------------
 
     def end(self, at: ProcessAt, now_ns: int) -> None:
         """A process has left this place."""
-        self._overflowed.pop(at, None)
-        entry = self.processes.get(at)
-        if entry is not None and entry.ended_ns is None:
-            entry.ended_ns = now_ns
+        here = self._bookings.get(at.place.gpu_uuid, {})
+        booking = here.get(at)
+        if booking is None or booking.ended_ns is not None:
+            return
+        if booking.process in self.processes.overflow:
+            del here[at]
+        else:
+            booking.ended_ns = self.processes.entries[booking.process].ended_ns = now_ns
 
-    def overdue(self, now_ns: int) -> Iterator[ProcessAt]:
-        """Processes nobody has seen for longer than the grace, in order."""
-        late = [
-            at for at, entry in self.processes.items() if entry.ended_ns is None and now_ns - entry.seen_ns > GRACE_NS
-        ]
-        late += [at for at, seen_ns in self._overflowed.items() if now_ns - seen_ns > GRACE_NS]
-        return iter(sorted(late))
-
-    def sweep(self, now_ns: int) -> None:
-        """End workloads that nobody is left of, and forget what ended longer ago than the retention."""
-        alive = {workload_at(entry.ref, at.place) for at, entry in self.processes.items() if entry.ended_ns is None}
-        for at, entry in self.workloads.items():
-            if at not in alive and entry.seen_ns < now_ns and entry.ended_ns is None:
+    def settle(self, now_ns: int) -> None:
+        """End the lines that nobody is left of."""
+        alive = {line for _, booking in self._everybody_here() for line in booking.lines}
+        self._note_overflowed()
+        for line, entry in (*self.processes.entries.items(), *self.workloads.entries.items()):
+            if entry.ended_ns is None and line not in alive:
                 entry.ended_ns = now_ns
-        self.processes = self._kept(self.processes, now_ns)
-        self.workloads = self._kept(self.workloads, now_ns)
 
-    def _kept(self, entries: dict[Any, Entry], now_ns: int) -> dict[Any, Entry]:
-        return {
-            at: entry
-            for at, entry in entries.items()
-            if entry.ended_ns is None or now_ns - entry.ended_ns <= self._retention_ns
+    def _everybody_here(self) -> Iterator[tuple[ProcessAt, Booking]]:
+        return (item for here in self._bookings.values() for item in here.items() if item[1].ended_ns is None)
+
+    def _note_overflowed(self) -> None:
+        """Whoever of a workload comes later is booked where those of it are that came when the books were full."""
+        self._overflowed = {
+            workload_at(booking.ref, at.place)
+            for at, booking in self._everybody_here()
+            if booking.workload in self.workloads.overflow
         }
+
+    def sweep(self, moment: Moment, places: Collection[Place]) -> None:
+        """Forget what ended longer ago than the retention, and at once those whose pid somebody else has now."""
+        taken = {(at.key.pid, at.place): at.key for at, _ in self._everybody_here()}
+        for line in list(self.processes.entries):
+            key, place = line.at
+            if taken.get((key.pid, place), key) != key:
+                self.processes.forget(line, moment)
+        self.processes.sweep(moment, places)
+        self.workloads.sweep(moment, places)
+        kept = {
+            uuid: {at: booking for at, booking in here.items() if self._has_lines(booking)}
+            for uuid, here in self._bookings.items()
+        }
+        self._bookings = {uuid: here for uuid, here in kept.items() if here}
+        self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
 
     # -- state ----------------------------------------------------------------------
 
-    def to_state(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        return {
-            "epoch_ns": self.epoch_ns,
-            "processes": [[*at.key, *at.place, _entry_state(entry)] for at, entry in sorted(self.processes.items())],
-            "workloads": [[*at.place, _entry_state(entry)] for at, entry in sorted(self.workloads.items())],
-            "devices": {
-                uuid: [sums.attributed_mj, sums.idle_mj, sums.unattributed_mj]
-                for uuid, sums in sorted(self.devices.items())
-            },
-        }
-
-    def restore(self, state: dict[str, Any], *, now_ns: int) -> None:
-        """Take up the totals of an earlier run. Its monotonic times mean nothing now: everybody counts as just seen."""
-        processes: Iterable[Any] = state["processes"]
-        self.epoch_ns = int(state["epoch_ns"])
-        self.processes = {
-            ProcessAt(ProcessKey(pid, start), Place(gpu, mig)): _entry_from(entry, now_ns)
-            for pid, start, gpu, mig, entry in processes
-        }
-        restored = [(Place(gpu, mig), _entry_from(entry, now_ns)) for gpu, mig, entry in state["workloads"]]
-        self.workloads = {workload_at(entry.ref, place): entry for place, entry in restored}
-        self.devices = {str(uuid): DeviceSums(*map(int, sums)) for uuid, sums in state["devices"].items()}
-
-
-def _entry_state(entry: Entry) -> dict[str, Any]:
-    ref = entry.ref
-    return {
-        "ref": [ref.kind.value, ref.id, ref.runtime, ref.pod_uid, ref.slurm_step, ref.outer_container_id],
-        "since_ns": entry.since_ns,
-        "name": entry.name,
-        "start_time_s": entry.start_time_s,
-        "ended": entry.ended_ns is not None,
-        "sums": [getattr(entry.sums, each.name) for each in fields(Sums)],
-    }
-
-
-def _entry_from(state: dict[str, Any], now_ns: int) -> Entry:
-    kind, *rest = state["ref"]
-    sums = Sums(*map(int, state["sums"]))
-    return Entry(
-        ref=WorkloadRef(WorkloadKind(kind), *rest),
-        since_ns=int(state["since_ns"]),
-        seen_ns=now_ns,
-        name=state["name"],
-        start_time_s=state["start_time_s"],
-        ended_ns=now_ns if state["ended"] else None,
-        sums=sums,
-    )
+    def restore(
+        self,
+        *,
+        epoch_ns: int,
+        devices: dict[str, DeviceSums],
+        namings: Namings,
+        bookings: dict[ProcessAt, Booking],
+    ) -> None:
+        """Take up the books of an earlier run, their lines restored before."""
+        self.epoch_ns, self.devices, self.namings = epoch_ns, devices, namings
+        self._bookings = {}
+        for at, booking in bookings.items():
+            self._bookings.setdefault(at.place.gpu_uuid, {})[at] = booking
+        self._note_overflowed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit
 
@@ -10,20 +11,31 @@ Holders = dict[int, int | None]
 """Bytes a pid holds; ``None`` where the driver lists it without a figure."""
 
 
-def holders(listed: Iterable[ListedProcess]) -> Holders:
-    """Memory per pid: the largest figure of all lists, never their sum, since the lists overlap."""
+_LARGEST_BYTES: Final = 1 << 60
+"""More than any GPU has; exporters could not carry much more."""
+
+
+def holders(listed: Iterable[ListedProcess], most_bytes: int = _LARGEST_BYTES) -> Holders:
+    """Memory per pid: the largest figure of all lists, never their sum, since the lists overlap.
+
+    A figure above ``most_bytes`` is none.
+    """
     held: Holders = {}
     for process in listed:
-        known = held.setdefault(process.pid, process.memory_bytes)
-        if process.memory_bytes is not None and (known is None or process.memory_bytes > known):
-            held[process.pid] = process.memory_bytes
+        figure = process.memory_bytes
+        if figure is not None and figure > most_bytes:
+            figure = None
+        known = held.setdefault(process.pid, figure)
+        if figure is not None and (known is None or figure > known):
+            held[process.pid] = figure
     return held
 
 
 def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
     """Memory per pid, by MIG instance; under ``None`` what belongs to no instance (all of it without MIG)."""
+    most_bytes = reading.memory.total_bytes if reading.memory is not None else _LARGEST_BYTES
     if reading.mig is None:
-        return {None: holders(reading.processes or ())}
+        return {None: holders(reading.processes or (), most_bytes)}
     # The GPU's own lists repeat what its instances' lists say: what both tell of one place is one holding.
     listed: dict[str | None, list[ListedProcess]] = {mig.uuid: list(mig.processes or ()) for mig in reading.mig}
     instance_of: dict[tuple[int | None, int | None], str] = {
@@ -41,7 +53,22 @@ def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
     # Where an entry names no instance, only its pid tells whether it is a repetition.
     placed_pids = {process.pid for processes in listed.values() for process in processes}
     listed[None] = [process for process in placeless if process.pid not in placed_pids]
-    return {uuid: holders(processes) for uuid, processes in listed.items()}
+    return {uuid: holders(processes, most_bytes) for uuid, processes in listed.items()}
+
+
+def oddities(reading: GpuReading) -> int:
+    """How many of the figures cannot be true: more used, or held by one process, than there is; one listed twice."""
+    found = 0
+    whole_bytes = reading.memory.total_bytes if reading.memory is not None else None
+    for memory in (reading.memory, *(mig.memory for mig in reading.mig or ())):
+        if memory is not None and not 0 <= memory.used_bytes <= memory.total_bytes:
+            found += 1
+    for processes in (reading.processes, *(mig.processes for mig in reading.mig or ())):
+        entries = [(p.pid, p.kind, p.gpu_instance_id, p.compute_instance_id) for p in processes or ()]
+        found += len(entries) - len(set(entries))
+        if whole_bytes is not None:
+            found += sum(1 for p in processes or () if p.memory_bytes is not None and p.memory_bytes > whole_bytes)
+    return found
 
 
 def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> MemorySplit | None:

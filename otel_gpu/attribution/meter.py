@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
+from otel_gpu.attribution.plain import number, whole
 from otel_gpu.model import GpuReading
 
 _IMPLAUSIBLE: Final = 1.5
@@ -42,12 +43,17 @@ class EnergyMeter:
         """Energy since the last reading that told; ``None`` if this one does not, or there was none before."""
         if reading.energy_mj is not None and reading.energy_mj >= 0:
             return self._by_counter(reading, reading.energy_mj)
-        if self._counter_mj is None and reading.power_w is not None and 0 <= reading.power_w < float("inf"):
-            return self._by_power(reading, reading.power_w)
+        if self._counter_mj is None and (power_w := _power(reading)) is not None:
+            return self._by_power(reading, power_w)
         return None
 
     def _by_counter(self, reading: GpuReading, counter_mj: int) -> Metered | None:
         before_mj, at_ns = self._counter_mj, self._at_ns
+        power_w = _power(reading) if _power(reading) is not None else self._power_w
+        if before_mj is None and power_w is not None:
+            metered = self._by_power(reading, power_w)  # the last interval before the counter speaks for itself
+            self._counter_mj = counter_mj
+            return metered
         if before_mj is not None and at_ns is not None and reading.taken_at_ns <= at_ns:
             return None  # no time has passed: whatever it counted belongs to the next interval
         self._counter_mj, self._at_ns = counter_mj, reading.taken_at_ns
@@ -76,3 +82,34 @@ class EnergyMeter:
         if limit_w is None or not 0 < limit_w < float("inf"):
             limit_w = _HIGHEST_LIMIT_W
         return Metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """The last reading, as plain data."""
+        return {
+            "counter_mj": self._counter_mj,
+            "power_w": self._power_w,
+            "at_ns": self._at_ns,
+            "owed_mj": self._owed_mj,
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """The counterpart of ``to_state``; ValueError if it is not what that gave."""
+        restored = cls()
+        try:
+            counter_mj, power_w, at_ns, owed_mj = (data[key] for key in ("counter_mj", "power_w", "at_ns", "owed_mj"))
+        except (KeyError, TypeError) as error:
+            raise ValueError("not a state of a meter") from error
+        restored._counter_mj = None if counter_mj is None else whole(counter_mj)
+        restored._power_w = None if power_w is None else number(power_w)
+        restored._at_ns = None if at_ns is None else whole(at_ns)
+        restored._owed_mj = number(owed_mj)
+        return restored
+
+
+def _power(reading: GpuReading) -> float | None:
+    """The power it tells, if that can be one."""
+    power_w = reading.power_w
+    return power_w if power_w is not None and 0 <= power_w < float("inf") else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from otel_gpu.model import ProcessKey, WorkloadRef
 
@@ -37,3 +37,20 @@ class WorkloadAt(NamedTuple):
 def workload_at(ref: WorkloadRef, place: Place) -> WorkloadAt:
     """The key of a workload at a place."""
     return WorkloadAt(ref.kind.value, ref.id, place)
+
+
+class ProcessLine(NamedTuple):
+    """A line of the books: a process at a place, under the ``naming`` (first, second, …) of its workload."""
+
+    at: ProcessAt
+    naming: int = 0
+
+
+class WorkloadLine(NamedTuple):
+    """A line of the books: a workload at a place, under one of the names it had."""
+
+    at: WorkloadAt
+    naming: int = 0
+
+
+Line: TypeAlias = ProcessLine | WorkloadLine

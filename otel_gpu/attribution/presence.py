@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,15 +11,18 @@ from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.model import (
     START_UNKNOWN,
     UNIDENTIFIED_WORKLOAD,
+    DeviceMemory,
     GpuReading,
+    MigAccess,
+    MigReading,
     ProcessFacts,
     ProcessKey,
     WorkloadRef,
 )
 
 UNEXPLAINED_BYTES: Final = 256 << 20
-"""So much memory in use that the lists do not explain, and somebody must be on the GPU whom they do not show: a CUDA
-context takes more, the driver's own rest less."""
+"""So much memory in use that the lists do not explain, and somebody must be there whom they do not show: a CUDA context
+takes more, the driver's own rest less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,16 @@ def residents(reading: GpuReading, processes: Mapping[int, ProcessFacts]) -> tup
             )
             found[resident.at] = resident
     working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
-    hidden = _may_be_hidden(reading, found.values())
-    only = _only_instance(reading)
+    hiding = _where_hidden(reading, tuple(found.values()))
     for pid, facts in processes.items():
-        if pid not in listed_pids and facts.alive and (pid in working or (hidden and _uses_cuda(reading, facts))):
-            place = Place(uuid, only)
-            resident = _resident(pid, facts, place, listed=False, memory_bytes=None, sm_count=sizes.get(only))
+        if pid in listed_pids or not facts.alive:
+            continue
+        if pid not in working and not (hiding and _uses_cuda(reading, facts)):
+            continue
+        mig_uuid = _instance_of(reading, facts)
+        if pid in working or mig_uuid in hiding:
+            place = Place(uuid, mig_uuid)
+            resident = _resident(pid, facts, place, listed=False, memory_bytes=None, sm_count=sizes.get(mig_uuid))
             found[resident.at] = resident
     return tuple(found[at] for at in sorted(found))
 
@@ -73,21 +80,47 @@ def _uses_cuda(reading: GpuReading, facts: ProcessFacts) -> bool:
     return facts.uvm_open and reading.identity.minor in facts.gpu_minors_open
 
 
-def _may_be_hidden(reading: GpuReading, listed: Iterable[Resident]) -> bool:
-    """Whether memory is in use that the lists do not explain: more than a GPU that nobody uses shows.
+def _where_hidden(reading: GpuReading, listed: Collection[Resident]) -> set[str]:
+    """Where memory is in use that the lists do not explain, more than where nobody is: the GPU (""), MIG instances.
 
     CUDA opens the device of every GPU it may see, so that a job on one GPU has all of a host's open; without this it
     would be taken for a user of them all.
     """
-    if reading.memory is None:
+    hiding = {""} if _is_unexplained(reading.memory, listed) else set()
+    for mig in reading.mig or ():
+        # Compute instances share the memory of their GPU instance.
+        sharing = {other.uuid for other in reading.mig or () if other.gpu_instance_id == mig.gpu_instance_id}
+        if _is_unexplained(mig.memory, (resident for resident in listed if resident.at.place.mig_uuid in sharing)):
+            hiding.add(mig.uuid)
+    return hiding
+
+
+def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[Resident]) -> bool:
+    if memory is None:
         return True  # nothing says that there is nobody
     explained = sum(max(0, resident.memory_bytes or 0) for resident in listed)
-    return reading.memory.used_bytes - explained >= UNEXPLAINED_BYTES
+    return memory.used_bytes - explained >= UNEXPLAINED_BYTES
 
 
-def _only_instance(reading: GpuReading) -> str:
-    """A process that no instance lists is in the only one there is, if there is one only."""
-    return reading.mig[0].uuid if reading.mig is not None and len(reading.mig) == 1 else ""
+def _instance_of(reading: GpuReading, facts: ProcessFacts) -> str:
+    """The MIG instance of a process that none lists: the only one that it may use. "" if it may use several, or none.
+
+    A process without any capability of this GPU open may use them all: with CAP_SYS_ADMIN none is needed (MIG User
+    Guide, "Device Nodes and Capabilities").
+    """
+    instances = reading.mig or ()
+    if access := [access for access in facts.mig_access if access.gpu_minor == reading.identity.minor]:
+        instances = tuple(mig for mig in instances if _may_use(access, mig))
+    return instances[0].uuid if len(instances) == 1 else ""
+
+
+def _may_use(access: Iterable[MigAccess], mig: MigReading) -> bool:
+    """Whether capabilities lead to an instance. That of its GPU instance does if it is the only one open there.
+
+    To use a compute instance takes both, its own and its GPU instance's.
+    """
+    opened = {one.compute_instance_id for one in access if one.gpu_instance_id == mig.gpu_instance_id}
+    return opened == {None} or mig.compute_instance_id in opened - {None}
 
 
 def _resident(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from otel_gpu.attribution.energy import Party
 from otel_gpu.attribution.places import ProcessAt
+from otel_gpu.attribution.plain import number, process_at_from, resident_from, resident_state, whole
 from otel_gpu.attribution.presence import Resident
 
 PRESENCE_UNKNOWN = 0.5
@@ -110,3 +112,39 @@ class Span:
             )
             for at, stay in sorted(self._stays.items())
         )
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """What it holds so far, as plain data."""
+        return {
+            "stays": [
+                [resident_state(stay.resident), stay.present_us, stay.sm_us, stay.memory_bytes]
+                for _, stay in sorted(self._stays.items())
+            ],
+            "at_start": sorted(self._at_start),
+            **{name: getattr(self, name) for name in _COUNTS},
+            **{name: getattr(self, name) for name in _FLAGS},
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """The counterpart of ``to_state``; ValueError if it is not what that gave."""
+        restored = cls()
+        try:
+            for resident_data, present_us, sm_us, memory_bytes in data["stays"]:
+                resident = resident_from(resident_data)
+                held = None if memory_bytes is None else whole(memory_bytes)
+                restored._stays[resident.at] = _Stay(resident, number(present_us), whole(sm_us), held)
+            restored._at_start = frozenset(process_at_from(at) for at in data["at_start"])
+            for name in _COUNTS:
+                setattr(restored, name, whole(data[name]))
+            for name in _FLAGS:
+                setattr(restored, name, data[name] is True)
+        except (KeyError, TypeError) as error:
+            raise ValueError("not a state of an interval") from error
+        return restored
+
+
+_COUNTS: Final = ("_duration_us", "_told_us", "_samples", "foreign_us")
+_FLAGS: Final = ("_told", "foreign", "strangers", "_alone")

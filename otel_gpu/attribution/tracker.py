@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from otel_gpu.attribution.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.compute import ComputeRows, ComputeWindow
+from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Division, EnergyDivider, Interval
-from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, HiddenSplit
+from otel_gpu.attribution.hidden import HiddenSplit
+from otel_gpu.attribution.holdings import Holdings, unexplained_bytes
 from otel_gpu.attribution.learned import LearnedPower
-from otel_gpu.attribution.memory import split
+from otel_gpu.attribution.memory import oddities
 from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
-from otel_gpu.attribution.places import ProcessAt, workload_at
-from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident, residents
+from otel_gpu.attribution.places import ProcessAt, WorkloadAt
+from otel_gpu.attribution.plain import resident_from, resident_state
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, Span
-from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit, ProcessFacts
-
-
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """When a cycle was. ``window_us`` is 0 for the first; ``complete`` is false where pids may be invisible."""
-
-    wall_s: float
-    now_s: float
-    window_us: int
-    complete: bool
+from otel_gpu.model import GpuReading, MemorySplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +36,15 @@ class GpuCycle:
     baseline: BaselineEstimate | None
     anomalies: int
 
+    def held_bytes(self, at: ProcessAt) -> int | None:
+        """Memory of a process by the driver's figure, or else as inferred; ``None`` where neither tells."""
+        resident = self.residents.get(at)
+        if resident is not None and resident.memory_bytes is not None:
+            return resident.memory_bytes
+        hidden = self.hidden.get(at.place.mig_uuid)
+        held = hidden.inferred.get(at) if hidden is not None else None
+        return None if held is None else held.bytes
+
 
 class GpuTracker:
     """All that is remembered of one GPU between cycles."""
@@ -53,17 +56,22 @@ class GpuTracker:
         self._baseline = Baseline(options.assumed_idle_fraction)
         self._learned = LearnedPower()
         self._divider = EnergyDivider(options.energy_policy)
-        self._hidden: dict[str, HiddenMemory] = {}
+        self._holdings = Holdings()
         self._here: dict[ProcessAt, Resident] = {}
         self._span = Span()
 
-    def observe(self, reading: GpuReading, processes: Mapping[int, ProcessFacts], cycle: Cycle) -> GpuCycle:
-        """Take in a cycle's reading."""
-        now = {resident.at: resident for resident in residents(reading, processes)}
-        memory, hidden = self._memory(reading, now, cycle)
+    def observe(
+        self,
+        reading: GpuReading,
+        now: Mapping[ProcessAt, Resident],
+        owners: Mapping[ProcessAt, WorkloadAt],
+        cycle: Cycle,
+    ) -> GpuCycle:
+        """Take in a cycle's reading, with who is on the GPU ``now`` and which workloads they are booked to."""
+        memory, hidden = self._holdings.observe(reading, now, self._here, owners, cycle)
         compute = self._rows.observe(reading.utilization, cycle.window_us)
-        strangers = sum(parts.unattributed_bytes for parts in memory.values() if parts is not None) >= UNEXPLAINED_BYTES
-        self._add_to_span(now, processes, compute, cycle, strangers=strangers)
+        strangers = unexplained_bytes(memory) >= UNEXPLAINED_BYTES
+        self._add_to_span(now, compute, cycle, strangers=strangers)
         inferred = {
             at: held.bytes
             for parts in hidden.values()
@@ -77,11 +85,11 @@ class GpuTracker:
         if metered is not None or self._span.duration_us == 0:
             self._span = Span(now.values(), complete=cycle.complete)
         # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
-        missing = {at: r for at, r in self._here.items() if at not in now and _alive(at, processes)}
-        self._here = missing | now
-        anomalies = (compute.anomalies if compute is not None else 0) + (
-            metered is not None and (metered.anomalous or metered.reset)
-        )
+        missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
+        self._here = {**missing, **now}
+        anomalies = oddities(reading) + (compute.anomalies if compute is not None else 0)
+        if metered is not None and (metered.anomalous or metered.reset):
+            anomalies += 1
         estimate = self._baseline.estimate()
         return GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies)
 
@@ -90,58 +98,17 @@ class GpuTracker:
         self._learned.forget({at.key for at in ended})
         self._here = {at: resident for at, resident in self._here.items() if at not in ended}
 
-    def gap(self, cycle: Cycle) -> None:
-        """The GPU did not answer in this cycle."""
-        self._rows.observe(None, cycle.window_us)
-        self._span.gap(cycle.window_us)
-
-    # -- memory ---------------------------------------------------------------------
-
-    def _memory(
-        self, reading: GpuReading, now: Mapping[ProcessAt, Resident], cycle: Cycle
-    ) -> tuple[dict[str, MemorySplit | None], dict[str, HiddenSplit]]:
-        devices: dict[str, DeviceMemory | None] = {"": reading.memory}
-        devices |= {mig.uuid: mig.memory for mig in reading.mig or ()}
-        memory: dict[str, MemorySplit | None] = {}
-        hidden: dict[str, HiddenSplit] = {}
-        for place, device in devices.items():
-            # The GPU's own split speaks of all its instances together; nothing is inferred twice.
-            members = [r for r in now.values() if place in ("", r.at.place.mig_uuid)]
-            parts = split(device, (resident.memory_bytes for resident in members))
-            if parts is not None and (place or reading.mig is None):
-                hidden[place] = self._infer(place, parts.unattributed_bytes, members, cycle)
-                parts = _with_inferred(parts, hidden[place])
-            memory[place] = parts
-        if reading.mig is not None and (whole := memory[""]) is not None:
-            inferred = sum(h.bytes for parts in hidden.values() for h in parts.inferred.values())
-            moved = min(inferred, whole.unattributed_bytes)
-            memory[""] = _moved(whole, moved)
-        self._hidden = {place: state for place, state in self._hidden.items() if place in devices}
-        return memory, hidden
-
-    def _infer(self, place: str, unknown_bytes: int, members: list[Resident], cycle: Cycle) -> HiddenSplit:
-        state = self._hidden.setdefault(place, HiddenMemory())
-        arrivals = sum(1 for r in members if r.memory_bytes is not None and r.at not in self._here)
-        present = {resident.at for resident in members}
-        departures = sum(
-            1
-            for at, before in self._here.items()
-            if before.memory_bytes is not None and at.place.mig_uuid == place and at not in present
-        )
-        return state.observe(
-            unknown_bytes=unknown_bytes,
-            candidates=[_candidate(resident, cycle) for resident in members if resident.memory_bytes is None],
-            visible_arrivals=arrivals,
-            visible_departures=departures,
-            now_s=cycle.now_s,
-        )
+    def gap(self, window_us: int, gone: Callable[[ProcessAt], bool] = lambda _: False) -> None:
+        """The GPU did not answer for so long, or was not asked; whoever is ``gone`` from the books is from here."""
+        self._rows.observe(None, window_us)
+        self._span.gap(window_us)
+        self.forget(frozenset(filter(gone, self._here)))
 
     # -- energy ---------------------------------------------------------------------
 
     def _add_to_span(
         self,
         now: Mapping[ProcessAt, Resident],
-        processes: Mapping[int, ProcessFacts],
         compute: ComputeWindow | None,
         cycle: Cycle,
         *,
@@ -152,7 +119,7 @@ class GpuTracker:
         present = {at: (resident, self._part(resident, cycle)) for at, resident in now.items()}
         for at, resident in self._here.items():
             if at not in present:
-                present[at] = (resident, 1.0 if _alive(at, processes) else PRESENCE_UNKNOWN)
+                present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
         work_us = None
         foreign_us = 0
         at_of: dict[int, ProcessAt] = {}
@@ -211,6 +178,7 @@ class GpuTracker:
                 held_w=estimate.held_w,
                 samples=span.samples,
                 dt_s=metered.duration_s,
+                sm_clock_mhz=reading.sm_clock_mhz,
             )
         if self._options.energy_model is EnergyModel.LEARNED:
             by_key = self._learned.factors(shares)
@@ -228,35 +196,39 @@ class GpuTracker:
         )
         return self._divider.divide(interval, factors)
 
+    # -- state ----------------------------------------------------------------------
 
-def _alive(at: ProcessAt, processes: Mapping[int, ProcessFacts]) -> bool:
-    facts = processes.get(at.key.pid)
-    return facts is not None and facts.alive and facts.key == at.key
+    def to_state(self) -> dict[str, Any]:
+        """All that is remembered, as plain data."""
+        return {
+            "rows": self._rows.to_state(),
+            "meter": self.meter.to_state(),
+            "baseline": self._baseline.to_state(),
+            "learned": self._learned.to_state(),
+            "divider": self._divider.to_state(),
+            "holdings": self._holdings.to_state(),
+            "here": [resident_state(resident) for _, resident in sorted(self._here.items())],
+            "span": self._span.to_state(),
+        }
 
+    @classmethod
+    def from_state(cls, options: AttributionOptions, data: Any, *, same_boot: bool) -> Self:
+        """The counterpart of ``to_state``; ValueError if it is not what that gave.
 
-def _candidate(resident: Resident, cycle: Cycle) -> Candidate:
-    started_s = resident.start_time_s
-    return Candidate(
-        id=resident.at,
-        evidence=Evidence.NO_FIGURE if resident.listed else Evidence.DEVICE_OPEN,
-        mapping_bytes=resident.mapping_bytes,
-        age_s=max(0.0, cycle.wall_s - started_s) if started_s is not None else 0.0,
-        workload=workload_at(resident.ref, resident.at.place),
-    )
-
-
-def _with_inferred(parts: MemorySplit, hidden: HiddenSplit) -> MemorySplit:
-    return _moved(parts, parts.unattributed_bytes - hidden.unattributed_bytes)
-
-
-def _moved(parts: MemorySplit, inferred_bytes: int) -> MemorySplit:
-    """Count this much as inferred instead of unattributed."""
-    return MemorySplit(
-        parts.limit_bytes,
-        parts.reserved_bytes,
-        parts.measured_bytes,
-        parts.overcount_bytes,
-        parts.inferred_bytes + inferred_bytes,
-        parts.unattributed_bytes - inferred_bytes,
-        parts.free_bytes,
-    )
+        After a reboot the counters start anew, and nobody is there who was: what was learnt of the GPU stands.
+        """
+        restored = cls(options)
+        try:
+            restored._baseline = Baseline.from_state(data["baseline"], options.assumed_idle_fraction)
+            if same_boot:
+                restored._rows = ComputeRows.from_state(data["rows"])
+                restored.meter = EnergyMeter.from_state(data["meter"])
+                restored._learned = LearnedPower.from_state(data["learned"])
+                restored._divider.restore(data["divider"])
+                restored._holdings = Holdings.from_state(data["holdings"])
+                here = [resident_from(each) for each in data["here"]]
+                restored._here = {resident.at: resident for resident in here}
+                restored._span = Span.from_state(data["span"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError("not a state of a GPU") from error
+        return restored

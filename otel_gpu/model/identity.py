@@ -50,6 +50,10 @@ HOST_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "host")
 UNIDENTIFIED_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "unidentified")
 """Processes the driver measured but that this agent cannot see: named, so that nobody is billed for them."""
 
+OVERFLOW_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "overflow")
+OVERFLOW_PROCESS: Final = ProcessKey(0, 0)
+"""Whoever came when the books were full: together under one entry, so that sums stay exact."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadNames:
@@ -72,3 +76,11 @@ class GpuIdentity:
     minor: int | None = None
     pci_bus_id: str | None = None
     serial: str | None = None
+
+
+class MigAccess(NamedTuple):
+    """A capability to use a GPU instance (MIG) of the GPU with this device minor, or one compute instance of it."""
+
+    gpu_minor: int
+    gpu_instance_id: int
+    compute_instance_id: int | None

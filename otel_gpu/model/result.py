@@ -137,7 +137,10 @@ class MigAttribution:
 
 @dataclass(frozen=True, slots=True)
 class GpuAttribution:
-    """One GPU: what it has, and how that divides."""
+    """One GPU: what it has, and how that divides.
+
+    ``energy_error_mj`` is how far the books of processes or workloads miss the GPU's; anything but 0 is a bug.
+    """
 
     reading: GpuReading
     memory: MemorySplit | None
@@ -145,6 +148,7 @@ class GpuAttribution:
     mig: tuple[MigAttribution, ...] | None
     totals: DeviceTotals | None = None
     basis: EnergyBasis | None = None
+    energy_error_mj: int = 0
 
     @property
     def identity(self) -> GpuIdentity:
@@ -174,11 +178,17 @@ class WorkloadGpu:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAttribution:
-    """A workload, its names and its parts of the GPUs."""
+    """A workload, its names and its parts of the GPUs.
+
+    ``naming`` counts its names: after a rename the old entry ends and stays for a while beside its successor. While
+    ``held``, its names are still being looked up, and it is not exported.
+    """
 
     ref: WorkloadRef
     names: WorkloadNames | None
     gpus: tuple[WorkloadGpu, ...]
+    naming: int = 0
+    held: bool = False
 
     @property
     def told_gpus(self) -> tuple[WorkloadGpu, ...]:
@@ -198,7 +208,10 @@ class WorkloadAttribution:
 
 @dataclass(frozen=True, slots=True)
 class ProcessAttribution:
-    """One process's part of one GPU. ``name`` and ``start_time_s`` are ``None`` if /proc never showed it."""
+    """One process's part of one GPU. ``name`` and ``start_time_s`` are ``None`` if /proc never showed it.
+
+    It belongs to the workload with this ``workload`` and ``naming``.
+    """
 
     key: ProcessKey
     name: str | None
@@ -215,6 +228,7 @@ class ProcessAttribution:
     idle_bytes: int | None = None
     totals: Totals | None = None
     active: bool = True
+    naming: int = 0
 
     @property
     def told(self) -> bool:
@@ -224,7 +238,10 @@ class ProcessAttribution:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle."""
+    """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
+
+    ``epoch_ns`` (Unix time) is when the books began. ``anomalies`` counts figures that could not be true, ever since.
+    """
 
     wall_ns: int
     monotonic_ns: int
@@ -235,3 +252,4 @@ class Attribution:
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
     anomalies: int = 0
+    epoch_ns: int = 0

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.model.identity import GpuIdentity, ProcessKey, WorkloadNames, WorkloadRef
+from otel_gpu.model.identity import GpuIdentity, MigAccess, ProcessKey, WorkloadNames, WorkloadRef
 
 
 class ProcessKind(StrEnum):
@@ -139,7 +139,7 @@ class DriverFacts:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What ``/proc`` shows of one process.
+    """What ``/proc`` shows of one process. ``mig_access`` are the capabilities it has open.
 
     ``start_time_s`` (Unix time) is ``None`` where the boot time is not known, ``uvm_mapping_bytes`` where it was not
     readable.
@@ -151,7 +151,7 @@ class ProcessFacts:
     owner_uid: int | None
     workload: WorkloadRef
     gpu_minors_open: frozenset[int] = frozenset()
-    mig_caps_open: frozenset[int] = frozenset()
+    mig_access: frozenset[MigAccess] = frozenset()
     uvm_open: bool = False
     uvm_mapping_bytes: int | None = None
     alive: bool = True
@@ -181,6 +181,7 @@ class Snapshot:
     """The world as read in one cycle. Nothing after this reads anything.
 
     ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
+    ``names_looked_up`` is true where somebody is asked for names: one that is missing may still come.
     """
 
     wall_ns: int
@@ -191,6 +192,7 @@ class Snapshot:
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
     pids_complete: bool = True
+    names_looked_up: bool = False
 
 
 NO_NAMES: Final[Mapping[str, WorkloadNames]] = MappingProxyType({})

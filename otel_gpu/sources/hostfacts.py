@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from otel_gpu.model import MigAccess
 from otel_gpu.sources.procfs_files import read_file
 
 # The inode numbers of the initial namespaces are fixed: include/linux/proc_ns.h, later include/uapi/linux/nsfs.h.
@@ -23,14 +24,6 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GPU_UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DEVICE_MINOR: Final = re.compile(r"[0-9]{1,6}")
 _MIG_MINOR: Final = re.compile(r"gpu([0-9]{1,6})/gi([0-9]{1,6})/(?:ci([0-9]{1,6})/)?access[ \t]+([0-9]{1,6})")
-
-
-class MigCapability(NamedTuple):
-    """What a capability node gives access to: a GPU instance, or one compute instance of it."""
-
-    gpu_minor: int
-    gpu_instance_id: int
-    compute_instance_id: int | None
 
 
 def parse_namespace_inode(link: str) -> int | None:
@@ -58,14 +51,14 @@ def parse_gpu_information(text: str) -> tuple[int, str] | None:
     return int(minor), uuid
 
 
-def parse_mig_minors(text: str) -> dict[int, MigCapability]:
+def parse_mig_minors(text: str) -> dict[int, MigAccess]:
     """Capability minor (``/dev/nvidia-caps/nvidia-capN``) to MIG instance; ``config`` and ``monitor`` are neither."""
-    capabilities: dict[int, MigCapability] = {}
+    capabilities: dict[int, MigAccess] = {}
     for line in text.splitlines():
         if found := _MIG_MINOR.fullmatch(line.strip()):
             gpu, gpu_instance, compute_instance, minor = found.groups()
             compute_instance_id = int(compute_instance) if compute_instance else None
-            capabilities[int(minor)] = MigCapability(int(gpu), int(gpu_instance), compute_instance_id)
+            capabilities[int(minor)] = MigAccess(int(gpu), int(gpu_instance), compute_instance_id)
     return capabilities
 
 
@@ -104,7 +97,7 @@ def read_nvidia_minors(root: Path) -> dict[int, str]:
     return dict(gpu for gpu in information if gpu is not None)
 
 
-def read_mig_minors(root: Path) -> dict[int, MigCapability]:
+def read_mig_minors(root: Path) -> dict[int, MigAccess]:
     """Minor of ``/dev/nvidia-caps/nvidia-capN`` to MIG instance, as the NVIDIA driver tells it; empty without one."""
     return parse_mig_minors(_read_text(root / "driver/nvidia-caps/mig-minors"))
 

@@ -16,6 +16,7 @@ from otel_gpu.clock import Clock
 from otel_gpu.model import (
     HOST_WORKLOAD,
     UNIDENTIFIED_WORKLOAD,
+    MigAccess,
     ProcessFacts,
     ProcessKey,
     SourceState,
@@ -28,6 +29,7 @@ from otel_gpu.sources.hostfacts import (
     PID_NAMESPACE_FIX,
     cgroup_namespace_is_initial,
     pid_namespace_is_initial,
+    read_mig_minors,
     shows_own_pids,
 )
 from otel_gpu.sources.procfs_files import (
@@ -66,6 +68,7 @@ class _Pass:
     maps_left_bytes: int
     boot_time_s: int | None = None
     cgroup_namespace_is_private: bool | None = None
+    mig_minors_are_new: bool = False
     directories: int = 0
     descriptors: int = 0
     untold: int = 0
@@ -113,6 +116,7 @@ class ProcfsSource:
         self._maps_bytes_per_cycle = maps_bytes_per_cycle
         self._table = ProcessTable()
         self._boot_time_s: int | None = None
+        self._mig_minors: dict[int, MigAccess] = {}
         self._hidepid: bool | None = None
         self._pids_complete: bool | None = None
         self._cycle = 0
@@ -210,7 +214,7 @@ class ProcfsSource:
             owner_uid=owner_uid,
             workload=workload,
             gpu_minors_open=process.numbers(DeviceKind.GPU),
-            mig_caps_open=process.numbers(DeviceKind.MIG_CAPABILITY),
+            mig_access=self._mig_access(this, process),
             uvm_open=_UVM in process.nodes,
             uvm_mapping_bytes=process.uvm_mapping_bytes,
             alive=stat.is_alive,
@@ -221,6 +225,17 @@ class ProcfsSource:
         if this.boot_time_s is None and self._boot_time_s is not None:
             this.boot_time_s = self._boot_time_s = _read_boot_time(this.root_fd) or self._boot_time_s
         return this.boot_time_s
+
+    def _mig_access(self, this: _Pass, process: TrackedProcess) -> frozenset[MigAccess]:
+        minors = process.numbers(DeviceKind.MIG_CAPABILITY)
+        if minors != process.mig_minors:
+            # The driver numbers them all as it is loaded, thousands of them (nv-caps.c): one reading lasts. Nodes that
+            # lead to no instance (config, monitor) are met as well, and cost one more per cycle in which one is opened.
+            if not this.mig_minors_are_new and not minors <= self._mig_minors.keys():
+                self._mig_minors, this.mig_minors_are_new = read_mig_minors(self._root), True
+            process.mig_minors = minors
+            process.mig_access = frozenset(self._mig_minors[minor] for minor in minors if minor in self._mig_minors)
+        return process.mig_access
 
     def _uvm_mapping_bytes(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> int | None:
         if _UVM not in process.nodes:

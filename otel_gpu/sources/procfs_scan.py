@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from otel_gpu.model import WorkloadRef
+from otel_gpu.model import MigAccess, WorkloadRef
 from otel_gpu.sources.procfs_files import DeviceKind, DeviceNode, DeviceScan, Stat
 
 YOUNG_NS: Final = 60_000_000_000
@@ -53,6 +53,9 @@ class TrackedProcess:
     cgroup: str | None = None
     """The text of its cgroup file, so that it is parsed again only when it changed."""
     workload: WorkloadRef | None = None
+    mig_minors: frozenset[int] = frozenset()
+    """The capability nodes that ``mig_access`` was told from, so that it is told again only when they changed."""
+    mig_access: frozenset[MigAccess] = frozenset()
     uvm_mapping_bytes: int | None = None
     maps_cycle: int = -1
     """The cycle in which its maps were last read."""

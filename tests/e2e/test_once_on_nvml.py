@@ -14,7 +14,7 @@ from otel_gpu.sources.hostfacts import pid_namespace_is_initial
 from tests.cli import otel_gpu
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World, WorldGpu
-from tests.procfs_tree import UVM, ProcTree, maps_line
+from tests.procfs_tree import UVM, ProcTree, maps_line, mig_nodes
 
 GIB = 1 << 30
 CONTAINER = "c0ffee" + "0" * 58
@@ -147,6 +147,36 @@ def test_a_hidden_holder_of_the_device_is_shown_without_a_figure(
     workloads = by_id(once_json(stub_dir, one_gpu()[0], tmp_path, proc))
     assert workloads["d" * 64]["gpus"][0]["memory"]["measured"] is None
     assert "dcgm.service" not in workloads  # a monitor has the device open, and no CUDA
+
+
+def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_instance(
+    stub_dir: Path, tmp_path: Path, proc: ProcTree
+) -> None:
+    world = World()
+    gpu = world.gpu("GPU-one", name="NVIDIA H100 80GB HBM3", minor=1)
+    gpu.typical()
+    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
+    gpu.mig_mode(0, enabled=True)
+    for slot, (gpu_instance_id, used_gib, measured_gib) in enumerate(((3, 2, 2), (5, 3, 0), (9, 4, 0))):
+        instance = gpu.mig(0, slot, uuid=f"MIG-{gpu_instance_id}", gpu_instance_id=gpu_instance_id)
+        instance.memory(0, total_bytes=10 * GIB, used_bytes=used_gib * GIB)
+        instance.compute(0, [Listed(4001, measured_gib * GIB)] if measured_gib else [])
+    proc.set_mig_minors()
+    cuda = ["/dev/nvidiactl", UVM, "/dev/nvidia1"]
+    proc.add(4003, cgroup=f"0::/docker/{'d' * 64}\n", fds=[*cuda, *mig_nodes((1, 9, 0))])
+    proc.add(4004, cgroup=f"0::/docker/{'e' * 64}\n", fds=[*cuda, *mig_nodes((1, 3, 0))])
+    document = once_json(stub_dir, world, tmp_path, proc)
+    workloads = by_id(document)
+    (part,) = workloads["d" * 64]["gpus"]
+    assert (part["uuid"], part["mig"]) == ("GPU-one", "MIG-9")
+    assert part["memory"] == {"measured": None, "inferred": 4 * GIB, "confidence": 1.0}
+    instances = {mig["uuid"]: mig["memory"] for mig in document["gpus"][0]["mig"]}
+    assert {uuid: (split["inferred"], split["unattributed"]) for uuid, split in instances.items()} == {
+        "MIG-3": (0, 0),
+        "MIG-5": (0, 3 * GIB),
+        "MIG-9": (4 * GIB, 0),
+    }
+    assert "e" * 64 not in workloads  # in the instance that it has open, all memory is explained
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.world import GpuSpec, WorldSpec
 from tests.nvml_stub.world import Listed, World, WorldGpu, WorldMig
-from tests.procfs_tree import ProcTree, maps_line
+from tests.procfs_tree import ProcTree, maps_line, mig_minor
 
 _FIGURES_US: Final = 1_000_000
 _UVM_START: Final = 0x2_0000_0000
@@ -191,6 +191,7 @@ def write_proc_tree(spec: WorldSpec, root: Path, at_s: float) -> ProcTree:
     for gpu in spec.gpus:
         if gpu.identity.minor is not None and gpu.identity.pci_bus_id is not None:
             tree.add_gpu(gpu.identity.pci_bus_id, gpu.identity.minor, gpu.identity.uuid)
+    tree.set_mig_minors(1 + max(gpu.identity.minor or 0 for gpu in spec.gpus))
     alive = host.process_source().read([process.pid for process in spec.processes]).processes
     for path in root.iterdir():
         if path.name.isdecimal() and path.name != "1" and int(path.name) not in alive:
@@ -202,7 +203,7 @@ def write_proc_tree(spec: WorldSpec, root: Path, at_s: float) -> ProcTree:
 
 def _write_process(tree: ProcTree, facts: ProcessFacts) -> None:
     nodes = [f"/dev/nvidia{minor}" for minor in sorted(facts.gpu_minors_open)]
-    nodes += [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in sorted(facts.mig_caps_open)]
+    nodes += [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in sorted(map(mig_minor, facts.mig_access))]
     if nodes:
         nodes.insert(0, "/dev/nvidiactl")
     if facts.uvm_open:

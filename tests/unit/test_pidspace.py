@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.model import DriverFacts, UtilizationRead, UtilizationRow
+from otel_gpu.model import DriverFacts, MigAccess, UtilizationRead, UtilizationRow
 from otel_gpu.pidspace import Trust, kept_apart, named_pids, parse_driver_version, trust, without_rows
 from otel_gpu.sources.base import ProcessRead
 from tests.builders import by_pid, facts, gpu, listed, mig
@@ -75,7 +75,7 @@ def test_in_a_private_pid_namespace_nothing_matches_a_proc_that_is_not_the_agent
 
 def test_kept_apart_the_holders_of_devices_stay_and_so_do_all_entries_with_other_pids() -> None:
     known = by_pid(
-        facts(1), facts(2, opens={0}), facts(3, uvm=True), facts(4), replace(facts(5), mig_caps_open=frozenset({12}))
+        facts(1), facts(2, opens={0}), facts(3, uvm=True), facts(4), facts(5, access=[MigAccess(0, 1, None)])
     )
     readings = (
         gpu(0, [listed(1), listed(2), listed(9)], mig=[mig("MIG-1", (1, 0), [listed(5), listed(6)])]),

@@ -68,7 +68,7 @@ def _a100(seed: int, index: int) -> GpuSpec:
 
 
 def _h100(seed: int, index: int) -> GpuSpec:
-    # 2g has 32 SMs and 3g 60 of 132; capabilities are numbered as /proc/driver/nvidia-caps/mig-minors does.
+    # 2g has 32 SMs and 3g 60 of 132.
     layout = ((2, "3g.40gb", 60, 40_320), (5, "2g.20gb", 32, 20_096), (9, "1g.10gb", 16, 9_984))
     return GpuSpec(
         identity=_identity(seed, index, "NVIDIA H100 80GB HBM3", 0x87),
@@ -94,7 +94,6 @@ def _h100(seed: int, index: int) -> GpuSpec:
                 sm_count=sm_count,
                 memory_total_bytes=size_mib * _MIB,
                 memory_reserved_bytes=37 * _MIB,
-                cap_minors=frozenset({9 * instance + 273, 9 * instance + 274}),
             )
             for instance, profile, sm_count, size_mib in layout
         ),

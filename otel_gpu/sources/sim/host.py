@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from otel_gpu.clock import Clock
-from otel_gpu.model import DriverFacts, ProcessFacts, ProcessKey, WorkloadRef
+from otel_gpu.model import DriverFacts, MigAccess, ProcessFacts, ProcessKey, WorkloadRef
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 from otel_gpu.sources.sim.device import MAX_STEPS, Device
 from otel_gpu.sources.sim.reading import GpuReader
@@ -144,13 +144,13 @@ class SimulatedProcesses:
             owner_uid=process.owner_uid,
             workload=process.workload.ref,
             gpu_minors_open=frozenset(gpu.identity.minor for gpu, _ in gpus if gpu.identity.minor is not None),
-            mig_caps_open=frozenset().union(
-                *(
-                    mig.cap_minors
-                    for gpu, use in gpus
-                    for mig in gpu.mig or ()
-                    if mig.gpu_instance_id == use.gpu_instance_id
-                )
+            # Who uses a compute instance opens the capability of its GPU instance as well.
+            mig_access=frozenset(
+                MigAccess(gpu.identity.minor, mig.gpu_instance_id, compute_instance_id)
+                for gpu, use in gpus
+                for mig in gpu.mig or ()
+                if mig.gpu_instance_id == use.gpu_instance_id and gpu.identity.minor is not None
+                for compute_instance_id in (None, mig.compute_instance_id)
             ),
             uvm_open=uvm_open,
             uvm_mapping_bytes=mapped.get(key, 0) if readable else None,

@@ -30,7 +30,7 @@ class Visibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigSpec:
-    """One MIG instance. ``cap_minors`` are the ``/dev/nvidia-caps`` nodes its users hold open."""
+    """One MIG instance."""
 
     gpu_instance_id: int
     compute_instance_id: int
@@ -39,7 +39,6 @@ class MigSpec:
     sm_count: int
     memory_total_bytes: int
     memory_reserved_bytes: int
-    cap_minors: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

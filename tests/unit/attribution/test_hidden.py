@@ -288,8 +288,9 @@ class TestGrowth:
             gpu.sees(poll + 0.5, opened(1, 5.0 * poll + 2))
         gpu.sees(5, opened(1, 22.0), opened(2, 2.0))
         gpu.sees(6.5, opened(1, 27.0), opened(2, 7.0))
-        split = gpu.sees(7.25, opened(1, 32.0), opened(2, 12.0))
-        assert gib(split, pid(1), pid(2)) == [6, 1.25]
+        gpu.sees(7.25, opened(1, 32.0), opened(2, 12.0))
+        split = gpu.sees(8.0, opened(1, 37.0), opened(2, 17.0))
+        assert gib(split, pid(1), pid(2)) == [6.5, 1.5]
 
     def test_a_pace_ends_with_a_quiet_poll(self, gpu: Gpu) -> None:
         gpu.sees(0)

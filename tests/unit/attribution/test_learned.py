@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.learned import (
-    MAX_FACTOR,
-    MAX_MODELLED,
-    MAX_TRACKED,
-    MIN_FACTOR,
-    LearnedPower,
-    solve_symmetric,
-)
+from otel_gpu.attribution.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
+from otel_gpu.attribution.learned_sums import MAX_MODELLED, MAX_TRACKED, solve_symmetric
 from otel_gpu.model import ProcessKey
 from otel_gpu.sources.sim.activity import Bursty, OnOff, Signal
 from otel_gpu.sources.sim.world import WorldSpec
@@ -209,11 +203,11 @@ def test_work_that_draws_nothing_beyond_what_is_held_teaches_nothing() -> None:
 @pytest.mark.parametrize(
     ("power_w", "changes"),
     [
-        (0.96 * LIMIT_W, {}),
+        (HELD_W + 90.0, {"power_limit_w": HELD_W + 92.0}),
         (HELD_W + 90.0, {"dt_s": 7200.0}),
         (HELD_W + 90.0, {"dt_s": 0.0}),
     ],
-    ids=["power-capped", "hours", "no time"],
+    ids=["no more than the limit", "hours", "no time"],
 )
 def test_an_interval_that_does_not_tell_is_skipped(power_w: float, changes: dict[str, Any]) -> None:
     model = taught({A: 150.0, B: 300.0})
@@ -233,6 +227,61 @@ def test_an_interval_without_work_is_skipped() -> None:
 
 def test_without_a_limit_no_interval_is_taken_for_capped() -> None:
     assert ratio(taught({A: 150.0, B: 300.0}, power_limit_w=None)) == pytest.approx(2.0, rel=0.05)
+
+
+# ---------------------------------------------------------------------------- at the power limit
+
+
+def capped(watts: Mapping[ProcessKey, float], limit_w: float, *, intervals: int = 200, seed: int = 1) -> LearnedPower:
+    """A model that has seen bursty work that wants these watts, on a GPU that draws no more than its limit."""
+    model, shares_of, dice = LearnedPower(), bursts(seed, watts), random.Random(seed + 1000)
+    for _ in range(intervals):
+        shares = shares_of()
+        power_w = min(limit_w, drawn_w(shares, watts) + dice.gauss(0, 2))
+        teach(model, sampled(shares, 36, dice), power_w, power_limit_w=limit_w)
+    return model
+
+
+@pytest.mark.parametrize("limit_w", [180.0, 160.0], ids=["B's bursts beside A's", "all of B's bursts"])
+def test_the_limit_does_not_hide_who_draws_more(limit_w: float) -> None:
+    assert ratio(capped({A: 150.0, B: 300.0}, limit_w)) == pytest.approx(2.0, rel=0.1)
+
+
+def test_work_that_reaches_the_limit_is_known_to_draw_at_least_that_much() -> None:
+    """Below the limit B was seen to draw no more than A; what is known of it is too low."""
+    model = taught({A: 150.0, B: 150.0, C: 300.0})
+    assert ratio(model) == pytest.approx(1.0, abs=0.1)
+    for _ in range(20):
+        teach(model, {A: 0.1, B: 0.7}, 298.0, power_limit_w=300.0)
+    assert ratio(model) > 1.5
+
+
+def test_work_at_the_limit_that_is_alike_is_not_told_apart() -> None:
+    for seed in range(5):
+        assert ratio(capped({A: 250.0, B: 250.0}, 180.0, seed=seed)) == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_gpu_that_is_always_at_its_limit_teaches_nothing() -> None:
+    model = LearnedPower()
+    for share in (0.2, 0.4, 0.6) * 30:
+        teach(model, {A: share, B: 0.9 - share}, LIMIT_W)
+    assert model.to_state() == LearnedPower().to_state() | {"held_w": HELD_W}
+
+
+def test_intervals_at_the_limit_alone_do_not_open_the_gate() -> None:
+    """They refute only what is too low: whoever predicts more is never wrong."""
+    model = taught({A: 150.0, B: 300.0}, intervals=10)
+    for _ in range(100):
+        teach(model, {B: 0.8}, LIMIT_W)
+    assert model.gate == 0.0
+
+
+def test_a_short_interval_at_the_limit_makes_those_it_is_put_together_with_count_as_such() -> None:
+    model = taught({A: 150.0, B: 300.0})
+    before = model.to_state()
+    for power_w in (120.0, 149.0, 120.0):
+        teach(model, {B: 0.45}, power_w, power_limit_w=150.0, samples=7, dt_s=1.0)
+    assert model.to_state() == before
 
 
 NAN, INF = float("nan"), float("inf")
@@ -339,7 +388,7 @@ def test_the_order_of_processes_does_not_matter() -> None:
 
 def test_state_survives_json_and_goes_on_the_same() -> None:
     model, shares_of = taught({A: 150.0, B: 300.0}), bursts(14, (A, B, C))
-    teach(model, {A: 0.2}, 150.0, samples=5, dt_s=1.0)
+    teach(model, {A: 0.2}, 150.0, samples=5, dt_s=1.0, power_limit_w=150.0)
     copy = LearnedPower.from_state(json.loads(json.dumps(model.to_state())))
     assert copy.factors((A, B)) == model.factors((A, B)) != {A: 1.0, B: 1.0}
     for _ in range(5):
@@ -369,6 +418,8 @@ def test_state_survives_json_and_goes_on_the_same() -> None:
         {"predicted": -1},
         {"held_w": INF},
         {"pending": []},
+        {"pending_capped": 2},
+        {"pending_capped": []},
         {"pending_work_s": [[1, 2]]},
         {"pending_work_s": [[1, 2, None]]},
     ],

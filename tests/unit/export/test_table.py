@@ -221,7 +221,8 @@ def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySpl
 
 
 def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
-    answer = attribute(None, snapshot(gpu(0, [listed(1, 500 * GIB)], memory=memory(used_gib=79, reserved_gib=1))))
+    claims = [listed(1, 60 * GIB), listed(2, 60 * GIB)]
+    answer = attribute(None, snapshot(gpu(0, claims, memory=memory(used_gib=79, reserved_gib=1))))
     assert "█" * 20 + "  " in only_gpu_line(answer)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.model import MigAccess
 from otel_gpu.sources.hostfacts import (
-    MigCapability,
     cgroup_namespace_is_initial,
     parse_gpu_information,
     parse_mig_minors,
@@ -134,7 +134,7 @@ def test_capability_minors_lead_to_mig_instances(tree: ProcTree) -> None:
     assert read_mig_minors(tree.root) == {
         12: (0, 1, None),
         13: (0, 1, 0),
-        1214: MigCapability(gpu_minor=7, gpu_instance_id=14, compute_instance_id=6),
+        1214: MigAccess(gpu_minor=7, gpu_instance_id=14, compute_instance_id=6),
     }
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import HOST_WORKLOAD, ProcessKey, SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.model import HOST_WORKLOAD, MigAccess, ProcessKey, SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import ProcessSource
 from otel_gpu.sources.procfs import ProcfsSource
-from tests.procfs_tree import UVM, ProcTree, Reads, maps_line
+from tests.procfs_tree import UVM, ProcTree, Reads, maps_line, mig_nodes
 
 CONTAINER = "0123456789abcdef" * 4
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
@@ -38,12 +38,13 @@ def test_it_is_a_process_source(source: ProcfsSource) -> None:
 
 
 def test_facts_of_a_cuda_process_are_complete(tree: ProcTree, source: ProcfsSource) -> None:
+    tree.set_mig_minors()
     directory = tree.add(
         7,
         comm=b"train",
         start_ticks=1_250,
         cgroup=f"0::/system.slice/docker-{CONTAINER}.scope\n",
-        fds=[*CUDA_FDS, "/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap12"],
+        fds=[*CUDA_FDS, "/dev/nvidia3", *mig_nodes((0, 1, 0))],
         maps=maps_line(0x200000000, 1 << 21) + maps_line(0x7F0000000000, 4096, "/usr/lib/libcuda.so.1"),
     )
     read = source.read([7])
@@ -55,7 +56,7 @@ def test_facts_of_a_cuda_process_are_complete(tree: ProcTree, source: ProcfsSour
     assert facts.owner_uid == directory.stat().st_uid
     assert facts.workload == WorkloadRef(WorkloadKind.CONTAINER, CONTAINER, runtime="docker")
     assert facts.gpu_minors_open == {0, 3}
-    assert facts.mig_caps_open == {12}
+    assert facts.mig_access == {MigAccess(0, 1, None), MigAccess(0, 1, 0)}
     assert facts.uvm_open
     assert facts.uvm_mapping_bytes == 1 << 21
     assert facts.alive
@@ -100,6 +101,18 @@ def test_a_zombie_is_not_alive(tree: ProcTree, source: ProcfsSource) -> None:
 def test_names_that_are_not_text_are_shown_as_far_as_possible(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, comm=b"a) (\xff\nb")
     assert source.read([7]).processes[7].name == "a) (\ufffd\nb"
+
+
+def test_capability_nodes_that_lead_to_no_instance_give_no_access(tree: ProcTree, source: ProcfsSource) -> None:
+    tree.set_mig_minors()
+    tree.add(7, fds=[*CUDA_FDS, "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap999999"])
+    assert source.read([]).processes[7].mig_access == frozenset()
+
+
+def test_without_the_drivers_word_capability_nodes_give_no_access(tree: ProcTree, source: ProcfsSource) -> None:
+    tree.add(7, fds=[*CUDA_FDS, *mig_nodes((0, 1, 0))])
+    read = source.read([])
+    assert (read.processes[7].mig_access, read.state) == (frozenset(), SourceState.OK)
 
 
 def test_the_parser_of_cgroups_can_be_replaced(tree: ProcTree, clock: ManualClock) -> None:
@@ -169,6 +182,16 @@ def test_a_holder_that_closes_its_gpu_is_no_longer_reported(tree: ProcTree, sour
     assert source.read([]).processes == {}
 
 
+def test_access_to_another_instance_is_seen_in_the_next_cycle(tree: ProcTree, source: ProcfsSource) -> None:
+    tree.add(7, fds=[*CUDA_FDS, *mig_nodes((0, 1, 0))])
+    source.read([])
+    tree.set_mig_minors()  # the driver of before knew of no MIG
+    tree.set_fds(7, [*CUDA_FDS, *mig_nodes((1, 2, 3))])
+    assert source.read([]).processes[7].mig_access == {MigAccess(1, 2, None), MigAccess(1, 2, 3)}
+    tree.set_fds(7, CUDA_FDS)
+    assert source.read([]).processes[7].mig_access == frozenset()
+
+
 def test_a_mapping_that_grows_is_seen_in_the_next_cycle(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=CUDA_FDS, maps=maps_line(0x1000, 4096))
     source.read([])
@@ -214,6 +237,31 @@ def test_descriptors_are_bounded_as_well(tree: ProcTree, clock: ManualClock, mon
         reads.count.clear()
         source.read([])
         assert 100 <= reads.count["readlink"] <= 200
+
+
+def test_what_capability_nodes_lead_to_is_read_once_and_again_for_a_new_one_that_is_not_known(
+    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.set_mig_minors()
+    for pid in range(100, 110):
+        tree.add(pid, fds=[*CUDA_FDS, *mig_nodes((0, pid - 100, 0)), "/dev/nvidia-caps/nvidia-cap2"])
+    source = ProcfsSource(tree.root, clock, own_proc=tree.root)
+    reads = Reads(monkeypatch)
+
+    def opened() -> int:
+        reads.count.clear()
+        assert len(source.read([]).processes) == 10
+        return reads.count["open"]
+
+    opened()
+    settled = opened()
+    assert opened() == settled
+    tree.set_fds(100, [*CUDA_FDS, *mig_nodes((1, 3, 0))])
+    assert opened() == settled  # its instance is known
+    for pid in (101, 102):
+        tree.set_fds(pid, [*CUDA_FDS, "/dev/nvidia-caps/nvidia-cap1"])
+    assert opened() == settled + 1
+    assert opened() == settled
 
 
 def test_a_device_opened_late_is_found_after_one_round_at_most(tree: ProcTree, clock: ManualClock) -> None:

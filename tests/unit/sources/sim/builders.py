@@ -39,7 +39,6 @@ def mig_gpu(index: int = 0) -> GpuSpec:
             sm_count=sm_count,
             memory_total_bytes=size * GIB,
             memory_reserved_bytes=0,
-            cap_minors=frozenset({10 * number, 10 * number + 1}),
         )
         for number, profile, sm_count, size in ((1, "3g.8gb", 60, 8), (2, "1g.4gb", 20, 4))
     )

@@ -11,6 +11,7 @@ from otel_gpu.model import (
     DeviceMemory,
     GpuReading,
     ListedProcess,
+    MigAccess,
     ProcessKey,
     ProcessKind,
     SourceState,
@@ -146,8 +147,8 @@ def test_under_mig_each_instance_has_its_memory_and_processes_and_nobody_has_uti
     assert (seen.utilization, seen.gpu_ratio, seen.encoder_ratio) == (None, None, None)
     assert seen.power_w == pytest.approx(60.0 + 100.0 * (0.5 * 0.6 + 0.2))
     facts = host.process_source().read(()).processes
-    assert facts[1].mig_caps_open == {10, 11}
-    assert facts[2].mig_caps_open == facts[3].mig_caps_open == {20, 21}
+    assert facts[1].mig_access == {MigAccess(0, 1, None), MigAccess(0, 1, 0)}
+    assert facts[2].mig_access == facts[3].mig_access == {MigAccess(0, 2, None), MigAccess(0, 2, 0)}
 
 
 def test_the_driver_has_a_version_and_the_sources_are_well() -> None:

@@ -1,0 +1,30 @@
+"""One cycle as every rule sees it: when it was, and which processes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from otel_gpu.attribution.lines import Moment
+from otel_gpu.attribution.places import ProcessAt
+from otel_gpu.model import ProcessFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """``window_us`` is 0 for the first; ``complete`` is false where pids may be invisible.
+
+    ``wall_s`` and ``now_s`` are the clocks as read; ``moment`` is the time of the books, which never goes back.
+    """
+
+    wall_s: float
+    now_s: float
+    window_us: int
+    complete: bool
+    moment: Moment
+    processes: Mapping[int, ProcessFacts]
+
+    def alive(self, at: ProcessAt) -> bool:
+        """Whether /proc shows this very process."""
+        facts = self.processes.get(at.key.pid)
+        return facts is not None and facts.alive and facts.key == at.key

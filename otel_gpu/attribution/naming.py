@@ -1,0 +1,144 @@
+"""Under which names a workload is told of. They do not change: with new names, a new entry begins.
+
+Whoever runs a workload may tell its names late, or rename it. A series that changed its labels would break in two, and
+sums over both would count twice. So a name is waited for, for two cycles; and where it comes later or changes, what was
+told under the old names ends, and its successor starts at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Final
+
+from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+
+WAIT_CYCLES: Final = 2
+"""Cycles a container without a name is held back for."""
+
+_Identity = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Known:
+    number: int = 0
+    cycles: int = 0
+    names: WorkloadNames | None = None
+    waiting: bool = False
+
+
+class Namings:
+    """The names of every workload in the books, and how often they have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Identity, _Known] = {}
+        self._former: dict[tuple[_Identity, int], WorkloadNames | None] = {}
+
+    def observe(self, workloads: Iterable[WorkloadRef], told: Mapping[str, WorkloadNames], *, looked_up: bool) -> None:
+        """Take up what a cycle tells of these; ``looked_up`` is false where nobody is asked for names.
+
+        Who left while it was held back is released like everybody: its last figures have to be told.
+        """
+        left = {identity for identity, known in self._known.items() if known.waiting}
+        for identity in left | {_identity(ref) for ref in workloads}:
+            kind, id_ = identity
+            known = self._known.setdefault(identity, _Known())
+            known.cycles += 1
+            self._take_up(identity, known, told.get(id_))
+            can_wait = looked_up and kind == WorkloadKind.CONTAINER.value and known.number == 0
+            known.waiting = known.names is None and can_wait and known.cycles <= WAIT_CYCLES
+
+    def _take_up(self, identity: _Identity, known: _Known, told: WorkloadNames | None) -> None:
+        names = _merged(known.names, told)
+        if names == known.names:
+            return
+        if known.cycles > 1 and not known.waiting:
+            self._former[identity, known.number] = known.names
+            known.number += 1
+        known.names = names
+
+    def number(self, ref: WorkloadRef) -> int:
+        """Which of its names a workload has now: 0 for the first."""
+        known = self._known.get(_identity(ref))
+        return 0 if known is None else known.number
+
+    def names(self, ref: WorkloadRef, number: int) -> WorkloadNames | None:
+        """The names a workload had under this number; ``None`` where nobody told."""
+        known = self._known.get(_identity(ref))
+        if known is not None and known.number == number:
+            return known.names
+        return self._former.get((_identity(ref), number))
+
+    def waiting(self, ref: WorkloadRef) -> bool:
+        """Whether its names are still being looked up."""
+        known = self._known.get(_identity(ref))
+        return known is not None and known.waiting
+
+    def keep(self, shown: Iterable[tuple[WorkloadRef, int]]) -> None:
+        """Forget everybody but these."""
+        kept = {(_identity(ref), number) for ref, number in shown}
+        identities = {identity for identity, _ in kept}
+        self._known = {identity: known for identity, known in self._known.items() if identity in identities}
+        self._former = {key: names for key, names in self._former.items() if key in kept}
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {
+            "known": [
+                [*identity, known.number, known.cycles, _names_state(known.names), known.waiting]
+                for identity, known in sorted(self._known.items())
+            ],
+            "former": [
+                [*identity, number, _names_state(names)] for (identity, number), names in sorted(self._former.items())
+            ],
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Namings:
+        """The counterpart of ``to_state``; ValueError if it is not what that gave."""
+        restored = cls()
+        try:
+            for kind, id_, number, cycles, names, waiting in data["known"]:
+                _check(kind, id_, number, cycles)
+                restored._known[kind, id_] = _Known(number, cycles, _names_from(names), bool(waiting))
+            for kind, id_, number, names in data["former"]:
+                _check(kind, id_, number, 0)
+                restored._former[(kind, id_), number] = _names_from(names)
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("not a state of names") from error
+        return restored
+
+
+def _identity(ref: WorkloadRef) -> _Identity:
+    return ref.kind.value, ref.id
+
+
+def _merged(known: WorkloadNames | None, told: WorkloadNames | None) -> WorkloadNames | None:
+    """What is told now; what is no longer told stays: whoever told it may be away."""
+    if known is None or told is None:
+        return told or known
+    pairs = zip(astuple(told), astuple(known), strict=True)
+    return WorkloadNames(*(old if new is None else new for new, old in pairs))
+
+
+def _check(kind: Any, id_: Any, number: Any, cycles: Any) -> None:
+    if not (isinstance(kind, str) and isinstance(id_, str) and type(number) is int and type(cycles) is int):
+        raise ValueError("names: a workload that is none")
+    if number < 0 or cycles < 0:
+        raise ValueError("names: a number below 0")
+
+
+def _names_state(names: WorkloadNames | None) -> list[str | None] | None:
+    return None if names is None else list(astuple(names))
+
+
+def _names_from(data: Any) -> WorkloadNames | None:
+    if data is None:
+        return None
+    if not isinstance(data, list) or len(data) != len(fields(WorkloadNames)):
+        raise ValueError("names: names that are none")
+    if not all(each is None or isinstance(each, str) for each in data):
+        raise ValueError("names: a name that is no text")
+    return WorkloadNames(*data)

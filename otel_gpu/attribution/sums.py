@@ -1,0 +1,93 @@
+"""Running totals of one line of the books, in integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from otel_gpu.attribution.energy import Method
+from otel_gpu.attribution.idle import Booked
+from otel_gpu.attribution.plain import whole
+from otel_gpu.model import GpuState, MethodEnergy, Totals
+
+
+@dataclass(slots=True)
+class Sums:
+    """What somebody used so far. None of it ever falls."""
+
+    measured_mj: int = 0
+    estimated_mj: int = 0
+    inferred_mj: int = 0
+    compute_us: int = 0
+    busy_us: int = 0
+    idle_us: int = 0
+    allocated_us: int = 0
+    unknown_us: int = 0
+    idle_byte_us: int = 0
+    idle_mj: int = 0
+
+    @property
+    def energy_mj(self) -> int:
+        """Energy by all methods."""
+        return self.measured_mj + self.estimated_mj + self.inferred_mj
+
+    def add_energy(self, method: Method, energy_mj: int) -> None:
+        """Book energy found by this method."""
+        match method:
+            case Method.MEASURED:
+                self.measured_mj += energy_mj
+            case Method.ESTIMATED:
+                self.estimated_mj += energy_mj
+            case Method.INFERRED:
+                self.inferred_mj += energy_mj
+
+    def add_time(self, piece: Booked) -> None:
+        """Book time spent in a state; memory held and energy drawn count only while idle."""
+        match piece.state:
+            case GpuState.BUSY:
+                self.busy_us += piece.time_us
+            case GpuState.ALLOCATED:
+                self.allocated_us += piece.time_us
+            case GpuState.UNKNOWN:
+                self.unknown_us += piece.time_us
+            case GpuState.IDLE:
+                self.idle_us += piece.time_us
+                self.idle_byte_us += piece.byte_us
+                self.idle_mj += piece.energy_mj
+
+    def add(self, other: Sums) -> None:
+        """Take over all of another's."""
+        for each in fields(Sums):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def frozen(self, since_ns: int) -> Totals:
+        """The totals as they are now."""
+        return Totals(
+            since_ns=since_ns,
+            energy=self.method_energy,
+            compute_us=self.compute_us,
+            busy_us=self.busy_us,
+            idle_us=self.idle_us,
+            allocated_us=self.allocated_us,
+            unknown_us=self.unknown_us,
+            idle_byte_us=self.idle_byte_us,
+            idle_mj=self.idle_mj,
+        )
+
+    @property
+    def method_energy(self) -> MethodEnergy:
+        """Energy by how it was found."""
+        return MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj)
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> list[int]:
+        """The totals in their order."""
+        return [getattr(self, each.name) for each in fields(Sums)]
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """The counterpart of ``to_state``; ValueError if it is not what that gave."""
+        if not isinstance(data, list) or len(data) != len(fields(Sums)):
+            raise ValueError("books: totals that are none")
+        return cls(*map(whole, data))

@@ -1,0 +1,129 @@
+"""A host played cycle by cycle: every GPU that answers has drawn 200 W since it last did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.model import (
+    NO_NAMES,
+    Attribution,
+    GpuReading,
+    ListedProcess,
+    ProcessAttribution,
+    ProcessFacts,
+    Totals,
+    UtilizationRead,
+    UtilizationRow,
+    WorkloadGpu,
+    WorkloadKind,
+    WorkloadNames,
+    WorkloadRef,
+)
+from tests.builders import GIB, WALL_NS, facts, gpu, memory, snapshot
+
+CYCLE_S = 5.0
+CYCLE_MJ = 1_000_000
+WEB = WorkloadRef(WorkloadKind.CONTAINER, "web")
+JOB = WorkloadRef(WorkloadKind.CONTAINER, "job")
+
+
+class Played:
+    """Feeds cycles of 5 s to an attributor, and restarts it."""
+
+    def __init__(self, options: AttributionOptions | None = None) -> None:
+        self.options = options or AttributionOptions()
+        self.attributor = Attributor(self.options)
+        self.at_s = -CYCLE_S
+
+    def next(
+        self,
+        *gpus: GpuReading,
+        processes: Iterable[ProcessFacts] = (),
+        names: Mapping[str, WorkloadNames] = NO_NAMES,
+        looked_up: bool = False,
+    ) -> Attribution:
+        """The answer of the next cycle."""
+        self.at_s += CYCLE_S
+        counter_mj = round(self.at_s / CYCLE_S * CYCLE_MJ) + 1
+        read = [
+            replace(each, energy_mj=counter_mj if each.energy_mj is None else each.energy_mj, power_limit_w=400.0)
+            for each in gpus
+        ]
+        world = snapshot(*read, processes=processes, names=names, at_s=self.at_s)
+        return self.attributor.observe(replace(world, names_looked_up=looked_up))
+
+    def restart(self, *, away_s: float = 0.0, same_boot: bool = True) -> None:
+        """Save, be away for so long, and go on; after a reboot monotonic time has begun anew."""
+        saved = json.loads(json.dumps(self.attributor.to_state()))
+        self.at_s += away_s
+        now_ns = round(self.at_s * 1e9)
+        self.attributor = Attributor.from_state(self.options, saved, now_ns=now_ns, same_boot=same_boot)
+
+    def rows(self, *work: tuple[int, int]) -> UtilizationRead:
+        """What the driver will tell in the next cycle of (pid, SM percent)."""
+        until_us = WALL_NS // 1000 + round((self.at_s + CYCLE_S) * 1e6)
+        told = tuple(UtilizationRow(pid, until_us - 10_000, sm, 0, 0, 0) for pid, sm in work)
+        return UtilizationRead(until_us - 5_000_000, until_us, told)
+
+
+def at_wall_ns(played: Played) -> int:
+    """Unix time of the last cycle."""
+    return WALL_NS + round(played.at_s * 1e9)
+
+
+def old(pid: int, workload: WorkloadRef | None = None) -> ProcessFacts:
+    """A process that was there long before."""
+    found = facts(pid, start_ticks=1) if workload is None else facts(pid, workload, start_ticks=1)
+    return replace(found, start_time_s=1_600_000_000.0)
+
+
+def gpu_with(*processes: ListedProcess, used_gib: float | None = None, index: int = 0) -> GpuReading:
+    """A GPU whose memory in use is what these hold, unless told."""
+    held = sum(process.memory_bytes or 0 for process in processes) / GIB
+    return gpu(index, processes, memory=memory(used_gib=held if used_gib is None else used_gib, reserved_gib=0))
+
+
+def process(answer: Attribution, pid: int, naming: int | None = None) -> ProcessAttribution:
+    """What is told of a process under one of its workload's names, the newest unless told."""
+    found = [each for each in answer.processes if each.key.pid == pid and naming in (None, each.naming)]
+    return max(found, key=lambda each: each.naming)
+
+
+def workload(answer: Attribution, id_: str, naming: int = 0) -> WorkloadGpu:
+    """What is told of a workload that is on one GPU."""
+    (found,) = (each for each in answer.workloads if each.ref.id == id_ and each.naming == naming)
+    (part,) = found.gpus
+    return part
+
+
+def totals(part: ProcessAttribution | WorkloadGpu) -> Totals:
+    """Its totals, which everybody has."""
+    assert part.totals is not None
+    return part.totals
+
+
+def energy_mj(part: ProcessAttribution | WorkloadGpu) -> int:
+    """All energy it ever used."""
+    return totals(part).energy.total_mj or 0
+
+
+def time_us(part: ProcessAttribution | WorkloadGpu) -> int:
+    """All time it was ever seen."""
+    told = totals(part)
+    return told.busy_us + told.idle_us + told.allocated_us + told.unknown_us
+
+
+def assert_adds_up(answer: Attribution) -> None:
+    """What this window gave to processes, and to workloads, is what each GPU's energy was divided into."""
+    for each in answer.gpus:
+        assert each.energy_error_mj == 0
+        if each.energy is None:
+            continue
+        uuid = each.identity.uuid
+        of_processes = sum(p.energy.total_mj or 0 for p in answer.processes if p.gpu_uuid == uuid)
+        parts = [part for w in answer.workloads for part in w.gpus if part.gpu_uuid == uuid]
+        assert of_processes == sum(part.energy.total_mj or 0 for part in parts) == each.energy.attributed_mj

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.attribution.presence import Resident, residents
+from otel_gpu.model import GpuReading, MigAccess, MigReading, ProcessFacts, UtilizationRead, UtilizationRow
+from tests.builders import by_pid, facts, gpu, listed, memory, mig
+
+
+def instance(uuid: str, ids: tuple[int | None, int | None], *, used_gib: float | None, holds: int = 0) -> MigReading:
+    """A MIG instance of 10 GiB; ``holds`` are those that pid 1 is listed with."""
+    device = None if used_gib is None else memory(total_gib=10, used_gib=used_gib, reserved_gib=0)
+    return mig(uuid, ids, [listed(1, holds << 30, instance=ids)] if holds else [], memory=device)
+
+
+def three(*, used_gib: float | None = 4, gpu_used_gib: float = 12) -> GpuReading:
+    """A GPU with two compute instances in GPU instance 1, and one in GPU instance 2."""
+    instances = [
+        instance("MIG-1-0", (1, 0), used_gib=used_gib),
+        instance("MIG-1-1", (1, 1), used_gib=used_gib),
+        instance("MIG-2-0", (2, 0), used_gib=used_gib),
+    ]
+    return gpu(0, [], memory=memory(used_gib=gpu_used_gib), mig=instances)
+
+
+def cuda(access: Collection[tuple[int, int, int | None]] = (), *, pid: int = 7) -> ProcessFacts:
+    """A process with CUDA and GPU 0, and with these MIG capabilities open."""
+    return facts(pid, opens={0}, uvm=True, access=[MigAccess(*one) for one in access])
+
+
+def found(reading: GpuReading, *processes: ProcessFacts) -> dict[int, Resident]:
+    """Residents by pid."""
+    return {resident.at.key.pid: resident for resident in residents(reading, by_pid(*processes))}
+
+
+def place_of(reading: GpuReading, process: ProcessFacts) -> str | None:
+    """The MIG instance that an unlisted process is placed in, "" for the GPU itself; ``None`` if it is not there."""
+    resident = found(reading, process).get(process.key.pid)
+    if resident is None:
+        return None
+    assert (resident.listed, resident.memory_bytes, resident.at.place.gpu_uuid) == (False, None, "GPU-0")
+    assert resident.sm_count == (14 if resident.at.place.mig_uuid else None)
+    return resident.at.place.mig_uuid
+
+
+# ---------------------------------------------------------------------------- in which instance
+
+
+@pytest.mark.parametrize(
+    ("access", "place"),
+    [
+        ([(0, 1, None), (0, 1, 1)], "MIG-1-1"),
+        ([(0, 1, 0)], "MIG-1-0"),
+        ([(0, 2, None), (0, 2, 0)], "MIG-2-0"),
+        ([(0, 2, None)], "MIG-2-0"),
+    ],
+)
+def test_an_unlisted_process_is_in_the_one_instance_whose_capability_it_has_open(
+    access: list[tuple[int, int, int | None]], place: str
+) -> None:
+    assert place_of(three(), cuda(access)) == place
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        pytest.param([(0, 1, None)], id="a GPU instance of two"),
+        pytest.param([(0, 1, None), (0, 1, 0), (0, 1, 1)], id="both of a GPU instance"),
+        pytest.param([(0, 1, None), (0, 1, 0), (0, 2, None), (0, 2, 0)], id="two GPU instances"),
+        pytest.param([(0, 1, 0), (0, 2, None)], id="two GPU instances, of one no compute instance"),
+        pytest.param([(0, 5, None), (0, 5, 0)], id="an instance that is not there"),
+        pytest.param([(0, 2, 3)], id="a compute instance that is not there"),
+        pytest.param([(1, 2, None), (1, 2, 0)], id="an instance of another GPU"),
+        pytest.param([], id="none known"),
+    ],
+)
+def test_whose_instance_cannot_be_told_stays_at_the_gpu(access: list[tuple[int, int, int | None]]) -> None:
+    assert place_of(three(), cuda(access)) == ""
+
+
+def test_capabilities_of_other_gpus_do_not_count() -> None:
+    assert place_of(three(), cuda([(0, 2, None), (0, 2, 0), (1, 1, None), (1, 1, 0)])) == "MIG-2-0"
+
+
+def test_without_known_capabilities_a_process_is_in_the_only_instance_there_is() -> None:
+    reading = gpu(0, [], memory=memory(used_gib=4), mig=[instance("MIG-1", (1, 0), used_gib=4)])
+    assert place_of(reading, cuda()) == "MIG-1"
+    assert place_of(reading, cuda([(0, 2, None), (0, 2, 0)])) == ""  # that one was made since the reading
+
+
+def test_a_gpu_without_mig_or_without_instances_is_the_place_whatever_is_open() -> None:
+    access = [(0, 1, None), (0, 1, 0)]
+    assert place_of(gpu(0, [], memory=memory(used_gib=4)), cuda(access)) == ""
+    assert place_of(gpu(0, [], memory=memory(used_gib=4), mig=[]), cuda(access)) == ""
+
+
+def test_a_listed_process_is_where_it_is_listed_whatever_it_has_open() -> None:
+    reading = gpu(
+        0,
+        [],
+        memory=memory(used_gib=8),
+        mig=[instance("MIG-1", (1, 0), used_gib=4, holds=4), instance("MIG-2", (2, 0), used_gib=4)],
+    )
+    (resident,) = residents(reading, by_pid(cuda([(0, 2, None), (0, 2, 0)], pid=1)))
+    assert (resident.at.place.mig_uuid, resident.listed, resident.memory_bytes) == ("MIG-1", True, 4 << 30)
+
+
+# ---------------------------------------------------------------------------- whether it is there at all
+
+
+def test_an_instance_without_unexplained_memory_has_no_hidden_user() -> None:
+    instances = [
+        instance("MIG-1", (1, 0), used_gib=4, holds=4),
+        instance("MIG-2", (2, 0), used_gib=0.03),
+        instance("MIG-3", (3, 0), used_gib=4),
+    ]
+    reading = gpu(0, [], memory=memory(used_gib=8), mig=instances)
+    hidden = [cuda([(0, number, None), (0, number, 0)], pid=10 + number) for number in (1, 2, 3)]
+    assert set(found(reading, *hidden)) == {1, 13}
+
+
+def test_an_instances_unexplained_memory_is_enough_whatever_the_gpu_says() -> None:
+    reading = three(gpu_used_gib=0)
+    assert place_of(reading, cuda([(0, 2, None), (0, 2, 0)])) == "MIG-2-0"
+    assert place_of(reading, cuda()) is None
+
+
+def test_compute_instances_that_share_memory_explain_each_others() -> None:
+    instances = [instance("MIG-1-0", (1, 0), used_gib=4, holds=4), instance("MIG-1-1", (1, 1), used_gib=4)]
+    reading = gpu(0, [], memory=memory(used_gib=8), mig=instances)
+    assert place_of(reading, cuda([(0, 1, None), (0, 1, 1)])) is None
+
+
+def test_where_an_instance_does_not_tell_its_memory_nothing_says_that_there_is_nobody() -> None:
+    assert place_of(three(used_gib=None, gpu_used_gib=0), cuda([(0, 2, None)])) == "MIG-2-0"
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        pytest.param(replace(cuda([(0, 2, 0)]), uvm_open=False), id="no CUDA"),
+        pytest.param(replace(cuda([(0, 2, 0)]), gpu_minors_open=frozenset({1})), id="another GPU"),
+        pytest.param(replace(cuda([(0, 2, 0)]), alive=False), id="a zombie"),
+    ],
+)
+def test_a_capability_alone_makes_no_user(process: ProcessFacts) -> None:
+    assert place_of(three(), process) is None
+
+
+def test_without_mig_a_gpu_whose_memory_is_explained_has_no_hidden_user() -> None:
+    device = memory(used_gib=4)
+    assert place_of(gpu(0, [listed(1, 4 << 30)], memory=device), cuda()) is None
+    assert place_of(gpu(0, [listed(1, 3 << 30)], memory=device), cuda()) == ""
+    assert place_of(gpu(0, [], memory=None), cuda()) == ""
+
+
+def test_whoever_worked_is_there_whatever_it_has_open() -> None:
+    row = UtilizationRow(7, 0, sm_percent=5, memory_percent=0, encoder_percent=0, decoder_percent=0)
+    reading = replace(gpu(0, [], memory=memory(used_gib=0)), utilization=UtilizationRead(0, 0, (row,)))
+    assert set(found(reading, facts(7), facts(8))) == {7}

@@ -1,0 +1,276 @@
+"""What is saved: read back whole or refused, over restarts and reboots, and never growing without end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.attribution.meter import EnergyMeter
+from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.model import (
+    UNIDENTIFIED_WORKLOAD,
+    AccountingRecord,
+    GpuReading,
+    MethodEnergy,
+    ProcessAttribution,
+    WorkloadGpu,
+    WorkloadNames,
+)
+from tests.builders import GIB, WALL_NS, facts, gpu, listed, memory, mig
+from tests.unit.attribution.played import (
+    CYCLE_MJ,
+    JOB,
+    WEB,
+    Played,
+    assert_adds_up,
+    energy_mj,
+    gpu_with,
+    old,
+    process,
+    time_us,
+    totals,
+    workload,
+)
+
+NAMES = {"web": WorkloadNames(container="web-1", pod="web-0")}
+BOTH = gpu_with(listed(1), listed(2))
+TWO = [old(1, WEB), old(2, JOB)]
+
+
+def plain(attributor: Attributor) -> Any:
+    return json.loads(json.dumps(attributor.to_state()))
+
+
+def size(played: Played) -> int:
+    """How large the state is, without the list of who was forgotten, which has a bound of its own."""
+    state = plain(played.attributor)
+    for kind in ("processes", "workloads"):
+        assert len(state["ledger"][kind].pop("gone")) <= 2000
+    return len(json.dumps(state))
+
+
+def lived() -> Played:
+    """A host with something of everything: overflow, hidden memory, MIG, names new and old, who ended, accounting."""
+    played = Played(AttributionOptions(max_processes=3, max_workloads=2))
+    hidden = replace(old(4, JOB), gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
+    record = AccountingRecord(77, WALL_NS // 1000 + 6_000_000, 1000, 50, None, None, running=False)
+    for number in range(4):
+        one = gpu_with(listed(1), listed(2), listed(3, None), *([listed(5)] if number < 3 else []), used_gib=20)
+        one = replace(one, utilization=played.rows((1, 30), (2, 20)), accounting=(record,))
+        two = gpu(1, (), memory=memory(used_gib=4), mig=[mig("MIG-1", (1, 0), [listed(6)])])
+        names = NAMES if number < 2 else {"web": WorkloadNames(container="web-2")}
+        processes = [*TWO, old(3), hidden, old(6), *([old(5)] if number < 3 else [])]
+        played.next(one, two, processes=processes, names=names, looked_up=True)
+    return played
+
+
+# ---------------------------------------------------------------------------- there and back
+
+
+def test_the_state_is_plain_data_and_comes_back_as_it_was() -> None:
+    played = lived()
+    saved = plain(played.attributor)
+    played.restart()
+    assert plain(played.attributor) == saved
+
+
+def test_before_the_first_cycle_there_is_nothing_to_save() -> None:
+    assert Attributor().to_state() == {}
+    restored = Attributor.from_state(AttributionOptions(), {}, now_ns=5, same_boot=True)
+    assert restored.to_state() == {}
+
+
+def paths(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in plain data."""
+    yield path
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from paths(value, (*path, key))
+
+
+def with_junk(text: str, path: tuple[Any, ...], junk: Any) -> Any:
+    data = json.loads(text)
+    if not path:
+        return junk
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = junk
+    return data
+
+
+JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {}, float("inf"), 10**400)
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:8])
+def test_junk_anywhere_in_the_state_is_refused_or_does_no_harm(junk: Any) -> None:
+    played = lived()
+    text, options, now_ns = json.dumps(played.attributor.to_state()), played.options, round(played.at_s * 1e9)
+    accepted = 0
+    for path in paths(json.loads(text)):
+        try:
+            restored = Attributor.from_state(options, with_junk(text, path, junk), now_ns=now_ns, same_boot=True)
+        except ValueError:
+            continue
+        accepted += 1
+        going_on = Played(options)
+        going_on.attributor, going_on.at_s = restored, played.at_s
+        for _ in range(2):
+            reading = replace(gpu_with(listed(1), listed(2), used_gib=20), utilization=going_on.rows((1, 30)))
+            answer = going_on.next(reading, processes=TWO, names=NAMES)
+        parts: list[ProcessAttribution | WorkloadGpu] = [part for w in answer.workloads for part in w.gpus]
+        for part in (*parts, *answer.processes):
+            assert min(energy_mj(part), time_us(part)) >= 0, path
+        assert going_on.attributor.to_state(), path
+    assert accepted < len(list(paths(json.loads(text)))) / 2
+
+
+# ---------------------------------------------------------------------------- restarts and reboots
+
+
+def test_energy_drawn_while_nobody_looked_is_booked_and_adds_up() -> None:
+    played = Played()
+    for _ in range(3):
+        before = played.next(BOTH, processes=TWO)
+    played.restart(away_s=60)
+    after = played.next(BOTH, processes=TWO)
+    drawn_mj = sum(energy_mj(process(after, pid)) - energy_mj(process(before, pid)) for pid in (1, 2))
+    assert drawn_mj == 13 * CYCLE_MJ
+    assert_adds_up(after)
+    assert after.gpus[0].totals is not None
+    assert after.gpus[0].totals.total_mj == 15 * CYCLE_MJ
+    for pid in (1, 2):
+        assert totals(process(after, pid)).since_ns == totals(process(before, pid)).since_ns
+
+
+def test_nobody_was_alone_while_nobody_looked() -> None:
+    played = Played()
+    for _ in range(3):
+        played.next(gpu_with(listed(1)), processes=[old(1)])
+    played.restart(away_s=3600)
+    answer = played.next(gpu_with(listed(1)), processes=[old(1)])
+    assert process(answer, 1).energy == MethodEnergy(0, 721 * CYCLE_MJ, 0)
+    answer = played.next(gpu_with(listed(1)), processes=[old(1)])
+    assert process(answer, 1).energy == MethodEnergy(CYCLE_MJ, 0, 0)
+
+
+def test_after_a_reboot_totals_are_kept_counters_have_a_new_base_and_nobody_gets_the_gap() -> None:
+    played = Played()
+    for _ in range(3):
+        before = played.next(BOTH, processes=TWO)
+    played.restart(away_s=600, same_boot=False)
+    same, other = replace(TWO[0], key=TWO[0].key._replace(start_ticks=77)), old(3, JOB)
+    answers = [played.next(gpu_with(listed(1), listed(3)), processes=[same, other]) for _ in range(2)]
+    assert answers[0].gpus[0].energy is None, "the counter may have started anew at any time"
+    assert answers[0].anomalies == 0
+    for id_ in ("web", "job"):
+        told = [energy_mj(workload(answer, id_)) for answer in (before, *answers)]
+        assert told[0] == told[1] < told[2] <= told[0] + CYCLE_MJ
+    assert [process(answer, 2).active for answer in answers] == [False, False]
+    assert [energy_mj(process(answer, 2)) for answer in answers] == [energy_mj(process(before, 2))] * 2
+    assert_adds_up(answers[1])
+
+
+def test_after_a_reboot_a_counter_below_the_old_one_is_no_reset() -> None:
+    played = Played()
+    for _ in range(3):
+        played.next(gpu_with(listed(1)), processes=[old(1)])
+    played.restart(same_boot=False)
+    for counter_mj in (5, 1_000_005):
+        answer = played.next(replace(gpu_with(listed(1)), energy_mj=counter_mj), processes=[old(1)])
+    assert answer.anomalies == 0
+    assert energy_mj(process(answer, 1)) == 3 * CYCLE_MJ
+
+
+# ---------------------------------------------------------------------------- from power to counter
+
+
+def metered(*readings: tuple[float, float | None, int | None]) -> list[int | None]:
+    """Millijoules of each reading of (seconds, watts, counter)."""
+    meter = EnergyMeter()
+    told = []
+    for at_s, power_w, counter_mj in readings:
+        reading: GpuReading = replace(gpu(power_w=power_w, energy_mj=counter_mj), taken_at_ns=round(at_s * 1e9))
+        interval = meter.read(reading)
+        told.append(None if interval is None else interval.delta_mj)
+    return told
+
+
+def test_no_interval_is_lost_when_a_counter_takes_over_from_power() -> None:
+    told = metered((0, 100.0, None), (5, 100.0, None), (10, 100.0, 7_000), (15, 100.0, 507_000))
+    assert told == [None, 500_000, 500_000, 500_000]
+
+
+def test_power_stands_as_last_told_until_the_counter_takes_over() -> None:
+    assert metered((0, 100.0, None), (5, None, 7_000), (10, None, 507_000)) == [None, 500_000, 500_000]
+
+
+def test_an_interval_without_the_counter_is_in_the_next() -> None:
+    assert metered((0, 100.0, 0), (5, 100.0, None), (10, 100.0, 900_000)) == [None, None, 900_000]
+
+
+# ---------------------------------------------------------------------------- bounds
+
+ENOUGH = 3_000_000
+
+
+def test_state_is_bounded_by_accounting_of_thousands() -> None:
+    played = Played(AttributionOptions(max_processes=200))
+    played.next(gpu_with())
+    sizes = []
+    for cycle in range(10):
+        start_us = WALL_NS // 1000 + round((played.at_s + 1) * 1e6)
+        records = tuple(
+            AccountingRecord(1000 + 2000 * cycle + n, start_us, 1000, 100, None, None, running=False)
+            for n in range(2000)
+        )
+        answer = played.next(replace(gpu_with(), accounting=records))
+        sizes.append(size(played))
+    assert totals(workload(answer, UNIDENTIFIED_WORKLOAD.id)).compute_us == 20_000 * 1_000_000
+    assert len(answer.processes) == 201
+    assert sizes[-1] <= 1.05 * sizes[3], "4,096 pids and the lines of the books"
+    assert max(sizes) < ENOUGH
+
+
+def test_state_is_bounded_by_processes_that_come_and_go() -> None:
+    played = Played(AttributionOptions(max_processes=50, max_workloads=50, retention_s=60))
+    sizes = []
+    for cycle in range(40):
+        pids = range(1 + 50 * cycle, 51 + 50 * cycle)
+        answer = played.next(
+            gpu_with(*(listed(pid) for pid in pids)),
+            processes=[facts(pid, replace(WEB, id=f"c{pid}"), start_ticks=cycle) for pid in pids],
+        )
+        assert_adds_up(answer)
+        remembered = plain(played.attributor)["books"]["short_lived"]  # bounded too, by 4,096 pids
+        sizes.append(size(played) - len(json.dumps(remembered)))
+    assert max(sizes[20:]) <= 1.05 * max(sizes[:20])
+
+
+def test_state_is_bounded_by_a_workload_that_is_renamed_in_every_cycle() -> None:
+    played = Played(AttributionOptions(retention_s=60))
+    sizes = []
+    for cycle in range(60):
+        names = {"web": WorkloadNames(container=f"name-{cycle:04}")}
+        answer = played.next(gpu_with(listed(1)), processes=[old(1, WEB)], names=names, looked_up=True)
+        assert_adds_up(answer)
+        sizes.append(size(played))
+    assert len(answer.workloads) <= 14
+    assert max(sizes[30:]) <= 1.05 * max(sizes[:30])
+
+
+def test_state_is_bounded_by_instances_that_are_made_anew_in_every_cycle() -> None:
+    played = Played(AttributionOptions(retention_s=60, max_processes=1))
+    sizes = []
+    for cycle in range(60):
+        instance = mig(f"MIG-{cycle:04}", (1, 0), [listed(1)], memory=memory(total_gib=10, used_gib=1))
+        reading = gpu(0, (), memory=memory(used_gib=1), mig=[instance])
+        answer = played.next(reading, processes=[old(1, WEB)])
+        assert_adds_up(answer)
+        sizes.append(size(played))
+    assert max(sizes[30:]) <= 1.05 * max(sizes[:30])
