@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,13 +22,26 @@ class Answer(NamedTuple):
     body: str
 
 
-def ask(address: Address, path: str, method: str = "GET") -> Answer:
-    """One request, one answer."""
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
+def ask(
+    address: Address,
+    path: str,
+    method: str = "GET",
+    *,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Answer:
+    """One request, one answer, unpacked."""
+    if tls is None:
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
+    else:
+        connection = http.client.HTTPSConnection(address.host, address.port, timeout=PATIENCE_S, context=tls)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers or {})
         response = connection.getresponse()
-        return Answer(response.status, dict(response.getheaders()), response.read().decode("utf-8"))
+        body = response.read()
+        if body and response.getheader("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        return Answer(response.status, dict(response.getheaders()), body.decode("utf-8"))
     finally:
         connection.close()
 

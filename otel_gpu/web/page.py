@@ -16,11 +16,13 @@ a { color: LinkText; }
 """
 
 
-def page(attribution: Attribution | None, *, simulated: bool, refresh_s: int) -> str:
-    """The page as HTML; everything a container controls is escaped."""
+def page(attribution: Attribution | None, *, simulated: bool, refresh_s: int, metrics: bool = False) -> str:
+    """The page as HTML; everything a container controls is escaped. ``metrics`` says that ``/metrics`` is served."""
     table = (
         "the first sample is under way" if attribution is None else render(attribution, width=160, simulated=simulated)
     )
+    paths = {"/api/attribution": "JSON", "/metrics": "metrics", "/healthz": "health", "/readyz": "readiness"}
+    links = (f'<a href="{path}">{name}</a>' for path, name in paths.items() if metrics or path != "/metrics")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -32,7 +34,7 @@ def page(attribution: Attribution | None, *, simulated: bool, refresh_s: int) ->
 </head>
 <body>
 <main><pre>{escape(table)}</pre></main>
-<nav><a href="/api/attribution">JSON</a> · <a href="/healthz">health</a> · <a href="/readyz">readiness</a></nav>
+<nav>{" · ".join(links)}</nav>
 </body>
 </html>
 """

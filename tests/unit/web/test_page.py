@@ -72,3 +72,8 @@ def test_the_page_needs_nothing_from_elsewhere_and_no_script() -> None:
     html = page(attribution(), simulated=False, refresh_s=5)
     assert "://" not in html + STYLE
     assert "script" not in Seen(html).tags
+
+
+def test_the_page_leads_to_the_metrics_where_they_are_served() -> None:
+    assert '<a href="/metrics">' in page(None, simulated=False, refresh_s=5, metrics=True)
+    assert "/metrics" not in page(None, simulated=False, refresh_s=5)

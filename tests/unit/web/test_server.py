@@ -10,20 +10,26 @@ import pytest
 
 from otel_gpu.errors import UsageError
 from otel_gpu.values import Address
-from otel_gpu.web.server import Response, Route, WebServer
+from otel_gpu.web.server import Request, Response, Route, WebServer
 from tests.web import ask, say
 
 ANY_PORT = Address("127.0.0.1", 0)
 
 
-def broken() -> Response:
+def broken(_: Request) -> Response:
     raise RuntimeError("secret of the house")
 
 
+def echo(request: Request) -> Response:
+    return Response(f"{request.path} {request.query} {request.headers.get('accept')} {request.headers.get('x-a')}")
+
+
 ROUTES: Mapping[str, Route] = {
-    "/": lambda: Response("<p>page</p>", "text/html; charset=utf-8"),
-    "/sad": lambda: Response("not now\n", status=HTTPStatus.SERVICE_UNAVAILABLE),
-    "/wide": lambda: Response("模型 \ud800"),
+    "/echo": echo,
+    "/large": lambda _: Response(b"gpu_up 1\n" * 1000, "text/plain; version=0.0.4"),
+    "/": lambda _: Response("<p>page</p>", "text/html; charset=utf-8"),
+    "/sad": lambda _: Response("not now\n", status=HTTPStatus.SERVICE_UNAVAILABLE),
+    "/wide": lambda _: Response("模型 \ud800"),
     "/broken": broken,
 }
 
@@ -64,13 +70,35 @@ def test_a_route_chooses_its_status(web: Address) -> None:
 def test_an_unknown_path_is_answered_with_those_that_exist(web: Address, path: str) -> None:
     answer = ask(web, path)
     assert answer.status == 404
-    assert "/  /broken  /sad  /wide" in answer.body
+    assert "/  /broken  /echo  /large  /sad  /wide" in answer.body
     assert path not in answer.body.split("try")[0]  # what was asked for is not echoed
 
 
-def test_head_gets_the_headers_of_get_and_no_body(web: Address) -> None:
-    head, get = ask(web, "/", "HEAD"), ask(web, "/")
-    assert head.status == 200
+def test_a_route_sees_what_was_asked_for_and_how(web: Address) -> None:
+    headers = {"ACCEPT": "application/openmetrics-text;version=1.0.0", "X-A": "b"}
+    answer = ask(web, "/echo?a=1&b=?", headers=headers)
+    assert answer.body == "/echo a=1&b=? application/openmetrics-text;version=1.0.0 b"
+
+
+def test_a_header_that_comes_twice_is_one_with_a_comma(web: Address) -> None:
+    answered = say(web, b"GET /echo HTTP/1.0\r\nAccept: a\r\naccept: b\r\n\r\n")
+    assert answered.endswith(b"/echo  a, b None")
+
+
+def test_a_large_answer_is_compressed_for_those_who_accept_it(web: Address) -> None:
+    packed, plain = ask(web, "/large", headers={"Accept-Encoding": "gzip"}), ask(web, "/large")
+    assert packed.body == plain.body == "gpu_up 1\n" * 1000
+    assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == ("gzip", "Accept-Encoding")
+    assert "Content-Encoding" not in plain.headers
+    assert plain.headers["Vary"] == "Accept-Encoding"
+    assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) == 9000
+
+
+@pytest.mark.parametrize("path", ["/", "/large", "/none", "/broken"])
+def test_head_gets_the_headers_of_get_and_no_body(web: Address, path: str) -> None:
+    packed = {"Accept-Encoding": "gzip"}
+    head, get = ask(web, path, "HEAD", headers=packed), ask(web, path, headers=packed)
+    assert (head.status, head.body) == (get.status, "")
     assert say(web, b"HEAD / HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")[2] == b""
     assert {name: value for name, value in head.headers.items() if name != "Date"} == {
         name: value for name, value in get.headers.items() if name != "Date"
@@ -155,7 +183,7 @@ def test_what_is_no_request_costs_nothing_but_its_connection(
 
 
 def test_a_client_that_leaves_before_the_answer_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
-    with serving({"/": lambda: Response("x" * 4_000_000)}) as server:
+    with serving({"/": lambda _: Response("x" * 4_000_000)}) as server:
         for _ in range(3):
             with socket.create_connection((server.address.host, server.address.port), timeout=30) as client:
                 client.sendall(b"GET / HTTP/1.0\r\n\r\n")

@@ -1,0 +1,68 @@
+"""What a client asks and what it is answered."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+_WORTH_COMPRESSING_BYTES: Final = 1024
+_GZIP_LEVEL: Final = 6  # a tenth smaller than 4 in the same time; 9 takes three times as long for another hundredth
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for. Names of headers are in lower case; what stands after ``?`` is as it was sent."""
+
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a path answers. The server compresses and counts; a route does neither."""
+
+    body: str | bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Route = Callable[[Request], Response]
+
+
+def encode(response: Response, accept_encoding: str) -> tuple[bytes, dict[str, str]]:
+    """The body as it is sent to a client that accepts these encodings, and all headers that are about it."""
+    body = response.body
+    if isinstance(body, str):
+        body = body.encode("utf-8", "backslashreplace")
+    headers = {"Content-Type": response.content_type, **response.headers}
+    if len(body) > _WORTH_COMPRESSING_BYTES:
+        headers["Vary"] = "Accept-Encoding"
+        if accepts_gzip(accept_encoding):
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+    return body, {**headers, "Content-Length": str(len(body))}
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header allows gzip (RFC 9110, 12.5.3)."""
+    weights: dict[str, float] = {}
+    for part in accept_encoding.lower().split(","):
+        coding, _, parameter = part.partition(";")
+        weights[coding.strip()] = _weight(parameter.strip())
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0))) > 0
+
+
+def _weight(parameter: str) -> float:
+    """The value of ``q=0.5``; 1 without one, 0 if it is none."""
+    name, _, value = parameter.partition("=")
+    if not parameter or name.strip() != "q":
+        return 1.0
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from otel_gpu.web.exchange import Response, accepts_gzip, encode
+
+
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("GZIP", True),
+        ("x-gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("gzip;q=0, *", False),
+        ("gzip;q=nonsense", False),
+        ("gzip;q=", False),
+        ("*", True),
+        ("*;q=0", False),
+        ("identity", False),
+        ("br, zstd", False),
+        (",,;;", False),
+    ],
+)
+def test_gzip_is_accepted_where_the_header_names_it_and_does_not_weigh_it_zero(header: str, accepted: bool) -> None:
+    assert accepts_gzip(header) is accepted
+
+
+def test_a_large_body_is_compressed_for_those_who_accept_it() -> None:
+    text = "gpu_up 1\n" * 1000
+    body, headers = encode(Response(text), "gzip")
+    assert gzip.decompress(body).decode() == text
+    assert headers["Content-Encoding"] == "gzip"
+    assert headers["Content-Length"] == str(len(body))
+    assert len(body) < len(text) / 10
+
+
+def test_whether_it_was_compressed_or_not_a_large_body_says_that_it_depends() -> None:
+    body, headers = encode(Response(b"x" * 2000), "")
+    assert (body, headers["Vary"]) == (b"x" * 2000, "Accept-Encoding")
+    assert "Content-Encoding" not in headers
+
+
+def test_a_small_body_is_sent_as_it_is() -> None:
+    assert encode(Response("x" * 1024), "gzip") == (
+        b"x" * 1024,
+        {"Content-Type": "text/plain; charset=utf-8", "Content-Length": "1024"},
+    )
+
+
+def test_the_same_body_is_compressed_to_the_same_bytes() -> None:
+    assert encode(Response("x" * 2000), "gzip") == encode(Response("x" * 2000), "gzip")

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.errors import UsageError
+from otel_gpu.web.webconfig import ClientAuth, WebConfig, parse_web_config, read_web_config
+
+HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
+PAIR = "tls_server_config:\n  cert_file: server.crt\n  key_file: keys/server.key\n"
+VERIFIED = PAIR + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: /ca.crt\n"
+
+
+def parse(text: str) -> WebConfig:
+    return parse_web_config(text, "web.yml", Path("/etc/otel-gpu"))
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+# ---------------------------------------------------------------------------- what it says
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing\n",
+        "---\n",
+        "{}",
+        "tls_server_config:\n",
+        "tls_server_config: {}\nhttp_server_config: {}\nbasic_auth_users: {}\n",
+        "http_server_config:\n  http2: false\n",
+        "http_server_config:\n  http2: true\n  headers:\n",
+    ],
+)
+def test_a_file_that_asks_for_nothing_protects_nothing(text: str) -> None:
+    assert parse(text) == WebConfig()
+
+
+def test_a_certificate_and_its_key_are_found_beside_the_file() -> None:
+    config = parse(PAIR)
+    assert config.files == (Path("/etc/otel-gpu/server.crt"), Path("/etc/otel-gpu/keys/server.key"))
+    tls = config.tls
+    assert tls is not None
+    assert (tls.client_auth, tls.client_ca, tls.client_allowed_sans) == (ClientAuth.NONE, None, frozenset())
+    assert (tls.min_version, tls.max_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+    assert (tls.ciphers, tls.prefer_server_ciphers) == ((), True)
+
+
+def test_everything_that_can_be_honoured_is_read() -> None:
+    config = parse(
+        VERIFIED + "  client_allowed_sans: [prometheus.example, '10.0.0.1']\n"
+        "  min_version: TLS13\n  max_version: TLS13\n  prefer_server_cipher_suites: false\n"
+        "  cipher_suites:\n  - TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384\n"
+        "  - TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256\n"
+        "http_server_config:\n  headers:\n    X-Frame-Options: deny\n    Content-Security-Policy: ''\n"
+        f"basic_auth_users:\n  alice: {HASH}\nauth_excluded_paths: [/healthz]\n"
+    )
+    tls = config.tls
+    assert tls is not None
+    assert tls.client_auth is ClientAuth.REQUIRED
+    assert config.files[2] == Path("/ca.crt")
+    assert tls.client_allowed_sans == {"prometheus.example", "10.0.0.1"}
+    assert (tls.min_version, tls.max_version) == (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)
+    assert tls.ciphers == ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305")
+    assert not tls.prefer_server_ciphers
+    assert config.headers == {"X-Frame-Options": "deny", "Content-Security-Policy": ""}
+    assert config.users == {"alice": HASH.encode()}
+    assert config.open_paths == {"/healthz"}
+
+
+def test_certificates_may_stand_in_the_file_itself() -> None:
+    config = parse("tls_server_config:\n  cert: |\n    CERT\n    LINES\n  key: KEY\n")
+    assert config.tls is not None
+    assert (config.tls.cert.text, config.tls.key.text, config.files) == ("CERT\nLINES\n", "KEY", ())
+
+
+def test_keys_and_hashes_do_not_show_when_a_configuration_is_printed() -> None:
+    config = parse(f"tls_server_config:\n  cert: CERT\n  key: SECRET\nbasic_auth_users:\n  alice: {HASH}\n")
+    assert "SECRET" not in repr(config)
+    assert HASH not in repr(config)
+
+
+# ---------------------------------------------------------------------------- bad input: one line
+
+ANY_KIND = "NoClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert"
+ANY_SUITE = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- a\n", "web.yml: the file is no mapping; allowed is tls_server_config, "),
+        ("tls_server_config: yes\n", "web.yml:1: tls_server_config is no mapping; allowed is cert, "),
+        ("basic_auth_users: [a]\n", "web.yml:1: basic_auth_users is no mapping; allowed is NAME: …"),
+        ("tls:\n  a: b\n", "web.yml:1: the file has no key 'tls'; allowed is tls_server_config, "),
+        ("a\nb: [\n", "web.yml:2: not valid YAML: "),
+        ("? [a]\n: b\n", "web.yml:1: the file has a key that is no single word"),
+        (
+            PAIR + "  key_file: other\n",
+            "web.yml:4: 'key_file' is set a second time; the first is at web.yml:3",
+        ),
+        (PAIR + "  cert_flie: a\n", "web.yml:4: tls_server_config has no key 'cert_flie'; allowed is cert, "),
+        (
+            "tls_server_config:\n  cert_file: a\n",
+            "web.yml:1: tls_server_config has no key_file; TLS needs cert_file and key_file",
+        ),
+        (
+            "tls_server_config:\n  key_file: a\n",
+            "web.yml:1: tls_server_config has no cert_file; TLS needs cert_file and key_file",
+        ),
+        (
+            "tls_server_config:\n  min_version: TLS13\n",
+            "web.yml:1: tls_server_config has no cert_file; TLS needs cert_file and key_file",
+        ),
+        (PAIR + "  cert: a\n", "web.yml:1: tls_server_config has cert and cert_file; allowed is one of them"),
+        (
+            "tls_server_config:\n  cert_file: [a]\n  key_file: b\n",
+            "web.yml:2: cert_file is no single value; allowed is the path of a PEM file",
+        ),
+        (
+            'tls_server_config:\n  cert_file: "a\\0b"\n  key_file: b\n',
+            "web.yml:2: cert_file is 'a\\x00b'; allowed is the path of a PEM file",
+        ),
+        (
+            PAIR + "  client_auth_type: Maybe\n",
+            f"web.yml:4: client_auth_type is 'Maybe'; allowed is {ANY_KIND}",
+        ),
+        (
+            PAIR + "  client_auth_type: RequireAnyClientCert\n",
+            f"web.yml:4: client_auth_type is 'RequireAnyClientCert'; allowed is {ANY_KIND}: Python's TLS takes no ",
+        ),
+        (
+            PAIR + "  client_auth_type: VerifyClientCertIfGiven\n",
+            "web.yml:1: client_auth_type VerifyClientCertIfGiven needs client_ca_file or client_ca",
+        ),
+        (
+            PAIR + "  client_ca_file: a\n",
+            "web.yml:4: client_ca_file is for client certificates, which client_auth_type ",
+        ),
+        (
+            PAIR + "  client_allowed_sans: [a]\n",
+            "web.yml:4: client_allowed_sans needs client_auth_type RequireAndVerifyClientCert",
+        ),
+        (VERIFIED + "  client_allowed_sans: a\n", "web.yml:6: client_allowed_sans is no list; allowed is a list of "),
+        (VERIFIED + "  client_allowed_sans: [[a]]\n", "web.yml:6: client_allowed_sans is no single value; allowed is "),
+        (VERIFIED + "  client_allowed_sans: []\n", "web.yml:6: client_allowed_sans is empty, which lets nobody in"),
+        (PAIR + "  min_version: TLS11\n", "web.yml:4: min_version is 'TLS11'; allowed is TLS12 or TLS13"),
+        (PAIR + "  max_version: 1.3\n", "web.yml:4: max_version is '1.3'; allowed is TLS12 or TLS13"),
+        (
+            PAIR + "  min_version: TLS13\n  max_version: TLS12\n",
+            "web.yml:1: min_version is above max_version, which lets nobody in",
+        ),
+        (PAIR + "  cipher_suites: [RC4]\n", f"web.yml:4: cipher_suites is 'RC4'; allowed is {ANY_SUITE}"),
+        (
+            PAIR + "  cipher_suites: [TLS_AES_128_GCM_SHA256]\n",
+            f"web.yml:4: cipher_suites is 'TLS_AES_128_GCM_SHA256'; allowed is {ANY_SUITE}",
+        ),
+        (
+            PAIR + "  prefer_server_cipher_suites: perhaps\n",
+            "web.yml:4: prefer_server_cipher_suites is 'perhaps'; allowed is true or false",
+        ),
+        (
+            PAIR + "  curve_preferences: [X25519]\n",
+            "web.yml:4: curve_preferences cannot be honoured, remove it: the curves and their order are OpenSSL's",
+        ),
+        ("rate_limit:\n  burst: 1\n", "web.yml:1: rate_limit cannot be honoured, remove it: "),
+        ("http_server_config:\n  http2: 2\n", "web.yml:2: http2 is '2'; allowed is true or false"),
+        (
+            "http_server_config:\n  http3: true\n",
+            "web.yml:2: http_server_config has no key 'http3'; allowed is http2 or ",
+        ),
+        (
+            "http_server_config:\n  headers:\n    Server: x\n",
+            "web.yml:3: headers has no key 'Server'; allowed is Content-Security-Policy, Strict-Transport-Security, ",
+        ),
+        (
+            "http_server_config:\n  headers:\n    X-Frame-Options: never\n",
+            "web.yml:3: X-Frame-Options is 'never'; allowed is deny or sameorigin",
+        ),
+        (
+            'http_server_config:\n  headers:\n    X-XSS-Protection: "0\\r\\nSet-Cookie: a=b"\n',
+            "web.yml:3: X-XSS-Protection is '0\\r\\nSet-Cookie: a=b'; allowed is printable ASCII on one line",
+        ),
+        (
+            f"basic_auth_users:\n  'a:b': {HASH}\n",
+            "web.yml:2: basic_auth_users has 'a:b'; allowed is a name without a ",
+        ),
+        (
+            f"basic_auth_users:\n  a: {HASH}\nauth_excluded_paths: [healthz]\n",
+            "web.yml:3: auth_excluded_paths is 'healthz'; allowed is a list of paths, such as /healthz",
+        ),
+        (
+            "auth_excluded_paths: [/healthz]\n",
+            "web.yml:1: auth_excluded_paths excludes from nothing without basic_auth_users",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_file_line_key_value_and_what_is_allowed(
+    text: str, expected: str
+) -> None:
+    assert complaint(text).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["hunter2", "", "~", HASH[:-1], HASH + "x", HASH.replace("$10$", "$03$"), HASH.replace("$2y$", "$1$")],
+    ids=["plain", "empty", "null", "short", "long", "cheap", "not bcrypt"],
+)
+def test_what_is_no_bcrypt_hash_is_refused_and_not_shown(written: str) -> None:
+    text = complaint(f"basic_auth_users:\n  bob: {HASH}\n  alice: {written}\n")
+    assert text.startswith("web.yml:3: basic_auth_users: what stands for 'alice' is no bcrypt hash; allowed is ")
+    assert "hunter2" not in text
+
+
+def test_a_file_that_refers_to_itself_is_refused_like_any_other() -> None:
+    assert complaint("basic_auth_users: &a\n  x: *a\n") == ("web.yml:2: x is no single value; allowed is a bcrypt hash")
+
+
+def test_a_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_web_config(tmp_path / "web.yml")
+    assert str(caught.value) == (
+        f"cannot read the web configuration file {tmp_path}/web.yml: No such file or directory"
+    )
