@@ -1,3 +1,24 @@
 """otel-gpu: who is using the GPU, how much, at what cost, and who is only sitting on it."""
 
-__version__ = "0.1.0.dev0"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_gpu.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+    from otel_gpu.embed import Instrumentation
+
+__all__ = ["__version__", "instrument"]
+
+
+def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> Instrumentation:
+    """Observe this host's GPUs on an OpenTelemetry ``MeterProvider``, the global one by default; see docs/embedding.md.
+
+    Stops when the value is closed: ``with otel_gpu.instrument(provider): …``.
+    """
+    from otel_gpu.embed import instrument as start  # noqa: PLC0415 - the command line must not pay for it
+
+    return start(meter_provider, **settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from otel_gpu.engine import Engine
@@ -22,11 +23,15 @@ class Sampler:
     """A thread that samples every ``interval_s``, because the driver's utilisation ring wraps in about 10 s.
 
     The interval counts from start to start, however long a sample takes; one asked for in between restarts it.
+    ``on_sample`` sees every answer, in this thread.
     """
 
-    def __init__(self, engine: Engine, interval_s: float) -> None:
+    def __init__(
+        self, engine: Engine, interval_s: float, on_sample: Callable[[Attribution], None] = lambda _: None
+    ) -> None:
         self._engine = engine
         self._interval_s = interval_s
+        self._on_sample = on_sample
         self._turn = threading.Condition()
         self._wanted = True
         self._stopped = False
@@ -80,7 +85,7 @@ class Sampler:
                     return
                 self._wanted = False
             try:
-                self._engine.sample()
+                self._on_sample(self._engine.sample())
             except Exception as error:  # the agent must outlive a bug in one pass
                 log.error(  # noqa: TRY400 - the traceback is for debugging only
                     "sampling failed: %s: %s", type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG)

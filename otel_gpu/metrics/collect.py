@@ -1,0 +1,13 @@
+"""A collection straight from one reading, where no instruments are: for a look that ends with it."""
+
+from __future__ import annotations
+
+from otel_gpu.metrics.catalogue import METRICS
+from otel_gpu.metrics.collection import Collection, Family
+from otel_gpu.metrics.points import Reading, points
+
+
+def collect(reading: Reading) -> Collection:
+    """All metrics of a cycle with their points, as of when the world was read."""
+    families = (Family(metric, tuple(points(metric.name, reading))) for metric in METRICS)
+    return Collection(reading.attribution.wall_ns, tuple(family for family in families if family.points))

@@ -1,0 +1,54 @@
+"""The catalogue as observable instruments of any OpenTelemetry ``Meter``: the SDK's, or the agent's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from opentelemetry.util.types import Attributes
+
+from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
+from otel_gpu.metrics.points import Point, Reading, points
+from otel_gpu.metrics.readings import SharedReading
+from otel_gpu.version import __version__
+
+SCOPE = "otel_gpu"
+
+
+class Sample(Observation):
+    """An observation that still knows its point: an SDK reads value and attributes, the agent's provider all of it."""
+
+    def __init__(self, point: Point) -> None:
+        super().__init__(point.value)
+        self.point = point
+
+    @property
+    def attributes(self) -> Attributes:
+        """The point's own, and the workload's identity, which is no Resource in somebody else's provider.
+
+        Every key is there, empty where nothing is known: an instrument has one set of keys.
+        """
+        workload = self.point.workload
+        return self.point.attributes if workload is None else {**self.point.attributes, **workload.complete()}
+
+
+def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | None]) -> None:
+    """Create every instrument of the catalogue; their callbacks only read, all of a collection the same cycle."""
+    meter = provider.get_meter(SCOPE, __version__)
+    shared = SharedReading(newest)
+    for metric in METRICS:
+        _create(meter, metric, shared)
+
+
+def _create(meter: Meter, metric: Metric, shared: SharedReading) -> None:
+    def observe(_: CallbackOptions) -> Iterator[Observation]:
+        reading = shared.read(metric.name)
+        if reading is not None:
+            yield from map(Sample, points(metric.name, reading))
+
+    create = {
+        Kind.GAUGE: meter.create_observable_gauge,
+        Kind.COUNTER: meter.create_observable_counter,
+        Kind.UPDOWNCOUNTER: meter.create_observable_up_down_counter,
+    }[metric.kind]
+    create(metric.name, [observe], metric.unit, metric.description)

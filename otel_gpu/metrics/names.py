@@ -1,0 +1,36 @@
+"""What Prometheus calls our metrics and attributes: the same whether it scrapes the agent or a Collector.
+
+The rules are those of ``prometheus/otlptranslator`` v1.0 (``metric_namer.go``, ``label_namer.go``) with suffixes and
+underscores, which is what the prometheus exporter of a Collector v0.159 does by default (``prometheusexporter``,
+``collector.go``: ``configureMetricNamer``). Only the units and characters of our catalogue are covered, and a test
+holds the outcome for each of its names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from otel_gpu.metrics.catalogue import Kind, Metric
+
+_UNITS: Final = {"By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "s": "seconds", "1": ""}
+
+
+def prometheus_name(metric: Metric) -> str:
+    """The metric's name in Prometheus: its unit spelt out, ``_total`` on counters, ``_ratio`` on gauges of unit 1."""
+    tokens = re.findall(r"[a-zA-Z0-9:]+", metric.name)
+    # A unit in braces says what is counted, and adds nothing.
+    unit = "" if "{" in metric.unit else _UNITS[metric.unit]
+    if unit and unit not in tokens:
+        tokens.append(unit)
+    if metric.kind is Kind.COUNTER:
+        tokens.append("total")
+    # An updowncounter of unit 1 is a sum of things that are or are not: gauges alone are ratios there.
+    if metric.unit == "1" and metric.kind is Kind.GAUGE:
+        tokens.append("ratio")
+    return "_".join(tokens)
+
+
+def label_name(key: str) -> str:
+    """An attribute's name in Prometheus."""
+    return re.sub(r"[^a-zA-Z0-9_]", "_", key)

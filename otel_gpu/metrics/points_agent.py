@@ -1,0 +1,96 @@
+"""Points of the agent itself: its sources, how well it explains what it sees, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from otel_gpu.metrics.points_reading import NONE, Point, Reading
+from otel_gpu.model import SourceState
+
+ATTRIBUTION: Final = "attribution"
+"""The source whose errors are figures that cannot be true: a counter that fell, more energy than a GPU can draw."""
+
+
+def _up(reading: Reading) -> Iterator[Point]:
+    for source in reading.attribution.sources:
+        yield Point(int(source.state is not SourceState.UNAVAILABLE), {"otel_gpu.source": source.name})
+
+
+def _state(reading: Reading) -> Iterator[Point]:
+    for source in reading.attribution.sources:
+        for state in SourceState:
+            own = {"otel_gpu.source": source.name, "otel_gpu.state": state.value}
+            yield Point(int(source.state is state), own)
+
+
+def _duration(reading: Reading) -> Iterator[Point]:
+    for source in reading.attribution.sources:
+        yield Point(source.duration_s, {"otel_gpu.source": source.name})
+
+
+def _errors(reading: Reading) -> Iterator[Point]:
+    for name, errors in reading.stats.source_errors.items():
+        yield Point(errors, {"otel_gpu.source": name}, start_ns=reading.stats.started_ns)
+    attribution = reading.attribution
+    yield Point(attribution.anomalies, {"otel_gpu.source": ATTRIBUTION}, start_ns=attribution.epoch_ns)
+
+
+def _coverage(reading: Reading) -> Iterator[Point]:
+    for device in reading.devices:
+        split = device.gpu.memory
+        if split is None:
+            continue
+        somebodys = split.measured_bytes - split.overcount_bytes + split.inferred_bytes
+        used = somebodys + split.unattributed_bytes
+        if used:
+            yield Point(somebodys / used, device.attributes)
+
+
+def _memory_error(reading: Reading) -> Iterator[Point]:
+    for device in reading.devices:
+        if device.gpu.memory is not None:
+            yield Point(device.gpu.memory.conservation_error_bytes, device.attributes)
+
+
+def _energy_error(reading: Reading) -> Iterator[Point]:
+    for device in reading.devices:
+        if device.tells_energy:
+            yield Point(device.gpu.energy_error_mj / 1e3, device.attributes)
+
+
+def _series(reading: Reading) -> Iterator[Point]:
+    if reading.stats.series is not None:
+        yield Point(reading.stats.series, NONE)
+
+
+def _cpu_time(reading: Reading) -> Iterator[Point]:
+    if reading.stats.cpu_s is not None:
+        yield Point(reading.stats.cpu_s, NONE, start_ns=reading.stats.started_ns)
+
+
+def _memory(reading: Reading) -> Iterator[Point]:
+    if reading.stats.memory_bytes is not None:
+        yield Point(reading.stats.memory_bytes, NONE)
+
+
+_OF: Final[Mapping[str, Callable[[Reading], Iterator[Point]]]] = MappingProxyType(
+    {
+        "otel_gpu.up": _up,
+        "otel_gpu.source.state": _state,
+        "otel_gpu.collection.duration": _duration,
+        "otel_gpu.source.errors": _errors,
+        "otel_gpu.attribution.coverage": _coverage,
+        "otel_gpu.conservation.memory.error": _memory_error,
+        "otel_gpu.conservation.energy.error": _energy_error,
+        "otel_gpu.series": _series,
+        "otel_gpu.cpu.time": _cpu_time,
+        "otel_gpu.memory.usage": _memory,
+    }
+)
+
+
+def agent_points(name: str, reading: Reading) -> Iterator[Point]:
+    """The points of a metric of the agent."""
+    return _OF[name](reading)

@@ -1,0 +1,64 @@
+"""Which cycle the instruments read: the newest there is, and the same one for a whole collection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.model import Attribution
+
+
+class Readings:
+    """Lays out each Attribution once, for however many collections read it."""
+
+    def __init__(
+        self,
+        fresh: Callable[[], Attribution | None],
+        account: SelfAccount,
+        *,
+        currency: str = "",
+        process_level: bool = True,
+    ) -> None:
+        self._fresh = fresh
+        self._account = account
+        self._currency = currency
+        self._process_level = process_level
+        self._newest: Reading | None = None
+
+    def newest(self) -> Reading | None:
+        """The newest cycle, sampled now if the last one is too old; ``None`` before the first."""
+        attribution = self._fresh()
+        if attribution is None:
+            return None
+        newest = self._newest
+        if newest is None or newest.attribution is not attribution:
+            self._account.observe(attribution)
+            newest = self._newest = Reading.of(
+                attribution, self._account.stats(), currency=self._currency, process_level=self._process_level
+            )
+        return newest
+
+
+class SharedReading:
+    """One reading for all instruments of a collection.
+
+    OpenTelemetry calls every instrument once in a collection and does not say when one begins. An instrument that
+    has had the current reading and asks again is in the next one: it gets a new reading, and the others share it.
+    """
+
+    def __init__(self, newest: Callable[[], Reading | None]) -> None:
+        self._newest = newest
+        self._lock = threading.Lock()
+        self._reading: Reading | None = None
+        self._served: set[str] = set()
+
+    def read(self, instrument: str) -> Reading | None:
+        """The reading of the collection that this instrument is asked in; ``None`` before the first sample."""
+        with self._lock:
+            if not self._served or instrument in self._served:
+                self._reading = self._newest()
+                self._served.clear()
+            self._served.add(instrument)
+            return self._reading

@@ -1,0 +1,58 @@
+"""What the agent knows of itself: its cost, and how often its sources failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from otel_gpu.model import Attribution
+
+
+@dataclass(frozen=True, slots=True)
+class SelfStats:
+    """The agent's own figures. Counters are since ``started_ns`` (Unix time); what is not known is ``None``."""
+
+    started_ns: int
+    cpu_s: float | None = None
+    memory_bytes: int | None = None
+    series: int | None = None
+    source_errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class SelfAccount:
+    """Keeps the agent's own books. One thread observes cycles; any may ask for the figures."""
+
+    def __init__(
+        self, *, started_ns: int, cpu_s: Callable[[], float | None], memory_bytes: Callable[[], int | None]
+    ) -> None:
+        self._started_ns = started_ns
+        self._cpu_s = cpu_s
+        self._memory_bytes = memory_bytes
+        self._series: int | None = None
+        self._errors: Mapping[str, int] = MappingProxyType({})
+        self._newest_ns: int | None = None
+
+    def observe(self, attribution: Attribution) -> None:
+        """Count a cycle's errors, once: the same cycle shown again, or an older one, changes nothing."""
+        if self._newest_ns is not None and attribution.monotonic_ns <= self._newest_ns:
+            return
+        self._newest_ns = attribution.monotonic_ns
+        errors = dict(self._errors)
+        for source in attribution.sources:
+            errors[source.name] = errors.get(source.name, 0) + source.errors
+        self._errors = MappingProxyType(errors)
+
+    def count_series(self, series: int) -> None:
+        """Note how many series a collection had."""
+        self._series = series
+
+    def stats(self) -> SelfStats:
+        """The figures as they are now."""
+        return SelfStats(
+            started_ns=self._started_ns,
+            cpu_s=self._cpu_s(),
+            memory_bytes=self._memory_bytes(),
+            series=self._series,
+            source_errors=self._errors,
+        )

@@ -1,0 +1,65 @@
+"""Whose metrics these are: the attributes of this host's Resources."""
+
+from __future__ import annotations
+
+import re
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.metrics.catalogue import METRICS
+from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.version import __version__
+
+_MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
+_NODE_VARIABLES: Final = ("K8S_NODE_NAME", "NODE_NAME")
+_TAKEN: Final = frozenset(IDENTITY_KEYS).union(*(metric.keys for metric in METRICS))
+_INSTANCES: Final = uuid.UUID("6f8a5c52-4f0e-5b0c-9d55-0d5c1f6f6b1e")
+"""Namespace of ``service.instance.id``, which the conventions want to be a UUID that is stable over restarts."""
+
+
+def host_resources(
+    *,
+    service_name: str,
+    given: Mapping[str, str],
+    environment: Mapping[str, str],
+    etc: Path = Path("/etc"),
+) -> Resources:
+    """The Resources of this host; what is ``given`` (OTEL_RESOURCE_ATTRIBUTES) counts before what is found.
+
+    Not keys of points or of identities: as labels of Prometheus they would stand in the way of the real ones.
+    """
+    given = {key: value for key, value in given.items() if key not in _TAKEN}
+    node = next((environment[name] for name in _NODE_VARIABLES if environment.get(name)), None)
+    shared = {
+        "host.name": node or socket.gethostname(),
+        "host.id": read_machine_id(etc),
+        "k8s.node.name": node,
+        **{key: value for key, value in given.items() if not key.startswith("service.")},
+    }
+    known = {key: value for key, value in shared.items() if value}
+    instance = uuid.uuid5(_INSTANCES, f"{service_name}@{known.get('host.id') or known['host.name']}")
+    agent = {
+        "service.instance.id": str(instance),
+        "service.version": __version__,
+        **{key: value for key, value in given.items() if key.startswith("service.")},
+        "service.name": service_name,
+    }
+    return Resources(shared=known, agent=agent)
+
+
+def read_machine_id(etc: Path) -> str | None:
+    """The host's id as machine-id(5) has it; ``None`` where there is none."""
+    try:
+        return parse_machine_id((etc / "machine-id").read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def parse_machine_id(text: str) -> str | None:
+    """32 hexadecimal digits and a line end; a system that is still being installed has ``uninitialized``."""
+    found = text.strip()
+    return found if _MACHINE_ID.fullmatch(found) else None

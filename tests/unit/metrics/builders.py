@@ -1,0 +1,147 @@
+"""Answers made by hand, each with only what the test is about, and the points that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from otel_gpu.metrics.points import Point, Reading, points
+from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.model import (
+    Attribution,
+    DeviceTotals,
+    GpuAttribution,
+    GpuReading,
+    GpuState,
+    MemorySplit,
+    MethodEnergy,
+    MigAttribution,
+    ProcessAttribution,
+    ProcessKey,
+    SourceOutcome,
+    Totals,
+    UtilizationRead,
+    WorkloadAttribution,
+    WorkloadGpu,
+    WorkloadNames,
+    WorkloadRef,
+)
+from tests.builders import CONTAINER, uuid_of
+from tests.builders import gpu as reading_of
+
+EPOCH_NS: Final = 1_600_000_000_000_000_000
+SINCE_NS: Final = 1_650_000_000_000_000_000
+STARTED_NS: Final = 1_690_000_000_000_000_000
+STATS: Final = SelfStats(STARTED_NS)
+WORK: Final = UtilizationRead(0, 0, ())
+NAMES: Final = WorkloadNames(container="vllm", image="vllm:1", pod="vllm-0", namespace="inference", pod_uid="pod-uid")
+
+
+def split(
+    *,
+    limit: int = 100,
+    reserved: int | None = 1,
+    measured: int = 0,
+    overcount: int = 0,
+    inferred: int = 0,
+    unattributed: int = 0,
+) -> MemorySplit:
+    """A split that adds up; what is free follows from the rest."""
+    free = limit - (reserved or 0) - measured + overcount - inferred - unattributed
+    return MemorySplit(limit, reserved, measured, overcount, inferred, unattributed, free)
+
+
+def device(
+    reading: GpuReading | None = None,
+    *,
+    memory: MemorySplit | None = None,
+    mig: Iterable[MigAttribution] | None = None,
+    totals: DeviceTotals | None = None,
+    **others: Any,
+) -> GpuAttribution:
+    """A GPU; without a reading one that tells nothing but its processes."""
+    instances = None if mig is None else tuple(mig)
+    return GpuAttribution(reading or reading_of(), memory, None, instances, totals, **others)
+
+
+def totals(
+    *,
+    measured_mj: int = 0,
+    estimated_mj: int = 0,
+    inferred_mj: int = 0,
+    compute_us: int = 0,
+    busy_us: int = 0,
+    idle_us: int = 0,
+    idle_byte_us: int = 0,
+    idle_mj: int = 0,
+) -> Totals:
+    """Totals since ``SINCE_NS``."""
+    energy = MethodEnergy(measured_mj, estimated_mj, inferred_mj)
+    return Totals(SINCE_NS, energy, compute_us, busy_us, idle_us, 0, 0, idle_byte_us, idle_mj)
+
+
+def part(*, index: int = 0, mig_uuid: str | None = None, measured: int | None = None, **others: Any) -> WorkloadGpu:
+    """A workload's part of a GPU."""
+    others.setdefault("totals", totals())
+    return WorkloadGpu(uuid_of(index), mig_uuid, measured, **others)
+
+
+def workload(
+    *parts: WorkloadGpu,
+    ref: WorkloadRef = CONTAINER,
+    names: WorkloadNames | None = NAMES,
+    naming: int = 0,
+    held: bool = False,
+) -> WorkloadAttribution:
+    """A workload with these parts."""
+    return WorkloadAttribution(ref, names, parts, naming, held)
+
+
+def process(
+    pid: int = 100, *, start_ticks: int = 1, name: str | None = "python3", ref: WorkloadRef = CONTAINER, **others: Any
+) -> ProcessAttribution:
+    """A process on GPU 0."""
+    others = {"memory_bytes": None, "mig_uuid": None, "start_time_s": None, "totals": totals(), **others}
+    return ProcessAttribution(key=ProcessKey(pid, start_ticks), name=name, workload=ref, gpu_uuid=uuid_of(0), **others)
+
+
+def answer(
+    *gpus: GpuAttribution,
+    workloads: Iterable[WorkloadAttribution] = (),
+    processes: Iterable[ProcessAttribution] = (),
+    sources: Iterable[SourceOutcome] = (),
+    at_ns: int = 0,
+    anomalies: int = 0,
+) -> Attribution:
+    """The answer of a cycle."""
+    return Attribution(
+        wall_ns=EPOCH_NS + at_ns,
+        monotonic_ns=at_ns,
+        window_s=None,
+        gpus=gpus,
+        workloads=tuple(workloads),
+        processes=tuple(processes),
+        sources=tuple(sources),
+        anomalies=anomalies,
+        epoch_ns=EPOCH_NS,
+    )
+
+
+def told(name: str, attribution: Attribution | Reading, *keys: str) -> dict[Any, Any]:
+    """A metric's values by these attributes of its points; no two may have the same."""
+    found: dict[Any, Any] = {}
+    for point in points_of(name, attribution):
+        values = tuple(point.attributes.get(key) for key in keys)
+        key = values[0] if len(values) == 1 else values
+        assert key not in found, (name, key)
+        found[key] = point.value
+    return found
+
+
+def points_of(name: str, attribution: Attribution | Reading) -> list[Point]:
+    """A metric's points."""
+    reading = attribution if isinstance(attribution, Reading) else Reading.of(attribution, STATS)
+    return list(points(name, reading))
+
+
+BUSY, IDLE, UNKNOWN = GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from otel_gpu import commands
+from otel_gpu.metrics.catalogue import METRICS
+from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.names import label_name, prometheus_name
+from otel_gpu.metrics.reference import COMMAND, markdown
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def test_the_page_says_what_the_catalogue_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == markdown(), f"stale; renew it with: {COMMAND} > docs/metrics.md"
+
+
+def test_the_page_has_every_metric_attribute_and_name_in_prometheus() -> None:
+    page = markdown()
+    for metric in METRICS:
+        assert f"\n| `{metric.name}` | `{prometheus_name(metric)}` | {metric.kind} |" in page
+    for key in {key for metric in METRICS for key in metric.keys} | set(IDENTITY_KEYS):
+        assert f"\n| `{key}` | `{label_name(key)}` |" in page
+
+
+def test_rows_of_a_table_have_as_many_cells_as_its_heading() -> None:
+    cells = 0
+    for line in markdown().splitlines():
+        if line.startswith("|---"):
+            cells = line.count("|")
+        elif line.startswith("|") and cells:
+            assert line.count("|") == cells
+        elif not line:
+            cells = 0
+
+
+def test_the_command_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.metrics(as_markdown=True) == 0
+    assert capsys.readouterr().out == markdown()
+
+
+def test_the_command_prints_a_line_for_each_metric_in_full_where_nobody_looks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert commands.metrics(as_markdown=False) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s{2,}", heading) == ["METRIC", "IN PROMETHEUS", "KIND", "UNIT", "ATTRIBUTES", "WHAT IT IS"]
+    assert [line.split()[:4] for line in lines] == [[m.name, prometheus_name(m), m.kind, m.unit] for m in METRICS]
+    assert all(line.endswith(metric.description) for line, metric in zip(lines, METRICS, strict=True))

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
+from otel_gpu.model import HOST_WORKLOAD, OVERFLOW_WORKLOAD, WorkloadKind, WorkloadNames, WorkloadRef
+from tests.builders import CONTAINER, CONTAINER_ID
+
+
+def known(ref: WorkloadRef, names: WorkloadNames | None = None) -> dict[str, str]:
+    return dict(WorkloadIdentity.of(ref, names).attributes)
+
+
+def test_a_container_of_a_pod_is_known_by_its_pod_too() -> None:
+    names = WorkloadNames(container="vllm", image="vllm:1", pod="vllm-0", namespace="inference", pod_uid="uid")
+    assert known(CONTAINER, names) == {
+        "gpu.workload.kind": "container",
+        "gpu.workload.id": CONTAINER_ID,
+        "gpu.workload.name": "vllm",
+        "container.id": CONTAINER_ID,
+        "container.name": "vllm",
+        "container.image.name": "vllm:1",
+        "container.runtime.name": "containerd",
+        "k8s.pod.uid": "uid",
+        "k8s.pod.name": "vllm-0",
+        "k8s.namespace.name": "inference",
+        "k8s.container.name": "vllm",
+    }
+
+
+def test_a_container_outside_kubernetes_has_no_name_there() -> None:
+    ref = WorkloadRef(WorkloadKind.CONTAINER, "abc", runtime="docker")
+    found = known(ref, WorkloadNames(container="ollama"))
+    assert found["container.name"] == "ollama"
+    assert not [key for key in found if key.startswith("k8s.")]
+
+
+def test_what_nobody_told_is_absent_and_the_id_stands_in_for_the_name() -> None:
+    assert known(CONTAINER) == {
+        "gpu.workload.kind": "container",
+        "gpu.workload.id": CONTAINER_ID,
+        "gpu.workload.name": CONTAINER_ID,
+        "container.id": CONTAINER_ID,
+        "container.runtime.name": "containerd",
+        "k8s.pod.uid": "pod-uid",  # the cgroup says it
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (WorkloadKind.SLURM_JOB, "slurm.job.id"),
+        (WorkloadKind.SYSTEMD_UNIT, "systemd.unit"),
+        (WorkloadKind.LXC, "container.name"),
+    ],
+)
+def test_other_kinds_are_known_by_their_own_key(kind: WorkloadKind, key: str) -> None:
+    assert known(WorkloadRef(kind, "x")) == {
+        "gpu.workload.kind": kind.value,
+        "gpu.workload.id": "x",
+        "gpu.workload.name": "x",
+        key: "x",
+    }
+
+
+def test_the_workload_host_is_not_the_host_whose_resource_has_none_of_these() -> None:
+    assert known(HOST_WORKLOAD) == {
+        "gpu.workload.kind": "host",
+        "gpu.workload.id": "host",
+        "gpu.workload.name": "host",
+    }
+    assert WorkloadIdentity.of(HOST_WORKLOAD, None) != WorkloadIdentity.of(OVERFLOW_WORKLOAD, None)
+
+
+def test_prometheus_gets_every_key_in_one_order_empty_where_nothing_is_known() -> None:
+    for ref in (CONTAINER, HOST_WORKLOAD):
+        complete = WorkloadIdentity.of(ref, None).complete()
+        assert tuple(complete) == IDENTITY_KEYS
+        assert {key: value for key, value in complete.items() if value} == known(ref)
+
+
+def test_equal_workloads_have_equal_identities_that_can_be_looked_up() -> None:
+    first, second = (WorkloadIdentity.of(CONTAINER, WorkloadNames(container="a")) for _ in range(2))
+    assert {first: 1}[second] == 1
+    assert WorkloadIdentity.of(CONTAINER, WorkloadNames(container="b")) != first

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.model import DeviceTotals, SourceOutcome, SourceState
+from tests.builders import gpu, uuid_of
+from tests.unit.metrics.builders import EPOCH_NS, STARTED_NS, STATS, answer, device, points_of, split, told
+
+SOURCE = "otel_gpu.source"
+
+
+@pytest.mark.parametrize("state", SourceState)
+def test_a_source_has_every_state_one_of_them_1_and_is_up_unless_it_gave_no_answer(state: SourceState) -> None:
+    attribution = answer(sources=[SourceOutcome("nvml", state, duration_s=0.25)])
+    states = told("otel_gpu.source.state", attribution, SOURCE, "otel_gpu.state")
+    assert states == {("nvml", each): int(each == state) for each in ("ok", "degraded", "unavailable")}
+    assert told("otel_gpu.up", attribution, SOURCE) == {"nvml": int(state is not SourceState.UNAVAILABLE)}
+    assert told("otel_gpu.collection.duration", attribution, SOURCE) == {"nvml": 0.25}
+
+
+def test_errors_count_since_the_agent_started_and_anomalies_since_the_books_began() -> None:
+    stats = replace(STATS, source_errors={"nvml": 3, "procfs": 0})
+    found = points_of("otel_gpu.source.errors", Reading.of(answer(anomalies=2), stats))
+    assert {point.attributes[SOURCE]: (point.value, point.start_ns) for point in found} == {
+        "nvml": (3, STARTED_NS),
+        "procfs": (0, STARTED_NS),
+        "attribution": (2, EPOCH_NS),
+    }
+
+
+def test_coverage_is_what_somebody_has_of_what_is_used() -> None:
+    attribution = answer(
+        device(gpu(0), memory=split(measured=40, overcount=10, inferred=15, unattributed=15)),
+        device(gpu(1), memory=split(measured=5)),
+        device(gpu(2), memory=split()),
+        device(gpu(3)),
+    )
+    # Of nothing used nobody can say how much of it is explained.
+    assert told("otel_gpu.attribution.coverage", attribution, "hw.id") == {uuid_of(0): 0.75, uuid_of(1): 1.0}
+
+
+def test_sums_that_do_not_hold_show() -> None:
+    wrong = replace(split(), free_bytes=90)
+    attribution = answer(device(gpu(energy_mj=1), memory=wrong, totals=DeviceTotals(5, 0, 0), energy_error_mj=-7))
+    assert told("otel_gpu.conservation.memory.error", attribution, "hw.id") == {uuid_of(0): 9}
+    assert told("otel_gpu.conservation.energy.error", attribution, "hw.id") == {uuid_of(0): -0.007}
+
+
+def test_what_cannot_be_checked_is_not_called_right() -> None:
+    attribution = answer(device(gpu()))
+    for kind in ("memory", "energy"):
+        assert points_of(f"otel_gpu.conservation.{kind}.error", attribution) == []
+
+
+def test_the_agent_tells_its_own_cost_as_far_as_it_is_known() -> None:
+    names = ("otel_gpu.series", "otel_gpu.cpu.time", "otel_gpu.memory.usage")
+    reading = Reading.of(answer(), SelfStats(STARTED_NS, cpu_s=1.5, memory_bytes=7, series=3))
+    found = [
+        (point.value, dict(point.attributes), point.start_ns) for name in names for point in points_of(name, reading)
+    ]
+    assert found == [(3, {}, None), (1.5, {}, STARTED_NS), (7, {}, None)]
+    assert [points_of(name, answer()) for name in names] == [[], [], []]

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from tests.unit.metrics.builders import STARTED_NS, answer
+
+
+def account() -> SelfAccount:
+    return SelfAccount(started_ns=STARTED_NS, cpu_s=lambda: 1.5, memory_bytes=lambda: None)
+
+
+def cycle(at_ns: int, **errors: int) -> Attribution:
+    sources = [SourceOutcome(name, SourceState.OK, errors=count) for name, count in errors.items()]
+    return answer(sources=sources, at_ns=at_ns)
+
+
+def test_errors_of_cycles_add_up_by_source_from_0() -> None:
+    own = account()
+    own.observe(cycle(1, nvml=0, procfs=2))
+    assert own.stats().source_errors == {"nvml": 0, "procfs": 2}
+    own.observe(cycle(2, nvml=1, procfs=3))
+    assert own.stats().source_errors == {"nvml": 1, "procfs": 5}
+
+
+def test_a_cycle_shown_twice_or_late_counts_once() -> None:
+    own = account()
+    for at_ns in (5, 5, 4, 5):
+        own.observe(cycle(at_ns, nvml=1))
+    assert own.stats().source_errors == {"nvml": 1}
+
+
+def test_a_source_that_is_gone_keeps_its_count() -> None:
+    own = account()
+    own.observe(cycle(1, nvml=1, names=1))
+    own.observe(cycle(2, nvml=1))
+    assert own.stats().source_errors == {"nvml": 2, "names": 1}
+
+
+def test_figures_are_asked_for_when_they_are_wanted_and_given_ones_do_not_change() -> None:
+    spent = [1.0]
+    own = SelfAccount(started_ns=STARTED_NS, cpu_s=lambda: spent[0], memory_bytes=lambda: 7)
+    own.observe(cycle(1, nvml=1))
+    before = own.stats()
+    spent[0] = 2.0
+    own.observe(cycle(2, nvml=1))
+    own.count_series(10)
+    after = own.stats()
+    assert (before.cpu_s, before.series, before.source_errors) == (1.0, None, {"nvml": 1})
+    assert (after.cpu_s, after.series, after.source_errors) == (2.0, 10, {"nvml": 2})
+    assert (after.started_ns, after.memory_bytes) == (STARTED_NS, 7)
