@@ -9,14 +9,18 @@ from http import HTTPStatus
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable
 from otel_gpu.export.document import to_json
+from otel_gpu.exporting import Exporting
 from otel_gpu.host import Host
+from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.model import Attribution, SourceOutcome, SourceState
-from otel_gpu.sampler import Sampler
+from otel_gpu.sampling import Sampling
+from otel_gpu.web.metrics_route import PATH as METRICS_PATH
+from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.page import STYLE, page
-from otel_gpu.web.server import Response, WebServer
+from otel_gpu.web.server import Request, Response, Route, WebServer
 
 log = logging.getLogger(__name__)
 
@@ -27,30 +31,34 @@ _START_S = 30.0
 """What the first sample may take beyond that: a driver without persistence mode wakes its GPUs one by one."""
 
 
+_LAST_EXPORT_S = 2.5
+"""What all last exports together may take; with a sample under way the agent is gone in less than 5 s."""
+
+
 class Agent:
     """Everything that runs between start and stop. Constructing it binds its address and starts nothing."""
 
-    def __init__(self, config: Config, host: Host, clock: Clock) -> None:
+    def __init__(self, config: Config, host: Host, resources: Resources, clock: Clock) -> None:
         self._config = config
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
         self._simulated = host.simulated_because is not None
-        self.engine = Engine(
-            gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=config.attribution
-        )
         self._gpu_source_name = host.gpus.name
-        self._sampler = Sampler(self.engine, config.interval_s)
+        self._sampling = Sampling(config, host, clock)
+        self.engine, self._sampler = self._sampling.engine, self._sampling.sampler
         self._state_log = StateLog()
-        self.web = WebServer(
-            config.listen,
-            {
-                "/": self._page,
-                "/style.css": lambda: Response(STYLE, "text/css; charset=utf-8"),
-                "/api/attribution": self._json,
-                "/healthz": self._healthz,
-                "/readyz": self._readyz,
-            },
-        )
+        metrics = AgentMetrics(self._sampling.readings, self._sampling.account)
+        self.exporting = Exporting(config, resources, metrics.collect, clock)
+        routes: dict[str, Route] = {
+            "/": self._page,
+            "/style.css": lambda _: Response(STYLE, "text/css; charset=utf-8"),
+            "/api/attribution": self._json,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+        }
+        if config.serves_prometheus:
+            routes[METRICS_PATH] = metrics_route(metrics.collect, resources)
+        self.web = WebServer(config.listen, routes, config.web_config)
 
     def run(
         self,
@@ -71,14 +79,16 @@ class Agent:
                     on_sample(attribution)
                 passes = seen
         finally:
+            # What is under way is exported first: after that there is nothing left to collect.
+            self.exporting.stop(_LAST_EXPORT_S)
             self.web.close()
-            self._sampler.stop()
-            self.engine.close()
+            self._sampling.stop()
 
     def _start_threads(self) -> None:
         try:
-            self._sampler.start()
+            self._sampling.start()
             self.web.start()
+            self.exporting.start()
         except RuntimeError as error:
             raise Unavailable(
                 f"{error}: this user or container has as many as it may; raise ulimit -u (LimitNPROC=) or pids.max"
@@ -86,18 +96,23 @@ class Agent:
 
     # -- what is served -------------------------------------------------------------
 
-    def _page(self) -> Response:
+    def _page(self, _: Request) -> Response:
         refresh_s = max(1, round(self._config.interval_s))
-        body = page(self._sampler.fresh(), simulated=self._simulated, refresh_s=refresh_s)
+        body = page(
+            self._sampler.fresh(),
+            simulated=self._simulated,
+            refresh_s=refresh_s,
+            metrics=self._config.serves_prometheus,
+        )
         return Response(body, "text/html; charset=utf-8")
 
-    def _json(self) -> Response:
+    def _json(self, _: Request) -> Response:
         attribution = self._sampler.fresh()
         if attribution is None:
             return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response(to_json(attribution) + "\n", "application/json")
 
-    def _healthz(self) -> Response:
+    def _healthz(self, _: Request) -> Response:
         """Alive: samples come, whatever they say."""
         age_s = self.engine.age_s()
         longest_s = _MISSED_PASSES * self._config.interval_s + self._config.deadline_s
@@ -108,7 +123,7 @@ class Agent:
             return Response(f"no sample for {age_s:.0f} s\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response("ok\n")
 
-    def _readyz(self) -> Response:
+    def _readyz(self, _: Request) -> Response:
         """Ready: there are figures of GPUs to give."""
         attribution = self.engine.latest
         if attribution is None:

@@ -10,19 +10,32 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from otel_gpu import __version__, streams
+from otel_gpu import streams
 from otel_gpu.config import SETTINGS, Loaded, load, nearest
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
+from otel_gpu.settings_export import EXPORT_SETTINGS
+from otel_gpu.version import __version__
 
 FAILED: Final = 1
 MISUSED: Final = 2
 
 _READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-level", "log-format")
 _LOOKING: Final = (*_READING, "energy-policy", "energy-model")
-_SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen")
-_COMMANDS: Final = {"run": _SERVING, "once": _LOOKING, "demo": _SERVING, "doctor": _READING, "config": _SERVING}
-_OWN_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {"once": {"interval": "1s"}}
+_SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen", "web-config")
+_EXPORTING: Final = (*_SERVING, *(setting.key for setting in EXPORT_SETTINGS))
+_COMMANDS: Final = {
+    "run": _EXPORTING,
+    "once": _LOOKING,
+    "demo": _EXPORTING,
+    "doctor": _READING,
+    "config": _EXPORTING,
+    "metrics": (),
+}
+_OWN_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "once": {"interval": "1s"},
+    "demo": {"exporters": "prometheus"},  # it needs no Collector
+}
 _FIXED: Final[Mapping[str, Mapping[str, str]]] = {"demo": {"source": "sim"}}
 """Settings that make a command what it is: nothing and nobody changes them."""
 
@@ -54,10 +67,17 @@ def _complain(message: object, code: int) -> int:
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parsed = _parse(arguments)
+    if parsed.command == "metrics":  # the same whatever is configured, and however badly
+        from otel_gpu import commands  # noqa: PLC0415
+
+        return commands.metrics(as_markdown=parsed.format == "markdown")
     loaded = _load(parsed, environment)
     # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
     from otel_gpu import commands, logs  # noqa: PLC0415
+    from otel_gpu.settings_check import check_exports  # noqa: PLC0415
 
+    if _COMMANDS[parsed.command] is _EXPORTING:
+        check_exports(loaded)
     logs.set_up(loaded.config.log_level, loaded.config.log_format)
     match parsed.command:
         case "config":
@@ -65,7 +85,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         case "doctor":
             return commands.doctor(loaded.config)
         case "once":
-            return commands.once(loaded.config, as_json=parsed.format == "json")
+            return commands.once(loaded.config, form=parsed.format)
         case _:
             return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
 
@@ -107,9 +127,15 @@ def _parser() -> argparse.ArgumentParser:
             "--view", action="store_true", help="show the table too: kept current on a terminal, once elsewhere"
         )
     once = _command(commands, "once", "one look: two samples, print, exit")
-    once.add_argument("--format", choices=("table", "json"), default="table", help="how to print it (default table)")
+    forms = ("table", "json", "prometheus", "otlp")
+    once.add_argument("--format", choices=forms, default="table", help="how to print it (default table)")
     _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
     _command(commands, "config", "the effective configuration and where each value comes from")
+    summary = "the catalogue: every metric, with its name in Prometheus"
+    metrics = commands.add_parser("metrics", help=summary, description=summary, allow_abbrev=False)
+    metrics.add_argument(
+        "--format", choices=("table", "markdown"), default="table", help="how to print it (default table)"
+    )
     return parser
 
 
@@ -119,11 +145,15 @@ def _command(commands: argparse._SubParsersAction[Any], name: str, summary: str)
     for setting in SETTINGS:
         if setting.key in _COMMANDS[name]:
             default = _OWN_DEFAULTS.get(name, {}).get(setting.key, setting.default) or "none"
-            variables = ", ".join((setting.variable, *setting.also_variables))
-            help_ = f"{setting.help} (default {default}; {variables})".replace("%", "%%")
+            help_ = f"{setting.help} (default {default}; {', '.join(setting.variables)})".replace("%", "%%")
+            alone: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.switch else {}
             fixed = setting.key in _FIXED.get(name, {})  # accepted where it says the same, not advertised
             parser.add_argument(
-                setting.flag, metavar="VALUE", dest=setting.key, help=argparse.SUPPRESS if fixed else help_
+                setting.flag,
+                metavar="VALUE",
+                dest=setting.key,
+                help=argparse.SUPPRESS if fixed else help_,
+                **alone,
             )
     return parser
 

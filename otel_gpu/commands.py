@@ -10,19 +10,29 @@ import threading
 import time
 from typing import Final
 
-from otel_gpu import __version__
 from otel_gpu.agent import Agent
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Loaded, SourceChoice
 from otel_gpu.doctor import examine, is_blind, listed_pids, report
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
+from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
-from otel_gpu.export.text import Paint, cells, pad, printable
+from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
 from otel_gpu.host import Host, open_host, open_nvml, open_procfs
+from otel_gpu.metrics.catalogue import METRICS
+from otel_gpu.metrics.collect import collect
+from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.names import prometheus_name
+from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.reference import attributes_text, markdown
+from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Attribution, SourceState
+from otel_gpu.resources import host_resources
+from otel_gpu.selfcost import SelfCost
 from otel_gpu.streams import say, write
+from otel_gpu.version import __version__
 from otel_gpu.view import View
 
 DONE: Final = 0
@@ -40,9 +50,33 @@ def config(loaded: Loaded) -> int:
     return DONE
 
 
-def once(settings: Config, *, as_json: bool) -> int:
-    """Two samples, one interval apart, and what they show."""
+def metrics(*, as_markdown: bool) -> int:
+    """Print the catalogue: in full, or as wide as the terminal is."""
+    if as_markdown:
+        write(sys.stdout, markdown())
+        return DONE
+    columns = (
+        Column("METRIC"),
+        Column("IN PROMETHEUS", drops=True),
+        Column("KIND"),
+        Column("UNIT"),
+        Column("ATTRIBUTES", shrinks=True, drops=True),
+        Column("WHAT IT IS", shrinks=True),
+    )
+    rows = [
+        (each.name, prometheus_name(each), each.kind, each.unit, attributes_text(each.attributes), each.description)
+        for each in METRICS
+    ]
+    width = _size()[0] if sys.stdout.isatty() else sys.maxsize
+    write(sys.stdout, "\n".join(table(columns, rows, width, _paint())) + "\n")
+    return DONE
+
+
+def once(settings: Config, *, form: str) -> int:
+    """Two samples, one interval apart, and what they show: as table, json, prometheus or otlp."""
     clock = SystemClock()
+    cost = SelfCost()
+    account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
     host = open_host(settings, clock, briefly=True)
     _announce_simulation(host)
     engine = Engine(
@@ -50,15 +84,23 @@ def once(settings: Config, *, as_json: bool) -> int:
     )
     try:
         attribution = engine.sample()
+        account.observe(attribution)
         if attribution.gpus:
             if settings.interval_s > 2:
                 say(f"sampling for {settings.interval_s:g} s…\n")
             time.sleep(settings.interval_s)
             attribution = engine.sample()
+            account.observe(attribution)
     finally:
         engine.close()
     if attribution.gpus:
-        text = to_json(attribution) + "\n" if as_json else _table(attribution, host)
+        match form:
+            case "table":
+                text = _table(attribution, host)
+            case "json":
+                text = to_json(attribution) + "\n"
+            case _:
+                text = _exported(attribution, account.stats(), settings, form)
         write(sys.stdout, text)
     nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
     if nvml.state is SourceState.UNAVAILABLE:
@@ -85,35 +127,58 @@ def run(settings: Config, *, view: bool) -> int:
     """The agent, until SIGTERM or SIGINT."""
     clock = SystemClock()
     host = open_host(settings, clock)
-    agent = Agent(settings, host, clock)
+    agent = Agent(settings, host, _resources(settings), clock)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     because = host.simulated_because
-    notes = [f"page {agent.web.url}/  JSON /api/attribution  /healthz"]
+    notes = [f"page {agent.web.url}/  {'  '.join(_served(settings))}"]
     if because is not None:
         notes.insert(0, f"why: {because}")
     shown = View(sys.stdout, paint=_paint(), size=_size, simulated=because is not None, notes=notes)
     try:
-        agent.run(stop, shown.show if view else _ignore, lambda: _announce(host, agent.web.url))
+        agent.run(stop, shown.show if view else _ignore, lambda: _announce(settings, host, agent))
     finally:
         shown.close()
     return DONE
 
 
-def _announce(host: Host, url: str) -> None:
+def _announce(settings: Config, host: Host, agent: Agent) -> None:
     _announce_simulation(host)
-    say(
-        f"otel-gpu {__version__} is running; look at\n"
-        f"  {url}/                 the page\n"
-        f"  {url}/api/attribution  the same as JSON\n"
-        f"  {url}/healthz          health\n"
-    )
+    paths = {"/": "the page", **_served(settings)}
+    width = max(map(len, paths))
+    lines = [f"otel-gpu {__version__} is running; look at"]
+    lines += [f"  {agent.web.url}{pad(path, width)}  {what}" for path, what in paths.items()]
+    every = f"every {settings.export_interval_s:g} s"
+    lines += [f"and it exports to {pusher.target} {every}" for pusher in agent.exporting.pushers]
+    say("\n".join(lines) + "\n")
+
+
+def _served(settings: Config) -> dict[str, str]:
+    """What there is beside the page."""
+    paths = {"/metrics": "for Prometheus", "/api/attribution": "the same as JSON", "/healthz": "health"}
+    return {path: what for path, what in paths.items() if settings.serves_prometheus or path != "/metrics"}
 
 
 def _ignore(attribution: Attribution) -> None:
     """Nobody looks at this terminal."""
+
+
+def _exported(attribution: Attribution, stats: SelfStats, settings: Config, form: str) -> str:
+    """What the agent would export of this."""
+    reading = Reading.of(attribution, stats, currency=settings.currency, process_level=settings.process_metrics)
+    collection = collect(reading)
+    resources = _resources(settings)
+    if form == "prometheus":
+        return prometheus.render(collection, resources, prometheus.Exposition.TEXT).decode()
+    from otel_gpu.export.otlp_json import to_otlp_json  # noqa: PLC0415 - takes a while, and nobody else needs it
+
+    return to_otlp_json(collection, resources)
+
+
+def _resources(settings: Config) -> Resources:
+    return host_resources(service_name=settings.service, given=settings.resource_attributes, environment=os.environ)
 
 
 def _table(attribution: Attribution, host: Host) -> str:

@@ -6,7 +6,7 @@ A setting is declared once, in ``SETTINGS``; flags, variables, file keys and ``o
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.errors import UsageError
+from otel_gpu.setting import Setting
+from otel_gpu.settings_export import EXPORT_SETTINGS, ExportConfig
 
 if TYPE_CHECKING:
     from otel_gpu.configfile import FileValue
@@ -46,7 +48,7 @@ class LogLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class Config(ExportConfig):
     """What the agent does, decided before it starts."""
 
     interval_s: float
@@ -61,6 +63,7 @@ class Config:
     price_kwh: float | None
     currency: str
     listen: values.Address
+    web_config: Path | None
     log_level: LogLevel
     log_format: LogFormat
 
@@ -74,30 +77,6 @@ class Config:
             retention_s=self.retention_s,
             prices=Prices(self.currency, self.price_gpu_hour, self.price_kwh) if priced else None,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting: its key in the file, from which its flag and variable follow, and what it may be."""
-
-    key: str
-    field: str
-    default: str
-    parse: Callable[[str], Any]
-    allowed: str
-    help: str
-    also_variables: tuple[str, ...] = ()
-    from_variables: Callable[[Mapping[str, str]], tuple[str, str] | None] | None = None
-
-    @property
-    def flag(self) -> str:
-        """Its flag on the command line."""
-        return f"--{self.key}"
-
-    @property
-    def variable(self) -> str:
-        """Its variable in the environment."""
-        return f"OTEL_GPU_{self.key.upper().replace('-', '_')}"
 
 
 def _prometheus_listen(environment: Mapping[str, str]) -> tuple[str, str] | None:
@@ -166,6 +145,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "listen", "listen", "127.0.0.1:9464", values.address,
         "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9464 or [::1]:9464",
         "address of the page, /healthz, /readyz and the JSON", from_variables=_prometheus_listen,
+        reads=("OTEL_EXPORTER_PROMETHEUS_HOST", "OTEL_EXPORTER_PROMETHEUS_PORT"),
+    ),
+    Setting(
+        "web-config", "web_config", "", values.optional_file,
+        "nothing, or the path of a file", "web configuration file of the listener: TLS, client certificates, passwords",
     ),
     Setting(
         "log-level", "log_level", "info", values.choice(LogLevel), values.one_of(LogLevel), "how much is logged",
@@ -173,6 +157,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "log-format", "log_format", "logfmt", values.choice(LogFormat), values.one_of(LogFormat), "how log lines look",
     ),
+    *EXPORT_SETTINGS,
 )  # fmt: skip
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -181,7 +166,7 @@ _BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One effective value as it was written, and where."""
+    """One effective value as it was written, secrets left out, and where."""
 
     key: str
     text: str
@@ -223,7 +208,7 @@ def load(
             or Value(setting.key, own_default or setting.default, f"default of {command}" if own_default else "default")
         )
         fields[setting.field] = _parse(setting, value)
-        settled.append(value)
+        settled.append(Value(value.key, setting.shown(value.text), value.origin))
     return Loaded(Config(**fields), tuple(settled), _unknown_variables(environment))
 
 
@@ -273,7 +258,9 @@ def _parse(setting: Setting, value: Value) -> Any:
     try:
         return setting.parse(value.text)
     except ValueError:
-        raise UsageError(f"{value.origin}: {setting.key} is {value.text!r}; allowed is {setting.allowed}") from None
+        raise UsageError(
+            f"{value.origin}: {setting.key} is {setting.shown(value.text)!r}; allowed is {setting.allowed}"
+        ) from None
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:

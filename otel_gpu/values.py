@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes, urlsplit
 
 E = TypeVar("E", bound=StrEnum)
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SWITCH: Final = {"on": True, "true": True, "off": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,22 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where somebody else listens. ``scheme`` and ``path`` are empty where nothing was said of them.
+
+    The path has the query too, which is not printed: it may hold a secret.
+    """
+
+    scheme: str
+    authority: str
+    path: str
+
+    def __str__(self) -> str:
+        path, asked, _ = self.path.partition("?")
+        return f"{self.scheme}{'://' if self.scheme else ''}{self.authority}{path}{'?…' if asked else ''}"
 
 
 def duration_s(shortest_s: float, longest_s: float) -> Callable[[str], float]:
@@ -78,6 +96,13 @@ def absolute_path(text: str) -> Path:
     return path
 
 
+def optional_file(text: str) -> Path | None:
+    """A file's path, from the root or from where the command runs; nothing is no file."""
+    if "\0" in text or text.endswith("/"):
+        raise ValueError(text)
+    return Path(text) if text.strip() else None
+
+
 def address(text: str) -> Address:
     """``host:port``; an IPv6 host in brackets."""
     host, separator, port = text.strip().rpartition(":")
@@ -88,6 +113,56 @@ def address(text: str) -> Address:
     if not separator or not host or any(character.isspace() for character in host):
         raise ValueError(text)
     return Address(host, whole_number(0, 65535)(port))
+
+
+def endpoint(text: str) -> Endpoint | None:
+    """``http://host:port/path``, https alike, or ``host:port``; nothing is none. A path of ``/.`` is the root."""
+    text = text.strip()
+    if not text:
+        return None
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    if any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError(text)
+    if parts.scheme not in ("", "http", "https") or not parts.hostname or "@" in parts.netloc or parts.fragment:
+        raise ValueError(text)
+    if parts.port is None and not parts.scheme:  # a word alone is no address; .port raises if it is no port
+        raise ValueError(text)
+    path = "" if parts.path == "/" else "/" if parts.path == "/." else parts.path
+    path = f"{path or '/'}?{parts.query}" if parts.query else path
+    return Endpoint(parts.scheme, parts.netloc, path)
+
+
+def key_values(text: str) -> dict[str, str]:
+    """``key=value`` pairs between commas, percent-encoded, as OpenTelemetry writes attributes; nothing is none."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (_decoded(piece.strip()) for piece in part.partition("="))
+        if not separator or not key or key in found:
+            raise ValueError(text)
+        found[key] = value
+    return found
+
+
+def headers(text: str) -> dict[str, str]:
+    """The same as headers: their names in small letters, their values printable ASCII."""
+    found = {key.lower(): value for key, value in key_values(text).items()}
+    for key, value in found.items():
+        if not re.fullmatch(r"[-!#$%&'*+.^_`|~0-9a-z]+", key) or not re.fullmatch(r"[ -~]*", value):
+            raise ValueError(text)
+    return found
+
+
+def switch(text: str) -> bool:
+    """On or off, in the ways people write it."""
+    word = text.strip().lower()
+    if word not in _SWITCH:
+        raise ValueError(text)
+    return _SWITCH[word]
+
+
+def optional_switch(text: str) -> bool | None:
+    """On or off; nothing is neither."""
+    return switch(text) if text.strip() else None
 
 
 def price(text: str) -> float | None:
@@ -112,6 +187,13 @@ def currency(text: str) -> str:
     if not re.fullmatch(r"[A-Z]{3}", text.strip()):
         raise ValueError(text)
     return text.strip()
+
+
+def _decoded(text: str) -> str:
+    """Percent-decoded; UnicodeDecodeError, which is a ValueError, if that is no UTF-8."""
+    if re.search(r"%(?![0-9a-fA-F]{2})", text):
+        raise ValueError(text)
+    return unquote_to_bytes(text).decode()
 
 
 def _amount(text: str) -> float:

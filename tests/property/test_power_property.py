@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.attribution.baseline import Baseline, Origin
-from otel_gpu.attribution.learned import MAX_FACTOR, MAX_TRACKED, MIN_FACTOR, LearnedPower
+from otel_gpu.attribution.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
+from otel_gpu.attribution.learned_sums import MAX_TRACKED
 from otel_gpu.model import ProcessKey
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
@@ -48,6 +49,7 @@ LESSONS = st.fixed_dictionaries(
         "held_w": st.floats(0.0, 90.0) | ANYTHING,
         "samples": st.sampled_from([0, 7, 36, 36, 72]) | ANYTHING,
         "dt_s": st.just(5.0) | LENGTHS,
+        "sm_clock_mhz": st.none() | st.sampled_from([210, 900, 1200, 1410]) | st.integers(-1, 1 << 40),
     }
 )
 EVENTS = st.lists(LESSONS | st.sets(KEYS, max_size=3), max_size=40)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,19 +15,21 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.host import Host
+from otel_gpu.metrics.collection import Resources
 from otel_gpu.model import Attribution, SourceOutcome, SourceState
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
 from tests.web import Answer, ask
 
 PATIENCE_S = 30.0
+RESOURCES = Resources({"host.name": "here"}, {"service.name": "otel-gpu"})
 WORKING = gpu_read(gpu(0, [listed(1)]))
 NO_DRIVER = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
 
 
 def settings(interval: str = "1h", listen: str = "127.0.0.1:0") -> dict[str, str]:
     """Flags of an agent that samples on its own only where the test wants it to."""
-    return {"interval": interval, "listen": listen, "source": "sim"}
+    return {"interval": interval, "listen": listen, "source": "sim", "exporters": "none"}
 
 
 class Running:
@@ -35,7 +38,8 @@ class Running:
     def __init__(self, gpus: FakeGpus, simulated_because: str | None) -> None:
         self.clock = ManualClock()
         self.gpus = gpus
-        self.agent = Agent(load(settings(), {}).config, Host(gpus, FakeProcesses(), (), simulated_because), self.clock)
+        host = Host(gpus, FakeProcesses(), (), simulated_because)
+        self.agent = Agent(load(settings(), {}).config, host, RESOURCES, self.clock)
         self.seen: list[Attribution] = []
         self.first_seen = threading.Event()
         self.stop = threading.Event()
@@ -187,12 +191,20 @@ def test_a_thread_that_cannot_be_had_is_told_plainly_and_everything_is_let_go(
         agent.get("/")
 
 
+def test_a_bad_web_configuration_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "web.yml"
+    path.write_text("tls_server_config:\n  cert_file: none.crt\n  key_file: none.key\n", encoding="utf-8")
+    config = load(settings() | {"web-config": str(path)}, {}).config
+    with pytest.raises(UsageError, match=r"web\.yml:2: cert_file '.*/none\.crt' cannot be read: No such file"):
+        Agent(config, Host(FakeGpus(), FakeProcesses(), ()), RESOURCES, ManualClock())
+
+
 def test_the_address_is_bound_before_anything_starts() -> None:
     host = Host(FakeGpus(), FakeProcesses(), ())
-    first = Agent(load(settings(), {}).config, host, ManualClock())
+    first = Agent(load(settings(), {}).config, host, RESOURCES, ManualClock())
     config = load(settings(listen=str(first.web.address)), {}).config
     with pytest.raises(UsageError, match="Address already in use"):
-        Agent(config, host, ManualClock())
+        Agent(config, host, RESOURCES, ManualClock())
     first.web.close()
 
 

@@ -12,10 +12,12 @@ from otel_gpu import __version__, commandline, commands
 from otel_gpu.cli import main
 from otel_gpu.config import SETTINGS, Config, SourceChoice
 from otel_gpu.errors import Unavailable
+from otel_gpu.settings_export import EXPORT_SETTINGS
 
 pytestmark = pytest.mark.usefixtures("own_logging", "clean_variables")
 
 COMMANDS = ("run", "once", "demo", "doctor", "config")
+EXPORT_KEYS = tuple(setting.key for setting in EXPORT_SETTINGS)
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     out = capsys.readouterr().out
     assert ended.value.code == 0
-    assert all(re.search(rf"^    {command} ", out, re.MULTILINE) for command in COMMANDS)
+    assert all(re.search(rf"^    {command} ", out, re.MULTILINE) for command in (*COMMANDS, "metrics"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -96,20 +98,22 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
         main([command, "--help"])
     out = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
-    own_defaults = {("once", "interval"): "1s"}
+    own_defaults = {("once", "interval"): "1s", ("demo", "exporters"): "prometheus"}
     without = {("demo", "source")}
     without |= {("doctor", key) for key in ("energy-policy", "energy-model")}
     without |= {
         (command, key)
         for command in ("once", "doctor")
-        for key in ("listen", "retention", "price-gpu-hour", "price-kwh", "currency")
+        for key in ("listen", "web-config", "retention", "price-gpu-hour", "price-kwh", "currency", *EXPORT_KEYS)
     }
     for setting in SETTINGS:
+        value = "[VALUE]" if setting.switch else "VALUE"
         if (command, setting.key) in without:
-            assert f"{setting.flag} VALUE" not in out
+            assert f"{setting.flag} {value}" not in out
         else:
             default = own_defaults.get((command, setting.key), setting.default) or "none"
-            assert f"{setting.flag} VALUE {setting.help} (default {default}; {setting.variable}" in out
+            line = f"{setting.flag} {value} {setting.help} (default {default}; {setting.variable}"
+            assert line.replace(" ", "") in out.replace(" ", "")  # lines are broken at hyphens too
 
 
 # ---------------------------------------------------------------------------- misuse: one line, exit 2
@@ -118,9 +122,9 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no command given; use one of run, once, demo, doctor, config, or --help"),
+        ([], "no command given; use one of run, once, demo, doctor, config, metrics, or --help"),
         (["onec"], "there is no command 'onec'; did you mean once?"),
-        (["frobnicate"], "there is no command 'frobnicate'; allowed are config, demo, doctor, once, run"),
+        (["frobnicate"], "there is no command 'frobnicate'; allowed are config, demo, doctor, metrics, once, run"),
         (["once", "--intervall", "5s"], "once does not know '--intervall'; did you mean --interval?"),
         (["once", "--intervall=5s"], "once does not know '--intervall=5s'; did you mean --interval?"),
         (["--verison"], "otel-gpu does not know '--verison'; did you mean --version?"),
@@ -195,8 +199,8 @@ def test_once_has_an_interval_of_its_own(run: Callable[..., Line], settled: list
     assert run("once").code == 0
     assert run("once", "--interval", "3s", "--format", "json").code == 0
     (_, first, as_table), (_, second, as_json) = settled
-    assert (first.interval_s, as_table) == (1.0, {"as_json": False})
-    assert (second.interval_s, as_json) == (3.0, {"as_json": True})
+    assert (first.interval_s, as_table) == (1.0, {"form": "table"})
+    assert (second.interval_s, as_json) == (3.0, {"form": "json"})
 
 
 def test_the_demo_is_the_agent_on_a_simulated_host_with_the_view(run: Callable[..., Line], settled: list[Any]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu import commands
 from otel_gpu.export.text import Style
@@ -69,6 +70,32 @@ def test_once_on_the_simulated_host_prints_the_table_and_says_loudly_what_it_is(
     assert "SIMULATED HOST" in result.stdout.splitlines()[0]
     assert "GiB" in result.stdout
     assert "\x1b" not in result.stdout
+
+
+def test_once_for_prometheus_prints_what_the_agent_would_serve() -> None:
+    environment = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test", "OTEL_SERVICE_NAME": "mine"}
+    result = otel_gpu("once", "--source", "sim", "--format", "prometheus", environment=environment)
+    assert result.returncode == 0
+    families = {family.name: family for family in text_string_to_metric_families(result.stdout)}
+    assert all(sample.labels["deployment_environment"] == "test" for one in families.values() for sample in one.samples)
+    assert {sample.labels["service_name"] for sample in families["hw_energy_joules"].samples} == {"mine"}
+    held, limit = (
+        sum(sample.value for sample in families[name].samples)
+        for name in ("gpu_device_memory_usage_bytes", "hw_gpu_memory_limit_bytes")
+    )
+    assert held == limit > 0
+
+
+def test_once_as_otlp_prints_one_request_with_a_resource_for_the_host_and_for_each_workload() -> None:
+    result = otel_gpu("once", "--source", "sim", "--format", "otlp", environment={"OTEL_SERVICE_NAME": "mine"})
+    assert result.returncode == 0
+    [line] = result.stdout.splitlines()
+    resources = [
+        {one["key"]: one["value"]["stringValue"] for one in resource["resource"]["attributes"]}
+        for resource in json.loads(line)["resourceMetrics"]
+    ]
+    assert [attributes.get("service.name") for attributes in resources] == ["mine", *[None] * (len(resources) - 1)]
+    assert all("gpu.workload.id" in attributes for attributes in resources[1:])
 
 
 def test_once_as_json_prints_one_object_about_the_time_between_two_samples() -> None:

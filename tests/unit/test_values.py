@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.values import Address, absolute_path, address, choice, duration_s, one_of, whole_number
+from otel_gpu.values import Address, absolute_path, address, choice, duration_s, one_of, optional_file, whole_number
 
 
 class Fruit(StrEnum):
@@ -119,3 +119,17 @@ def test_an_address_is_host_and_port_and_is_written_as_it_was_read(text: str, ex
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     assert refuses(address, text)
+
+
+def test_a_file_may_be_named_from_the_root_from_here_or_not_at_all() -> None:
+    assert [optional_file(text) for text in ("/etc/web.yml", "web.yml", "", " ")] == [
+        Path("/etc/web.yml"),
+        Path("web.yml"),
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "certs/", "/"], ids=ascii)
+def test_what_can_be_no_file_is_refused(text: str) -> None:
+    assert refuses(optional_file, text)

@@ -14,7 +14,7 @@ from bench.accuracy import ours, peers, run
 from bench.accuracy.results import Results, collect
 from bench.accuracy.score import IdleRecord, Summary
 from bench.accuracy.table import as_markdown, as_text, sections
-from bench.accuracy.targets import TARGETS, Measure, Target, Verdict, judge
+from bench.accuracy.targets import CONSERVATION, TARGETS, Measure, Target, Verdict, judge
 from bench.accuracy.trials import BUSY, ENERGY, MEMORY, OURS, Outcome
 from bench.accuracy.worlds import HOLDOUT, Family
 
@@ -48,11 +48,25 @@ def test_the_best_other_formula_is_the_best_of_all_its_variants() -> None:
     assert reached(results, "bursty", Measure.TO_SM).value == 0.4
 
 
-@pytest.mark.parametrize(("learned", "passed"), [(5.0, True), (5.04, True), (5.2, False)])
-def test_a_figure_is_judged_as_it_is_printed(learned: float, passed: bool) -> None:
+@pytest.mark.parametrize(
+    ("learned", "said"),
+    [
+        (5.0, "0.50 ≤ 0.5"),
+        (4.999, "0.50 ≤ 0.5"),
+        (5.013, "0.501 > 0.5"),
+        (5.0004, "0.50004 > 0.5"),
+        (5.2, "0.52 > 0.5"),
+        (5.0 + 1e-12, "0.50 ≤ 0.5"),
+    ],
+)
+def test_a_figure_is_judged_unrounded_and_printed_so_that_one_sees_why(learned: float, said: str) -> None:
     verdict = reached(collect([energy_outcome("bursty", learned, 10.0, 20.0)]), "bursty", Measure.TO_SM)
-    assert verdict.passed is passed
-    assert ("≤" in str(verdict)) is passed
+    assert verdict.passed is ("≤" in said)
+    assert str(verdict) == f"learned/sm {said}"
+
+
+def test_where_nothing_may_be_lost_a_single_byte_is_too_much() -> None:
+    assert not Verdict(Target(CONSERVATION, "all", Measure.LOST_BYTES, 0.0), 1.0).passed
 
 
 def test_what_is_not_a_number_has_not_been_reached() -> None:

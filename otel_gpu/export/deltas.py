@@ -1,0 +1,74 @@
+"""Delta temporality: what was added to each counter since a receiver last took it.
+
+What is told is forgotten only when it has been taken, so a receiver that is away loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeAlias
+
+from otel_gpu.metrics.identity import WorkloadIdentity
+from otel_gpu.metrics.points import Point
+
+SeriesKey: TypeAlias = tuple[str, WorkloadIdentity | None, frozenset[tuple[str, str | int | bool]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A counter as it was told: its value then, its start, and when."""
+
+    value: int | float
+    start_ns: int | None
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What to tell now, and what will have been told once it is taken. Without a start that is unknown."""
+
+    value: int | float
+    start_ns: int | None
+    key: SeriesKey
+    told: Told
+
+
+class Deltas:
+    """What one receiver has been told of every counter. No delta is ever below 0."""
+
+    def __init__(self) -> None:
+        self._told: dict[SeriesKey, Told] = {}
+
+    def of(self, metric_name: str, point: Point, time_ns: int) -> Delta:
+        """A counter's growth since it was last taken: all of it if it never was, or if it began anew since."""
+        key = (metric_name, point.workload, frozenset(point.attributes.items()))
+        now = Told(point.value, point.start_ns, time_ns)
+        if point.start_ns is None:
+            # What counts since before anybody can tell has been told to others: from the first sight on, it grows.
+            before = self._told.setdefault(key, now)
+        elif (before := self._told.get(key, now)) is now or before.start_ns != point.start_ns:
+            return Delta(point.value, point.start_ns, key, now)
+        if point.value < before.value:  # cleared: nvidia-smi --reset-ecc-errors
+            return Delta(point.value, before.time_ns, key, now)
+        return Delta(difference(point.value, before.value), before.time_ns, key, now)
+
+    def taken(self, told: Mapping[SeriesKey, Told]) -> None:
+        """These have arrived."""
+        self._told.update(told)
+
+    def keep_only(self, keys: Iterable[SeriesKey]) -> None:
+        """Forget the series that have ended."""
+        wanted = set(keys)
+        self._told = {key: told for key, told in self._told.items() if key in wanted}
+
+
+def difference(after: float, before: float) -> int | float:
+    """``after - before`` as people would subtract the two as written: differences of millijoules add up again.
+
+    Floats would not: 0.3 - 0.1 is 0.19999999999999998.
+    """
+    if isinstance(after, int) and isinstance(before, int):
+        return after - before
+    return float(Decimal(repr(after)) - Decimal(repr(before)))

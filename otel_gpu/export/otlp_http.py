@@ -1,0 +1,190 @@
+"""OTLP over HTTP, by OpenTelemetry's exporter, with a session of ours: it alone sees what was answered.
+
+The exporter takes any answer from 200 to 399 for a success, does not read it, and names no reason when it gives up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http
+import http.client
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+from google.protobuf import json_format  # type: ignore[import-untyped]  # it has no types
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
+from opentelemetry.exporter.otlp.proto.http import Compression as SdkCompression
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+
+from otel_gpu.export.exporter_log import ExporterLog
+from otel_gpu.export.sender import TAKEN, Delivery, Trouble
+from otel_gpu.settings_export import Compression, ExportConfig
+
+_COMPRESSION: Final = {Compression.NONE: SdkCompression.NoCompression, Compression.GZIP: SdkCompression.Gzip}
+_LARGEST_ANSWER_BYTES: Final = 64 << 10
+_LONGEST_REASON: Final = 200
+
+
+class _Refused(Exception):
+    """An answer that is none; the exporter repeats no request for it."""
+
+
+class _Session(requests.Session):
+    """Remembers how the last request went, and takes its orders from the configuration alone.
+
+    ``requests`` would prefer REQUESTS_CA_BUNDLE to the certificates configured, and ``~/.netrc`` to a header.
+    """
+
+    def __init__(self, authorities: Path | None) -> None:
+        super().__init__()
+        self.auth = _unchanged
+        self.trouble: Trouble | None = None
+        self.refused = False
+        self._authorities = authorities
+
+    def forget(self) -> None:
+        """Nothing has been answered yet."""
+        self.trouble, self.refused = None, False
+
+    def merge_environment_settings(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Proxies from the environment, certificates from the configuration."""
+        settings = super().merge_environment_settings(*arguments, **named)
+        if self._authorities is not None:
+            settings["verify"] = str(self._authorities)
+        return settings
+
+    def request(self, *arguments: Any, **named: Any) -> requests.Response:
+        """One attempt: the exporter makes several for a request. Only the beginning of an answer is read."""
+        self.forget()
+        try:
+            response = super().request(*arguments, **(named | {"stream": True}))
+            body = response.raw.read(_LARGEST_ANSWER_BYTES, decode_content=True)
+        except Exception as error:
+            self.trouble = _trouble(error, named.get("timeout"))
+            raise
+        self.trouble = _judged(response.status_code, response.reason, response.headers, body)
+        self.refused = 400 <= response.status_code < 500 and response.status_code != http.HTTPStatus.TOO_MANY_REQUESTS
+        response.close()
+        if self.trouble is not None and response.status_code < 400 and self.trouble.kind != "partial":
+            raise _Refused(self.trouble.text)
+        return response
+
+
+class HttpSender:
+    """Posts requests to a Collector, with the exporter's repetitions."""
+
+    def __init__(self, config: ExportConfig, timeout_s: float, log: ExporterLog) -> None:
+        self._log = log
+        endpoint = config.otlp_target
+        certificate, key = config.otlp_client_certificate, config.otlp_client_key
+        self._session = _Session(config.otlp_certificate)
+        self._exporter = OTLPMetricExporter(
+            endpoint=f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}",
+            certificate_file=None if config.otlp_certificate is None else str(config.otlp_certificate),
+            client_key_file=None if key is None else str(key),
+            client_certificate_file=None if certificate is None else str(certificate),
+            headers=dict(config.otlp_headers),
+            timeout=timeout_s,
+            compression=_COMPRESSION[config.otlp_compression],
+            session=self._session,
+        )
+
+    def send(self, data: MetricsData) -> Delivery:
+        """Post a request."""
+        self._session.forget()
+        with self._log.heard() as lines:
+            taken = self._exporter.export(data) is MetricExportResult.SUCCESS
+        trouble = self._session.trouble
+        if taken:
+            return Delivery(taken=True, trouble=trouble) if trouble is not None else TAKEN
+        if trouble is None:  # it never came to a request
+            said = lines[-1] if lines else "the exporter gives no reason"
+            return Delivery(taken=False, trouble=Trouble("failed", said), go_on=True)
+        return Delivery(taken=False, trouble=trouble, go_on=self._session.refused)
+
+    def close(self) -> None:
+        """End waiting between repetitions. An answer that is being waited for is waited for."""
+        self._exporter.shutdown()
+
+
+def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _judged(status: int, reason: str | None, headers: Mapping[str, str], body: bytes) -> Trouble | None:
+    """What is wrong with an answer, if anything is."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if status >= 300:
+        said = f", to {headers['location']}" if "location" in headers else _reason_given(kind, body)
+        return Trouble(str(status), f"HTTP {status} {reason or ''}".rstrip() + said)
+    answer = _parsed(kind, body)
+    if answer is None:
+        return Trouble("garbage", f"HTTP {status} with an answer that is not OTLP; is that a Collector?")
+    partial = answer.partial_success
+    if partial.rejected_data_points:
+        return Trouble("partial", f"{partial.rejected_data_points} points were rejected: {partial.error_message}")
+    return None
+
+
+def _parsed(kind: str, body: bytes) -> ExportMetricsServiceResponse | None:
+    answer = ExportMetricsServiceResponse()
+    try:
+        if kind == "application/json":
+            json_format.Parse(body or b"{}", answer, ignore_unknown_fields=True)
+        elif kind in ("", "application/x-protobuf", "application/protobuf"):
+            answer.ParseFromString(body)
+        elif body.strip():
+            return None
+    except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError):
+        return None
+    return answer
+
+
+def _reason_given(kind: str, body: bytes) -> str:
+    """What the receiver says of its refusal: OTLP has it in a google.rpc.Status, others in a line of text."""
+    text = ""
+    if kind == "application/x-protobuf":
+        with contextlib.suppress(DecodeError):
+            text = Status.FromString(body).message
+    elif kind == "text/plain":
+        text = body.decode("utf-8", "replace")
+    line = " ".join(text.split())
+    return f": {line[:_LONGEST_REASON]}" if line else ""
+
+
+def _trouble(error: BaseException, timeout_s: float | None) -> Trouble:
+    """An exception's deepest cause, in words: what is above it only says that it happened."""
+    if isinstance(error, requests.Timeout):
+        return Trouble("timeout", f"no answer within {timeout_s or 0:.3g} s")
+    cause = _deepest(error)
+    match cause:
+        case ssl.SSLCertVerificationError():
+            text = f"certificate verify failed: {cause.verify_message}"
+        case ssl.SSLError():
+            text = f"TLS failed: {(cause.reason or 'unknown').lower().replace('_', ' ')}"
+        case http.client.RemoteDisconnected():
+            text = "the connection was closed without an answer"
+        case http.client.HTTPException():
+            text = f"the answer is not HTTP ({type(cause).__name__})"
+        case OSError() if cause.strerror:
+            text = cause.strerror[0].lower() + cause.strerror[1:]
+        case _:
+            text = " ".join(f"{type(cause).__name__}: {cause}".split())
+    return Trouble(text, text)
+
+
+def _deepest(error: BaseException) -> BaseException:
+    seen: list[BaseException] = []
+    inner: BaseException | None = error
+    while inner is not None and inner not in seen:
+        seen.append(inner)
+        reason = getattr(inner, "reason", None)
+        wrapped = next((each for each in (reason, *inner.args) if isinstance(each, BaseException)), None)
+        inner = wrapped or inner.__cause__ or inner.__context__
+    return seen[-1]

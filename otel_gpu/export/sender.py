@@ -1,0 +1,41 @@
+"""What a pusher hands requests to, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from opentelemetry.sdk.metrics.export import MetricsData
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a request was not taken as it should be. ``kind`` stays the same while nothing changes; ``text`` may vary."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a request: taken or not, and with what trouble.
+
+    ``go_on`` says of one that was not taken whether the next may fare better: the receiver is there, and chooses.
+    """
+
+    taken: bool
+    trouble: Trouble | None = None
+    go_on: bool = False
+
+
+TAKEN = Delivery(taken=True)
+
+
+class Sender(Protocol):
+    """Takes requests to one receiver, one at a time."""
+
+    def send(self, data: MetricsData) -> Delivery:
+        """Send and wait, no longer than the sender was made for."""
+
+    def close(self) -> None:
+        """Let go; a request under way on another thread is given up as soon as may be."""

@@ -1,0 +1,81 @@
+"""Collections to expose, and what a scraper makes of an exposition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from otel_gpu.attribution.options import AttributionOptions, Prices
+from otel_gpu.clock import ManualClock
+from otel_gpu.engine import Engine
+from otel_gpu.export.prometheus import Exposition
+from otel_gpu.metrics.catalogue import BY_NAME
+from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.identity import WorkloadIdentity
+from otel_gpu.metrics.points import Point, Reading
+from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.sources.sim import SimulatedHost, demo_world
+
+TIME_NS: Final = 1_700_000_000_000_000_000
+RESOURCES: Final = Resources(
+    shared={"host.name": "node-1", "host.id": "4f3c"},
+    agent={"service.name": "otel-gpu", "service.instance.id": "6f8a", "service.version": "1.2.3"},
+)
+NOWHERE: Final = Resources({}, {})
+
+Series = frozenset[tuple[str, str]]
+
+
+def simulated_reading(seed: int = 1) -> Reading:
+    """What an agent with prices knows of a simulated host after ten seconds."""
+    clock = ManualClock()
+    host = SimulatedHost(demo_world(seed), clock)
+    engine = Engine(
+        gpus=host.gpu_source(),
+        processes=host.process_source(),
+        names=[host.name_source()],
+        clock=clock,
+        options=AttributionOptions(prices=Prices("EUR", {"": 2.0}, 0.3)),
+    )
+    own = SelfAccount(started_ns=clock.wall_ns(), cpu_s=lambda: 0.5, memory_bytes=lambda: 1 << 20)
+    own.count_series(1)
+    for step_s in (0.0, 5.0, 5.0):
+        clock.advance(step_s)
+        attribution = engine.sample()
+        own.observe(attribution)
+    return Reading.of(attribution, own.stats(), currency="EUR")
+
+
+def collection(**points: Iterable[Point]) -> Collection:
+    """A collection of metrics by their names, with ``_`` for ``.``."""
+    by_name = {name.replace(".", "_"): metric for name, metric in BY_NAME.items()}
+    return Collection(TIME_NS, tuple(Family(by_name[name], tuple(told)) for name, told in points.items()))
+
+
+def identity(**attributes: str) -> WorkloadIdentity:
+    """A workload with these attributes beyond the three that all have, with ``_`` for ``.``."""
+    known = {"gpu.workload.kind": "container", "gpu.workload.id": "c0ffee", "gpu.workload.name": "vllm"}
+    return WorkloadIdentity((*known.items(), *((key.replace("_", "."), value) for key, value in attributes.items())))
+
+
+def parsed(exposition: bytes, form: Exposition) -> dict[str, Metric]:
+    """The families of an exposition by their names; the parser of OpenMetrics is a strict one."""
+    parse = parse_openmetrics if form is Exposition.OPENMETRICS else parse_text
+    families = list(parse(exposition.decode()))
+    assert len({family.name for family in families}) == len(families)
+    return {family.name: family for family in families}
+
+
+def series(families: Mapping[str, Metric]) -> dict[tuple[str, Series], float]:
+    """Values by name and labels; labels that are empty are as good as none."""
+    found: dict[tuple[str, Series], float] = {}
+    for family in families.values():
+        for sample in family.samples:
+            key = sample.name, frozenset((name, value) for name, value in sample.labels.items() if value)
+            assert key not in found, key
+            found[key] = sample.value
+    return found

@@ -1,0 +1,39 @@
+"""Collections made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.metrics.catalogue import BY_NAME
+from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.identity import WorkloadIdentity
+from otel_gpu.metrics.points import Point
+
+TIME_NS = 1_700_000_000_000_000_000
+START_NS = TIME_NS - 60_000_000_000
+RESOURCES = Resources({"host.name": "node-1"}, {"service.name": "otel-gpu"})
+GPU = {"hw.id": "GPU-0", "gpu.index": "0"}
+
+
+def identity(name: str) -> WorkloadIdentity:
+    """A workload."""
+    return WorkloadIdentity((("gpu.workload.kind", "container"), ("gpu.workload.id", name)))
+
+
+def collection(families: Mapping[str, Iterable[Point]], time_ns: int = TIME_NS) -> Collection:
+    """These points of these metrics."""
+    return Collection(time_ns, tuple(Family(BY_NAME[name], tuple(points)) for name, points in families.items()))
+
+
+def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:
+    """The least there can be to export."""
+    return collection({"hw.power": [Point(value, GPU)]}, time_ns)
+
+
+def encoded(collection: Collection, encoder: Encoder | None = None) -> list[ExportMetricsServiceRequest]:
+    """The requests of a collection, by the official encoder."""
+    return [encode_metrics(batch.data) for batch in (encoder or Encoder(RESOURCES)).batches(collection)]

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpu.config import SETTINGS, Loaded, Value, load
+from otel_gpu.errors import UsageError
+from otel_gpu.settings_check import check_exports
+from otel_gpu.settings_export import Compression, Exporter, Protocol, Temporality
+from otel_gpu.values import Endpoint
+from tests.unit.export.collectors import Pki
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def loaded(flags: Mapping[str, str] | None = None, /, **environment: str) -> Loaded:
+    return load(flags or {}, environment)
+
+
+def origin(found: Loaded, key: str) -> str:
+    return next(value.origin for value in found.values if value.key == key)
+
+
+def complaint(flags: Mapping[str, str], /, **environment: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        check_exports(load(flags, environment))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+# ---------------------------------------------------------------------------- variables of OpenTelemetry
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key", "field", "expected"),
+    [
+        ("OTEL_METRICS_EXPORTER", "otlp, Prometheus,otlp", "exporters", "exporters", ("otlp", "prometheus")),
+        ("OTEL_METRICS_EXPORTER", "console", "exporters", "exporters", (Exporter.CONSOLE,)),
+        ("OTEL_METRICS_EXPORTER", "none", "exporters", "exporters", ()),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "1500", "export-interval", "export_interval_s", 1.5),
+        ("OTEL_METRIC_EXPORT_TIMEOUT", "2500", "export-timeout", "export_timeout_s", 2.5),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "otlp-protocol", "otlp_protocol", Protocol.GRPC),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc", "otlp-protocol", "otlp_protocol", Protocol.GRPC),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "A=b,c=d%3De", "otlp-headers", "otlp_headers", {"a": "b", "c": "d=e"}),
+        ("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "a=b", "otlp-headers", "otlp_headers", {"a": "b"}),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "3000", "otlp-timeout", "otlp_timeout_s", 3.0),
+        ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "4000", "otlp-timeout", "otlp_timeout_s", 4.0),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "otlp-compression", "otlp_compression", Compression.GZIP),
+        ("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "none", "otlp-compression", "otlp_compression", Compression.NONE),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "a.pem", "otlp-certificate", "otlp_certificate", Path("a.pem")),
+        ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "a.pem", "otlp-certificate", "otlp_certificate", Path("a.pem")),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "a.key", "otlp-client-key", "otlp_client_key", Path("a.key")),
+        ("OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", "a.key", "otlp-client-key", "otlp_client_key", Path("a.key")),
+        (
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+            "a.crt",
+            "otlp-client-certificate",
+            "otlp_client_certificate",
+            Path("a.crt"),
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",
+            "a.crt",
+            "otlp-client-certificate",
+            "otlp_client_certificate",
+            Path("a.crt"),
+        ),
+        ("OTEL_EXPORTER_OTLP_INSECURE", "True", "otlp-insecure", "otlp_insecure", True),
+        ("OTEL_EXPORTER_OTLP_METRICS_INSECURE", "false", "otlp-insecure", "otlp_insecure", False),
+        (
+            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
+            "Delta",
+            "otlp-temporality",
+            "otlp_temporality",
+            Temporality.DELTA,
+        ),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "team=a%2Cb, region = eu",
+            "resource-attributes",
+            "resource_attributes",
+            {"team": "a,b", "region": "eu"},
+        ),
+        ("OTEL_SERVICE_NAME", "gpus", "service-name", "service_name", "gpus"),
+    ],
+)
+def test_a_variable_of_opentelemetry_means_what_it_says(
+    variable: str, text: str, key: str, field: str, expected: Any
+) -> None:
+    found = loaded(**{variable: text})
+    assert getattr(found.config, field) == expected
+    assert origin(found, key) == variable
+
+
+SIGNALS = [
+    ("PROTOCOL", "grpc", "http/protobuf", "otlp-protocol"),
+    ("HEADERS", "a=1", "b=2", "otlp-headers"),
+    ("TIMEOUT", "1000", "2000", "otlp-timeout"),
+    ("COMPRESSION", "gzip", "none", "otlp-compression"),
+    ("CERTIFICATE", "a", "b", "otlp-certificate"),
+    ("CLIENT_KEY", "a", "b", "otlp-client-key"),
+    ("CLIENT_CERTIFICATE", "a", "b", "otlp-client-certificate"),
+    ("INSECURE", "true", "false", "otlp-insecure"),
+    ("ENDPOINT", "http://a/b", "http://c", "otlp-endpoint"),
+]
+
+
+@pytest.mark.parametrize(("name", "own", "general", "key"), SIGNALS)
+def test_a_variable_for_metrics_beats_the_one_for_all_signals_and_ours_beats_both(
+    name: str, own: str, general: str, key: str
+) -> None:
+    theirs = {f"OTEL_EXPORTER_OTLP_METRICS_{name}": own, f"OTEL_EXPORTER_OTLP_{name}": general}
+    ours = f"OTEL_GPU_{key.upper().replace('-', '_')}"
+    assert origin(loaded(**theirs), key) == f"OTEL_EXPORTER_OTLP_METRICS_{name}"
+    assert origin(loaded(**(theirs | {f"OTEL_EXPORTER_OTLP_METRICS_{name}": ""})), key) == f"OTEL_EXPORTER_OTLP_{name}"
+    our_text = {"TIMEOUT": "1s"}.get(name, own)
+    assert origin(loaded(**theirs, **{ours: our_text}), key) == ours
+    assert origin(loaded({key: our_text}, **theirs), key) == f"--{key}"
+
+
+@pytest.mark.parametrize(
+    ("environment", "path"),
+    [
+        ({}, ""),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318"}, "/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318/"}, "/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4318/otlp/"}, "/otlp/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://h:4318"}, "/"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://h:4318/"}, "/"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://h:4318/v1/metrics"}, "/v1/metrics"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://h:4318/a/"}, "/a/"),
+        ({"OTEL_GPU_OTLP_ENDPOINT": "http://h:4318/"}, ""),  # without a path it is /v1/metrics
+        ({"OTEL_GPU_OTLP_ENDPOINT": "http://h:4318/a"}, "/a"),
+    ],
+)
+def test_the_endpoint_for_metrics_is_used_as_it_is_and_the_general_one_is_a_base(
+    environment: dict[str, str], path: str
+) -> None:
+    assert loaded(**environment).config.otlp_target.path == path
+
+
+@pytest.mark.parametrize(
+    ("flags", "target"),
+    [
+        ({}, "http://localhost:4318"),
+        ({"otlp-protocol": "grpc"}, "http://localhost:4317"),
+        ({"otlp-protocol": "grpc", "otlp-endpoint": "h:1", "otlp-insecure": "true"}, "http://h:1"),
+        ({"otlp-protocol": "grpc", "otlp-endpoint": "h:1", "otlp-insecure": "false"}, "https://h:1"),
+        ({"otlp-endpoint": "HTTPS://[::1]:1/x"}, "https://[::1]:1/x"),
+    ],
+)
+def test_where_otlp_goes(flags: dict[str, str], target: str) -> None:
+    found = loaded(flags)
+    check_exports(found)
+    assert str(found.config.otlp_target) == target
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({}, "otel-gpu"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=a"}, "a"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=a", "OTEL_SERVICE_NAME": "b"}, "b"),
+    ],
+)
+def test_the_service_has_the_name_that_is_said_most_plainly(environment: dict[str, str], name: str) -> None:
+    assert loaded(**environment).config.service == name
+
+
+@pytest.mark.parametrize(
+    ("flags", "serves"),
+    [
+        ({}, False),
+        ({"prometheus": "true"}, True),
+        ({"exporters": "otlp,prometheus"}, True),
+        ({"exporters": "none", "prometheus": "on"}, True),
+        ({"exporters": "prometheus", "prometheus": "off"}, True),
+    ],
+)
+def test_prometheus_is_served_if_anybody_asks_for_it(flags: dict[str, str], serves: bool) -> None:
+    assert loaded(flags).config.serves_prometheus is serves
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("OTEL_METRICS_EXPORTER", "zipkin"),
+        ("OTEL_METRICS_EXPORTER", "none,console"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "-1"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "often"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "unix:///tmp/x"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://h:port"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://h:70000"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a=%0d%0aevil: 1"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a b=c"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=%zz"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=%ff"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=1,a=2"),
+    ],
+)
+def test_a_bad_value_of_theirs_is_blamed_on_their_variable(variable: str, text: str) -> None:
+    assert complaint({}, **{variable: text}).startswith(f"{variable}: ")
+
+
+# ---------------------------------------------------------------------------- secrets
+
+
+def test_values_of_headers_are_shown_nowhere() -> None:
+    found = loaded(OTEL_EXPORTER_OTLP_HEADERS="api-key=secret, x = hidden")
+    assert found.config.otlp_headers == {"api-key": "secret", "x": "hidden"}
+    assert Value("otlp-headers", "api-key=…,x=…", "OTEL_EXPORTER_OTLP_HEADERS") in found.values
+    for text in ("secret", "api-key=secret\x01", "api key=secret"):
+        assert "secret" not in complaint({"otlp-headers": text})
+
+
+def test_passwords_in_an_endpoint_are_refused_and_shown_nowhere() -> None:
+    text = complaint({"otlp-endpoint": "https://me:secret@host/"})
+    assert text.startswith("--otlp-endpoint: otlp-endpoint is 'https://…@host/'; allowed is a URL")
+    assert (
+        Value("otlp-endpoint", "https://h/x?…", "--otlp-endpoint")
+        in loaded({"otlp-endpoint": "https://h/x?token=secret"}).values
+    )
+
+
+# ---------------------------------------------------------------------------- what must agree
+
+
+def test_two_exports_must_fit_into_the_retention() -> None:
+    flags = {"retention": "29s", "export-interval": "15s"}
+    assert complaint(flags) == (
+        "--retention: retention is '29s'; allowed is at least twice the export-interval (15s), "
+        "so that final values reach every exporter before they vanish"
+    )
+    check_exports(loaded(flags | {"retention": "30s"}))
+    check_exports(loaded(flags | {"exporters": "none", "prometheus": "on"}))
+
+
+PLAIN = "which is plain text; or an https:// endpoint with it"
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "allowed"),
+    [
+        ({"otlp-endpoint": "h:1"}, "otlp-endpoint", "a URL, such as http://h:1"),
+        (
+            {"otlp-endpoint": "h:1", "otlp-protocol": "grpc"},
+            "otlp-endpoint",
+            "a URL, http://h:1 or https://h:1, or otlp-insecure beside it",
+        ),
+        (
+            {"otlp-endpoint": "https://h", "otlp-insecure": "true"},
+            "otlp-insecure",
+            "false, or nothing, with the endpoint https://h",
+        ),
+        (
+            {"otlp-endpoint": "http://h", "otlp-certificate": "ca.crt"},
+            "otlp-certificate",
+            f"nothing with the endpoint http://h, {PLAIN}",
+        ),
+        (
+            {"otlp-client-certificate": "x.crt"},
+            "otlp-client-certificate",
+            f"nothing with the endpoint http://localhost:4318, {PLAIN}",
+        ),
+        (
+            {"otlp-endpoint": "https://h", "otlp-client-key": "x.key"},
+            "otlp-client-key",
+            "nothing without an otlp-client-certificate",
+        ),
+    ],
+)
+def test_what_cannot_go_together_is_told(flags: dict[str, str], key: str, allowed: str) -> None:
+    assert complaint(flags) == f"--{key}: {key} is '{flags[key]}'; allowed is {allowed}"
+    check_exports(loaded(flags | {"exporters": "prometheus"}))  # nobody uses it
+
+
+def test_files_are_looked_into_before_anything_starts(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "large").write_bytes(b"x" * (1 << 21))
+    other = pki.ca.issue_cert("other")
+    other.private_key_pem.write_to_path(tmp_path / "other.key")
+    secure = {"otlp-endpoint": "https://h"}
+
+    def told(**files: str) -> str:
+        flags = {key.replace("_", "-"): pki.file(name) for key, name in files.items()}
+        return complaint(secure | flags).partition("allowed is ")[2]
+
+    assert told(otlp_certificate="none") == "a file in PEM, and this one cannot be read: No such file or directory"
+    assert told(otlp_certificate=".") == "a file in PEM, and this one cannot be read: Is a directory"
+    assert told(otlp_certificate="empty") == "a file with one or more certificates in PEM"
+    assert told(otlp_certificate="large") == "a file in PEM of at most 1 MiB"
+    assert told(otlp_certificate="client.key") == "a file with one or more certificates in PEM"
+    own = "client.crt"
+    assert told(otlp_client_certificate="client.key") == "a file with one or more certificates in PEM"
+    assert told(otlp_client_certificate=own, otlp_client_key="none").startswith("a file in PEM, and this one cannot")
+    assert told(otlp_client_certificate=own, otlp_client_key="other.key").startswith("the private key, in PEM, of ")
+    assert told(otlp_client_certificate=own, otlp_client_key="ca.crt").startswith("the private key, in PEM, of ")
+    assert told(otlp_client_certificate=own).startswith("a certificate with its private key in the same file")
+
+
+def test_good_files_are_accepted(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    flags = {"otlp-endpoint": "https://h", "otlp-certificate": pki.file("ca.crt")}
+    pair = {"otlp-client-certificate": pki.file("client.crt"), "otlp-client-key": pki.file("client.key")}
+    check_exports(loaded(flags | pair))
+    check_exports(loaded(flags | {"otlp-client-certificate": pki.file("both.pem")}))
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - trustme brings it
+
+    pki = Pki(tmp_path)
+    key = serialization.load_pem_private_key((tmp_path / "client.key").read_bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"x"),
+    )
+    (tmp_path / "locked.key").write_bytes(encrypted)
+    flags = {"otlp-client-certificate": pki.file("client.crt"), "otlp-client-key": pki.file("locked.key")}
+    assert complaint({"otlp-endpoint": "https://h", **flags}).endswith("allowed is a private key without a passphrase")
+
+
+def test_an_endpoint_is_written_as_it_was_read() -> None:
+    assert str(Endpoint("", "h:1", "/x")) == "h:1/x"
+
+
+# ---------------------------------------------------------------------------- the page
+
+
+def row(key: str) -> str:
+    setting = next(setting for setting in SETTINGS if setting.key == key)
+    variables = ", ".join(f"`{name}`" for name in setting.variables)
+    default = f"`{setting.default}`" if setting.default else ""
+    return f"| `{setting.key}` | {default} | {setting.help} | {setting.allowed} | {variables} |"
+
+
+def test_the_page_has_every_setting_with_all_its_variables() -> None:
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    rows = [line for line in page if line.startswith("| `")]
+    assert rows == [row(setting.key) for setting in SETTINGS]
