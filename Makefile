@@ -11,7 +11,7 @@ RUN_ARGS ?=
 ACCURACY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real check fmt fuzz accuracy lock clean compiler
+.PHONY: help run test test-real collector check fmt fuzz accuracy lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C com
 
 test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that are missing are skipped with a reason)
 	$(BIN)/python -m pytest -q -m real
+
+collector: ## build the OpenTelemetry Collector that tests run (once; needs Go), and print its path
+	@tools/collector/build.sh
 
 check: $(VENV)/.dev ## lint, types, import directions
 	$(BIN)/ruff check .

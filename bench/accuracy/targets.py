@@ -1,4 +1,4 @@
-"""What the agent must reach, as data, and whether it does. A figure is judged as it is printed: to two decimals."""
+"""What the agent must reach, as data, and whether it does. A figure is judged as it is, not as it is printed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ IDLE: Final = "idle"
 CONSERVATION: Final = "conservation"
 DEFAULT_MODEL: Final = ours.LEARNED
 """The energy model that is held against the other formulas."""
+
+_WHOLE_BYTES: Final = 1e-9
+"""By this part two figures differ that divide the same bytes: each rounds to whole ones in its own way."""
+_MOST_DECIMALS: Final = 9
 
 
 class Measure(StrEnum):
@@ -53,11 +57,19 @@ class Verdict:
     @property
     def passed(self) -> bool:
         """Whether it was reached; a figure that is not a number was not."""
-        return round(self.value, 2) <= self.target.limit
+        return self.value <= self.target.limit * (1.0 + _WHOLE_BYTES)
 
     def __str__(self) -> str:
         sign = "≤" if self.passed else ">"
-        return f"{self.target.measure} {self.value:.2f} {sign} {self.target.limit:g}"
+        return f"{self.target.measure} {self._figure()} {sign} {self.target.limit:g}"
+
+    def _figure(self) -> str:
+        """To two decimals, or as many as show on which side of the limit it is."""
+        for decimals in range(2, _MOST_DECIMALS):
+            figure = f"{self.value:.{decimals}f}"
+            if (float(figure) <= self.target.limit) is self.passed:
+                return figure
+        return f"{self.value:.{_MOST_DECIMALS}f}"
 
 
 def _energy_targets() -> Iterator[Target]:

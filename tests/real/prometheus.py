@@ -1,0 +1,106 @@
+"""A real Prometheus that scrapes one address every second, and ``promtool``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from otel_gpu.values import Address
+from tests.agent_process import AgentProcess, agent_process
+from tests.real.parts import answers, free_addresses, needed_program
+from tests.web import ask
+
+_REMEDY: Final = "on Debian and Ubuntu: apt install prometheus"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Labels, the name among them as ``__name__``, and (Unix time in seconds, value) for each sample, oldest first."""
+
+    labels: Mapping[str, str]
+    samples: Sequence[tuple[float, float]]
+
+    @property
+    def value(self) -> float:
+        """The newest value."""
+        return self.samples[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A Prometheus that has said it is ready."""
+
+    process: AgentProcess
+    address: Address
+
+    def query(self, expression: str) -> Sequence[Series]:
+        """What an expression gives now, one sample for each series."""
+        return [Series(one["metric"], [_sample(one["value"])]) for one in self._ask(expression, "vector")]
+
+    def raw(self, selector: str, window: str = "1h") -> Sequence[Series]:
+        """The samples of a selector as they were stored, none computed."""
+        return [
+            Series(one["metric"], [_sample(pair) for pair in one["values"]])
+            for one in self._ask(f"{selector}[{window}]", "matrix")
+        ]
+
+    @property
+    def remote_write_url(self) -> str:
+        """Where it takes remote writes."""
+        return f"http://{self.address}/api/v1/write"
+
+    def _ask(self, expression: str, kind: str) -> Sequence[Mapping[str, Any]]:
+        answer = json.loads(ask(self.address, "/api/v1/query?" + urlencode({"query": expression})).body)
+        assert answer["status"] == "success", answer
+        assert answer["data"]["resultType"] == kind, answer
+        result: Sequence[Mapping[str, Any]] = answer["data"]["result"]
+        return result
+
+
+@contextmanager
+def prometheus(target: Address | None, *, directory: Path, **scrape: object) -> Iterator[Prometheus]:
+    """Start a Prometheus and wait until it is ready; with no target it only takes remote writes.
+
+    ``scrape`` is what else its scrape configuration says. Its data are in ``directory``. It is killed at the end.
+    """
+    program = needed_program("prometheus", _REMEDY)
+    [address] = free_addresses(1)
+    directory.mkdir(exist_ok=True)
+    job = {"job_name": "test", "scrape_interval": "1s", "scrape_timeout": "1s", **scrape}
+    jobs = [] if target is None else [job | {"static_configs": [{"targets": [str(target)]}]}]
+    configuration = directory / "prometheus.yml"
+    configuration.write_text(json.dumps({"scrape_configs": jobs}), encoding="utf-8")
+    words = [
+        str(program),
+        f"--config.file={configuration}",
+        f"--storage.tsdb.path={directory / 'data'}",
+        f"--web.listen-address={address}",
+        "--web.enable-remote-write-receiver",
+        "--log.level=warn",
+    ]
+    with agent_process(directory=directory, words=words) as process:
+        process.until(lambda: answers(address, "/-/ready"))
+        yield Prometheus(process, address)
+
+
+def promtool(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run ``promtool``, as in ``promtool("check", "metrics", stdin=exposition)``."""
+    return subprocess.run(
+        [needed_program("promtool", _REMEDY), *arguments],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def _sample(pair: Sequence[Any]) -> tuple[float, float]:
+    time_s, value = pair
+    return float(time_s), float(value)
