@@ -1,0 +1,137 @@
+"""A container renamed while it runs, and one whose name comes late: no series jumps, and nothing counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.export.deltas import Deltas
+from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.metrics.catalogue import Kind
+from otel_gpu.metrics.collect import collect
+from otel_gpu.metrics.collection import Collection, Resources
+from otel_gpu.metrics.points import Point, Reading
+from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.model import HOST_WORKLOAD, Attribution, WorkloadNames
+from tests.builders import CONTAINER, CONTAINER_ID, GIB, facts, gpu, listed, memory, snapshot
+
+Series = tuple[str, tuple[tuple[str, object], ...], object]
+
+
+class Told:
+    """Cycles of a GPU that a container and the host share, with the names told in each."""
+
+    def __init__(self) -> None:
+        self._attributor = Attributor()
+        self._cycle = 0
+
+    def next(self, name: str | None) -> tuple[Attribution, Collection]:
+        reading = replace(
+            gpu(
+                0,
+                [listed(1, GIB), listed(2, GIB)],
+                memory=memory(used_gib=2),
+                energy_mj=1_000_000 + 700_003 * self._cycle,
+            ),
+            power_limit_w=400.0,
+        )
+        world = snapshot(
+            reading,
+            processes=[facts(1, CONTAINER, start_ticks=-9000), facts(2, HOST_WORKLOAD, start_ticks=-9000)],
+            names={} if name is None else {CONTAINER_ID: WorkloadNames(container=name)},
+            at_s=5.0 * self._cycle,
+        )
+        self._cycle += 1
+        attribution = self._attributor.observe(replace(world, names_looked_up=True))
+        return attribution, collect(Reading.of(attribution, SelfStats(0)))
+
+
+def series_of(collection: Collection) -> Mapping[Series, tuple[Kind, Point]]:
+    return {
+        (family.metric.name, tuple(sorted(point.attributes.items())), point.workload): (family.metric.kind, point)
+        for family in collection.families
+        for point in family.points
+    }
+
+
+HISTORIES = {
+    "renamed": ["web", "web", "web", "shop", "shop", "shop", "shop"],
+    "renamed twice and back": ["web", "web", "web", "shop", "shop", "web", "web", "web"],
+    "late": [None, None, None, None, "web", "web", "web"],
+    "in time": [None, "web", "web", "web", "web"],
+    "source gone": ["web", "web", None, None, None],
+}
+
+
+@pytest.mark.parametrize("names", HISTORIES.values(), ids=HISTORIES.keys())
+def test_no_series_jumps_and_workloads_sum_to_the_device(names: list[str | None]) -> None:
+    told = Told()
+    before: Mapping[Series, tuple[Kind, Point]] = {}
+    for number, name in enumerate(names):
+        attribution, collection = told.next(name)
+        now = series_of(collection)
+        for who, (kind, point) in now.items():
+            if kind is not Kind.COUNTER or who not in before:
+                continue
+            earlier = before[who][1]
+            if earlier.start_ns == point.start_ns:
+                assert point.value >= earlier.value, (number, who)
+            else:
+                assert (point.start_ns or 0) > (earlier.start_ns or 0), (number, who)
+        [device] = attribution.gpus
+        assert device.totals is not None
+        booked_mj = sum(
+            part.totals.energy.total_mj or 0
+            for workload in attribution.workloads
+            for part in workload.gpus
+            if part.totals is not None
+        )
+        assert booked_mj == device.totals.attributed_mj
+        held = sum(
+            point.value
+            for (metric, _, workload), (_, point) in now.items()
+            if metric == "gpu.workload.memory.usage" and workload is not None
+        )
+        waiting = any(workload.held for workload in attribution.workloads)
+        assert held == (GIB if waiting else 2 * GIB), "who was renamed holds it once"
+        before = {**before, **now}
+
+
+def test_a_name_that_is_looked_up_is_waited_for_and_then_told_without() -> None:
+    told = Told()
+    identities = []
+    for name in [None, None, None, "web"]:
+        _, collection = told.next(name)
+        names = {
+            dict(point.workload.attributes).get("container.name")
+            for family in collection.families
+            for point in family.points
+            if point.workload is not None and ("container.id", CONTAINER_ID) in point.workload.attributes
+        }
+        identities.append(names)
+    assert identities == [set(), set(), {None}, {None, "web"}]
+
+
+@pytest.mark.parametrize("names", HISTORIES.values(), ids=HISTORIES.keys())
+def test_deltas_are_never_negative_and_sum_to_what_the_workloads_drew(names: list[str | None]) -> None:
+    told, encoder = Told(), Encoder(Resources({"host.name": "here"}, {}), deltas=Deltas())
+    sums_mj: dict[str, int] = {"gpu.workload.energy": 0, "attributed": 0}
+    for name in names:
+        attribution, collection = told.next(name)
+        for batch in encoder.batches(collection):
+            encoder.taken(batch)
+            for resource in batch.data.resource_metrics:
+                for metric in resource.scope_metrics[0].metrics:
+                    for point in metric.data.data_points:
+                        value = getattr(point, "value", 0)
+                        if getattr(metric.data, "is_monotonic", False):
+                            assert value >= 0, metric.name
+                        if metric.name == "gpu.workload.energy":
+                            sums_mj["gpu.workload.energy"] += round(value * 1000)
+        totals = attribution.gpus[0].totals
+        assert totals is not None
+        sums_mj["attributed"] = totals.attributed_mj
+    assert sums_mj["gpu.workload.energy"] == sums_mj["attributed"] > 0
