@@ -23,7 +23,7 @@ test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C com
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not real"
 
 test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that are missing are skipped with a reason)
-	$(BIN)/python -m pytest -q -m real
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m real
 
 collector: ## build the OpenTelemetry Collector that tests run (once; needs Go), and print its path
 	@tools/collector/build.sh

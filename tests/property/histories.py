@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -169,6 +170,9 @@ options = st.builds(
     max_processes=st.sampled_from([0, 2, 2000]),
     max_workloads=st.sampled_from([0, 1, 2000]),
 )
+DEPTH: Final = int(os.environ.get("OTEL_GPU_TEST_DEPTH", "1"))
+"""How many times as many histories as there is time for in ``make test``; CI plays more."""
+
 thorough = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=20 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
