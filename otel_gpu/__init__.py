@@ -17,7 +17,7 @@ __all__ = ["__version__", "instrument"]
 def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> Instrumentation:
     """Observe this host's GPUs on an OpenTelemetry ``MeterProvider``, the global one by default; see docs/embedding.md.
 
-    Stops when the value is closed: ``with otel_gpu.instrument(provider): …``.
+    Stops when the value is closed: ``with otel_gpu.instrument(provider): …``. A provider has one at a time.
     """
     from otel_gpu.embed import instrument as start  # noqa: PLC0415 - the command line must not pay for it
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -15,14 +14,12 @@ from otel_gpu.exporting import Exporting
 from otel_gpu.host import Host
 from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.model import Attribution, SourceState
 from otel_gpu.sampling import Sampling
 from otel_gpu.web.metrics_route import PATH as METRICS_PATH
 from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.page import STYLE, page
 from otel_gpu.web.server import Request, Response, Route, WebServer
-
-log = logging.getLogger(__name__)
 
 _MISSED_PASSES = 3
 """So many intervals without a sample, and the agent no longer calls itself healthy."""
@@ -46,8 +43,7 @@ class Agent:
         self._gpu_source_name = host.gpus.name
         self._sampling = Sampling(config, host, clock)
         self.engine, self._sampler = self._sampling.engine, self._sampling.sampler
-        self._state_log = StateLog()
-        metrics = AgentMetrics(self._sampling.readings, self._sampling.account)
+        metrics = AgentMetrics(self._sampling.readings)
         self.exporting = Exporting(config, resources, metrics.collect, clock)
         routes: dict[str, Route] = {
             "/": self._page,
@@ -58,7 +54,8 @@ class Agent:
         }
         if config.serves_prometheus:
             routes[METRICS_PATH] = metrics_route(metrics.collect, resources)
-        self.web = WebServer(config.listen, routes, config.web_config)
+        absent = {METRICS_PATH: "metrics are not served here; --prometheus serves them"}
+        self.web = WebServer(config.listen, routes, config.web_config, absent=absent)
 
     def run(
         self,
@@ -75,7 +72,6 @@ class Agent:
                 seen = self._sampler.wait_for_pass(passes, timeout_s=0.5)
                 attribution = self.engine.latest
                 if seen > passes and attribution is not None:
-                    self._state_log.observe(attribution.sources)
                     on_sample(attribution)
                 passes = seen
         finally:
@@ -132,22 +128,3 @@ class Agent:
         if gpus.state is SourceState.UNAVAILABLE:
             return Response(f"{gpus.name}: {gpus.reason}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response("ok\n")
-
-
-class StateLog:
-    """One log line per change of a source's state, none while it stays."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, SourceState] = {}
-
-    def observe(self, sources: tuple[SourceOutcome, ...]) -> None:
-        """Log what changed since the last time."""
-        for source in sources:
-            before = self._states.get(source.name, SourceState.OK)
-            self._states[source.name] = source.state
-            if source.state is before:
-                continue
-            if source.state is SourceState.OK:
-                log.info("%s is ok again", source.name)
-            else:
-                log.warning("%s is %s: %s", source.name, source.state.value, source.reason)

@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"otel-gpu {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    run = _command(commands, "run", "the agent: sample, attribute, serve")
+    run = _command(commands, "run", "the agent: sample, attribute, export, serve")
     demo = _command(commands, "demo", "the agent on a simulated host: no GPU needed")
     for command in (run, demo):
         command.add_argument(

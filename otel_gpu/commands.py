@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
 from typing import Final
@@ -51,24 +52,25 @@ def config(loaded: Loaded) -> int:
 
 
 def metrics(*, as_markdown: bool) -> int:
-    """Print the catalogue: in full, or as wide as the terminal is."""
+    """Print the catalogue: for the documentation, or as wide as the terminal is."""
     if as_markdown:
         write(sys.stdout, markdown())
         return DONE
-    columns = (
-        Column("METRIC"),
-        Column("IN PROMETHEUS", drops=True),
-        Column("KIND"),
-        Column("UNIT"),
-        Column("ATTRIBUTES", shrinks=True, drops=True),
-        Column("WHAT IT IS", shrinks=True),
-    )
-    rows = [
-        (each.name, prometheus_name(each), each.kind, each.unit, attributes_text(each.attributes), each.description)
-        for each in METRICS
-    ]
-    width = _size()[0] if sys.stdout.isatty() else sys.maxsize
-    write(sys.stdout, "\n".join(table(columns, rows, width, _paint())) + "\n")
+    width = _size()[0]
+    columns = (Column("METRIC"), Column("KIND"), Column("UNIT"), Column("IN PROMETHEUS", drops=True))
+    rows = [(each.name, each.kind, each.unit, prometheus_name(each)) for each in METRICS]
+    heading, *lines = table(columns, rows, width, _paint())
+    write(sys.stdout, f"{heading}\n")
+    for each, line in zip(METRICS, lines, strict=True):
+        below = [each.description, attributes_text(each.attributes)]
+        if prometheus_name(each) not in line:  # too narrow for that column
+            below.insert(0, prometheus_name(each))
+        wrapped = (
+            part
+            for text in below
+            for part in textwrap.wrap(text, max(width, 20), initial_indent="    ", subsequent_indent="      ")
+        )
+        write(sys.stdout, "\n".join([line, *wrapped]) + "\n")
     return DONE
 
 

@@ -6,7 +6,7 @@ A setting is declared once, in ``SETTINGS``; flags, variables, file keys and ``o
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -144,7 +144,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "listen", "listen", "127.0.0.1:9464", values.address,
         "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9464 or [::1]:9464",
-        "address of the page, /healthz, /readyz and the JSON", from_variables=_prometheus_listen,
+        "address of the page, the JSON, /healthz, /readyz, and /metrics where Prometheus is served",
+        from_variables=_prometheus_listen,
         reads=("OTEL_EXPORTER_PROMETHEUS_HOST", "OTEL_EXPORTER_PROMETHEUS_PORT"),
     ),
     Setting(
@@ -189,23 +190,27 @@ def load(
     defaults: Mapping[str, str] = _NONE,
     fixed: Mapping[str, str] = _NONE,
     command: str = "",
+    only: Collection[str] = _BY_KEY,
 ) -> Loaded:
     """Settle every setting. UsageError names the key, the value, its origin and what is allowed.
 
     ``defaults`` are a command's own, where it wants others than the agent's. ``fixed`` is what the command is about:
     it overrides variables and the file, which speak to every command, and a flag that contradicts it is refused.
+    ``only`` are the settings that count; all others have their defaults, whatever variables and the file say.
     """
     in_file = _read_file(flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None)
     settled: list[Value] = []
     fields: dict[str, Any] = {}
     for setting in SETTINGS:
         own_default = defaults.get(setting.key)
-        value = (
+        found = setting.key in only and (
             _from_command(setting, fixed, flags, command)
             or _from_flags(setting, flags)
             or _from_environment(setting, environment)
             or _from_file(setting, in_file)
-            or Value(setting.key, own_default or setting.default, f"default of {command}" if own_default else "default")
+        )
+        value = found or Value(
+            setting.key, own_default or setting.default, f"default of {command}" if own_default else "default"
         )
         fields[setting.field] = _parse(setting, value)
         settled.append(Value(value.key, setting.shown(value.text), value.origin))

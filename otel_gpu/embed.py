@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
 from otel_gpu.clock import SystemClock
-from otel_gpu.config import SETTINGS, load, nearest
+from otel_gpu.config import SETTINGS, Config, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.host import open_host
 from otel_gpu.metrics.instruments import create_instruments
+from otel_gpu.metrics.points import Reading
 from otel_gpu.sampling import Sampling
+
+log = logging.getLogger(__name__)
+
+_KEYS: Final = (
+    "interval", "deadline", "source", "seed", "proc-root", "retention", "energy-policy", "energy-model",
+    "price-gpu-hour", "price-kwh", "currency", "process-metrics",
+)  # fmt: skip
+"""The settings that count here: of sampling and attribution. Exporters, listeners and logs are the service's own."""
+
+
+class _Instruments:
+    """What the instruments of a provider read: whoever is open on it, if anybody is."""
+
+    def __init__(self, *, were_global: bool) -> None:
+        self.were_global = were_global
+        self.sampling: Sampling | None = None
+
+    def newest(self) -> Reading | None:
+        sampling = self.sampling
+        return None if sampling is None else sampling.readings.newest()
+
+
+_lock: Final = threading.Lock()
+_instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDictionary()
+"""Of each provider, for its life: the SDK cannot remove instruments, and keeps the callbacks of the first."""
 
 
 class Instrumentation:
-    """Samples in the background until closed. After that its instruments observe nothing."""
+    """Samples in the background until closed. After that the instruments observe nothing, until the next one opens."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, instruments: _Instruments) -> None:
         self._sampling = sampling
+        self._instruments = instruments
 
     def close(self) -> None:
-        """Stop sampling and let go of the driver."""
+        """Stop sampling and let go of the driver; the provider is free for another."""
+        with _lock:
+            if self._instruments.sampling is self._sampling:
+                self._instruments.sampling = None
         self._sampling.stop()
 
     def __enter__(self) -> Self:
@@ -38,17 +72,53 @@ class Instrumentation:
 def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> Instrumentation:
     """Create every instrument on a provider (the global one by default) and start sampling this host.
 
-    ``settings`` are the agent's, as text: ``interval="10s"``, ``proc_root="/host/proc"``. Variables and the file that
-    ``OTEL_GPU_CONFIG`` names count as they do for the agent; exporters are the provider's affair. ``errors.UsageError``
-    for a bad one, ``errors.Unavailable`` without a driver where ``source="nvml"`` needs one at once.
+    ``settings`` are the agent's of sampling and attribution, as text: ``interval="10s"``, ``proc_root="/host/proc"``.
+    Their variables, and they in the file that ``OTEL_GPU_CONFIG`` names, count as for the agent; all others do not.
+    ``errors.UsageError`` for a bad one, and for a provider that is instrumented already. Without a driver nothing is
+    raised: it is tried again in every cycle, ``otel_gpu.source.state`` tells, and the log says why.
     """
-    known = {setting.key.replace("-", "_"): setting.key for setting in SETTINGS}
-    for name in settings:
-        if name not in known:
-            raise UsageError(f"instrument(): there is no setting {name!r}; {nearest(name, known)}")
-    config = load({known[name]: text for name, text in settings.items()}, os.environ).config
-    clock = SystemClock()
-    sampling = Sampling(config, open_host(config, clock), clock)
-    create_instruments(meter_provider if meter_provider is not None else get_meter_provider(), sampling.readings.newest)
-    sampling.start()
-    return Instrumentation(sampling)
+    config = _load(settings)
+    provider = meter_provider if meter_provider is not None else get_meter_provider()
+    if not isinstance(provider, MeterProvider):
+        raise UsageError(f"instrument(): a MeterProvider is expected, not {type(provider).__name__}")
+    with _lock:
+        instruments = _find(provider)
+        if instruments is not None and instruments.sampling is not None:
+            raise UsageError("instrument(): this provider is already instrumented; close the first")
+        clock = SystemClock()
+        host = open_host(config, clock)
+        if host.simulated_because is not None:
+            log.warning("simulated host, no figure is of a real GPU: %s", host.simulated_because)
+        sampling = Sampling(config, host, clock)
+        if instruments is None:
+            instruments = _Instruments(were_global=provider is get_meter_provider())
+            create_instruments(provider, instruments.newest)
+            _instruments[provider] = instruments
+        sampling.start()
+        instruments.sampling = sampling
+    return Instrumentation(sampling, instruments)
+
+
+def _find(provider: MeterProvider) -> _Instruments | None:
+    """Those there are. OpenTelemetry's stand-in for the global provider hands its own to the one that is set later."""
+    found = _instruments.get(provider)
+    if found is None and provider is get_meter_provider():
+        found = next((one for one in _instruments.values() if one.were_global), None)
+    return found
+
+
+def _load(given: Mapping[str, object]) -> Config:
+    by_name = {setting.key.replace("-", "_"): setting for setting in SETTINGS}
+    allowed = [name for name, setting in by_name.items() if setting.key in _KEYS]
+    for name in given:
+        if name not in by_name:
+            raise UsageError(f"instrument(): there is no setting {name!r}; {nearest(name, allowed)}")
+    idle = [name for name in given if name not in allowed]
+    if idle:
+        raise UsageError(f"instrument(): {', '.join(idle)} would do nothing here; allowed are {', '.join(allowed)}")
+    texts: dict[str, str] = {}
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise UsageError(f"instrument(): {name} is {value!r}; allowed is text: {by_name[name].allowed}")
+        texts[by_name[name].key] = value
+    return load({}, os.environ, fixed=texts, command="instrument()", only=_KEYS).config

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.engine import Engine
 from otel_gpu.host import Host
 from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.model import Attribution
+from otel_gpu.model import Attribution, SourceOutcome, SourceState
 from otel_gpu.sampler import Sampler
 from otel_gpu.selfcost import SelfCost
 
+log = logging.getLogger(__name__)
+
 
 class Sampling:
-    """Engine, sampler and the agent's own account, made together and ended together. Nothing runs before ``start``."""
+    """Engine, sampler and the agent's own account, made together and ended together. Nothing runs before ``start``.
+
+    A source whose state changes is logged.
+    """
 
     def __init__(self, config: Config, host: Host, clock: Clock) -> None:
         self.engine = Engine(
@@ -22,10 +29,11 @@ class Sampling:
         )
         cost = SelfCost()
         self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
-        self.sampler = Sampler(self.engine, config.interval_s, on_sample=self.account.observe)
+        self.sampler = Sampler(self.engine, config.interval_s, on_sample=self._observe)
         self.readings = Readings(
             self._fresh, self.account, currency=config.currency, process_level=config.process_metrics
         )
+        self._state_log = StateLog()
         self._stopped = False
 
     def start(self) -> None:
@@ -38,5 +46,28 @@ class Sampling:
         self.sampler.stop()
         self.engine.close()
 
+    def _observe(self, attribution: Attribution) -> None:
+        self.account.observe(attribution)
+        self._state_log.observe(attribution.sources)
+
     def _fresh(self) -> Attribution | None:
         return None if self._stopped else self.sampler.fresh()
+
+
+class StateLog:
+    """One log line per change of a source's state, none while it stays."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, SourceState] = {}
+
+    def observe(self, sources: tuple[SourceOutcome, ...]) -> None:
+        """Log what changed since the last time."""
+        for source in sources:
+            before = self._states.get(source.name, SourceState.OK)
+            self._states[source.name] = source.state
+            if source.state is before:
+                continue
+            if source.state is SourceState.OK:
+                log.info("%s is ok again", source.name)
+            else:
+                log.warning("%s is %s: %s", source.name, source.state.value, source.reason)

@@ -75,16 +75,19 @@ class Attributor:
     def _gpu(self, books: Bookkeeper, reading: GpuReading, now: _Here | None, cycle: Cycle) -> GpuView:
         uuid = reading.identity.uuid
         tracker = self._trackers.setdefault(uuid, GpuTracker(self._options))
-        books.ledger.device(uuid).name = reading.identity.name
+        device = books.ledger.device(uuid)
+        device.name, device.index = reading.identity.name, reading.identity.index
+        device.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}
         if now is None:
             return GpuView(reading, None, self._silence(books, uuid, cycle), tracker.meter.source)
         bookings = {at: books.ledger.admit(resident, cycle.moment) for at, resident in sorted(now.items())}
         # The workload is whose it was when the process was first seen, for every rule alike.
         now = {at: replace(r, ref=bookings[at].ref) if bookings[at].ref != r.ref else r for at, r in now.items()}
         owners = {at: booking.workload.at for at, booking in bookings.items()}
-        result = tracker.observe(reading, now, owners, cycle)
+        visitors = books.visitors(reading, cycle)
+        result = tracker.observe(reading, now, owners, cycle, visited=bool(visitors))
         self._anomalies += result.anomalies
-        told, left = books.book(reading, result, cycle)
+        told, left = books.book(reading, result, visitors, cycle)
         tracker.forget(left)
         return GpuView(reading, result, told, tracker.meter.source)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from otel_gpu.attribution.cost import billed_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.idle import Booked, IdleState, IdleStep, workload_state
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
 from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
-from otel_gpu.attribution.short_lived import ShortLived
+from otel_gpu.attribution.short_lived import Life, ShortLived
 from otel_gpu.attribution.sums import Sums
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, ProcessKey
@@ -40,24 +41,33 @@ class Bookkeeper:
         """Everybody who is on a GPU as far as the books know."""
         return frozenset(at.key.pid for uuid in self.ledger.gpu_uuids for at, _ in self.ledger.present(uuid))
 
-    def book(self, reading: GpuReading, result: GpuCycle, cycle: Cycle) -> tuple[GpuBooks, frozenset[ProcessAt]]:
+    def visitors(self, reading: GpuReading, cycle: Cycle) -> list[Life]:
+        """Who came and went since the last cycle, as far as the driver kept their books."""
+        if not reading.accounting:
+            return []
+        uuid = reading.identity.uuid
+        here = {at.key.pid for at, _ in self.ledger.present(uuid)}
+        epoch_us, now_us = self.ledger.epoch_ns // 1000, cycle.moment.wall_ns // 1000
+        return self._short_lived.new(uuid, reading.accounting, here, epoch_us=epoch_us, now_us=now_us)
+
+    def book(
+        self, reading: GpuReading, result: GpuCycle, visitors: Iterable[Life], cycle: Cycle
+    ) -> tuple[GpuBooks, frozenset[ProcessAt]]:
         """Book what a GPU showed; also who has left it."""
         uuid = reading.identity.uuid
         self._book_work(uuid, result, cycle)
-        self._book_short_lived(reading, cycle)
+        self._book_visitors(uuid, visitors, cycle)
         books = GpuBooks(energy=self._book_energy(uuid, result, cycle))
         left = self._end_departed(uuid, result, cycle)
-        self._book_time(uuid, books, result, cycle)
+        sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig or ()}
+        self._book_time(uuid, books, result, sm_counts, cycle)
         return books, left
 
     def book_silence(self, uuid: str, cycle: Cycle) -> GpuBooks:
         """Book a cycle in which a GPU told nothing: whoever runs is still there for all anybody knows."""
         books = GpuBooks()
-        for at, booking in self.ledger.present(uuid):
-            if cycle.alive(at):
-                booking.seen_ns = cycle.moment.now_ns
         self._end_departed(uuid, None, cycle)
-        self._book_time(uuid, books, None, cycle)
+        self._book_time(uuid, books, None, {}, cycle)
         return books
 
     def close(self, cycle: Cycle, places: Iterable[Place]) -> None:
@@ -88,19 +98,10 @@ class Bookkeeper:
         known = sorted(at for at, _ in self.ledger.bookings(uuid) if at.key.start_ticks != START_UNKNOWN)
         return {at.key.pid: at for at in known}
 
-    def _book_short_lived(self, reading: GpuReading, cycle: Cycle) -> None:
-        """Processes that came and went between two cycles, as far as the driver kept their books.
-
-        /proc never showed them, so nobody knows whose they were; their work is booked, under that name.
-        """
-        if not reading.accounting:
-            return
-        uuid = reading.identity.uuid
-        place = Place(uuid, "")
-        here = {at.key.pid for at, _ in self.ledger.present(uuid)}
-        epoch_us, now_us = self.ledger.epoch_ns // 1000, cycle.moment.wall_ns // 1000
-        for life in self._short_lived.new(uuid, reading.accounting, here, epoch_us=epoch_us, now_us=now_us):
-            at = ProcessAt(ProcessKey(life.pid, START_UNKNOWN), place)
+    def _book_visitors(self, uuid: str, visitors: Iterable[Life], cycle: Cycle) -> None:
+        """/proc never showed them, so nobody knows whose they were; their work is booked, under that name."""
+        for life in visitors:
+            at = ProcessAt(ProcessKey(life.pid, START_UNKNOWN), Place(uuid, ""))
             who = Resident(at, UNIDENTIFIED_WORKLOAD, None, life.start_time_us / 1e6, listed=True, memory_bytes=None)
             self.ledger.admit(who, cycle.moment)
             for line in self.ledger.lines(at, cycle.moment):
@@ -125,29 +126,46 @@ class Bookkeeper:
 
     # -- time -----------------------------------------------------------------------
 
-    def _book_time(self, uuid: str, books: GpuBooks, result: GpuCycle | None, cycle: Cycle) -> None:
+    def _book_time(
+        self, uuid: str, books: GpuBooks, result: GpuCycle | None, sm_counts: Mapping[str, int], cycle: Cycle
+    ) -> None:
         """A line works if anybody of it does; a workload's time is its own, not the sum of its processes'.
 
         Who is missing from the lists, or on a GPU that does not answer, may do anything: that is unknown.
         """
+        missing: set[Line] = set()
         for at, booking in self.ledger.present(uuid):
             for line in booking.lines:
                 members = books.present.setdefault(line, [])
                 if result is not None and at in result.residents:
                     members.append(at)
+                else:
+                    missing.add(line)
+        billed = self._billed_us(books, sm_counts, cycle)
         windows_us = {line: self._window_us(line, cycle) for line in books.present}
         for line, ats in books.present.items():
+            worked = _worked(ats, result) if result is not None and ats else None
             step = self._idle.setdefault(line, IdleState()).observe(
                 window_us=windows_us[line],
-                worked=_worked(ats, result) if result is not None and ats else None,
+                worked=worked or (None if line in missing else worked),
                 others_worked=result is not None and _others_worked(ats, result),
                 held_bytes=_held(ats, result) if result is not None else None,
                 energy_mj=books.energy[line].energy_mj if line in books.energy else 0,
+                billed_us=billed.get(line, 0),
             )
             self._add_time(line, step.booked)
             books.steps[line] = step
+        for line in books.energy.keys() - books.present.keys():  # who left: nobody knows what it did at the end
+            self.ledger.entry(line).sums.unknown_mj += books.energy[line].energy_mj
         if result is not None:
             self._judge_workloads(uuid, books, result)
+
+    def _billed_us(self, books: GpuBooks, sm_counts: Mapping[str, int], cycle: Cycle) -> dict[Line, int]:
+        payers: dict[Place, list[WorkloadLine]] = {}
+        for line in books.present:
+            if isinstance(line, WorkloadLine):
+                payers.setdefault(line.at.place, []).append(line)
+        return dict(billed_us(cycle.window_us, payers, sm_counts).items())
 
     def _window_us(self, line: Line, cycle: Cycle) -> int:
         """The window, or the part of it since a line began that is new in it."""
@@ -176,12 +194,20 @@ class Bookkeeper:
     # -- going ----------------------------------------------------------------------
 
     def _end_departed(self, uuid: str, result: GpuCycle | None, cycle: Cycle) -> frozenset[ProcessAt]:
-        """A process missing from one cycle has not ended; one gone from /proc, or missing for longer, has."""
+        """A process missing from one cycle has not ended; one gone from /proc, or missing for longer, has.
+
+        Where the lists were not told, whoever runs is still there for all anybody knows.
+        """
+        told = result is not None and result.lists_told
+        taken = {(at.key.pid, at.place) for at in result.residents} if result is not None else set()
         left = set()
         for at, booking in self.ledger.present(uuid):
             if result is not None and at in result.residents:
                 continue
-            gone = result is not None and not cycle.alive(at)
+            alive = cycle.alive(at)
+            if alive and not told:
+                booking.seen_ns = cycle.moment.now_ns
+            gone = (told and not alive) or (at.key.pid, at.place) in taken
             if gone or cycle.moment.now_ns - booking.seen_ns > GRACE_NS:
                 self._end(at, cycle)
                 left.add(at)

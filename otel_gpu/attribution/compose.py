@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from otel_gpu.attribution.bookkeeper import GpuBooks
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.idle import IdleStep
-from otel_gpu.attribution.ledger import Ledger
+from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.places import Line, ProcessLine, WorkloadLine
@@ -17,7 +17,6 @@ from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     START_UNKNOWN,
     Attribution,
-    Cost,
     DeviceTotals,
     EnergyBasis,
     EnergySplit,
@@ -68,7 +67,10 @@ def compose(
         window_s=window_s,
         gpus=tuple(_gpu(view, ledger, options, errors_mj) for view in views),
         workloads=_workloads(ledger, by_uuid, options.prices),
-        processes=tuple(_process(line, entry, by_uuid.get(line.at.place.gpu_uuid)) for line, entry in lines),
+        processes=tuple(
+            _process(line, entry, by_uuid.get(line.at.place.gpu_uuid), ledger.device(line.at.place.gpu_uuid))
+            for line, entry in lines
+        ),
         sources=snapshot.sources,
         driver=snapshot.driver,
         anomalies=anomalies,
@@ -128,7 +130,7 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 # ---------------------------------------------------------------------------- processes
 
 
-def _process(line: ProcessLine, entry: Entry, view: GpuView | None) -> ProcessAttribution:
+def _process(line: ProcessLine, entry: Entry, view: GpuView | None, device: DeviceSums) -> ProcessAttribution:
     part = _part(line, entry, view)
     key, place = line.at
     return ProcessAttribution(
@@ -148,6 +150,8 @@ def _process(line: ProcessLine, entry: Entry, view: GpuView | None) -> ProcessAt
         totals=entry.sums.frozen(entry.since_ns),
         active=entry.ended_ns is None,
         naming=line.naming,
+        gpu_index=device.index,
+        mig_profile=device.profiles.get(place.mig_uuid),
     )
 
 
@@ -196,8 +200,7 @@ def _workloads(ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | No
         uuid = line.at.place.gpu_uuid
         identity = (line.at.kind, line.at.id, line.naming)
         refs[identity] = entry.ref
-        told = costs(entry.sums.frozen(entry.since_ns), ledger.device(uuid).name, prices)
-        parts.setdefault(identity, []).append(_workload_gpu(line, entry, views.get(uuid), told))
+        parts.setdefault(identity, []).append(_workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices))
     return tuple(
         WorkloadAttribution(
             ref=refs[identity],
@@ -210,8 +213,11 @@ def _workloads(ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | No
     )
 
 
-def _workload_gpu(line: WorkloadLine, entry: Entry, view: GpuView | None, told: tuple[Cost, ...]) -> WorkloadGpu:
+def _workload_gpu(
+    line: WorkloadLine, entry: Entry, view: GpuView | None, device: DeviceSums, prices: Prices | None
+) -> WorkloadGpu:
     part = _part(line, entry, view)
+    totals = entry.sums.frozen(entry.since_ns)
     step = part.step
     inferred, confidence = _inferred(line, entry, view)
     return WorkloadGpu(
@@ -226,9 +232,11 @@ def _workload_gpu(line: WorkloadLine, entry: Entry, view: GpuView | None, told: 
         state=step.state if step is not None else None,
         idle_s=step.idle_s if step is not None else None,
         idle_bytes=part.idle_bytes,
-        totals=entry.sums.frozen(entry.since_ns),
+        totals=totals,
         active=entry.ended_ns is None,
-        costs=told,
+        costs=costs(totals, device.name, prices),
+        gpu_index=device.index,
+        mig_profile=device.profiles.get(line.at.place.mig_uuid),
     )
 
 

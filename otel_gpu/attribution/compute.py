@@ -3,7 +3,8 @@
 The driver samples a GPU every 139 or 167 ms into a ring of about 10 s; a sample credits all of an engine to the one
 process active on it. A row is that process's mean over *all* samples after the time asked for, so row times the time
 those samples stand for is its work, however idle the rest was. ``nvml.h`` promises a row for each process "that had
-some non-zero utilization": a row of zeros is work below one percent, and no row is no work.
+some non-zero utilization": a row of zeros is work below one percent, and no row is no work. A row that cannot be true
+is neither: whoever has only such rows may have done anything.
 
 Nothing is counted twice although a read may ask again for up to 1 s that the read before has covered: it does so only
 back to the newest sample with work that it knows, and what came after that sample showed none. That second adds time
@@ -12,7 +13,7 @@ to the mean and no work to its sum, so row times the whole asked time is the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
@@ -30,11 +31,18 @@ _LONGEST_SAMPLE_US: Final = 170_000
 _CLOCK_SLACK_US: Final = 1_000_000
 """Wall and monotonic time may differ by this between two reads (slow calls) before the wall clock was set."""
 
-_PER_SAMPLE_PERCENT: Final = 105
-"""Means of one engine cannot sum to more than 100, and rounding adds little: these are single samples."""
+_HIGHEST_SUM_PERCENT: Final = 105
+"""Means of one engine cannot sum to more than 100, and rounding adds little: beyond are single samples, or an error."""
 
 _REMEMBERED_ANSWERS: Final = 60
-"""For how many answers the shape of the rows is remembered: long over a quiet spell, not over a driver upgrade."""
+"""For how many answers several rows of one pid are remembered: over a quiet spell, not over a driver upgrade."""
+
+_DOUBTED_ANSWERS: Final = 3
+"""For how many answers a sum that no means can have is remembered: a second one must come that soon to be believed, and
+so many answers that look like means end the belief."""
+
+_TELLING_US: Final = 4 * SAMPLE_US
+"""In less time than this, one row per pid is no sign of means: there were hardly more samples than pids."""
 
 _STEP_US: Final = 100
 """Time is counted in these, and the rest kept for the next read: whole percents of it are whole microseconds, and no
@@ -45,10 +53,13 @@ _MAX_PID: Final = 1 << 22  # PID_MAX_LIMIT of the kernel; the driver's own "nobo
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one pid did in a window, in microseconds of the whole GPU's SM time and memory bandwidth."""
+    """What one pid did in a window, in microseconds of the whole GPU's SM time and memory bandwidth.
+
+    ``bandwidth_us`` is ``None`` where the driver's figure cannot be true.
+    """
 
     sm_us: int
-    bandwidth_us: int
+    bandwidth_us: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +68,47 @@ class ComputeWindow:
 
     ``covered_us`` is the time since the last answer that the samples stand for: about ``window_us``, less after a gap
     longer than the ring, more where an answer was missing, 0 where the clock was set back. ``work`` has every pid that
-    showed work, and sums to at most ``covered_us``. ``samples`` is about how many samples stand behind it.
-    ``anomalies`` counts the rows that were dropped because they cannot be true.
+    showed work, and sums to at most ``covered_us``. ``untold`` has every pid of whom there are only rows that cannot be
+    true: it may have worked or not. ``samples`` is about how many samples stand behind it. ``anomalies`` counts the
+    rows that cannot be true, and one more if the rest cannot be true together.
     """
 
     window_us: int
     covered_us: int
     samples: int
     work: Mapping[int, Work]
+    untold: Set[int]
     anomalies: int
 
+    @property
+    def pids(self) -> Set[int]:
+        """Everybody the driver has a row of, whether it can be true or not: a sign that they are on the GPU."""
+        return self.work.keys() | self.untold
+
     def share(self, pid: int) -> float | None:
-        """SM share of this pid, 0 to 1; ``None`` if no time is covered."""
-        if self.covered_us == 0:
+        """SM share of this pid, 0 to 1; ``None`` if no time is covered, or nothing credible is told of it."""
+        if self.covered_us == 0 or pid in self.untold:
             return None
         return self.work[pid].sm_us / self.covered_us if pid in self.work else 0.0
 
     def bandwidth_share(self, pid: int) -> float | None:
-        """Memory-bandwidth share of this pid, 0 to 1; ``None`` if no time is covered."""
-        if self.covered_us == 0:
+        """Memory-bandwidth share of this pid, 0 to 1; ``None`` as for ``share``, or without a credible figure."""
+        if self.covered_us == 0 or pid in self.untold:
             return None
-        return self.work[pid].bandwidth_us / self.covered_us if pid in self.work else 0.0
+        if pid not in self.work:
+            return 0.0
+        bandwidth_us = self.work[pid].bandwidth_us
+        return None if bandwidth_us is None else bandwidth_us / self.covered_us
 
     def worked(self, pid: int) -> bool | None:
-        """Whether this pid showed work on any engine; ``None`` if most of the window is not covered."""
-        return None if 2 * self.covered_us < max(1, self.window_us) else pid in self.work
+        """Whether this pid showed work on any engine; ``None`` if untold, or most of the window is not covered."""
+        if pid in self.untold or 2 * self.covered_us < max(1, self.window_us):
+            return None
+        return pid in self.work
 
     def others_worked(self, pid: int) -> bool:
-        """Whether anybody but this pid showed work."""
-        return any(other != pid for other in self.work)
+        """Whether anybody but this pid showed work, or may have."""
+        return any(other != pid for other in self.pids)
 
 
 class _Reach(NamedTuple):
@@ -97,17 +120,28 @@ class _Reach(NamedTuple):
     covered_us: int
 
 
+class _Credible(NamedTuple):
+    """What of an answer can be true: its rows, those of them with a figure of bandwidth, whose rows all cannot."""
+
+    rows: list[UtilizationRow]
+    with_bandwidth: list[UtilizationRow]
+    untold: frozenset[int]
+    anomalies: int
+
+
 class ComputeRows:
     """Turns the reads of one GPU, one after the other, into work. Its state does not grow."""
 
-    __slots__ = ("_answers_since_per_sample", "_elapsed_us", "_newest_us", "_owed_us", "_until_us")
+    __slots__ = ("_doubted_answers", "_elapsed_us", "_newest_us", "_owed_us", "_sampled_answers", "_until_us")
 
     def __init__(self) -> None:
         self._newest_us: int | None = None
         self._until_us: int | None = None
         self._elapsed_us = 0
         self._owed_us = 0
-        self._answers_since_per_sample = _REMEMBERED_ANSWERS
+        # For how many more answers rows are taken for samples, and a sum that no means can have would be a second one.
+        self._sampled_answers = 0
+        self._doubted_answers = 0
 
     def observe(self, read: UtilizationRead | None, window_us: int) -> ComputeWindow | None:
         """Work of a cycle that lasted ``window_us`` of monotonic time, 0 for the first; ``None`` if nobody tells.
@@ -118,12 +152,14 @@ class ComputeRows:
         self._elapsed_us += window_us
         if read is None:
             return None
-        rows, anomalies = _plausible(read)
-        newest_us = max((row.timestamp_us for row in rows), default=None)
+        told = _credible(read)
+        newest_us = max((row.timestamp_us for row in told.rows), default=None)
         reach = self._reach(read, newest_us)
-        weigh = _by_sample if self._is_per_sample(rows) else _by_mean
-        sm_us = _fit(weigh(rows, reach, attrgetter("sm_percent")), reach.covered_us)
-        bandwidth_us = _fit(weigh(rows, reach, attrgetter("memory_percent")), reach.covered_us)
+        excessive = sum(row.sm_percent for row in told.rows) > _HIGHEST_SUM_PERCENT
+        sampled = self._are_samples(told.rows, reach, excessive=excessive)
+        weigh = _by_sample if sampled else _by_mean
+        sm_us = _fit(weigh(told.rows, reach, attrgetter("sm_percent")), reach.covered_us)
+        bandwidth_us = _fit(weigh(told.with_bandwidth, reach, attrgetter("memory_percent")), reach.covered_us)
         if newest_us is not None:
             self._newest_us = newest_us
         self._until_us = reach.end_us
@@ -132,8 +168,9 @@ class ComputeRows:
             window_us=window_us,
             covered_us=reach.covered_us,
             samples=round(reach.covered_us / SAMPLE_US),
-            work=MappingProxyType({pid: Work(sm_us[pid], bandwidth_us[pid]) for pid in sorted(sm_us)}),
-            anomalies=anomalies,
+            work=MappingProxyType({pid: Work(sm_us[pid], bandwidth_us.get(pid)) for pid in sorted(sm_us)}),
+            untold=told.untold,
+            anomalies=told.anomalies + (excessive and not sampled),
         )
 
     def _reach(self, read: UtilizationRead, newest_us: int | None) -> _Reach:
@@ -158,16 +195,24 @@ class ComputeRows:
         overlap_us, _ = _whole_steps(until_us - begin_us + _STEP_US // 2)
         return _Reach(begin_us, end_us, min(overlap_us, RING_US - covered_us), covered_us)
 
-    def _is_per_sample(self, rows: list[UtilizationRow]) -> bool:
-        """Whether this driver gives a row per sample: several of one pid, or a sum that no means can have.
+    def _are_samples(self, rows: list[UtilizationRow], reach: _Reach, *, excessive: bool) -> bool:
+        """Whether this driver gives a row per sample.
 
-        A quiet answer shows neither, and read as means its one sample would be a whole window of work: hence memory.
+        Several rows of one pid prove it. A quiet answer of such a driver has one row per pid, and read as means its one
+        sample would be a whole window of work: hence the memory. One row per pid with a sum that no means can have
+        proves nothing: drivers err (their rows go over 100 too), and read as samples, means would be a thirtieth of
+        the work. It is scaled to 100, and believed if it comes again soon, until answers look like means once more.
         """
-        if len({row.pid for row in rows}) < len(rows) or sum(row.sm_percent for row in rows) > _PER_SAMPLE_PERCENT:
-            self._answers_since_per_sample = 0
-        elif rows:
-            self._answers_since_per_sample = min(_REMEMBERED_ANSWERS, self._answers_since_per_sample + 1)
-        return self._answers_since_per_sample < _REMEMBERED_ANSWERS
+        if len({row.pid for row in rows}) < len(rows):
+            self._sampled_answers = _REMEMBERED_ANSWERS
+        elif excessive:
+            if self._doubted_answers:
+                self._sampled_answers = max(self._sampled_answers, _DOUBTED_ANSWERS)
+            self._doubted_answers = _DOUBTED_ANSWERS
+        elif rows and reach.overlap_us + reach.covered_us >= _TELLING_US:
+            self._sampled_answers = max(0, self._sampled_answers - 1)
+            self._doubted_answers = max(0, self._doubted_answers - 1)
+        return self._sampled_answers > 0
 
     # -- state ----------------------------------------------------------------------
 
@@ -178,7 +223,8 @@ class ComputeRows:
             "until_us": self._until_us,
             "elapsed_us": self._elapsed_us,
             "owed_us": self._owed_us,
-            "answers_since_per_sample": self._answers_since_per_sample,
+            "sampled_answers": self._sampled_answers,
+            "doubted_answers": self._doubted_answers,
         }
 
     @classmethod
@@ -186,7 +232,7 @@ class ComputeRows:
         """The counterpart of ``to_state``; ValueError if it is not what that gave."""
         try:
             times = [data["newest_us"], data["until_us"]]
-            counts = [data["elapsed_us"], data["owed_us"], data["answers_since_per_sample"]]
+            counts = [data["elapsed_us"], data["owed_us"], data["sampled_answers"], data["doubted_answers"]]
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError("not a state of compute rows") from error
         if not all(each is None or type(each) is int for each in times):
@@ -195,7 +241,7 @@ class ComputeRows:
             raise ValueError("compute rows: a count that is none")
         rows = cls()
         rows._newest_us, rows._until_us = times
-        rows._elapsed_us, rows._owed_us, rows._answers_since_per_sample = counts
+        rows._elapsed_us, rows._owed_us, rows._sampled_answers, rows._doubted_answers = counts
         return rows
 
 
@@ -240,26 +286,38 @@ def _fit(work_us: dict[int, int], limit_us: int) -> dict[int, int]:
     return {pid: each_us * limit_us // total_us for pid, each_us in work_us.items()}
 
 
-def _plausible(read: UtilizationRead) -> tuple[list[UtilizationRow], int]:
-    """The rows that can be true, one per pid and time, and how many cannot.
+def _credible(read: UtilizationRead) -> _Credible:
+    """The rows that can be true, one per pid and time.
 
     Drivers have returned percents in the thousands, rows older than asked for, and, after the clock was set back,
-    rows from the future. Pid 0 is the padding of a buffer that was not filled.
+    rows from the future. Pid 0 is the padding of a buffer that was not filled. A row with one figure that cannot be
+    true still counts if its SM figure shows work; that there is a row, and zeros in it, then mean nothing.
     """
     latest_us = read.read_at_us + _CLOCK_SLACK_US  # the samples go on while the call is under way
     rows: dict[tuple[int, int], UtilizationRow] = {}
-    anomalies = 0
+    pids: set[int] = set()
+    answered = 0
     for row in read.rows:
-        if row.pid == 0:
+        answered += row.pid != 0
+        if not 0 < row.pid <= _MAX_PID:
             continue
-        percents = (row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent)
-        at = (row.pid, row.timestamp_us)
-        plausible = 0 < row.pid <= _MAX_PID and read.since_us < row.timestamp_us <= latest_us
-        if not plausible or min(percents) < 0 or max(percents) > 100:
-            anomalies += 1
-            continue
-        if at in rows:
-            anomalies += 1
-            row = max(row, rows[at], key=attrgetter("sm_percent", "memory_percent"))  # noqa: PLW2901
-        rows[at] = row
-    return list(rows.values()), anomalies
+        pids.add(row.pid)
+        timely = read.since_us < row.timestamp_us <= latest_us
+        if timely and (0 < row.sm_percent <= 100 or _is_true(row)):
+            at = (row.pid, row.timestamp_us)
+            rows[at] = max(row, rows.get(at, row), key=_percents)
+    kept = list(rows.values())
+    return _Credible(
+        rows=kept,
+        with_bandwidth=[row for row in kept if 0 <= row.memory_percent <= 100],
+        untold=frozenset(pids.difference(row.pid for row in kept)),
+        anomalies=answered - sum(map(_is_true, kept)),
+    )
+
+
+def _is_true(row: UtilizationRow) -> bool:
+    return min(_percents(row)) >= 0 and max(_percents(row)) <= 100
+
+
+def _percents(row: UtilizationRow) -> tuple[int, int, int, int]:
+    return row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent

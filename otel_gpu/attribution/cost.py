@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from otel_gpu.attribution.places import Place, WorkloadLine
 from otel_gpu.model import Cost, CostBasis, GpuState, Totals
 
 _US_PER_HOUR: Final = 3_600_000_000
@@ -31,21 +32,40 @@ class Prices:
 
 
 def costs(totals: Totals, gpu_name: str, prices: Prices | None) -> tuple[Cost, ...]:
-    """What these totals come to; empty without prices. Energy drawn while not idle counts as busy."""
+    """What these totals come to, by what was done; empty without prices. What is undecided costs when it is decided."""
     if prices is None:
         return ()
     found: list[Cost] = []
     if (hour := prices.of_gpu(gpu_name)) is not None:
         times = {
-            GpuState.BUSY: totals.busy_us,
-            GpuState.IDLE: totals.idle_us,
-            GpuState.ALLOCATED: totals.allocated_us,
-            GpuState.UNKNOWN: totals.unknown_us,
+            GpuState.BUSY: totals.billed_busy_us,
+            GpuState.IDLE: totals.billed_idle_us,
+            GpuState.ALLOCATED: totals.billed_allocated_us,
+            GpuState.UNKNOWN: totals.billed_unknown_us,
         }
         found += [Cost(state, CostBasis.TIME, time_us * hour / _US_PER_HOUR) for state, time_us in times.items()]
     if prices.kwh is not None:
-        drawn_mj = totals.energy.total_mj or 0
-        idle_mj = min(totals.idle_mj, drawn_mj)
-        energies = {GpuState.BUSY: drawn_mj - idle_mj, GpuState.IDLE: idle_mj}
+        energies = {
+            GpuState.BUSY: totals.busy_mj,
+            GpuState.IDLE: totals.idle_mj,
+            GpuState.UNKNOWN: totals.unknown_mj,
+        }
         found += [Cost(state, CostBasis.ENERGY, mj * prices.kwh / _MJ_PER_KWH) for state, mj in energies.items()]
     return tuple(found)
+
+
+def billed_us(
+    window_us: int, payers: Mapping[Place, Sequence[WorkloadLine]], sm_counts: Mapping[str, int]
+) -> dict[WorkloadLine, int]:
+    """A GPU's time divided among those who pay for it: equally in a place, between MIG instances by their SMs.
+
+    The part of an instance that nobody is in is nobody's. ``sm_counts`` are those of all instances there are.
+    """
+    parts: dict[WorkloadLine, int] = {}
+    whole = sum(sm_counts.values())
+    for place, lines in sorted(payers.items()):
+        share_us = window_us * sm_counts.get(place.mig_uuid, 0) // whole if place.mig_uuid and whole else window_us
+        each_us, rest_us = divmod(share_us, max(1, len(lines)))
+        for rank, line in enumerate(sorted(lines)):
+            parts[line] = each_us + (rank < rest_us)
+    return parts

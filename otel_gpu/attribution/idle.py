@@ -32,12 +32,16 @@ _PRIOR_POLLS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Time that is decided, with the memory held (byte-microseconds) and the energy drawn in it."""
+    """Time that is decided, with the memory held (byte-microseconds) and the energy drawn in it.
+
+    ``billed_us`` is the part of the GPU's time that is this one's to pay for.
+    """
 
     state: GpuState
     time_us: int
     byte_us: int
     energy_mj: int
+    billed_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class IdleState:
     """One process on one GPU, or one workload: whoever works, or not, as a whole. Its state does not grow."""
 
     __slots__ = (
+        "_billed_us",
         "_byte_us",
         "_energy_mj",
         "_hidden_zeros",
@@ -84,9 +89,17 @@ class IdleState:
         self._time_us = 0
         self._byte_us = 0
         self._energy_mj = 0
+        self._billed_us = 0
 
     def observe(
-        self, *, window_us: int, worked: bool | None, others_worked: bool, held_bytes: int | None, energy_mj: int = 0
+        self,
+        *,
+        window_us: int,
+        worked: bool | None,
+        others_worked: bool,
+        held_bytes: int | None,
+        energy_mj: int = 0,
+        billed_us: int = 0,
     ) -> IdleStep:
         """Take up one poll and the window before it.
 
@@ -98,6 +111,7 @@ class IdleState:
         self._time_us += window_us
         self._byte_us += window_us * (held_bytes or 0)
         self._energy_mj += max(0, energy_mj)
+        self._billed_us += max(0, billed_us)
         if window_us == 0:
             return self._step(decided=self._zeros == 0 or self._state is GpuState.IDLE)
         if worked:
@@ -155,9 +169,9 @@ class IdleState:
 
     def _step(self, *, decided: bool) -> IdleStep:
         booked: tuple[Booked, ...] = ()
-        if decided and (self._time_us or self._energy_mj):
-            booked = (Booked(self._state, self._time_us, self._byte_us, self._energy_mj),)
-            self._time_us = self._byte_us = self._energy_mj = 0
+        if decided and (self._time_us or self._energy_mj or self._billed_us):
+            booked = (Booked(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
+            self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
         match self._state:
             case GpuState.BUSY:
                 return IdleStep(self._state, 0.0, booked)
@@ -201,7 +215,7 @@ class IdleState:
 
 
 _ABSURD: Final = 1 << 100
-_COUNTS: Final = ("zeros", "hidden_zeros", "quiet_zeros", "idle_us", "time_us", "byte_us", "energy_mj")
+_COUNTS: Final = ("zeros", "hidden_zeros", "quiet_zeros", "idle_us", "time_us", "byte_us", "energy_mj", "billed_us")
 
 
 def workload_state(states: Iterable[GpuState]) -> GpuState:

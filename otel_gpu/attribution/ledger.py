@@ -8,7 +8,7 @@ it is left. Who comes when the books are full is booked to one line for all such
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from otel_gpu.attribution.lines import Entry, Lines, Moment
@@ -39,9 +39,14 @@ class Booking:
 
 @dataclass(slots=True)
 class DeviceSums:
-    """Where a GPU's energy went: the three sum to all it used since the ledger began."""
+    """Where a GPU's energy went: the three sum to all it used since the ledger began.
+
+    Beside that what names it, and its MIG instances: who is told of there keeps it while the GPU does not answer.
+    """
 
     name: str = ""
+    index: int | None = None
+    profiles: dict[str, str] = field(default_factory=dict)
     attributed_mj: int = 0
     idle_mj: int = 0
     unattributed_mj: int = 0
@@ -68,11 +73,11 @@ class Ledger:
         at = resident.at
         here = self._bookings.setdefault(at.place.gpu_uuid, {})
         booking = self.booking(at)
-        if booking is not None and self._renamed(booking):
+        renamed = booking is not None and self._renamed(booking)
+        if renamed:
             self.end(at, moment.now_ns)
-            booking = None
-        if booking is None:
-            booking = here[at] = self._open(resident, moment)
+        if booking is None or renamed:
+            booking = here[at] = self._open(resident, moment, successor=renamed)
         booking.seen_ns, booking.ended_ns = moment.now_ns, None
         for line in booking.lines:
             self.entry(line).ended_ns = None
@@ -82,24 +87,26 @@ class Ledger:
         is_overflow = booking.workload in self.workloads.overflow
         return not is_overflow and booking.workload.naming != self.namings.number(booking.ref)
 
-    def _open(self, resident: Resident, moment: Moment) -> Booking:
+    def _open(self, resident: Resident, moment: Moment, *, successor: bool) -> Booking:
         started_s = resident.start_time_s
         start_ns = self.epoch_ns if started_s is None else max(self.epoch_ns, round(started_s * 1e9))
-        workload = self._workload_line(resident.ref, resident.at.place, start_ns, moment)
-        process = ProcessLine(resident.at, workload.naming)
+        workload = self._workload_line(resident.ref, resident.at.place, start_ns, moment, successor=successor)
+        process = ProcessLine(resident.at, self.namings.number(resident.ref))
         if process not in self.processes.entries:
-            if self.processes.has_room(moment):
+            if self.processes.has_room(moment, successor=successor):
                 entry = self.processes.open(process, self.workloads.entries[workload].ref, start_ns, moment)
                 entry.name, entry.start_time_s = resident.name, started_s
             else:
                 process = self._overflow_process(resident.at.place, moment)
         return Booking(resident.ref, process, workload, moment.now_ns)
 
-    def _workload_line(self, ref: WorkloadRef, place: Place, start_ns: int, moment: Moment) -> WorkloadLine:
+    def _workload_line(
+        self, ref: WorkloadRef, place: Place, start_ns: int, moment: Moment, *, successor: bool
+    ) -> WorkloadLine:
         line = WorkloadLine(workload_at(ref, place), self.namings.number(ref))
         if line in self.workloads.entries:
             return line
-        if line.at not in self._overflowed and self.workloads.has_room(moment):
+        if line.at not in self._overflowed and self.workloads.has_room(moment, successor=successor):
             self.workloads.open(line, ref, start_ns, moment)
             return line
         self._overflowed.add(line.at)
@@ -209,9 +216,9 @@ class Ledger:
     def sweep(self, moment: Moment, places: Collection[Place]) -> None:
         """Forget what ended longer ago than the retention, and at once those whose pid somebody else has now."""
         taken = {(at.key.pid, at.place): at.key for at, _ in self._everybody_here()}
-        for line in list(self.processes.entries):
+        for line, entry in list(self.processes.entries.items()):
             key, place = line.at
-            if taken.get((key.pid, place), key) != key:
+            if entry.ended_ns is not None and taken.get((key.pid, place), key) != key:
                 self.processes.forget(line, moment)
         self.processes.sweep(moment, places)
         self.workloads.sweep(moment, places)
@@ -220,6 +227,9 @@ class Ledger:
             for uuid, here in self._bookings.items()
         }
         self._bookings = {uuid: here for uuid, here in kept.items() if here}
+        for uuid, device in self.devices.items():
+            used = {line.at.place.mig_uuid for line in self.workloads.entries if line.at.place.gpu_uuid == uuid}
+            device.profiles = {mig: name for mig, name in device.profiles.items() if mig in used}
         self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
 
     # -- state ----------------------------------------------------------------------

@@ -30,7 +30,7 @@ def ledger_state(ledger: Ledger, *, now_ns: int) -> dict[str, Any]:
         "processes": _lines_state(ledger.processes, now_ns),
         "workloads": _lines_state(ledger.workloads, now_ns),
         "devices": {
-            uuid: [sums.name, sums.attributed_mj, sums.idle_mj, sums.unattributed_mj]
+            uuid: [sums.name, sums.index, sums.profiles, sums.attributed_mj, sums.idle_mj, sums.unattributed_mj]
             for uuid, sums in sorted(ledger.devices.items())
         },
         "namings": ledger.namings.to_state(),
@@ -121,6 +121,9 @@ def _lines_from(
 
 
 def _device_from(data: Any) -> DeviceSums:
-    name, *sums = data
+    name, index, profiles, *sums = data
     attributed_mj, idle_mj, unattributed_mj = map(whole, sums)
-    return DeviceSums(text(name), attributed_mj, idle_mj, unattributed_mj)
+    named = {text(mig): text(profile) for mig, profile in profiles.items()}
+    return DeviceSums(
+        text(name), None if index is None else whole(index), named, attributed_mj, idle_mj, unattributed_mj
+    )

@@ -64,9 +64,12 @@ class Lines(Generic[LineT]):
         self._gone_before_ns = 0
         self._making_room: list[LineT] | None = None
 
-    def has_room(self, moment: Moment) -> bool:
-        """Whether one more line may be opened; makes room if it can."""
-        if len(self.entries) - len(self.overflow) < self._cap:
+    def has_room(self, moment: Moment, *, successor: bool = False) -> bool:
+        """Whether one more line may be opened; makes room if it can.
+
+        The ``successor`` of one that was renamed may go beyond the cap: its predecessor has only just ended.
+        """
+        if len(self.entries) - len(self.overflow) < self._cap * (2 if successor else 1):
             return True
         if self._making_room is None:
             self._making_room = sorted(
@@ -103,7 +106,7 @@ class Lines(Generic[LineT]):
     def _since_ns(self, line: LineT, since_ns: int, moment: Moment) -> int:
         """Not from the future; and who was told of before counts from now on: what it had used is told no more."""
         since_ns = min(since_ns, moment.wall_ns)
-        gone_ns = self._gone.pop(line.at, None)
+        gone_ns = self._gone.get(line.at)
         if gone_ns is None and since_ns <= self._gone_before_ns:
             gone_ns = self._gone_before_ns
         if gone_ns is not None:

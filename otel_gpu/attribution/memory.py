@@ -18,12 +18,12 @@ _LARGEST_BYTES: Final = 1 << 60
 def holders(listed: Iterable[ListedProcess], most_bytes: int = _LARGEST_BYTES) -> Holders:
     """Memory per pid: the largest figure of all lists, never their sum, since the lists overlap.
 
-    A figure above ``most_bytes`` is none.
+    A figure above ``most_bytes``, or below 0, is none.
     """
     held: Holders = {}
     for process in listed:
         figure = process.memory_bytes
-        if figure is not None and figure > most_bytes:
+        if figure is not None and not 0 <= figure <= most_bytes:
             figure = None
         known = held.setdefault(process.pid, figure)
         if figure is not None and (known is None or figure > known):
@@ -58,17 +58,21 @@ def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
 
 def oddities(reading: GpuReading) -> int:
     """How many of the figures cannot be true: more used, or held by one process, than there is; one listed twice."""
-    found = 0
-    whole_bytes = reading.memory.total_bytes if reading.memory is not None else None
-    for memory in (reading.memory, *(mig.memory for mig in reading.mig or ())):
-        if memory is not None and not 0 <= memory.used_bytes <= memory.total_bytes:
-            found += 1
+    devices = (reading.memory, *(mig.memory for mig in reading.mig or ()))
+    found = sum(1 for memory in devices if memory is not None and not _credible(memory))
+    most_bytes = reading.memory.total_bytes if reading.memory is not None else _LARGEST_BYTES
     for processes in (reading.processes, *(mig.processes for mig in reading.mig or ())):
         entries = [(p.pid, p.kind, p.gpu_instance_id, p.compute_instance_id) for p in processes or ()]
         found += len(entries) - len(set(entries))
-        if whole_bytes is not None:
-            found += sum(1 for p in processes or () if p.memory_bytes is not None and p.memory_bytes > whole_bytes)
+        found += sum(1 for p in processes or () if p.memory_bytes is not None and not 0 <= p.memory_bytes <= most_bytes)
+    found += reading.energy_mj is not None and reading.energy_mj < 0
+    found += reading.power_w is not None and not 0 <= reading.power_w < float("inf")
     return found
+
+
+def _credible(memory: DeviceMemory) -> bool:
+    parts = (memory.used_bytes, memory.free_bytes, memory.reserved_bytes or 0)
+    return min(parts) >= 0 and max(parts) <= memory.total_bytes and parts[0] + parts[2] <= memory.total_bytes
 
 
 def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> MemorySplit | None:

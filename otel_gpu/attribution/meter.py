@@ -11,6 +11,9 @@ from otel_gpu.model import GpuReading
 _IMPLAUSIBLE: Final = 1.5
 """More than this times the power limit is no reading of energy, whatever the counter says."""
 
+_COUNTER_AWAY_NS: Final = 300_000_000_000
+"""How long a counter that stopped telling is waited for."""
+
 _HIGHEST_LIMIT_W: Final = 3000.0
 """Taken for the limit where the driver names none: above every board there is."""
 
@@ -35,6 +38,11 @@ class EnergyMeter:
         self._owed_mj = 0.0
 
     @property
+    def is_silent(self) -> bool:
+        """Whether nothing was ever told of this GPU's energy."""
+        return self._at_ns is None
+
+    @property
     def source(self) -> str:
         """``counter`` or ``power``: once a counter was seen, it is the source."""
         return "power" if self._counter_mj is None else "counter"
@@ -43,9 +51,16 @@ class EnergyMeter:
         """Energy since the last reading that told; ``None`` if this one does not, or there was none before."""
         if reading.energy_mj is not None and reading.energy_mj >= 0:
             return self._by_counter(reading, reading.energy_mj)
-        if self._counter_mj is None and (power_w := _power(reading)) is not None:
-            return self._by_power(reading, power_w)
-        return None
+        power_w = _power(reading)
+        if power_w is None:
+            return None
+        if self._counter_mj is not None and self._at_ns is not None:
+            if reading.taken_at_ns - self._at_ns <= _COUNTER_AWAY_NS:
+                return None  # it will tell this time as well when it is back
+            self._counter_mj = None  # it is not coming back: from here on by power
+            self._power_w, self._at_ns = power_w, reading.taken_at_ns
+            return None
+        return self._by_power(reading, power_w)
 
     def _by_counter(self, reading: GpuReading, counter_mj: int) -> Metered | None:
         before_mj, at_ns = self._counter_mj, self._at_ns

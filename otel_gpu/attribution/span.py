@@ -14,6 +14,9 @@ from otel_gpu.attribution.presence import Resident
 PRESENCE_UNKNOWN = 0.5
 """Part of a cycle that somebody was there who came or went in it, at a time nobody knows."""
 
+_MOST_STAYS: Final = 4096
+"""So many came and went without a word about energy: those who left are no longer remembered."""
+
 
 @dataclass(slots=True)
 class _Stay:
@@ -26,7 +29,7 @@ class _Stay:
 class Span:
     """Adds up cycles until their energy can be divided."""
 
-    def __init__(self, residents: Iterable[Resident] = (), *, complete: bool = False) -> None:
+    def __init__(self, residents: Iterable[Resident] = (), *, complete: bool = False, strangers: bool = False) -> None:
         self._stays: dict[ProcessAt, _Stay] = {}
         self._duration_us = 0
         self._told_us = 0
@@ -34,7 +37,7 @@ class Span:
         self._samples = 0
         self.foreign_us = 0
         self.foreign = False
-        self.strangers = False
+        self.strangers = strangers
         self._at_start = frozenset(resident.at for resident in residents)
         self._alone = complete
 
@@ -74,9 +77,11 @@ class Span:
         self._samples += samples
         self.foreign_us += foreign_us
         self.foreign = self.foreign or foreign
-        self.strangers = strangers
+        self.strangers = self.strangers or strangers
         self._told_us += covered_us
         self._told = self._told or work_us is not None
+        if len(self._stays) > _MOST_STAYS:
+            self._stays = {at: stay for at, stay in self._stays.items() if at in present}
         for at, (resident, part) in present.items():
             stay = self._stays.setdefault(at, _Stay(resident))
             stay.resident = resident

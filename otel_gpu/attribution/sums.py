@@ -24,7 +24,13 @@ class Sums:
     allocated_us: int = 0
     unknown_us: int = 0
     idle_byte_us: int = 0
+    busy_mj: int = 0
     idle_mj: int = 0
+    unknown_mj: int = 0
+    billed_busy_us: int = 0
+    billed_idle_us: int = 0
+    billed_allocated_us: int = 0
+    billed_unknown_us: int = 0
 
     @property
     def energy_mj(self) -> int:
@@ -42,18 +48,24 @@ class Sums:
                 self.inferred_mj += energy_mj
 
     def add_time(self, piece: Booked) -> None:
-        """Book time spent in a state; memory held and energy drawn count only while idle."""
+        """Book time spent in a state, and what was drawn and is to be paid for in it; memory held only while idle."""
         match piece.state:
             case GpuState.BUSY:
                 self.busy_us += piece.time_us
-            case GpuState.ALLOCATED:
-                self.allocated_us += piece.time_us
-            case GpuState.UNKNOWN:
-                self.unknown_us += piece.time_us
+                self.busy_mj += piece.energy_mj
+                self.billed_busy_us += piece.billed_us
             case GpuState.IDLE:
                 self.idle_us += piece.time_us
                 self.idle_byte_us += piece.byte_us
                 self.idle_mj += piece.energy_mj
+                self.billed_idle_us += piece.billed_us
+            case GpuState.ALLOCATED:
+                self.allocated_us += piece.time_us
+                self.billed_allocated_us += piece.billed_us
+            case GpuState.UNKNOWN:
+                self.unknown_us += piece.time_us
+                self.unknown_mj += piece.energy_mj
+                self.billed_unknown_us += piece.billed_us
 
     def add(self, other: Sums) -> None:
         """Take over all of another's."""
@@ -72,6 +84,12 @@ class Sums:
             unknown_us=self.unknown_us,
             idle_byte_us=self.idle_byte_us,
             idle_mj=self.idle_mj,
+            busy_mj=self.busy_mj,
+            unknown_mj=self.unknown_mj,
+            billed_busy_us=self.billed_busy_us,
+            billed_idle_us=self.billed_idle_us,
+            billed_allocated_us=self.billed_allocated_us,
+            billed_unknown_us=self.billed_unknown_us,
         )
 
     @property

@@ -35,6 +35,7 @@ class GpuCycle:
     division: Division | None
     baseline: BaselineEstimate | None
     anomalies: int
+    lists_told: bool = True
 
     def held_bytes(self, at: ProcessAt) -> int | None:
         """Memory of a process by the driver's figure, or else as inferred; ``None`` where neither tells."""
@@ -66,12 +67,19 @@ class GpuTracker:
         now: Mapping[ProcessAt, Resident],
         owners: Mapping[ProcessAt, WorkloadAt],
         cycle: Cycle,
+        *,
+        visited: bool = False,
     ) -> GpuCycle:
-        """Take in a cycle's reading, with who is on the GPU ``now`` and which workloads they are booked to."""
+        """Take in a cycle's reading, with who is on the GPU ``now`` and which workloads they are booked to.
+
+        ``visited`` says that somebody came and went since the last cycle.
+        """
         memory, hidden = self._holdings.observe(reading, now, self._here, owners, cycle)
         compute = self._rows.observe(reading.utilization, cycle.window_us)
         strangers = unexplained_bytes(memory) >= UNEXPLAINED_BYTES
-        self._add_to_span(now, compute, cycle, strangers=strangers)
+        lists_told = _lists_told(reading)
+        known = lists_told and cycle.complete
+        self._add_to_span(now, compute, cycle, strangers=strangers or visited, known=known)
         inferred = {
             at: held.bytes
             for parts in hidden.values()
@@ -79,11 +87,9 @@ class GpuTracker:
             if isinstance(at, ProcessAt)
         }
         metered = self.meter.read(reading)
-        lists_told = reading.processes is not None or reading.mig is not None
-        known = lists_told and cycle.complete
         division = self._divide(metered, reading, inferred, known=known) if metered is not None else None
-        if metered is not None or self._span.duration_us == 0:
-            self._span = Span(now.values(), complete=cycle.complete)
+        if metered is not None or self._span.duration_us == 0 or self.meter.is_silent:
+            self._span = Span(now.values(), complete=known, strangers=strangers)
         # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
         missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
         self._here = {**missing, **now}
@@ -91,7 +97,7 @@ class GpuTracker:
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
         estimate = self._baseline.estimate()
-        return GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies)
+        return GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies, lists_told=lists_told)
 
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
@@ -113,6 +119,7 @@ class GpuTracker:
         cycle: Cycle,
         *,
         strangers: bool,
+        known: bool,
     ) -> None:
         if cycle.window_us <= 0:
             return
@@ -137,7 +144,7 @@ class GpuTracker:
             foreign_us=foreign_us,
             foreign=compute is not None and any(pid not in at_of for pid in compute.work),
             strangers=strangers,
-            complete=cycle.complete,
+            complete=known,
         )
 
     def _part(self, resident: Resident, cycle: Cycle) -> float:
@@ -232,3 +239,10 @@ class GpuTracker:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a state of a GPU") from error
         return restored
+
+
+def _lists_told(reading: GpuReading) -> bool:
+    """Whether everybody who is listed at all could be read; under MIG, the lists of every instance."""
+    if reading.mig is None:
+        return reading.processes is not None
+    return all(mig.processes is not None for mig in reading.mig)

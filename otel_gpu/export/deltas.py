@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.points import Point
+
+LONGEST_ABSENCE_NS: Final = 3600 * 10**9
+MOST_ABSENT: Final = 20_000
+"""How long, and how many, series of workloads are remembered that are not there."""
 
 SeriesKey: TypeAlias = tuple[str, WorkloadIdentity | None, frozenset[tuple[str, str | int | bool]]]
 
@@ -36,10 +40,14 @@ class Delta:
 
 
 class Deltas:
-    """What one receiver has been told of every counter. No delta is ever below 0."""
+    """What one receiver has been told of every counter. No delta is ever below 0.
+
+    A series may be absent from collections, as while a driver is away, and return: what was told of it stays told.
+    """
 
     def __init__(self) -> None:
         self._told: dict[SeriesKey, Told] = {}
+        self._absent_since_ns: dict[SeriesKey, int] = {}  # the longest absent first
 
     def of(self, metric_name: str, point: Point, time_ns: int) -> Delta:
         """A counter's growth since it was last taken: all of it if it never was, or if it began anew since."""
@@ -48,7 +56,7 @@ class Deltas:
         if point.start_ns is None:
             # What counts since before anybody can tell has been told to others: from the first sight on, it grows.
             before = self._told.setdefault(key, now)
-        elif (before := self._told.get(key, now)) is now or before.start_ns != point.start_ns:
+        elif (before := self._told.get(key, now)) is now or _begins_later(point.start_ns, before.start_ns):
             return Delta(point.value, point.start_ns, key, now)
         if point.value < before.value:  # cleared: nvidia-smi --reset-ecc-errors
             return Delta(point.value, before.time_ns, key, now)
@@ -58,10 +66,28 @@ class Deltas:
         """These have arrived."""
         self._told.update(told)
 
-    def keep_only(self, keys: Iterable[SeriesKey]) -> None:
-        """Forget the series that have ended."""
-        wanted = set(keys)
-        self._told = {key: told for key, told in self._told.items() if key in wanted}
+    def seen(self, keys: Iterable[SeriesKey], time_ns: int) -> None:
+        """These are all there are now. Of workloads, those that stay away are forgotten; of GPUs there are few."""
+        present = set(keys)
+        absent = self._absent_since_ns
+        for key in present & absent.keys():
+            del absent[key]
+        for key in self._told.keys() - present - absent.keys():
+            _, workload, _ = key
+            if workload is not None:
+                absent[key] = time_ns
+        for key in [key for key, since_ns in absent.items() if time_ns - since_ns > LONGEST_ABSENCE_NS]:
+            self._forget(key)
+        for key in list(absent)[: max(0, len(absent) - MOST_ABSENT)]:
+            self._forget(key)
+
+    def _forget(self, key: SeriesKey) -> None:
+        del self._absent_since_ns[key], self._told[key]
+
+
+def _begins_later(start_ns: int, told_ns: int | None) -> bool:
+    """Whether a counter is a successor. The same start, or an earlier one, is of the counter that was told."""
+    return told_ns is None or start_ns > told_ns
 
 
 def difference(after: float, before: float) -> int | float:

@@ -80,7 +80,8 @@ class Encoder:
         """The collection's requests, the host's own Resource first; each Resource is in a request once."""
         entries = list(self._entries(collection))
         if self._deltas is not None:
-            self._deltas.keep_only(entry.delta.key for entry in entries if entry.delta is not None)
+            present = (entry.delta.key for entry in entries if entry.delta is not None)
+            self._deltas.seen(present, collection.time_ns)
         for part in self._cut(entries):
             told = {entry.delta.key: entry.delta.told for entry in part if entry.delta is not None}
             yield Batch(MetricsData([self._resource_metrics(*each) for each in _by_resource(part)]), told)
@@ -119,7 +120,8 @@ class Encoder:
             value, start_ns = delta.value, delta.start_ns
         # The wall clock may have been set back since: a start after the end would be refused.
         start = UNKNOWN_START if start_ns is None else min(start_ns, time_ns)
-        data = NumberDataPoint(point.attributes, start, time_ns, value)
+        # A dictionary: the SDK copies attributes to print them, and a view of one cannot be copied.
+        data = NumberDataPoint(dict(point.attributes), start, time_ns, value)
         return _Entry(resource, metric, data, _POINT_BYTES + _attributes_bytes(point.attributes), delta)
 
     # -- requests -------------------------------------------------------------------

@@ -10,16 +10,45 @@ from typing import Final
 import grpc
 from opentelemetry.exporter.otlp.proto.grpc import exporter as sdk_exporter
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.sender import TAKEN, Delivery, Trouble
+from otel_gpu.export.sender import PROTOCOL, TAKEN, TLS, UNREACHABLE, Delivery, Trouble, rejected
 from otel_gpu.settings_export import Compression, ExportConfig
 
 _COMPRESSION: Final = {Compression.NONE: grpc.Compression.NoCompression, Compression.GZIP: grpc.Compression.Gzip}
 _ERROR: Final = re.compile(r"error code: StatusCode\.(\w+), error details: (.*)")
 _ABSENT: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED"})
 """What says that the receiver cannot be had now; with anything else it has looked at the request."""
+
+_NO_ANSWER: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+_NOT_HTTP2: Final = re.compile(r"HTTP/2|http1")
+_NO_TRUST: Final = re.compile(r"SSL|TLS|CERTIFICATE|[Hh]andshake")
+_HTTP_PORT: Final = ":4318"
+_NO_REASON: Final = "the exporter gives no reason"
+_IS_HTTP: Final = "; 4318 is usually HTTP: --otlp-protocol http/protobuf"
+
+
+class _Exporter(OTLPMetricExporter):
+    """Keeps the answer, which the exporter throws away: it has no public way to what a receiver rejected.
+
+    The two private names are the exporter's own; a test fails where one of them changes.
+    """
+
+    answer: ExportMetricsServiceResponse | None = None
+
+    def _initialize_channel_and_stub(self) -> None:
+        """Listen to each new stub: the exporter makes one at the start, and one when it reconnects."""
+        super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
+        stub = self._client
+        export = stub.Export
+
+        def listening(**named: object) -> ExportMetricsServiceResponse:
+            self.answer = export(**named)
+            return self.answer
+
+        stub.Export = listening
 
 
 class GrpcSender:
@@ -28,7 +57,8 @@ class GrpcSender:
     def __init__(self, config: ExportConfig, timeout_s: float, log: ExporterLog) -> None:
         endpoint = config.otlp_target
         self._log = log
-        self._exporter = OTLPMetricExporter(
+        self._is_http_port = endpoint.authority.endswith(_HTTP_PORT)
+        self._exporter = _Exporter(
             endpoint=f"{endpoint.scheme}://{_with_port(endpoint.scheme, endpoint.authority)}",
             insecure=endpoint.scheme == "http",
             credentials=None if endpoint.scheme == "http" else _credentials(config),
@@ -36,7 +66,6 @@ class GrpcSender:
             timeout=timeout_s,
             compression=_COMPRESSION[config.otlp_compression],
         )
-        self._last = Trouble("failed", "the exporter gives no reason")
         # The exporter drops a line like the one before it, by its format alone: another reason would be lost.
         logger = logging.getLogger(sdk_exporter.__name__)
         for each in list(logger.filters):
@@ -44,20 +73,34 @@ class GrpcSender:
 
     def send(self, data: MetricsData) -> Delivery:
         """Call once for a request."""
+        self._exporter.answer = None
         with self._log.heard() as lines:
             taken = self._exporter.export(data) is MetricExportResult.SUCCESS
         if taken:
-            return TAKEN
+            return self._judged(self._exporter.answer)
         found = next((match for line in reversed(lines) if (match := _ERROR.search(line))), None)
-        if found is not None:
-            self._last = Trouble(found[1], f"gRPC {found[1]}: {_told(found[2])}")
-        elif lines:
-            self._last = Trouble(lines[-1], lines[-1])
-        return Delivery(taken=False, trouble=self._last, go_on=self._last.kind not in _ABSENT)
+        if found is None:
+            return Delivery(taken=False, trouble=Trouble("failed", lines[-1] if lines else _NO_REASON), go_on=True)
+        return Delivery(taken=False, trouble=self._trouble(found[1], found[2]), go_on=found[1] not in _ABSENT)
 
     def close(self) -> None:
         """Give up what is under way: the channel is closed over it."""
         self._exporter.shutdown()
+
+    def _judged(self, answer: ExportMetricsServiceResponse | None) -> Delivery:
+        if answer is None:
+            return TAKEN
+        trouble = rejected(answer.partial_success.rejected_data_points, answer.partial_success.error_message)
+        return TAKEN if trouble is None else Delivery(taken=True, trouble=trouble)
+
+    def _trouble(self, code: str, details: str) -> Trouble:
+        """A status in words. Those that no receiver sent are of few kinds, as they come by turns."""
+        text = f"gRPC {code}: {_told(details)}"
+        if code not in _NO_ANSWER:
+            return Trouble(code, text)
+        if _NOT_HTTP2.search(details) or (self._is_http_port and "onnection refused" not in details):
+            return Trouble(PROTOCOL, text + _IS_HTTP)
+        return Trouble(TLS if _NO_TRUST.search(details) else UNREACHABLE, text)
 
 
 def _told(details: str) -> str:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
+import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from google.protobuf import json_format  # type: ignore[import-untyped]  # it has no types
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
@@ -23,16 +26,30 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
 from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.sender import TAKEN, Delivery, Trouble
+from otel_gpu.export.otlp_deadline import bound_answers
+from otel_gpu.export.sender import PROTOCOL, TAKEN, TLS, UNREACHABLE, Delivery, Trouble, rejected
 from otel_gpu.settings_export import Compression, ExportConfig
 
 _COMPRESSION: Final = {Compression.NONE: SdkCompression.NoCompression, Compression.GZIP: SdkCompression.Gzip}
 _LARGEST_ANSWER_BYTES: Final = 64 << 10
 _LONGEST_REASON: Final = 200
+_SHORTEST_S: Final = 0.001
+_GRPC_PORT: Final = 4317
+_IS_GRPC: Final = f"; {_GRPC_PORT} is usually gRPC: --otlp-protocol grpc"
 
 
 class _Refused(Exception):
     """An answer that is none; the exporter repeats no request for it."""
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Uses connections that read an answer within one timeout, straight or by a proxy."""
+
+    def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+        """The pool for a request."""
+        pool = super().get_connection_with_tls_context(*arguments, **named)
+        bound_answers(pool)
+        return pool
 
 
 class _Session(requests.Session):
@@ -41,12 +58,15 @@ class _Session(requests.Session):
     ``requests`` would prefer REQUESTS_CA_BUNDLE to the certificates configured, and ``~/.netrc`` to a header.
     """
 
-    def __init__(self, authorities: Path | None) -> None:
+    def __init__(self, authorities: Path | None, port: int | None) -> None:
         super().__init__()
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter())
         self.auth = _unchanged
         self.trouble: Trouble | None = None
         self.refused = False
         self._authorities = authorities
+        self._port = port
 
     def forget(self) -> None:
         """Nothing has been answered yet."""
@@ -60,13 +80,15 @@ class _Session(requests.Session):
         return settings
 
     def request(self, *arguments: Any, **named: Any) -> requests.Response:
-        """One attempt: the exporter makes several for a request. Only the beginning of an answer is read."""
+        """One attempt, over when its timeout is: the exporter makes several. Only an answer's beginning is read."""
         self.forget()
+        timeout_s: float = named["timeout"]
+        total = urllib3.Timeout(total=max(timeout_s, _SHORTEST_S))
         try:
-            response = super().request(*arguments, **(named | {"stream": True}))
+            response = super().request(*arguments, **(named | {"stream": True, "timeout": total}))
             body = response.raw.read(_LARGEST_ANSWER_BYTES, decode_content=True)
         except Exception as error:
-            self.trouble = _trouble(error, named.get("timeout"))
+            self.trouble = _trouble(error, timeout_s, self._port)
             raise
         self.trouble = _judged(response.status_code, response.reason, response.headers, body)
         self.refused = 400 <= response.status_code < 500 and response.status_code != http.HTTPStatus.TOO_MANY_REQUESTS
@@ -83,7 +105,7 @@ class HttpSender:
         self._log = log
         endpoint = config.otlp_target
         certificate, key = config.otlp_client_certificate, config.otlp_client_key
-        self._session = _Session(config.otlp_certificate)
+        self._session = _Session(config.otlp_certificate, urlsplit(f"//{endpoint.authority}").port)
         self._exporter = OTLPMetricExporter(
             endpoint=f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}",
             certificate_file=None if config.otlp_certificate is None else str(config.otlp_certificate),
@@ -126,22 +148,22 @@ def _judged(status: int, reason: str | None, headers: Mapping[str, str], body: b
     answer = _parsed(kind, body)
     if answer is None:
         return Trouble("garbage", f"HTTP {status} with an answer that is not OTLP; is that a Collector?")
-    partial = answer.partial_success
-    if partial.rejected_data_points:
-        return Trouble("partial", f"{partial.rejected_data_points} points were rejected: {partial.error_message}")
-    return None
+    return rejected(answer.partial_success.rejected_data_points, answer.partial_success.error_message)
 
 
 def _parsed(kind: str, body: bytes) -> ExportMetricsServiceResponse | None:
     answer = ExportMetricsServiceResponse()
     try:
         if kind == "application/json":
-            json_format.Parse(body or b"{}", answer, ignore_unknown_fields=True)
+            told = json.loads(body or b"{}")
+            if told and not ("partialSuccess" in told and isinstance(told, dict)):  # fields to come stand beside it
+                return None
+            json_format.ParseDict(told, answer, ignore_unknown_fields=True)
         elif kind in ("", "application/x-protobuf", "application/protobuf"):
             answer.ParseFromString(body)
         elif body.strip():
             return None
-    except (DecodeError, json_format.ParseError, UnicodeDecodeError, RecursionError):
+    except (DecodeError, json_format.ParseError, ValueError, RecursionError):  # ValueError: no JSON, no UTF-8
         return None
     return answer
 
@@ -158,25 +180,31 @@ def _reason_given(kind: str, body: bytes) -> str:
     return f": {line[:_LONGEST_REASON]}" if line else ""
 
 
-def _trouble(error: BaseException, timeout_s: float | None) -> Trouble:
-    """An exception's deepest cause, in words: what is above it only says that it happened."""
-    if isinstance(error, requests.Timeout):
-        return Trouble("timeout", f"no answer within {timeout_s or 0:.3g} s")
+def _trouble(error: BaseException, timeout_s: float, port: int | None) -> Trouble:
+    """An exception's deepest cause, in words: what is above it only says that it happened.
+
+    Of few kinds: a server that speaks no HTTP closes, resets and talks as it comes, and is one trouble all the same.
+    """
     cause = _deepest(error)
+    maybe_grpc = _IS_GRPC if port == _GRPC_PORT else ""
+    kind = PROTOCOL if maybe_grpc else UNREACHABLE
     match cause:
         case ssl.SSLCertVerificationError():
-            text = f"certificate verify failed: {cause.verify_message}"
+            return Trouble(TLS, f"certificate verify failed: {cause.verify_message}")
         case ssl.SSLError():
-            text = f"TLS failed: {(cause.reason or 'unknown').lower().replace('_', ' ')}"
+            return Trouble(TLS, f"TLS failed: {(cause.reason or 'unknown').lower().replace('_', ' ')}")
         case http.client.RemoteDisconnected():
-            text = "the connection was closed without an answer"
+            return Trouble(kind, f"the connection was closed without an answer{maybe_grpc}")
         case http.client.HTTPException():
-            text = f"the answer is not HTTP ({type(cause).__name__})"
+            return Trouble(PROTOCOL, f"the answer is not HTTP ({type(cause).__name__}){_IS_GRPC}")
+        case ConnectionResetError() | BrokenPipeError():
+            return Trouble(kind, f"the connection was reset{maybe_grpc}")
+        case TimeoutError() | urllib3.exceptions.TimeoutError():
+            return Trouble(UNREACHABLE, f"no whole answer within {timeout_s:.3g} s")
         case OSError() if cause.strerror:
-            text = cause.strerror[0].lower() + cause.strerror[1:]
+            return Trouble(UNREACHABLE, cause.strerror[0].lower() + cause.strerror[1:])
         case _:
-            text = " ".join(f"{type(cause).__name__}: {cause}".split())
-    return Trouble(text, text)
+            return Trouble(UNREACHABLE, " ".join(f"{type(cause).__name__}: {cause}".split()))
 
 
 def _deepest(error: BaseException) -> BaseException:

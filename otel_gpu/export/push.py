@@ -47,6 +47,7 @@ class Pusher:
         self.exports_ok = 0
         self.exports_failed = 0
         self.trouble: Trouble | None = None
+        self._logged: set[str] = set()
         self._open_sender = open_sender
         self._sender = open_sender(min(request_timeout_s, export_timeout_s))
         self._encoder = encoder
@@ -135,14 +136,16 @@ class Pusher:
         return trouble
 
     def _note(self, trouble: Trouble | None) -> None:
-        """Count, with one log line for each change and none while it stays."""
+        """Count, with one log line for each kind of trouble until it is over: kinds that alternate are no news."""
         before, self.trouble = self.trouble, trouble
         if trouble is None:
             self.exports_ok += 1
             if before is not None:
                 log.info("export to %s is ok again", self.target)
+            self._logged.clear()
             return
         self.exports_failed += 1
-        if before is None or before.kind != trouble.kind:
+        if trouble.kind not in self._logged:
+            self._logged.add(trouble.kind)
             hint = _NO_RECEIVER if "onnection refused" in trouble.text else ""
             log.warning("export to %s fails: %s%s", self.target, trouble.text, hint)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from opentelemetry.sdk.metrics.export import MetricsData
 
 
+UNREACHABLE: Final = "unreachable"
+PROTOCOL: Final = "protocol"
+TLS: Final = "tls"
+"""Kinds of trouble of which no receiver tells: nobody answers, somebody who does not speak OTLP, or no trust."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a request was not taken as it should be. ``kind`` stays the same while nothing changes; ``text`` may vary."""
+    """Why a request was not taken as it should be. ``kind`` is one of few, and told once; ``text`` may vary."""
 
     kind: str
     text: str
@@ -29,6 +35,13 @@ class Delivery:
 
 
 TAKEN = Delivery(taken=True)
+
+
+def rejected(points: int, reason: str) -> Trouble | None:
+    """A partial success of OTLP: the request was taken, some of its points were not."""
+    if not points:
+        return None
+    return Trouble("partial", f"{points} points were rejected: {' '.join(reason.split())}".removesuffix(": "))
 
 
 class Sender(Protocol):

@@ -251,9 +251,10 @@ METRICS: Final[tuple[Metric, ...]] = (
         "otel_gpu.conservation.energy.error", _GAUGE, "J",
         "By how much energy given to somebody misses the GPU's; not 0 is a bug.", *_GPU,
     ),
-    _agent("otel_gpu.series", _UPDOWN, "{series}", "Series in the agent's last collection."),
     _agent("otel_gpu.cpu.time", _COUNTER, "s", "CPU time of the agent."),
     _agent("otel_gpu.memory.usage", _UPDOWN, "By", "Resident memory of the agent."),
+    # Last: it counts what the others gave.
+    _agent("otel_gpu.series", _UPDOWN, "{series}", "Series in this collection, this one included."),
 )  # fmt: skip
 
 BY_NAME: Final[Mapping[str, Metric]] = MappingProxyType({metric.name: metric for metric in METRICS})

@@ -9,5 +9,11 @@ from otel_gpu.metrics.points import Reading, points
 
 def collect(reading: Reading) -> Collection:
     """All metrics of a cycle with their points, as of when the world was read."""
-    families = (Family(metric, tuple(points(metric.name, reading))) for metric in METRICS)
-    return Collection(reading.attribution.wall_ns, tuple(family for family in families if family.points))
+    families = []
+    count = 0
+    for metric in METRICS:
+        found = tuple(points(metric.name, reading, count))
+        count += len(found)
+        if found:
+            families.append(Family(metric, found))
+    return Collection(reading.attribution.wall_ns, tuple(families))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.util.types import Attributes
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
-from otel_gpu.metrics.points import Point, Reading, points
+from otel_gpu.metrics.points import Point, Reading
 from otel_gpu.metrics.readings import SharedReading
 from otel_gpu.version import __version__
 
@@ -33,7 +33,10 @@ class Sample(Observation):
 
 
 def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | None]) -> None:
-    """Create every instrument of the catalogue; their callbacks only read, all of a collection the same cycle."""
+    """Create every instrument of the catalogue; their callbacks only read, all of a collection the same cycle.
+
+    Once for a provider: the SDK gives whoever asks again the first instruments, and forgets the new callbacks.
+    """
     meter = provider.get_meter(SCOPE, __version__)
     shared = SharedReading(newest)
     for metric in METRICS:
@@ -41,10 +44,8 @@ def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | N
 
 
 def _create(meter: Meter, metric: Metric, shared: SharedReading) -> None:
-    def observe(_: CallbackOptions) -> Iterator[Observation]:
-        reading = shared.read(metric.name)
-        if reading is not None:
-            yield from map(Sample, points(metric.name, reading))
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return map(Sample, shared.points(metric.name))
 
     create = {
         Kind.GAUGE: meter.create_observable_gauge,

@@ -14,8 +14,11 @@ from otel_gpu.metrics.points_workload import workload_points
 __all__ = ["Point", "Reading", "points"]
 
 
-def points(metric_name: str, reading: Reading) -> Iterable[Point]:
-    """The points of a metric in this cycle; KeyError if there is no such metric."""
+def points(metric_name: str, reading: Reading, before: int = 0) -> Iterable[Point]:
+    """The points of a metric in this cycle; KeyError if there is no such metric.
+
+    ``before`` is how many points the metrics before it gave: the last of the catalogue tells how many there are.
+    """
     match BY_NAME[metric_name].level:
         case Level.DEVICE:
             return device_points(metric_name, reading)
@@ -24,4 +27,4 @@ def points(metric_name: str, reading: Reading) -> Iterable[Point]:
         case Level.PROCESS:
             return process_points(metric_name, reading)
         case Level.AGENT:
-            return agent_points(metric_name, reading)
+            return agent_points(metric_name, reading, before)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.metrics.points_reading import NONE, Point, Reading
 from otel_gpu.model import SourceState
 
+_SERIES: Final = "otel_gpu.series"
 ATTRIBUTION: Final = "attribution"
 """The source whose errors are figures that cannot be true: a counter that fell, more energy than a GPU can draw."""
 
@@ -60,11 +61,6 @@ def _energy_error(reading: Reading) -> Iterator[Point]:
             yield Point(device.gpu.energy_error_mj / 1e3, device.attributes)
 
 
-def _series(reading: Reading) -> Iterator[Point]:
-    if reading.stats.series is not None:
-        yield Point(reading.stats.series, NONE)
-
-
 def _cpu_time(reading: Reading) -> Iterator[Point]:
     if reading.stats.cpu_s is not None:
         yield Point(reading.stats.cpu_s, NONE, start_ns=reading.stats.started_ns)
@@ -84,13 +80,12 @@ _OF: Final[Mapping[str, Callable[[Reading], Iterator[Point]]]] = MappingProxyTyp
         "otel_gpu.attribution.coverage": _coverage,
         "otel_gpu.conservation.memory.error": _memory_error,
         "otel_gpu.conservation.energy.error": _energy_error,
-        "otel_gpu.series": _series,
         "otel_gpu.cpu.time": _cpu_time,
         "otel_gpu.memory.usage": _memory,
     }
 )
 
 
-def agent_points(name: str, reading: Reading) -> Iterator[Point]:
-    """The points of a metric of the agent."""
-    return _OF[name](reading)
+def agent_points(name: str, reading: Reading, before: int) -> Iterable[Point]:
+    """The points of a metric of the agent, in a collection that has ``before`` points so far."""
+    return (Point(before + 1, NONE),) if name == _SERIES else _OF[name](reading)

@@ -130,18 +130,19 @@ def _device(gpu: GpuAttribution) -> Device:
     )
 
 
-def _place(devices: Mapping[str, Device], gpu_uuid: str, mig_uuid: str | None) -> Attributes:
-    """Where somebody is, or was: a GPU or an instance that has gone keeps its UUID."""
-    device = devices.get(gpu_uuid)
-    if device is not None and (mig_uuid or "") in device.places:
-        return device.places[mig_uuid or ""]
-    index = device.attributes["gpu.index"] if device is not None else ""
-    return {"hw.id": gpu_uuid, "gpu.index": index, "gpu.mig.uuid": mig_uuid or "", "gpu.mig.profile": ""}
+def _place(use: WorkloadGpu | ProcessAttribution) -> Attributes:
+    """Where somebody is, or was: a GPU or an instance that does not answer, or has gone, keeps what names it."""
+    return {
+        "hw.id": use.gpu_uuid,
+        "gpu.index": "" if use.gpu_index is None else str(use.gpu_index),
+        "gpu.mig.uuid": use.mig_uuid or "",
+        "gpu.mig.profile": use.mig_profile or "",
+    }
 
 
 def _row(identity: WorkloadIdentity, own: Attributes, use: Use, devices: Mapping[str, Device]) -> Row[Use]:
     device, totals = devices.get(use.gpu_uuid), use.totals
-    attributes = {**_place(devices, use.gpu_uuid, use.mig_uuid), **own}
+    attributes = {**_place(use), **own}
     tells_energy = device is not None and device.tells_energy
     tells_work = device is not None and device.tells_work
     return Row(

@@ -28,7 +28,6 @@ from otel_gpu.metrics.collection import Collection, Family
 from otel_gpu.metrics.instruments import Sample, create_instruments
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.readings import Readings
-from otel_gpu.metrics.selfstats import SelfAccount
 
 _OPTIONS: Final = CallbackOptions()
 
@@ -99,9 +98,8 @@ class _AgentMeter(NoOpMeter):
 class AgentMetrics:
     """The instruments on the agent's provider, collected at most once for a cycle however many exporters ask."""
 
-    def __init__(self, readings: Readings, account: SelfAccount) -> None:
+    def __init__(self, readings: Readings) -> None:
         self._readings = readings
-        self._account = account
         self._provider = AgentMeterProvider()
         self._lock = threading.Lock()
         self._reading: Reading | None = None
@@ -117,5 +115,4 @@ class AgentMetrics:
             if reading is not self._reading or self._collection is None:
                 self._reading = reading
                 self._collection = self._provider.collect(reading.attribution.wall_ns)
-                self._account.count_series(self._collection.point_count)
             return self._collection

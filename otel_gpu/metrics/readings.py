@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.points import Point, Reading, points
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Attribution
 
@@ -46,6 +46,7 @@ class SharedReading:
 
     OpenTelemetry calls every instrument once in a collection and does not say when one begins. An instrument that
     has had the current reading and asks again is in the next one: it gets a new reading, and the others share it.
+    They are called in the order they were created in, so the last can tell how many points all of them gave.
     """
 
     def __init__(self, newest: Callable[[], Reading | None]) -> None:
@@ -53,12 +54,16 @@ class SharedReading:
         self._lock = threading.Lock()
         self._reading: Reading | None = None
         self._served: set[str] = set()
+        self._count = 0
 
-    def read(self, instrument: str) -> Reading | None:
-        """The reading of the collection that this instrument is asked in; ``None`` before the first sample."""
+    def points(self, instrument: str) -> tuple[Point, ...]:
+        """The instrument's points in the collection that it is asked in; none before the first sample."""
         with self._lock:
             if not self._served or instrument in self._served:
                 self._reading = self._newest()
                 self._served.clear()
+                self._count = 0
             self._served.add(instrument)
-            return self._reading
+            found = () if self._reading is None else tuple(points(instrument, self._reading, self._count))
+            self._count += len(found)
+            return found

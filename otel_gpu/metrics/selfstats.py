@@ -16,7 +16,6 @@ class SelfStats:
     started_ns: int
     cpu_s: float | None = None
     memory_bytes: int | None = None
-    series: int | None = None
     source_errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -29,7 +28,6 @@ class SelfAccount:
         self._started_ns = started_ns
         self._cpu_s = cpu_s
         self._memory_bytes = memory_bytes
-        self._series: int | None = None
         self._errors: Mapping[str, int] = MappingProxyType({})
         self._newest_ns: int | None = None
 
@@ -43,16 +41,11 @@ class SelfAccount:
             errors[source.name] = errors.get(source.name, 0) + source.errors
         self._errors = MappingProxyType(errors)
 
-    def count_series(self, series: int) -> None:
-        """Note how many series a collection had."""
-        self._series = series
-
     def stats(self) -> SelfStats:
         """The figures as they are now."""
         return SelfStats(
             started_ns=self._started_ns,
             cpu_s=self._cpu_s(),
             memory_bytes=self._memory_bytes(),
-            series=self._series,
             source_errors=self._errors,
         )

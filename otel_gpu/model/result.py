@@ -67,7 +67,11 @@ class MethodEnergy:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What somebody has used of one GPU since ``since_ns`` (Unix time), in integers that never fall."""
+    """What somebody has used of one GPU since ``since_ns`` (Unix time), in integers that never fall.
+
+    Energy by state is that of time that is decided; what is still held back is in ``energy`` already. Billed is the
+    part of the GPU's time that is this workload's to pay for: those who share it share that.
+    """
 
     since_ns: int
     energy: MethodEnergy
@@ -78,6 +82,12 @@ class Totals:
     unknown_us: int
     idle_byte_us: int
     idle_mj: int
+    busy_mj: int = 0
+    unknown_mj: int = 0
+    billed_busy_us: int = 0
+    billed_idle_us: int = 0
+    billed_allocated_us: int = 0
+    billed_unknown_us: int = 0
 
 
 class CostBasis(StrEnum):
@@ -158,7 +168,10 @@ class GpuAttribution:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadGpu:
-    """One workload's part of one GPU (or of one MIG instance of it)."""
+    """One workload's part of one GPU (or of one MIG instance of it).
+
+    ``gpu_index`` and ``mig_profile`` are as last told, also while the GPU does not answer.
+    """
 
     gpu_uuid: str
     mig_uuid: str | None
@@ -174,6 +187,8 @@ class WorkloadGpu:
     totals: Totals | None = None
     active: bool = True
     costs: tuple[Cost, ...] = ()
+    gpu_index: int | None = None
+    mig_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +244,8 @@ class ProcessAttribution:
     totals: Totals | None = None
     active: bool = True
     naming: int = 0
+    gpu_index: int | None = None
+    mig_profile: str | None = None
 
     @property
     def told(self) -> bool:

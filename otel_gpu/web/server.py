@@ -15,6 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
+from types import MappingProxyType
 from typing import Any, Final
 
 from otel_gpu.errors import UsageError
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 _SLOWEST_CLIENT_S: Final = 5.0
 """What a client may take for each of: the TLS handshake, the whole of its request, taking in the answer."""
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _MOST_CONNECTIONS: Final = 64
 _LARGEST_REQUEST_BYTES: Final = 128 * 1024
 """Line and headers together; the base class allows 64 KiB for a line, a hundred times."""
@@ -53,7 +55,7 @@ class WebServer:
     """Serves routes on one address from construction (which binds it) to ``close``.
 
     ``web_config`` is a web configuration file: TLS, client certificates, passwords. Constructing reads it, and raises
-    UsageError for whatever is wrong with it.
+    UsageError for whatever is wrong with it. ``absent`` says of paths that somebody may look for how to have them.
     """
 
     def __init__(
@@ -62,13 +64,21 @@ class WebServer:
         routes: Mapping[str, Route],
         web_config: Path | None = None,
         *,
+        absent: Mapping[str, str] = _NONE,
         slowest_client_s: float = _SLOWEST_CLIENT_S,
         most_connections: int = _MOST_CONNECTIONS,
     ) -> None:
         guard = Guard if web_config is None else GuardFile(web_config).current
         self._scheme = "http" if guard().tls is None else "https"
         try:
-            self._server = _Server(address, dict(routes), guard, slowest_client_s, most_connections)
+            self._server = _Server(
+                address,
+                dict(routes),
+                dict(absent),
+                guard,
+                slowest_client_s=slowest_client_s,
+                most_connections=most_connections,
+            )
         except (OSError, OverflowError, TypeError, ValueError) as error:  # bind() raises them all for what is no host
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(
@@ -104,12 +114,15 @@ class _Server(ThreadingHTTPServer):
         self,
         address: Address,
         routes: Mapping[str, Route],
+        absent: Mapping[str, str],
         guard: Callable[[], Guard],
+        *,
         slowest_client_s: float,
         most_connections: int,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self.routes = routes
+        self.absent = absent
         self.slowest_client_s = slowest_client_s
         self._guard = guard
         self._most_connections = most_connections
@@ -227,7 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
         route = self.server.routes.get(request.path)
         if route is None:
             paths = "  ".join(sorted(self.server.routes))
-            return Response(f"there is nothing here; try  {paths}\n", status=HTTPStatus.NOT_FOUND)
+            what = self.server.absent.get(request.path, "there is nothing here")
+            return Response(f"{what}; try  {paths}\n", status=HTTPStatus.NOT_FOUND)
         try:
             return route(request)
         except Exception as error:  # a bug in one route must not take the others along

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from otel_gpu.attribution.energy import EnergyPolicy
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, Prices
 from otel_gpu.model import (
     AccountingRecord,
     DeviceMemory,
@@ -169,6 +169,7 @@ options = st.builds(
     st.sampled_from(list(EnergyModel)),
     max_processes=st.sampled_from([0, 2, 2000]),
     max_workloads=st.sampled_from([0, 1, 2000]),
+    prices=st.sampled_from([None, Prices("EUR", {"": 2.0}, 0.3)]),
 )
 DEPTH: Final = int(os.environ.get("OTEL_GPU_TEST_DEPTH", "1"))
 """How many times as many histories as there is time for in ``make test``; CI plays more."""

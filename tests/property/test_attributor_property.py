@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.model import (
     Attribution,
     DeviceMemory,
@@ -144,6 +144,35 @@ def test_no_total_ever_falls_not_even_over_an_absence(history: list[Snapshot], c
                 else:
                     assert totals.since_ns >= min(told_ns, answer.wall_ns), who
             before[who] = (totals, answer.wall_ns)
+
+
+@thorough
+@given(histories(), options)
+def test_no_cost_ever_falls_and_a_gpus_time_is_paid_for_once(
+    history: list[Snapshot], chosen: AttributionOptions
+) -> None:
+    prices = Prices("EUR", {"": 1.0}, 1.0)
+    attributor = Attributor(replace(chosen, prices=prices, retention_s=1e9, max_workloads=2000))
+    before: dict[tuple[Any, ...], float] = {}
+    passed_us = 0
+    for snapshot in history:
+        answer = attributor.observe(snapshot)
+        passed_us += round((answer.window_s or 0) * 1e6)
+        billed_us: dict[str, int] = {}
+        for workload, part in parts(answer):
+            totals = part.totals
+            assert totals is not None
+            by_state_mj = totals.busy_mj + totals.idle_mj + totals.unknown_mj
+            assert by_state_mj <= (totals.energy.total_mj or 0)
+            if not part.active:
+                assert by_state_mj == totals.energy.total_mj, "nothing is held back of who has left"
+            times = (totals.billed_busy_us, totals.billed_idle_us, totals.billed_unknown_us)
+            billed_us[part.gpu_uuid] = billed_us.get(part.gpu_uuid, 0) + sum(times)
+            for cost in part.costs:
+                who = (workload.ref, workload.naming, part.gpu_uuid, part.mig_uuid, cost.state, cost.basis)
+                assert cost.amount >= before.get(who, 0)
+                before[who] = cost.amount
+        assert all(each <= 2 * passed_us for each in billed_us.values())
 
 
 @thorough

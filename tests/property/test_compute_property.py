@@ -42,14 +42,28 @@ def test_work_is_never_negative_and_never_more_than_the_time_covered(
             continue
         assert 0 <= window.covered_us <= min(RING_US, elapsed_us + SLACK_US)
         assert elapsed_us or not window.covered_us
-        for work in ([w.sm_us for w in window.work.values()], [w.bandwidth_us for w in window.work.values()]):
+        bandwidths_us = [w.bandwidth_us for w in window.work.values() if w.bandwidth_us is not None]
+        for work in ([w.sm_us for w in window.work.values()], bandwidths_us):
             assert all(each_us >= 0 for each_us in work)
             assert sum(work) <= window.covered_us
-        assert 0 <= window.anomalies <= len(read.rows)
+        assert 0 <= window.anomalies <= len(read.rows) + 1
         for pid in window.work:
             share = window.share(pid)
             assert share is None or 0.0 <= share <= 1.0
         elapsed_us = 0
+
+
+@given(CYCLES)
+def test_whoever_has_a_row_is_never_said_not_to_have_worked(cycles: list[tuple[UtilizationRead | None, int]]) -> None:
+    for (read, _), window in zip(cycles, tidy(cycles), strict=True):
+        if read is None or window is None:
+            continue
+        assert window.work.keys().isdisjoint(window.untold)
+        assert window.pids == {row.pid for row in read.rows if 0 < row.pid <= 1 << 22}
+        assert all(window.worked(pid) is not False for pid in window.pids)
+        assert len(window.untold) <= window.anomalies
+        for pid in window.untold:
+            assert (window.worked(pid), window.share(pid), window.bandwidth_share(pid)) == (None, None, None)
 
 
 @given(CYCLES, st.randoms(use_true_random=False))

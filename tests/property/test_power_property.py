@@ -1,18 +1,22 @@
-"""Whatever is fed to them, baselines and learned watts do not raise, stay in bounds and do not depend on order."""
+"""Laws of power: baselines and learned watts stay in bounds whatever is fed to them; joules divide alike in parts."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.attribution.baseline import Baseline, Origin
+from otel_gpu.attribution.energy import EnergyDivider, EnergyPolicy, Interval, Party
 from otel_gpu.attribution.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
 from otel_gpu.attribution.learned_sums import MAX_TRACKED
-from otel_gpu.model import ProcessKey
+from otel_gpu.attribution.places import Place, ProcessAt
+from otel_gpu.model import ProcessKey, WorkloadKind, WorkloadRef
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
 POWERS = st.floats(20.0, 700.0) | ANYTHING
@@ -203,3 +207,63 @@ def test_learned_state_with_anything_in_it_is_refused_or_works(name: str, value:
     for event in events:
         play(model, event)
     assert all(MIN_FACTOR <= factor <= MAX_FACTOR for factor in model.factors(model.keys).values())
+
+
+# ---------------------------------------------------------------------------- dividing joules
+
+ATS = st.builds(ProcessAt, KEYS, st.just(Place("GPU-0", "")))
+WHOLE_MS = st.integers(0, 400).map(lambda ms: 1000 * ms)
+PARTIES = st.builds(
+    Party,
+    at=ATS,
+    workload=st.builds(WorkloadRef, st.just(WorkloadKind.CONTAINER), st.sampled_from(["web", "job", "etl"])),
+    presence=st.sampled_from([0.0, 0.5, 1.0, 1.0]),
+    memory_bytes=st.none() | st.integers(0, 80 << 30),
+    sm_us=st.none() | WHOLE_MS,
+    hidden=st.booleans(),
+)
+SECONDS = st.builds(
+    Interval,
+    delta_mj=st.integers(0, 700_000),
+    duration_s=st.just(1.0),
+    parties=st.lists(PARTIES, min_size=1, max_size=6, unique_by=lambda party: party.at).map(tuple),
+    foreign_sm_us=st.just(0) | WHOLE_MS,
+    held_w=st.floats(0.0, 700.0),
+)
+
+
+def part_of(second: Interval, begin_ms: int, end_ms: int) -> Interval:
+    """What happens from here to there if every second is like this one; the counter shows whole millijoules."""
+    length_ms = end_ms - begin_ms
+    return replace(
+        second,
+        delta_mj=second.delta_mj * end_ms // 1000 - second.delta_mj * begin_ms // 1000,
+        duration_s=length_ms / 1000,
+        parties=tuple(
+            replace(party, sm_us=None if party.sm_us is None else party.sm_us * length_ms // 1000)
+            for party in second.parties
+        ),
+        foreign_sm_us=second.foreign_sm_us * length_ms // 1000,
+    )
+
+
+@given(
+    st.sampled_from(EnergyPolicy),
+    SECONDS,
+    st.dictionaries(ATS, st.floats(MIN_FACTOR, MAX_FACTOR)),
+    st.lists(st.integers(1, 10_000), min_size=1, max_size=30),
+)
+def test_splitting_an_interval_moves_no_more_than_a_millijoule_per_split(
+    policy: EnergyPolicy, second: Interval, factors: dict[ProcessAt, float], pieces_ms: list[int]
+) -> None:
+    """Of constant residents, with a standing baseline and learned factors that do not change."""
+    ends_ms = list(accumulate(pieces_ms))
+    whole = EnergyDivider(policy).divide(part_of(second, 0, ends_ms[-1]), factors)
+    divider = EnergyDivider(policy)
+    split = [divider.divide(part_of(second, *ms), factors) for ms in pairwise([0, *ends_ms])]
+    assert all(each.methods == whole.methods for each in split)
+    splits = len(split) - 1
+    for at, mj in whole.parts.items():
+        assert abs(sum(each.parts[at] for each in split) - mj) <= splits
+    assert abs(sum(each.idle_mj for each in split) - whole.idle_mj) <= splits
+    assert abs(sum(each.unattributed_mj for each in split) - whole.unattributed_mj) <= splits

@@ -89,7 +89,7 @@ def test_a_hundred_thousand_processes_leave_no_overflow_no_growth_and_no_counter
     churn = Churn(clock)
     engine = Engine(gpus=churn, processes=Processes(churn), clock=clock, options=AttributionOptions(retention_s=10))
     account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=lambda: 0.0, memory_bytes=lambda: 0)
-    metrics = AgentMetrics(Readings(lambda: engine.latest, account), account)
+    metrics = AgentMetrics(Readings(lambda: engine.latest, account))
     encoder, text = Encoder(RESOURCES, deltas=Deltas()), PrometheusText(RESOURCES)
     values: dict[object, tuple[float, int | None]] = {}
     sizes: list[int] = []

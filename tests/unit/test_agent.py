@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.agent import Agent, StateLog
+from otel_gpu.agent import Agent
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.host import Host
 from otel_gpu.metrics.collection import Resources
 from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.sampling import StateLog
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
 from tests.web import Answer, ask
@@ -122,6 +123,15 @@ def test_without_a_driver_the_agent_is_alive_not_ready_and_says_why() -> None:
         document = json.loads(agent.get("/api/attribution").body)
     assert document["gpus"] == []
     assert document["sources"][0] == {"name": "nvml", "ok": False, "reason": "NVML: the driver is not loaded"}
+
+
+def test_who_looks_for_metrics_where_prometheus_is_off_is_told_how_to_have_them() -> None:
+    with after_the_first_sample(FakeGpus(WORKING)) as agent:
+        metrics, other = agent.get("/metrics"), agent.get("/other")
+    assert (metrics.status, other.status) == (404, 404)
+    assert metrics.body.startswith("metrics are not served here; --prometheus serves them; try  /  /api")
+    assert other.body.startswith("there is nothing here; try  /  /api")
+    assert "/metrics" not in other.body
 
 
 def test_an_agent_whose_driver_answers_in_part_is_ready() -> None:

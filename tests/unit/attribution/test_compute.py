@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from otel_gpu.attribution.compute import RING_US, ComputeRows, ComputeWindow
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import GpuIdentity, UtilizationRead, UtilizationRow, WorkloadKind, WorkloadRef
+from otel_gpu.model import GpuIdentity, GpuState, UtilizationRead, UtilizationRow, WorkloadKind, WorkloadRef
 from otel_gpu.sources.sim.activity import Alternating, Bursty, OnOff, Signal, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
+from tests.builders import listed
+from tests.unit.attribution.played import Played, gpu_with, old, process
 
 S = 1_000_000
 EPOCH_US = 1_700_000_000 * S
@@ -216,6 +219,50 @@ def test_an_absurd_row_is_dropped_and_counted_and_the_rest_stays(absurd: Utiliza
     window = told(begun().observe(read(0, 5, absurd, row(2, 5, 20)), 5 * S))
     assert window.anomalies == 1
     assert sm_us(window) == {2: S}
+    assert (window.share(2), window.worked(2)) == (0.2, True)
+    assert (window.share(3), window.worked(3)) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [row(1, 5, 150), row(1, 5, -1), row(1, 5, 150, 20), row(1, 5, 0, 37_100), row(1, -1, 50), row(1, 3605, 50)],
+)
+def test_of_whom_there_are_only_absurd_rows_nothing_is_known(absurd: UtilizationRow) -> None:
+    window = told(begun().observe(read(0, 5, absurd), 5 * S))
+    assert (window.share(1), window.bandwidth_share(1), window.worked(1)) == (None, None, None)
+    assert (window.untold, window.pids, dict(window.work)) == ({1}, {1}, {})
+    assert window.others_worked(2) is True, "for all that is known"
+    assert window.others_worked(1) is False
+
+
+def test_what_cannot_be_a_pid_is_nobody() -> None:
+    absurd = [row(pid, 5, 50) for pid in (-1, 1 << 23, 0xFFFF_FFFF)]
+    window = told(begun().observe(read(0, 5, *absurd), 5 * S))
+    assert (window.pids, window.anomalies) == (set(), 3)
+
+
+def test_a_row_with_one_absurd_figure_counts_for_the_others() -> None:
+    window = told(begun().observe(read(0, 5, row(1, 5, 50, 101), row(2, 5, 20, 10, encoder=3313)), 5 * S))
+    assert (window.share(1), window.bandwidth_share(1), window.worked(1)) == (0.5, None, True)
+    assert (window.share(2), window.bandwidth_share(2), window.worked(2)) == (0.2, 0.1, True)
+    assert (window.untold, window.anomalies) == (set(), 2)
+
+
+def test_a_credible_row_beside_an_absurd_one_of_the_same_pid_is_enough() -> None:
+    window = told(begun().observe(read(0, 5, row(1, 4.9, 150), row(1, 5, 40, 10)), 5 * S))
+    assert (window.share(1), window.bandwidth_share(1), window.worked(1)) == (0.4, 0.1, True)
+    assert (window.untold, window.anomalies) == (set(), 1)
+
+
+def test_a_process_whose_rows_cannot_be_true_is_unknown_and_never_idle() -> None:
+    host, found = Played(), []
+    for _ in range(6):
+        asked = host.rows()
+        absurd = UtilizationRow(1, asked.read_at_us - 1, 150, 0, 0, 0)
+        answer = host.next(replace(gpu_with(listed(1)), utilization=replace(asked, rows=(absurd,))), processes=[old(1)])
+        found.append(process(answer, 1))
+    assert {each.state for each in found} == {GpuState.UNKNOWN}
+    assert {each.sm_ratio for each in found} == {None}
 
 
 def test_padding_of_the_drivers_buffer_is_no_anomaly() -> None:
@@ -256,9 +303,56 @@ def test_idle_samples_between_the_rows_are_no_work() -> None:
     assert sm_us(window)[1] == pytest.approx(3 * 139_000, abs=35_000)
 
 
-def test_a_sum_that_no_means_can_have_tells_that_rows_are_samples() -> None:
-    window = told(begun().observe(read(0, 5, row(1, 4.8, 100), row(2, 4.9, 100)), 5 * S))
-    assert sum(sm_us(window).values()) < 300_000
+def answers(rows: ComputeRows, *sums_percent: int) -> list[tuple[int, int]]:
+    """GPU-milliseconds of two pids in answers of 5 s with one row each, and anomalies."""
+    found = []
+    for number, sum_percent in enumerate(sums_percent):
+        at_s = 5 * number
+        halves = [row(1, at_s + 4.9, sum_percent // 2), row(2, at_s + 5, sum_percent - sum_percent // 2)]
+        window = told(rows.observe(read(at_s, at_s + 5, *halves), 5 * S))
+        found.append((round(sum(sm_us(window).values()) / 1000), window.anomalies))
+    return found
+
+
+def test_one_sum_that_no_means_can_have_is_an_anomaly_scaled_to_the_window() -> None:
+    window = told(begun().observe(read(0, 5, row(1, 4.9, 80), row(2, 5, 40)), 5 * S))
+    assert window.share(1) == pytest.approx(2 / 3, abs=1e-6)
+    assert window.share(2) == pytest.approx(1 / 3, abs=1e-6)
+    assert window.anomalies == 1
+
+
+def test_after_one_such_sum_rows_are_means_as_before() -> None:
+    assert answers(begun(), 60, 120, 60, 60, 60, 120, 60) == [
+        (3000, 0),
+        (5000, 1),
+        (3000, 0),
+        (3000, 0),
+        (3000, 0),
+        (5000, 1),
+        (3000, 0),
+    ]
+
+
+def test_such_sums_in_a_row_tell_that_rows_are_samples() -> None:
+    found = answers(begun(), 200, 200, 200, 200)
+    assert found[0] == (5000, 1)
+    assert all(work_ms < 300 and anomalies == 0 for work_ms, anomalies in found[1:])
+
+
+def test_answers_that_look_like_means_soon_end_what_only_sums_told() -> None:
+    found = answers(begun(), 120, 60, 120, 60, 60, 60, 60)
+    assert [work_ms > 1000 for work_ms, _ in found] == [True, True, False, False, False, True, True]
+    assert [work_ms for work_ms, _ in found[5:]] == [3000, 3000]
+
+
+def test_an_answer_of_hardly_any_samples_is_no_sign_of_means() -> None:
+    rows = begun()
+    rows.observe(read(0, 5, row(1, 4.9, 60), row(2, 5, 60)), 5 * S)
+    for number in range(10):
+        at_s = 5 + 0.3 * number
+        rows.observe(read(at_s, at_s + 0.3, row(1, at_s + 0.3, 100)), 300_000)
+    window = told(rows.observe(read(8, 13, row(1, 12.9, 60), row(2, 13, 60)), 5 * S))
+    assert sum(sm_us(window).values()) < 300_000, "the second such sum"
 
 
 def test_that_rows_are_samples_is_remembered_over_a_quiet_spell_and_forgotten_in_the_end() -> None:
@@ -293,7 +387,8 @@ def test_a_restored_state_goes_on_as_the_original_would() -> None:
         {**ComputeRows().to_state(), "elapsed_us": -1},
         {**ComputeRows().to_state(), "elapsed_us": None},
         {**ComputeRows().to_state(), "owed_us": 100},
-        {**ComputeRows().to_state(), "answers_since_per_sample": True},
+        {**ComputeRows().to_state(), "sampled_answers": True},
+        {**ComputeRows().to_state(), "doubted_answers": -1},
     ],
 )
 def test_a_malformed_state_is_refused(data: Any) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.attribution.cost import Prices, costs
+from otel_gpu.attribution.cost import Prices, billed_us, costs
+from otel_gpu.attribution.places import Place, WorkloadAt, WorkloadLine
 from otel_gpu.model import CostBasis, GpuState, MethodEnergy, Totals
 
 HOUR_US = 3_600_000_000
@@ -12,8 +13,20 @@ KWH_MJ = 3_600_000_000
 
 
 def totals(*, busy_h: int = 0, idle_h: int = 0, drawn_kwh: int = 0, idle_kwh: int = 0) -> Totals:
-    energy = MethodEnergy(drawn_kwh * KWH_MJ, 0, 0)
-    return Totals(0, energy, 0, busy_h * HOUR_US, idle_h * HOUR_US, 0, 0, 0, idle_kwh * KWH_MJ)
+    return Totals(
+        since_ns=0,
+        energy=MethodEnergy(drawn_kwh * KWH_MJ, 0, 0),
+        compute_us=0,
+        busy_us=0,
+        idle_us=0,
+        allocated_us=0,
+        unknown_us=0,
+        idle_byte_us=0,
+        idle_mj=idle_kwh * KWH_MJ,
+        busy_mj=(drawn_kwh - idle_kwh) * KWH_MJ,
+        billed_busy_us=busy_h * HOUR_US,
+        billed_idle_us=idle_h * HOUR_US,
+    )
 
 
 def test_without_prices_nothing_costs_anything() -> None:
@@ -41,5 +54,19 @@ def test_energy_costs_by_the_kilowatt_hour() -> None:
     assert [(cost.state, cost.basis) for cost in found] == [
         (GpuState.BUSY, CostBasis.ENERGY),
         (GpuState.IDLE, CostBasis.ENERGY),
+        (GpuState.UNKNOWN, CostBasis.ENERGY),
     ]
-    assert [cost.amount for cost in found] == pytest.approx([3.5, 1.5])
+    assert [cost.amount for cost in found] == pytest.approx([3.5, 1.5, 0])
+
+
+def test_those_who_share_a_gpu_share_its_time_to_the_microsecond() -> None:
+    here = Place("GPU-0", "")
+    lines = [WorkloadLine(WorkloadAt("container", name, here)) for name in "cab"]
+    assert billed_us(10, {here: lines}, {}) == {lines[1]: 4, lines[2]: 3, lines[0]: 3}
+
+
+def test_instances_share_a_gpus_time_by_their_sms_and_an_empty_one_is_nobodys() -> None:
+    large, small = Place("GPU-0", "MIG-3g"), Place("GPU-0", "MIG-1g")
+    first, second = (WorkloadLine(WorkloadAt("container", "a", place)) for place in (large, small))
+    sm_counts = {"MIG-3g": 42, "MIG-1g": 14, "MIG-2g": 28}
+    assert billed_us(84, {large: [first], small: [second]}, sm_counts) == {first: 42, second: 14}

@@ -42,7 +42,6 @@ def simulated_reading(seed: int = 1) -> Reading:
         options=AttributionOptions(prices=Prices("EUR", {"": 2.0}, 0.3)),
     )
     own = SelfAccount(started_ns=clock.wall_ns(), cpu_s=lambda: 0.5, memory_bytes=lambda: 1 << 20)
-    own.count_series(1)
     for step_s in (0.0, 5.0, 5.0):
         clock.advance(step_s)
         attribution = engine.sample()

@@ -82,7 +82,7 @@ def totals(
 
 def part(*, index: int = 0, mig_uuid: str | None = None, measured: int | None = None, **others: Any) -> WorkloadGpu:
     """A workload's part of a GPU."""
-    others.setdefault("totals", totals())
+    others = {"totals": totals(), "gpu_index": index, **others}
     return WorkloadGpu(uuid_of(index), mig_uuid, measured, **others)
 
 
@@ -101,7 +101,8 @@ def process(
     pid: int = 100, *, start_ticks: int = 1, name: str | None = "python3", ref: WorkloadRef = CONTAINER, **others: Any
 ) -> ProcessAttribution:
     """A process on GPU 0."""
-    others = {"memory_bytes": None, "mig_uuid": None, "start_time_s": None, "totals": totals(), **others}
+    others = {"memory_bytes": None, "mig_uuid": None, "start_time_s": None, "gpu_index": 0, **others}
+    others.setdefault("totals", totals())
     return ProcessAttribution(key=ProcessKey(pid, start_ticks), name=name, workload=ref, gpu_uuid=uuid_of(0), **others)
 
 

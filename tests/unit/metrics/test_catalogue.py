@@ -67,9 +67,9 @@ CONTRACT = {
     "otel_gpu.attribution.coverage": (G, "1", "otel_gpu_attribution_coverage_ratio", "hw.id gpu.index"),
     "otel_gpu.conservation.memory.error": (G, "By", "otel_gpu_conservation_memory_error_bytes", "hw.id gpu.index"),
     "otel_gpu.conservation.energy.error": (G, "J", "otel_gpu_conservation_energy_error_joules", "hw.id gpu.index"),
-    "otel_gpu.series": (U, "{series}", "otel_gpu_series", ""),
     "otel_gpu.cpu.time": (C, "s", "otel_gpu_cpu_time_seconds_total", ""),
     "otel_gpu.memory.usage": (U, "By", "otel_gpu_memory_usage_bytes", ""),
+    "otel_gpu.series": (U, "{series}", "otel_gpu_series", ""),
 }
 GPU = ("hw.id", "gpu.index")
 PLACE = (*GPU, "gpu.mig.uuid", "gpu.mig.profile")

@@ -19,9 +19,10 @@ from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.provider import AgentMeterProvider, AgentMetrics
 from otel_gpu.metrics.readings import Readings, SharedReading
-from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Attribution
 from otel_gpu.sources.sim import SimulatedHost, demo_world
+from tests.unit.metrics.builders import answer
 
 Series = Mapping[tuple[str, tuple[tuple[str, Any], ...]], int | float]
 
@@ -84,7 +85,7 @@ def watched() -> Watched:
 def test_the_sdk_and_the_agents_provider_give_the_same_values(watched: Watched) -> None:
     reader = InMemoryMetricReader()
     create_instruments(MeterProvider([reader]), watched.readings.newest)
-    metrics = AgentMetrics(watched.readings, watched.account)
+    metrics = AgentMetrics(watched.readings)
     for _ in range(3):
         watched.step()
         sdk, agent = from_sdk(reader), from_agent(metrics.collect())
@@ -120,12 +121,17 @@ def test_the_first_callback_of_a_collection_asks_and_the_rest_share(watched: Wat
 
 def test_a_dropped_instrument_does_not_mix_two_cycles_in_a_collection() -> None:
     """The rule counts who was served, not who comes first."""
-    given: Any = iter(range(100))  # any object will do for a reading
-    shared: Any = SharedReading(lambda: next(given))
-    assert [shared.read(name) for name in "bcd"] == [0, 0, 0]
-    assert [shared.read(name) for name in "cdb"] == [1, 1, 1]
-    assert [shared.read(name) for name in "db"] == [2, 2]
-    assert [shared.read(name) for name in "dbc"] == [3, 3, 3]
+    cycles = (Reading.of(answer(), SelfStats(0, cpu_s=cycle, memory_bytes=cycle)) for cycle in range(100))
+    shared = SharedReading(lambda: next(cycles))
+    cpu, memory, errors = "otel_gpu.cpu.time", "otel_gpu.memory.usage", "otel_gpu.source.errors"
+
+    def cycle_of(*instruments: str) -> list[float]:
+        return [point.value for name in instruments for point in shared.points(name) if name != errors]
+
+    assert cycle_of(cpu, memory, errors) == [0, 0]
+    assert cycle_of(memory, errors, cpu) == [1, 1]
+    assert cycle_of(errors, cpu) == [2]
+    assert cycle_of(errors, cpu, memory) == [3, 3]
 
 
 def test_before_the_first_sample_there_is_nothing_to_observe() -> None:
@@ -133,11 +139,11 @@ def test_before_the_first_sample_there_is_nothing_to_observe() -> None:
     reader = InMemoryMetricReader()
     create_instruments(MeterProvider([reader]), host.readings.newest)
     assert reader.get_metrics_data() is None
-    assert AgentMetrics(host.readings, host.account).collect() is None
+    assert AgentMetrics(host.readings).collect() is None
 
 
 def test_a_cycle_is_collected_once_however_many_ask(watched: Watched) -> None:
-    metrics = AgentMetrics(watched.readings, watched.account)
+    metrics = AgentMetrics(watched.readings)
     first = metrics.collect()
     assert metrics.collect() is first
     watched.step()
@@ -147,18 +153,22 @@ def test_a_cycle_is_collected_once_however_many_ask(watched: Watched) -> None:
     assert second.time_ns == watched.clock.wall_ns()
 
 
-def test_the_number_of_series_is_told_in_the_next_collection(watched: Watched) -> None:
-    metrics = AgentMetrics(watched.readings, watched.account)
-    first = metrics.collect()
-    assert first is not None
-    watched.step()
-    told = [f.points[0].value for f in (metrics.collect() or first).families if f.metric.name == "otel_gpu.series"]
-    assert told == [first.point_count]
+def test_every_collection_tells_its_number_of_series_from_the_first_on(watched: Watched) -> None:
+    readers = [InMemoryMetricReader(), InMemoryMetricReader()]
+    create_instruments(MeterProvider(readers), watched.readings.newest)
+    metrics = AgentMetrics(watched.readings)
+    counts = set()
+    for _ in range(20):
+        for told in (from_agent(metrics.collect()), *map(from_sdk, readers)):
+            assert told["otel_gpu.series", ()] == len(told)
+            counts.add(len(told))
+        watched.step()
+    assert len(counts) > 1
 
 
 def test_series_that_ended_are_forgotten_at_once_by_the_agents_provider(watched: Watched) -> None:
     """The SDK keeps every attribute set for the life of the process; here nothing is kept between collections."""
-    metrics = AgentMetrics(watched.readings, watched.account)
+    metrics = AgentMetrics(watched.readings)
     for _ in range(150):
         watched.step()
     collection = metrics.collect()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.points import Reading, points
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import DeviceTotals, SourceOutcome, SourceState
 from tests.builders import gpu, uuid_of
@@ -57,10 +57,15 @@ def test_what_cannot_be_checked_is_not_called_right() -> None:
 
 
 def test_the_agent_tells_its_own_cost_as_far_as_it_is_known() -> None:
-    names = ("otel_gpu.series", "otel_gpu.cpu.time", "otel_gpu.memory.usage")
-    reading = Reading.of(answer(), SelfStats(STARTED_NS, cpu_s=1.5, memory_bytes=7, series=3))
+    names = ("otel_gpu.cpu.time", "otel_gpu.memory.usage")
+    reading = Reading.of(answer(), SelfStats(STARTED_NS, cpu_s=1.5, memory_bytes=7))
     found = [
         (point.value, dict(point.attributes), point.start_ns) for name in names for point in points_of(name, reading)
     ]
-    assert found == [(3, {}, None), (1.5, {}, STARTED_NS), (7, {}, None)]
-    assert [points_of(name, answer()) for name in names] == [[], [], []]
+    assert found == [(1.5, {}, STARTED_NS), (7, {}, None)]
+    assert [points_of(name, answer()) for name in names] == [[], []]
+
+
+def test_the_number_of_series_counts_itself() -> None:
+    [point] = points("otel_gpu.series", Reading.of(answer(), STATS), 41)
+    assert (point.value, dict(point.attributes), point.start_ns) == (42, {}, None)

@@ -69,15 +69,21 @@ def test_a_part_of_an_instance_says_which() -> None:
     parts = [MigAttribution("MIG-a", "1g.10gb", None), MigAttribution("MIG-b", None, None)]
     attribution = answer(
         device(gpu(mig=[mig("MIG-a", (1, 0))]), mig=parts),
-        workloads=[workload(*(part(mig_uuid=uuid) for uuid in ("MIG-a", "MIG-b", "MIG-gone")))],
+        workloads=[
+            workload(
+                part(mig_uuid="MIG-a", mig_profile="1g.10gb"),
+                part(mig_uuid="MIG-b"),
+                part(mig_uuid="MIG-gone", mig_profile="2g.20gb"),
+            )
+        ],
     )
     where = told("gpu.workload.access", attribution, "gpu.index", "gpu.mig.uuid", "gpu.mig.profile")
-    assert set(where) == {("0", "MIG-a", "1g.10gb"), ("0", "MIG-b", ""), ("0", "MIG-gone", "")}
+    assert set(where) == {("0", "MIG-a", "1g.10gb"), ("0", "MIG-b", ""), ("0", "MIG-gone", "2g.20gb")}
 
 
 def test_what_was_used_of_a_gpu_that_is_gone_is_still_told() -> None:
     attribution = answer(workloads=[workload(part(totals=totals(measured_mj=5, compute_us=7)))])
-    assert told("gpu.workload.energy", attribution, "gpu.index", METHOD)["", "measured"] == 0.005
+    assert told("gpu.workload.energy", attribution, "gpu.index", METHOD)["0", "measured"] == 0.005
     assert only("gpu.workload.compute.time", attribution) == 7e-6
 
 

@@ -1,0 +1,220 @@
+"""``otel_gpu.instrument``: the instruments on somebody else's provider."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.metrics import MeterProvider as AnyProvider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import otel_gpu
+from otel_gpu import embed
+from otel_gpu.errors import UsageError
+
+PATIENCE_S = 30.0
+FOREIGN = {
+    "OTEL_METRICS_EXPORTER": "otlp_proto_http",
+    "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+    "OTEL_EXPORTER_OTLP_TIMEOUT": "10.5",
+    "OTEL_EXPORTER_PROMETHEUS_PORT": "99999",
+    "OTEL_GPU_LISTEN": "nowhere",
+    "OTEL_GPU_LOG_LEVEL": "loud",
+}
+
+
+class Service:
+    """Somebody's service with a provider, and what it would export."""
+
+    def __init__(self) -> None:
+        self.reader = InMemoryMetricReader()
+        self.provider = MeterProvider([self.reader], shutdown_on_exit=False)
+
+    def names(self) -> list[str]:
+        """The metric of every point in a collection."""
+        data = self.reader.get_metrics_data()
+        return [
+            metric.name
+            for resource in (data.resource_metrics if data is not None else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for _ in metric.data.data_points
+        ]
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    one = Service()
+    yield one
+    one.provider.shutdown()
+
+
+def until(fulfilled: Callable[[], bool]) -> None:
+    """Wait for what a thread is about to do."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not fulfilled():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def refusal(provider: AnyProvider | None = None, **settings: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        otel_gpu.instrument(provider, **settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# ---------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(("name", "value"), FOREIGN.items())
+def test_variables_of_exporters_listeners_and_logs_do_not_matter(
+    name: str, value: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with otel_gpu.instrument(service.provider, source="sim"):
+        until(lambda: "hw.energy" in service.names())
+
+
+def test_of_the_file_only_settings_of_sampling_and_attribution_count(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("source: sim\nprocess-metrics: off\nlisten: nowhere\notlp-protocol: pigeon\n", encoding="utf-8")
+    monkeypatch.setenv("OTEL_GPU_CONFIG", str(path))
+    with otel_gpu.instrument(service.provider):
+        until(lambda: "gpu.workload.energy" in service.names())
+        assert not any(name.startswith("gpu.process.") for name in service.names())
+    path.write_text("source: nowhere\n", encoding="utf-8")
+    assert refusal(service.provider) == f"{path}:1: source is 'nowhere'; allowed is nvml, sim or auto"
+
+
+def test_variables_of_sampling_count_and_what_is_given_counts_before_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_GPU_SOURCE", "sim")
+    monkeypatch.setenv("OTEL_GPU_INTERVAL", "never")
+    assert refusal(service.provider).startswith("OTEL_GPU_INTERVAL: interval is 'never'; ")
+    with otel_gpu.instrument(service.provider, interval="2s"):
+        until(lambda: "hw.energy" in service.names())
+
+
+def test_a_bad_value_is_refused_where_it_was_given() -> None:
+    assert refusal(interval="soon") == (
+        "instrument(): interval is 'soon'; allowed is a duration from 1s to 1h, such as 5s"
+    )
+
+
+def test_a_value_that_is_no_text_is_refused() -> None:
+    assert refusal(interval=5) == (
+        "instrument(): interval is 5; allowed is text: a duration from 1s to 1h, such as 5s"
+    )
+
+
+@pytest.mark.parametrize("name", ["listen", "otlp_headers", "web_config", "log_level", "exporters"])
+def test_a_setting_that_would_do_nothing_is_refused(name: str) -> None:
+    message = refusal(source="sim", **{name: ""})
+    assert message.startswith(f"instrument(): {name} would do nothing here; allowed are interval, ")
+
+
+def test_all_settings_that_would_do_nothing_are_named() -> None:
+    assert refusal(listen="", web_config="").startswith("instrument(): listen, web_config would do nothing here; ")
+
+
+def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant() -> None:
+    assert refusal(intervall="5s") == "instrument(): there is no setting 'intervall'; did you mean interval?"
+
+
+def test_what_is_no_provider_is_refused() -> None:
+    wrong: Any = "http://localhost:4318"
+    assert refusal(wrong, source="sim") == "instrument(): a MeterProvider is expected, not str"
+
+
+# ---------------------------------------------------------------------------- a provider's life
+
+
+def test_a_provider_can_be_instrumented_again_with_other_settings_once_the_first_is_closed(service: Service) -> None:
+    first = otel_gpu.instrument(service.provider, source="sim")
+    until(lambda: "gpu.process.energy" in service.names())
+    first.close()
+    assert service.names() == []
+    with otel_gpu.instrument(service.provider, source="sim", process_metrics="off"):
+        until(lambda: "gpu.workload.energy" in service.names())
+        first.close()  # once more changes nothing for the second
+        names = service.names()
+        assert "gpu.workload.energy" in names
+        assert not any(name.startswith("gpu.process.") for name in names)
+    assert service.names() == []
+
+
+def test_a_provider_has_one_at_a_time(service: Service) -> None:
+    with otel_gpu.instrument(service.provider, source="sim"):
+        message = refusal(service.provider, source="sim")
+        assert message == "instrument(): this provider is already instrumented; close the first"
+        other = Service()
+        with otel_gpu.instrument(other.provider, source="sim"):
+            until(lambda: "hw.energy" in service.names() and "hw.energy" in other.names())
+        other.provider.shutdown()
+
+
+def test_a_service_that_sets_its_global_provider_later_is_not_instrumented_twice(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that OpenTelemetry gives a stand-in, whose instruments it hands on to the provider that is set."""
+    stand_in = Service()
+    monkeypatch.setattr(embed, "get_meter_provider", lambda: stand_in.provider)
+    first = otel_gpu.instrument(source="sim")
+    monkeypatch.setattr(embed, "get_meter_provider", lambda: service.provider)
+    assert refusal(source="sim").endswith("already instrumented; close the first")
+    first.close()
+    with otel_gpu.instrument(source="sim"):
+        until(lambda: "hw.energy" in stand_in.names())
+    stand_in.provider.shutdown()
+
+
+def test_a_provider_that_is_gone_is_not_remembered() -> None:
+    service = Service()
+    otel_gpu.instrument(service.provider, source="sim").close()
+    service.provider.shutdown()
+    gone = weakref.ref(service.provider)
+    del service
+    gc.collect()
+    assert gone() is None
+
+
+def test_every_collection_tells_how_many_series_it_has(service: Service) -> None:
+    with otel_gpu.instrument(service.provider, source="sim"):
+        until(lambda: "hw.energy" in service.names())
+        data: Any = service.reader.get_metrics_data()
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics
+        [series] = [point.value for one in metrics if one.name == "otel_gpu.series" for point in one.data.data_points]
+        assert series == sum(len(one.data.data_points) for one in metrics) > 100
+
+
+# ---------------------------------------------------------------------------- what is logged
+
+
+def test_without_a_driver_it_goes_on_says_why_in_the_log_and_tells_the_state(
+    service: Service, no_nvml_here: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with otel_gpu.instrument(service.provider, source="nvml"):
+        until(lambda: "otel_gpu.source.state" in service.names())
+        assert "hw.energy" not in service.names()
+        until(lambda: bool(caplog.records))
+    [record] = [one for one in caplog.records if "nvml" in one.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("nvml is unavailable: ")
+
+
+def test_a_simulated_host_is_logged_as_one(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    otel_gpu.instrument(service.provider, source="sim").close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "simulated host, no figure is of a real GPU: asked for with --source sim"
+    ]
