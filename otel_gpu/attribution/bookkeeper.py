@@ -250,12 +250,12 @@ def _worked(ats: Iterable[ProcessAt], result: GpuCycle) -> bool | None:
     if result.compute is None:
         return None
     seen = [result.compute.worked(at.key.pid) for at in ats]
-    return None if any(each is None for each in seen) else any(seen)
+    return True if any(seen) else None if None in seen else False
 
 
 def _others_worked(ats: Iterable[ProcessAt], result: GpuCycle) -> bool:
     own = {at.key.pid for at in ats}
-    return result.compute is not None and any(pid not in own for pid in result.compute.work)
+    return result.compute is not None and any(pid not in own for pid in result.compute.pids)
 
 
 def _held(ats: Sequence[ProcessAt], result: GpuCycle) -> int | None:

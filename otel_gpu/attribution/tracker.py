@@ -127,22 +127,19 @@ class GpuTracker:
         for at, resident in self._here.items():
             if at not in present:
                 present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
-        work_us = None
-        foreign_us = 0
-        at_of: dict[int, ProcessAt] = {}
-        if compute is not None:
-            # A pid that was reused in the cycle speaks for whoever has it now.
-            at_of = {at.key.pid: at for at in (*present, *now)}
-            work_us = {at_of[pid]: work.sm_us for pid, work in compute.work.items() if pid in at_of}
-            foreign_us = sum(work.sm_us for pid, work in compute.work.items() if pid not in at_of)
+        # A pid that was reused in the cycle speaks for whoever has it now.
+        at_of = {at.key.pid: at for at in (*present, *now)}
+        # Where one figure cannot be true the others' shares of the work are not known either.
+        told = compute if compute is not None and not compute.untold else None
+        work = told.work if told is not None else {}
         self._span.add(
             cycle.window_us,
             present,
-            work_us,
-            covered_us=compute.covered_us if compute is not None else 0,
-            samples=compute.samples if compute is not None else 0,
-            foreign_us=foreign_us,
-            foreign=compute is not None and any(pid not in at_of for pid in compute.work),
+            {at_of[pid]: done.sm_us for pid, done in work.items() if pid in at_of} if told is not None else None,
+            covered_us=told.covered_us if told is not None else 0,
+            samples=told.samples if told is not None else 0,
+            foreign_us=sum(done.sm_us for pid, done in work.items() if pid not in at_of),
+            foreign=compute is not None and any(pid not in at_of for pid in compute.pids),
             strangers=strangers,
             complete=known,
         )

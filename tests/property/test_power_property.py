@@ -219,16 +219,20 @@ PARTIES = st.builds(
     workload=st.builds(WorkloadRef, st.just(WorkloadKind.CONTAINER), st.sampled_from(["web", "job", "etl"])),
     presence=st.sampled_from([0.0, 0.5, 1.0, 1.0]),
     memory_bytes=st.none() | st.integers(0, 80 << 30),
-    sm_us=st.none() | WHOLE_MS,
-    hidden=st.booleans(),
+    sm_us=st.just(None) | WHOLE_MS | WHOLE_MS,
+    hidden=st.sampled_from([False, False, False, True]),
 )
 SECONDS = st.builds(
     Interval,
     delta_mj=st.integers(0, 700_000),
     duration_s=st.just(1.0),
-    parties=st.lists(PARTIES, min_size=1, max_size=6, unique_by=lambda party: party.at).map(tuple),
+    parties=st.lists(PARTIES, min_size=2, max_size=6, unique_by=lambda party: party.at).map(tuple),
     foreign_sm_us=st.just(0) | WHOLE_MS,
     held_w=st.floats(0.0, 700.0),
+)
+# Equal ones are where rounding would err to the same side every time.
+PIECES_MS = st.lists(st.integers(1, 10_000), min_size=1, max_size=30) | st.builds(
+    lambda ms, count: [ms] * count, st.integers(1, 100), st.integers(30, 60)
 )
 
 
@@ -251,19 +255,25 @@ def part_of(second: Interval, begin_ms: int, end_ms: int) -> Interval:
     st.sampled_from(EnergyPolicy),
     SECONDS,
     st.dictionaries(ATS, st.floats(MIN_FACTOR, MAX_FACTOR)),
-    st.lists(st.integers(1, 10_000), min_size=1, max_size=30),
+    PIECES_MS,
 )
+@settings(max_examples=150)
 def test_splitting_an_interval_moves_no_more_than_a_millijoule_per_split(
     policy: EnergyPolicy, second: Interval, factors: dict[ProcessAt, float], pieces_ms: list[int]
 ) -> None:
-    """Of constant residents, with a standing baseline and learned factors that do not change."""
+    """Of constant residents, with a standing baseline and learned factors that do not change.
+
+    Where the counter's whole millijoules do not fall below the baseline, residues keep it to two in all.
+    """
     ends_ms = list(accumulate(pieces_ms))
     whole = EnergyDivider(policy).divide(part_of(second, 0, ends_ms[-1]), factors)
     divider = EnergyDivider(policy)
     split = [divider.divide(part_of(second, *ms), factors) for ms in pairwise([0, *ends_ms])]
     assert all(each.methods == whole.methods for each in split)
-    splits = len(split) - 1
+    moved = len(split) - 1
+    if second.held_w * 1000 < second.delta_mj - 1000:
+        moved = min(moved, 2)
     for at, mj in whole.parts.items():
-        assert abs(sum(each.parts[at] for each in split) - mj) <= splits
-    assert abs(sum(each.idle_mj for each in split) - whole.idle_mj) <= splits
-    assert abs(sum(each.unattributed_mj for each in split) - whole.unattributed_mj) <= splits
+        assert abs(sum(each.parts[at] for each in split) - mj) <= moved
+    assert abs(sum(each.idle_mj for each in split) - whole.idle_mj) <= moved
+    assert abs(sum(each.unattributed_mj for each in split) - whole.unattributed_mj) <= moved

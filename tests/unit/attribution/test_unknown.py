@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import AccountingRecord, GpuState, WorkloadNames
+from otel_gpu.model import AccountingRecord, GpuReading, GpuState, WorkloadNames
 from tests.builders import GIB, WALL_NS, facts, gpu, listed, memory, mig, snapshot
 from tests.unit.attribution.played import JOB, WEB, Played, gpu_with, old, process, totals, workload
 
@@ -133,3 +133,29 @@ def test_two_who_share_a_gpu_for_an_hour_pay_for_an_hour_together() -> None:
         answer = played.next(reading, processes=[old(1, WEB), old(2, JOB)])
     paid = {w.ref.id: sum(cost.amount for part in w.gpus for cost in part.costs) for w in answer.workloads}
     assert paid == pytest.approx({"web": 1.0, "job": 1.0})
+
+
+def with_rows(played: Played, *work: tuple[int, int]) -> GpuReading:
+    return replace(gpu_with(listed(1), listed(2)), utilization=played.rows(*work))
+
+
+def test_a_figure_of_work_that_cannot_be_true_is_not_no_work_in_the_division_of_energy() -> None:
+    played = Played()
+    for _ in range(3):
+        answer = played.next(with_rows(played, (1, 150), (2, 50)), processes=[old(1, WEB), old(2, JOB)])
+    assert process(answer, 1).energy.estimated_mj == process(answer, 2).energy.estimated_mj == 500_000
+
+
+def test_a_neighbour_whose_work_is_not_known_may_hide_a_light_process() -> None:
+    played = Played()
+    for _ in range(6):
+        answer = played.next(with_rows(played, (1, 150)), processes=[old(1, WEB), old(2, JOB)])
+    assert process(answer, 2).state is GpuState.UNKNOWN
+
+
+def test_an_unknown_pid_with_an_incredible_row_means_that_nobody_was_alone() -> None:
+    played = Played()
+    for _ in range(3):
+        reading = replace(gpu_with(listed(1)), utilization=played.rows((1, 50), (77, 150)))
+        answer = played.next(reading, processes=[old(1, WEB)])
+    assert process(answer, 1).energy.measured_mj == 0
