@@ -34,4 +34,5 @@ EXPOSE 9464
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
     CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/healthz', timeout=4)"]
 ENTRYPOINT ["otel-gpu"]
-CMD ["run", "--listen", "0.0.0.0:9464"]
+# Where OTLP goes is told by OTEL_EXPORTER_OTLP_ENDPOINT, or that it goes nowhere by OTEL_METRICS_EXPORTER=none.
+CMD ["run", "--prometheus", "--listen", "0.0.0.0:9464"]

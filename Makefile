@@ -17,7 +17,7 @@ help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: $(VENV)/.runtime ## run the agent: on this host's GPUs, or on a simulated host if there are none
-	@exec $(BIN)/otel-gpu run --source auto --view $(RUN_ARGS)
+	@exec $(BIN)/otel-gpu run --source auto --exporters prometheus --view $(RUN_ARGS)
 
 test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
 	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not real"

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from otel_gpu import streams
-from otel_gpu.config import SETTINGS, Loaded, load, nearest
+from otel_gpu.config import SETTINGS, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
 from otel_gpu.settings_export import EXPORT_SETTINGS
 from otel_gpu.version import __version__
 
+DONE: Final = 0
 FAILED: Final = 1
 MISUSED: Final = 2
 
@@ -71,17 +72,20 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         from otel_gpu import commands  # noqa: PLC0415
 
         return commands.metrics(as_markdown=parsed.format == "markdown")
-    loaded = _load(parsed, environment)
+    settled = _settle(parsed, environment)
     # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
     from otel_gpu import commands, logs  # noqa: PLC0415
     from otel_gpu.settings_check import check_exports  # noqa: PLC0415
 
+    if parsed.command == "config":  # what is wrong is looked for in it: it is shown first
+        commands.config(settled)
+        check_exports(settled.loaded())
+        return DONE
+    loaded = settled.loaded()
     if _COMMANDS[parsed.command] is _EXPORTING:
         check_exports(loaded)
     logs.set_up(loaded.config.log_level, loaded.config.log_format)
     match parsed.command:
-        case "config":
-            return commands.config(loaded)
         case "doctor":
             return commands.doctor(loaded.config)
         case "once":
@@ -90,10 +94,10 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
 
 
-def _load(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Loaded:
+def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settled:
     words, command = vars(parsed), parsed.command
     flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
-    return load(
+    return settle(
         flags, environment, defaults=_OWN_DEFAULTS.get(command, {}), fixed=_FIXED.get(command, {}), command=command
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from typing import Final
 
 from otel_gpu.agent import Agent
 from otel_gpu.clock import SystemClock
-from otel_gpu.config import Config, Loaded, SourceChoice
+from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.doctor import examine, is_blind, listed_pids, report
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
@@ -30,25 +31,26 @@ from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Attribution, SourceState
-from otel_gpu.resources import host_resources
+from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
 from otel_gpu.streams import say, write
 from otel_gpu.version import __version__
 from otel_gpu.view import View
 
+log = logging.getLogger(__name__)
+
 DONE: Final = 0
 FAILED: Final = 1
 
 
-def config(loaded: Loaded) -> int:
+def config(settled: Settled) -> None:
     """Print every value and where it comes from."""
-    rows = [(value.key, printable(value.text), printable(value.origin)) for value in loaded.values]
+    rows = [(value.key, printable(value.text), printable(value.origin)) for value in settled.values]
     key_width, text_width = (max(cells(row[column]) for row in rows) for column in (0, 1))
     for key, text, origin in rows:
         write(sys.stdout, f"{pad(key, key_width)}  {pad(text, text_width)}  {origin}\n")
-    for variable in loaded.unknown_variables:
+    for variable in settled.unknown_variables:
         write(sys.stdout, f"{printable(variable)} is set, is no setting and is ignored\n")
-    return DONE
 
 
 def metrics(*, as_markdown: bool) -> int:
@@ -180,6 +182,9 @@ def _exported(attribution: Attribution, stats: SelfStats, settings: Config, form
 
 
 def _resources(settings: Config) -> Resources:
+    taken = taken_keys(settings.resource_attributes)
+    if taken:
+        log.warning("resource-attributes %s are left out: metrics have attributes of that name", ", ".join(taken))
     return host_resources(service_name=settings.service, given=settings.resource_attributes, environment=os.environ)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.errors import UsageError
-from otel_gpu.setting import Setting
+from otel_gpu.setting import Found, Setting
 from otel_gpu.settings_export import EXPORT_SETTINGS, ExportConfig
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Config(ExportConfig):
         )
 
 
-def _prometheus_listen(environment: Mapping[str, str]) -> tuple[str, str] | None:
+def _prometheus_listen(environment: Mapping[str, str]) -> Found | None:
     """OpenTelemetry's two variables for the Prometheus endpoint, as one address."""
     host, port = (environment.get(f"OTEL_EXPORTER_PROMETHEUS_{part}") for part in ("HOST", "PORT"))
     if not host and not port:
@@ -88,7 +88,7 @@ def _prometheus_listen(environment: Mapping[str, str]) -> tuple[str, str] | None
         f"OTEL_EXPORTER_PROMETHEUS_{part}" for part, value in (("HOST", host), ("PORT", port)) if value
     )
     host = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
-    return f"{host or '127.0.0.1'}:{port or '9464'}", origin
+    return Found(f"{host or '127.0.0.1'}:{port or '9464'}", origin)
 
 
 SETTINGS: Final[tuple[Setting, ...]] = (
@@ -163,6 +163,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
+_DEFAULT: Final = "default"
+_RETENTION: Final = (_BY_KEY["retention"].default, _DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,21 @@ class Loaded:
     unknown_variables: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Every value, good or bad: what they make together, or the first thing that is wrong with them."""
+
+    values: tuple[Value, ...]
+    unknown_variables: tuple[str, ...]
+    config: Config | UsageError
+
+    def loaded(self) -> Loaded:
+        """The configuration. UsageError names the key, the value, its origin and what is allowed."""
+        if isinstance(self.config, UsageError):
+            raise self.config
+        return Loaded(self.config, self.values, self.unknown_variables)
+
+
 def load(
     flags: Mapping[str, str],
     environment: Mapping[str, str],
@@ -192,29 +209,62 @@ def load(
     command: str = "",
     only: Collection[str] = _BY_KEY,
 ) -> Loaded:
-    """Settle every setting. UsageError names the key, the value, its origin and what is allowed.
+    """Settle every setting. UsageError names the key, the value, its origin and what is allowed."""
+    return settle(flags, environment, defaults=defaults, fixed=fixed, command=command, only=only).loaded()
+
+
+def settle(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    defaults: Mapping[str, str] = _NONE,
+    fixed: Mapping[str, str] = _NONE,
+    command: str = "",
+    only: Collection[str] = _BY_KEY,
+) -> Settled:
+    """Find every value, to show it even where it is wrong.
 
     ``defaults`` are a command's own, where it wants others than the agent's. ``fixed`` is what the command is about:
     it overrides variables and the file, which speak to every command, and a flag that contradicts it is refused.
     ``only`` are the settings that count; all others have their defaults, whatever variables and the file say.
     """
-    in_file = _read_file(flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None)
+    in_file: Mapping[str, FileValue] = {}
+    wrong: list[UsageError] = []
+    try:
+        in_file = _read_file(flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None)
+        _refuse_unknown(in_file)
+    except UsageError as error:
+        wrong.append(error)
     settled: list[Value] = []
     fields: dict[str, Any] = {}
     for setting in SETTINGS:
         own_default = defaults.get(setting.key)
-        found = setting.key in only and (
+        given = setting.key in only and (
             _from_command(setting, fixed, flags, command)
             or _from_flags(setting, flags)
             or _from_environment(setting, environment)
             or _from_file(setting, in_file)
         )
-        value = found or Value(
-            setting.key, own_default or setting.default, f"default of {command}" if own_default else "default"
-        )
-        fields[setting.field] = _parse(setting, value)
-        settled.append(Value(value.key, setting.shown(value.text), value.origin))
-    return Loaded(Config(**fields), tuple(settled), _unknown_variables(environment))
+        found = given or Found(own_default or setting.default, f"default of {command}" if own_default else _DEFAULT)
+        settled.append(Value(setting.key, setting.shown(found.text), found.origin))
+        try:
+            fields[setting.field] = _parse(setting, found)
+        except UsageError as error:
+            wrong.append(error)
+    unknown = _unknown_variables(environment)
+    if wrong:
+        return Settled(tuple(settled), unknown, wrong[0])
+    config, settled = _with_room_for_exports(Config(**fields), settled)
+    return Settled(tuple(settled), unknown, config)
+
+
+def _with_room_for_exports(config: Config, settled: list[Value]) -> tuple[Config, list[Value]]:
+    """A retention that nobody chose gives way to the export interval, which somebody did."""
+    needed_s = 2 * config.export_interval_s
+    if not config.pushes or config.retention_s >= needed_s or Value("retention", *_RETENTION) not in settled:
+        return config, settled
+    raised = Value("retention", f"{needed_s:g}s", "default, raised for export-interval")
+    return replace(config, retention_s=needed_s), [raised if each.key == raised.key else each for each in settled]
 
 
 def _read_file(path: str | None) -> Mapping[str, FileValue]:
@@ -223,48 +273,50 @@ def _read_file(path: str | None) -> Mapping[str, FileValue]:
     # Here, not above: most start without a file, and YAML takes longer to import than all of this.
     from otel_gpu.configfile import read_config_file  # noqa: PLC0415
 
-    in_file = read_config_file(Path(path))
+    return read_config_file(Path(path))
+
+
+def _refuse_unknown(in_file: Mapping[str, FileValue]) -> None:
     for key, value in in_file.items():
         if key not in _BY_KEY:
             raise UsageError(f"{value.origin}: there is no setting {key!r}; {nearest(key, _BY_KEY)}")
-    return in_file
 
 
-def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Value | None:
+def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Found | None:
     text = fixed.get(setting.key)
     if text is None:
         return None
     flag = _from_flags(setting, flags)
     if flag is not None and _parse(setting, flag) != setting.parse(text):
         raise UsageError(f"{setting.flag}: {setting.key} is {flag.text!r}; with {command} it is always {text!r}")
-    return Value(setting.key, text, command)
+    return Found(text, command)
 
 
-def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Value | None:
+def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Found | None:
     text = flags.get(setting.key)
-    return None if text is None else Value(setting.key, text, setting.flag)
+    return None if text is None else Found(text, setting.flag)
 
 
-def _from_environment(setting: Setting, environment: Mapping[str, str]) -> Value | None:
+def _from_environment(setting: Setting, environment: Mapping[str, str]) -> Found | None:
     for variable in (setting.variable, *setting.also_variables):
         text = environment.get(variable)
         if text:  # OpenTelemetry: an empty variable counts as unset
-            return Value(setting.key, text, variable)
-    found = setting.from_variables(environment) if setting.from_variables is not None else None
-    return None if found is None else Value(setting.key, *found)
+            return Found(text, variable)
+    return None if setting.from_variables is None else setting.from_variables(environment)
 
 
-def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Value | None:
+def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Found | None:
     found = in_file.get(setting.key)
-    return None if found is None else Value(setting.key, found.text, found.origin)
+    return None if found is None else Found(found.text, found.origin)
 
 
-def _parse(setting: Setting, value: Value) -> Any:
+def _parse(setting: Setting, found: Found) -> Any:
     try:
-        return setting.parse(value.text)
+        return setting.parse(found.text if found.meant is None else found.meant)
     except ValueError:
         raise UsageError(
-            f"{value.origin}: {setting.key} is {setting.shown(value.text)!r}; allowed is {setting.allowed}"
+            f"{found.origin}: {setting.key} is {setting.shown(found.text)!r}; "
+            f"allowed is {found.allowed or setting.allowed}"
         ) from None
 
 

@@ -30,7 +30,7 @@ def host_resources(
 ) -> Resources:
     """The Resources of this host; what is ``given`` (OTEL_RESOURCE_ATTRIBUTES) counts before what is found.
 
-    Not keys of points or of identities: as labels of Prometheus they would stand in the way of the real ones.
+    Without those of ``taken_keys``.
     """
     given = {key: value for key, value in given.items() if key not in _TAKEN}
     node = next((environment[name] for name in _NODE_VARIABLES if environment.get(name)), None)
@@ -49,6 +49,11 @@ def host_resources(
         "service.name": service_name,
     }
     return Resources(shared=known, agent=agent)
+
+
+def taken_keys(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Keys of points and of identities: as labels of Prometheus they would stand in the way of the real ones."""
+    return tuple(sorted(_TAKEN.intersection(given)))
 
 
 def read_machine_id(etc: Path) -> str | None:

@@ -8,10 +8,23 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A value as somebody wrote it, and where.
+
+    ``meant`` is the same as we would write it, and ``allowed`` what may stand there, where these are not a setting's.
+    """
+
+    text: str
+    origin: str
+    meant: str | None = None
+    allowed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: its key in the file, from which its flag and variable follow, and what it may be.
 
-    ``from_variables`` makes a value, and says from which variables, where theirs is written otherwise than ours;
+    ``from_variables`` finds a value where variables of others have it, written otherwise than ours;
     ``reads`` names all it may read. ``switch`` needs no value as a flag. ``shown`` is the text fit for other eyes.
     """
 
@@ -22,7 +35,7 @@ class Setting:
     allowed: str
     help: str
     also_variables: tuple[str, ...] = ()
-    from_variables: Callable[[Mapping[str, str]], tuple[str, str] | None] | None = None
+    from_variables: Callable[[Mapping[str, str]], Found | None] | None = None
     reads: tuple[str, ...] = ()
     switch: bool = False
     shown: Callable[[str], str] = str

@@ -17,7 +17,7 @@ _WITH_TLS: Final = "an https:// endpoint with it"
 def check_exports(loaded: Loaded) -> None:
     """UsageError in one line for what cannot work; what no exporter uses is not looked at."""
     config = loaded.config
-    if config.exporters not in ((), (Exporter.PROMETHEUS,)):
+    if config.pushes:
         _check_retention(loaded)
     if Exporter.OTLP in config.exporters:
         _check_endpoint(loaded)
@@ -50,12 +50,23 @@ def _check_endpoint(loaded: Loaded) -> None:
 
 
 def _check_plain_text(loaded: Loaded) -> None:
-    """Both TLS and plain text asked for."""
+    """Both TLS and plain text asked for.
+
+    OpenTelemetry's own variable speaks of endpoints without a scheme only, and is ignored beside one that has it
+    (Protocol Exporter, "Insecure"): it may be set for other programs.
+    """
     config = loaded.config
+    insecure = None if _origin(loaded, "otlp-insecure").startswith("OTEL_EXPORTER_") else config.otlp_insecure
     if config.otlp_target.scheme == "https":
-        if config.otlp_insecure:
+        if insecure:
             _refuse(loaded, "otlp-insecure", f"false, or nothing, with the endpoint {config.otlp_target}")
         return
+    if insecure is False:
+        _refuse(
+            loaded,
+            "otlp-insecure",
+            f"true, or nothing, with the endpoint {config.otlp_target}, which is plain text; or {_WITH_TLS}",
+        )
     for key, path in _files(config).items():
         if path is not None:
             _refuse(loaded, key, f"nothing with the endpoint {config.otlp_target}, which is plain text; or {_WITH_TLS}")
@@ -118,3 +129,7 @@ def _files(config: Config) -> dict[str, Path | None]:
 def _refuse(loaded: Loaded, key: str, allowed: str) -> NoReturn:
     value = next(value for value in loaded.values if value.key == key)
     raise UsageError(f"{value.origin}: {key} is {value.text!r}; allowed is {allowed}")
+
+
+def _origin(loaded: Loaded, key: str) -> str:
+    return next(value.origin for value in loaded.values if value.key == key)

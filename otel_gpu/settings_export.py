@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu import values
-from otel_gpu.setting import Setting
+from otel_gpu.setting import Found, Setting
 
 
 class Exporter(StrEnum):
@@ -78,18 +78,25 @@ class ExportConfig:
         return self.prometheus or Exporter.PROMETHEUS in self.exporters
 
     @property
+    def pushes(self) -> bool:
+        """Whether there is an exporter that tells, and not only one that is asked."""
+        return any(exporter is not Exporter.PROMETHEUS for exporter in self.exporters)
+
+    @property
     def service(self) -> str:
         """The agent's ``service.name``."""
         return self.service_name or self.resource_attributes.get("service.name") or "otel-gpu"
 
     @property
     def otlp_target(self) -> values.Endpoint:
-        """Where OTLP goes, with its scheme; without a word from anybody, to this host's Collector."""
-        port = 4317 if self.otlp_protocol is Protocol.GRPC else 4318
-        endpoint = self.otlp_endpoint or values.Endpoint("http", f"localhost:{port}", "")
-        if endpoint.scheme:
-            return endpoint
-        return values.Endpoint("http" if self.otlp_insecure else "https", endpoint.authority, endpoint.path)
+        """Where OTLP goes, with its scheme; without a word from anybody, to this host's Collector.
+
+        gRPC has no path: what stands there, or is added for all signals, is for HTTP.
+        """
+        is_grpc = self.otlp_protocol is Protocol.GRPC
+        endpoint = self.otlp_endpoint or values.Endpoint("http", f"localhost:{4317 if is_grpc else 4318}", "")
+        scheme = endpoint.scheme or ("http" if self.otlp_insecure else "https")
+        return values.Endpoint(scheme, endpoint.authority, "" if is_grpc else endpoint.path)
 
 
 def exporters(text: str) -> tuple[Exporter, ...]:
@@ -112,14 +119,15 @@ def without_secrets(text: str) -> str:
     return re.sub(r"\?.*", "?…", re.sub(r"[^/]*@", "…@", text))
 
 
-def _milliseconds(*names: str) -> Callable[[Mapping[str, str]], tuple[str, str] | None]:
+def _milliseconds(longest: int, *names: str) -> Callable[[Mapping[str, str]], Found | None]:
     """The first variable that is set, as a duration: these are whole numbers of milliseconds."""
+    allowed = f"a whole number of milliseconds from 100 to {longest}"
 
-    def read(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    def read(environment: Mapping[str, str]) -> Found | None:
         for name in names:
             text = environment.get(name, "").strip()
             if text:
-                return (f"{text}ms" if text.isdigit() else text), name
+                return Found(text, name, f"{text}ms" if text.isdigit() else None, allowed)
         return None
 
     return read
@@ -128,14 +136,15 @@ def _milliseconds(*names: str) -> Callable[[Mapping[str, str]], tuple[str, str] 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
-def _endpoint(environment: Mapping[str, str]) -> tuple[str, str] | None:
+def _endpoint(environment: Mapping[str, str]) -> Found | None:
     """The endpoint for metrics is used as it is, at the root without a path; the one for all signals is a base."""
     own, base = (environment.get(name, "").strip() for name in _ENDPOINTS)
     if own:
         scheme, separator, rest = own.partition("://")
-        return (f"{scheme}://{rest.rstrip('/')}/." if separator and "/" not in rest.rstrip("/") else own), _ENDPOINTS[0]
+        at_root = separator and "/" not in rest.rstrip("/")
+        return Found(own, _ENDPOINTS[0], f"{scheme}://{rest.rstrip('/')}/." if at_root else None)
     if base:
-        return (f"{base.rstrip('/')}/v1/metrics" if "://" in base else base), _ENDPOINTS[1]
+        return Found(base, _ENDPOINTS[1], f"{base.rstrip('/')}/v1/metrics" if "://" in base else None)
     return None
 
 
@@ -161,12 +170,12 @@ EXPORT_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "export-interval", "export_interval_s", "15s", values.duration_s(0.1, 3600),
         "a duration from 100ms to 1h, such as 15s", "time between two exports",
-        from_variables=_milliseconds("OTEL_METRIC_EXPORT_INTERVAL"), reads=("OTEL_METRIC_EXPORT_INTERVAL",),
+        from_variables=_milliseconds(3_600_000, "OTEL_METRIC_EXPORT_INTERVAL"), reads=("OTEL_METRIC_EXPORT_INTERVAL",),
     ),
     Setting(
         "export-timeout", "export_timeout_s", "30s", values.duration_s(0.1, 3600),
         "a duration from 100ms to 1h, such as 30s", "how long all requests of one export may take together",
-        from_variables=_milliseconds("OTEL_METRIC_EXPORT_TIMEOUT"), reads=("OTEL_METRIC_EXPORT_TIMEOUT",),
+        from_variables=_milliseconds(3_600_000, "OTEL_METRIC_EXPORT_TIMEOUT"), reads=("OTEL_METRIC_EXPORT_TIMEOUT",),
     ),
     Setting(
         "otlp-protocol", "otlp_protocol", "http/protobuf", values.choice(Protocol),
@@ -186,7 +195,7 @@ EXPORT_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "otlp-timeout", "otlp_timeout_s", "10s", values.duration_s(0.1, 600),
         "a duration from 100ms to 10m, such as 10s", "how long one request may take, with all its repetitions",
-        from_variables=_milliseconds(*_otlp("TIMEOUT")), reads=_otlp("TIMEOUT"),
+        from_variables=_milliseconds(600_000, *_otlp("TIMEOUT")), reads=_otlp("TIMEOUT"),
     ),
     Setting(
         "otlp-compression", "otlp_compression", "none", values.choice(Compression),

@@ -20,7 +20,7 @@ until grep -q 'GiB' "$out/stdout" && grep -q 'http://' "$out/stderr"; do
     sleep 0.1
 done
 url=$(sed -n 's|^ *\(http://[^ ]*\)/api/attribution .*|\1|p' "$out/stderr")
-for path in / /healthz /readyz /api/attribution; do
+for path in / /metrics /healthz /readyz /api/attribution; do
     .venv/bin/python - "$url$path" <<'PYTHON'
 import sys, urllib.request
 with urllib.request.urlopen(sys.argv[1], timeout=10) as answer:
@@ -28,8 +28,13 @@ with urllib.request.urlopen(sys.argv[1], timeout=10) as answer:
     assert answer.read(), "empty"
 PYTHON
 done
+if grep -q 'exports to' "$out/stderr"; then
+    echo 'make run pushes somewhere, and a new user has no Collector:' >&2
+    cat "$out/stderr" >&2
+    exit 1
+fi
 kill -TERM "$pid"
 wait "$pid"
 trap 'rm -rf "$out"' EXIT
 cat "$out/stderr" "$out/stdout"
-echo 'make run: numbers on screen, page, health and JSON answered, ended on SIGTERM with 0'
+echo 'make run: numbers on screen, page, metrics, health and JSON answered, nothing pushed, ended on SIGTERM with 0'

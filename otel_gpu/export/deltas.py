@@ -1,6 +1,7 @@
 """Delta temporality: what was added to each counter since a receiver last took it.
 
-What is told is forgotten only when it has been taken, so a receiver that is away loses nothing.
+What is told is forgotten only when it has been taken, so a receiver that is away loses nothing
+of what is still told of when it returns.
 """
 
 from __future__ import annotations

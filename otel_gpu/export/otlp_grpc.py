@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from opentelemetry.exporter.otlp.proto.grpc import exporter as sdk_exporter
@@ -41,7 +41,7 @@ class _Exporter(OTLPMetricExporter):
     def _initialize_channel_and_stub(self) -> None:
         """Listen to each new stub: the exporter makes one at the start, and one when it reconnects."""
         super()._initialize_channel_and_stub()  # type: ignore[no-untyped-call]
-        stub = self._client
+        stub: Any = self._client
         export = stub.Export
 
         def listening(**named: object) -> ExportMetricsServiceResponse:

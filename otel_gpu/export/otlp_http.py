@@ -156,7 +156,7 @@ def _parsed(kind: str, body: bytes) -> ExportMetricsServiceResponse | None:
     try:
         if kind == "application/json":
             told = json.loads(body or b"{}")
-            if told and not ("partialSuccess" in told and isinstance(told, dict)):  # fields to come stand beside it
+            if not isinstance(told, dict) or (told and "partialSuccess" not in told):  # fields to come may be beside it
                 return None
             json_format.ParseDict(told, answer, ignore_unknown_fields=True)
         elif kind in ("", "application/x-protobuf", "application/protobuf"):
@@ -186,25 +186,25 @@ def _trouble(error: BaseException, timeout_s: float, port: int | None) -> Troubl
     Of few kinds: a server that speaks no HTTP closes, resets and talks as it comes, and is one trouble all the same.
     """
     cause = _deepest(error)
-    maybe_grpc = _IS_GRPC if port == _GRPC_PORT else ""
-    kind = PROTOCOL if maybe_grpc else UNREACHABLE
+    kind, hint = (PROTOCOL, _IS_GRPC) if port == _GRPC_PORT else (UNREACHABLE, "")
     match cause:
         case ssl.SSLCertVerificationError():
-            return Trouble(TLS, f"certificate verify failed: {cause.verify_message}")
+            kind, text = TLS, f"certificate verify failed: {cause.verify_message}"
         case ssl.SSLError():
-            return Trouble(TLS, f"TLS failed: {(cause.reason or 'unknown').lower().replace('_', ' ')}")
+            kind, text = TLS, f"TLS failed: {(getattr(cause, 'reason', None) or 'unknown').lower().replace('_', ' ')}"
         case http.client.RemoteDisconnected():
-            return Trouble(kind, f"the connection was closed without an answer{maybe_grpc}")
-        case http.client.HTTPException():
-            return Trouble(PROTOCOL, f"the answer is not HTTP ({type(cause).__name__}){_IS_GRPC}")
+            text = f"the connection was closed without an answer{hint}"
         case ConnectionResetError() | BrokenPipeError():
-            return Trouble(kind, f"the connection was reset{maybe_grpc}")
+            text = f"the connection was reset{hint}"
+        case http.client.HTTPException():
+            kind, text = PROTOCOL, f"the answer is not HTTP ({type(cause).__name__}){_IS_GRPC}"
         case TimeoutError() | urllib3.exceptions.TimeoutError():
-            return Trouble(UNREACHABLE, f"no whole answer within {timeout_s:.3g} s")
+            kind, text = UNREACHABLE, f"no whole answer within {timeout_s:.3g} s"
         case OSError() if cause.strerror:
-            return Trouble(UNREACHABLE, cause.strerror[0].lower() + cause.strerror[1:])
+            kind, text = UNREACHABLE, cause.strerror[0].lower() + cause.strerror[1:]
         case _:
-            return Trouble(UNREACHABLE, " ".join(f"{type(cause).__name__}: {cause}".split()))
+            kind, text = UNREACHABLE, " ".join(f"{type(cause).__name__}: {cause}".split())
+    return Trouble(kind, text)
 
 
 def _deepest(error: BaseException) -> BaseException:

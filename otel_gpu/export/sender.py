@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from opentelemetry.sdk.metrics.export import MetricsData
 
-
 UNREACHABLE: Final = "unreachable"
 PROTOCOL: Final = "protocol"
 TLS: Final = "tls"

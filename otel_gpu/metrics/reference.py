@@ -89,7 +89,11 @@ A workload's energy is the sum of its processes', those that have ended and been
   memory of one GPU instance have no memory states of their own: theirs are with the rest of the GPU.
 * Start of a counter: when the workload or process started, or when the agent's books began, whichever is later.
   ECC errors are counted over the board's life, and have no start.
-* Every method and state of a counter is there, at 0, from the first export of what it belongs to.
+* Every method and state of a counter is there from the first export of what it belongs to, at 0 where it is unused,
+  so that none of them appears later with a value that `rate` and `increase` take for its start. A newcomer itself is
+  first exported at what it used since it came. OTLP carries the start with it, so nothing is lost there. A Prometheus
+  that scrapes sees no start, and `increase` cannot see that first value: at most what the newcomer used in one scrape
+  interval, and in the two cycles that its names may take.
 * What has ended exports memory, utilisation, access and active as 0, and its counters, until the retention is over;
   then all of it vanishes.
 * Overflow: beyond the caps on processes and workloads newcomers share one entry for life, so that sums stay exact.

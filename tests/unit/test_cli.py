@@ -176,9 +176,9 @@ def test_a_bad_variable_and_a_bad_file_are_misuse_too(
 ) -> None:
     path = tmp_path / "agent.yaml"
     path.write_text("seed: one\n", encoding="utf-8")
-    from_file = run("config", "--config", str(path))
+    from_file = run("doctor", "--config", str(path))
     monkeypatch.setenv("OTEL_GPU_LOG_LEVEL", "loud")
-    from_variable = run("config")
+    from_variable = run("doctor")
     assert (from_file.code, from_variable.code) == (2, 2)
     assert from_file.complaint.startswith(f"{path}:1: seed is 'one'; allowed is a whole number")
     assert from_variable.complaint.startswith("OTEL_GPU_LOG_LEVEL: log-level is 'loud'; allowed is debug, info")
@@ -252,6 +252,33 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
     assert line.out.splitlines()[-1] == "OTEL_GPU_SEDE is set, is no setting and is ignored"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint", "shown"),
+    [
+        (["--seed", "one"], "--seed: seed is 'one'; allowed is ", ["seed", "one", "--seed"]),
+        (["--retention", "5s"], "--retention: retention is '5s'; allowed is ", ["retention", "5s", "--retention"]),
+        (["--config", "/nowhere/x"], "cannot read the configuration file /nowhere/x", ["seed", "1", "default"]),
+    ],
+)
+def test_config_shows_what_there_is_before_it_says_what_is_wrong(
+    run: Callable[..., Line], arguments: list[str], complaint: str, shown: list[str]
+) -> None:
+    line = run("config", *arguments)
+    assert line.code == 2
+    rows = [row.split(maxsplit=2) for row in line.out.splitlines()]
+    assert [row[0] for row in rows] == [setting.key for setting in SETTINGS]
+    assert shown in rows
+    assert Line(line.code, "", line.err).complaint.startswith(complaint)
+
+
+def test_config_shows_what_is_known_of_a_file_with_an_unknown_key(run: Callable[..., Line], tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("sede: 1\ninterval: 7s\n", encoding="utf-8")
+    line = run("config", "--config", str(path))
+    assert ["interval", "7s", f"{path}:2"] in [row.split(maxsplit=2) for row in line.out.splitlines()]
+    assert (line.code, line.err) == (2, f"otel-gpu: {path}:1: there is no setting 'sede'; did you mean seed?\n")
+
+
 # ---------------------------------------------------------------------------- failures: one line, exit 1
 
 
@@ -285,7 +312,7 @@ def test_an_internal_error_is_one_line_without_a_traceback(
 def test_an_internal_error_before_anything_is_set_up_is_no_exception_to_that(
     run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commandline, "load", raising(KeyError("oops")))
+    monkeypatch.setattr(commandline, "settle", raising(KeyError("oops")))
     line = run("once")
     assert line.code == 1
     assert line.complaint.startswith("internal error: KeyError: 'oops'; ")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from otel_gpu.config import SETTINGS
+
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "collector-config"
 MANIFEST = ROOT / "tools" / "collector" / "manifest.yaml"
@@ -52,6 +54,12 @@ def strings(node: object) -> Iterator[str]:
     elif isinstance(node, list):
         for value in node:
             yield from strings(value)
+
+
+@every_file
+def test_flags_that_a_file_speaks_of_are_the_agents(file: Path) -> None:
+    known = {setting.flag for setting in SETTINGS} | {"--web.enable-remote-write-receiver"}  # that one is Prometheus's
+    assert set(re.findall(r"--[a-z][a-z.-]*[a-z]", file.read_text(encoding="utf-8"))) <= known
 
 
 def test_there_are_configurations() -> None:

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu import commands
+from otel_gpu.config import load
 from otel_gpu.export.text import Style
 from tests.agent_process import agent_process
 from tests.cli import clean_environment, command, otel_gpu
@@ -287,6 +288,12 @@ def test_sigterm_does_not_wait_for_a_driver_that_hangs_while_it_is_opened(tmp_pa
         assert agent.stderr == ""
 
 
+def test_the_help_of_run_says_that_it_exports_and_where_metrics_are_served() -> None:
+    words = " ".join(otel_gpu("run", "--help").stdout.split())
+    assert "the agent: sample, attribute, export, serve" in words
+    assert "--listen VALUE address of the page, the JSON, /healthz, /readyz, and /metrics" in words
+
+
 def test_an_address_in_use_is_one_line_and_exit_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -367,6 +374,16 @@ def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str
     result = otel_gpu("doctor", "--proc-root", str(tmp_path / "none"), environment=no_nvml)
     assert (result.returncode, result.stderr) == (1, "")
     assert any(line.split()[:2] == ["blind", "proc"] for line in result.stdout.splitlines())
+
+
+def test_resource_attributes_that_are_left_out_are_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"OTEL_RESOURCE_ATTRIBUTES": "team=ml,hw.id=x,k8s.pod.name=y"}
+    assert "hw.id" not in commands._resources(load({}, given).config).shared
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "resource-attributes hw.id, k8s.pod.name are left out: metrics have attributes of that name",
+    )
 
 
 def test_config_tells_the_origin_of_every_value(tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import otel_gpu
 from otel_gpu import embed
 from otel_gpu.errors import UsageError
+from otel_gpu.host import Host
+from otel_gpu.model import SourceState
+from otel_gpu.sources.base import GpuRead
+from tests.builders import FakeGpus, FakeProcesses
 
 PATIENCE_S = 30.0
 FOREIGN = {
@@ -113,14 +117,13 @@ def test_a_bad_value_is_refused_where_it_was_given() -> None:
 
 
 def test_a_value_that_is_no_text_is_refused() -> None:
-    assert refusal(interval=5) == (
-        "instrument(): interval is 5; allowed is text: a duration from 1s to 1h, such as 5s"
-    )
+    assert refusal(interval=5) == ("instrument(): interval is 5; allowed is text: a duration from 1s to 1h, such as 5s")
 
 
 @pytest.mark.parametrize("name", ["listen", "otlp_headers", "web_config", "log_level", "exporters"])
 def test_a_setting_that_would_do_nothing_is_refused(name: str) -> None:
-    message = refusal(source="sim", **{name: ""})
+    settings: dict[str, Any] = {name: ""}
+    message = refusal(source="sim", **settings)
     assert message.startswith(f"instrument(): {name} would do nothing here; allowed are interval, ")
 
 
@@ -202,15 +205,16 @@ def test_every_collection_tells_how_many_series_it_has(service: Service) -> None
 
 
 def test_without_a_driver_it_goes_on_says_why_in_the_log_and_tells_the_state(
-    service: Service, no_nvml_here: None, caplog: pytest.LogCaptureFixture
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    no_driver = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: no driver", errors=1)
+    monkeypatch.setattr(embed, "open_host", lambda *_: Host(FakeGpus(no_driver), FakeProcesses(), ()))
     with otel_gpu.instrument(service.provider, source="nvml"):
         until(lambda: "otel_gpu.source.state" in service.names())
         assert "hw.energy" not in service.names()
         until(lambda: bool(caplog.records))
-    [record] = [one for one in caplog.records if "nvml" in one.getMessage()]
-    assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith("nvml is unavailable: ")
+    [record] = caplog.records
+    assert (record.levelno, record.getMessage()) == (logging.WARNING, "nvml is unavailable: NVML: no driver")
 
 
 def test_a_simulated_host_is_logged_as_one(service: Service, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,3 +92,8 @@ def test_tests_without_a_c_compiler_are_one_line_at_once(venv: Path) -> None:
 def test_a_compiler_that_is_there_is_not_complained_about(tmp_path: Path) -> None:
     compiler = python(tmp_path, "exit 0")
     assert make("compiler", f"CC={compiler}").stderr == ""
+
+
+def test_the_first_command_of_a_new_user_needs_no_collector() -> None:
+    recipe = make("-n", "run").stdout
+    assert "otel-gpu run --source auto --exporters prometheus --view" in recipe

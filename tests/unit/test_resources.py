@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.model import HOST_WORKLOAD
-from otel_gpu.resources import host_resources, parse_machine_id, read_machine_id
+from otel_gpu.resources import host_resources, parse_machine_id, read_machine_id, taken_keys
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 
@@ -38,6 +38,11 @@ def test_what_is_given_counts_before_what_is_found(etc: Path) -> None:
     assert resources.shared["team"] == "ml"
     assert resources.agent["service.namespace"] == "infra"
     assert "x" not in {**resources.shared, **resources.agent}.values(), "identities are never given"
+
+
+def test_keys_of_points_and_of_identities_are_named() -> None:
+    given = {"team": "ml", "k8s.pod.name": "x", "hw.id": "x", "host.name": "x", "gpu.workload.id": "x"}
+    assert taken_keys(given) == ("gpu.workload.id", "hw.id", "k8s.pod.name")
 
 
 def test_the_instance_is_stable_over_restarts_and_differs_between_hosts(etc: Path, tmp_path: Path) -> None:

@@ -143,6 +143,37 @@ def test_the_endpoint_for_metrics_is_used_as_it_is_and_the_general_one_is_a_base
     assert loaded(**environment).config.otlp_target.path == path
 
 
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"])
+def test_over_grpc_there_is_no_path(name: str) -> None:
+    for url in ("http://h:4317", "http://h:4317/", "http://h:4317/x"):
+        found = loaded({"otlp-protocol": "grpc"}, **{name: url})
+        assert str(found.config.otlp_target) == "http://h:4317"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "key"),
+    [
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://a:4318", "otlp-endpoint"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318/", "otlp-endpoint"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "1500", "export-interval"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "3000", "otlp-timeout"),
+    ],
+)
+def test_values_are_shown_as_they_were_written(variable: str, text: str, key: str) -> None:
+    assert Value(key, text, variable) in loaded(**{variable: text}).values
+
+
+def test_a_bad_number_of_milliseconds_is_shown_as_written_and_asked_for_in_milliseconds() -> None:
+    assert complaint({}, OTEL_METRIC_EXPORT_INTERVAL="0") == (
+        "OTEL_METRIC_EXPORT_INTERVAL: export-interval is '0'; "
+        "allowed is a whole number of milliseconds from 100 to 3600000"
+    )
+    assert complaint({}, OTEL_EXPORTER_OTLP_TIMEOUT="soon") == (
+        "OTEL_EXPORTER_OTLP_TIMEOUT: otlp-timeout is 'soon'; "
+        "allowed is a whole number of milliseconds from 100 to 600000"
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "target"),
     [
@@ -245,6 +276,29 @@ def test_two_exports_must_fit_into_the_retention() -> None:
     check_exports(loaded(flags | {"exporters": "none", "prometheus": "on"}))
 
 
+def test_a_retention_that_nobody_chose_makes_room_for_two_exports() -> None:
+    found = loaded(OTEL_METRIC_EXPORT_INTERVAL="180000")
+    check_exports(found)
+    assert found.config.retention_s == 360.0
+    assert Value("retention", "360s", "default, raised for export-interval") in found.values
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"export-interval": "150s"},  # there is room
+        {"export-interval": "3m", "exporters": "prometheus"},  # nobody is told
+        {"export-interval": "3m", "exporters": "none"},
+    ],
+)
+def test_a_retention_that_need_not_be_raised_is_not(flags: dict[str, str]) -> None:
+    assert Value("retention", "5m", "default") in loaded(flags).values
+
+
+def test_a_retention_that_somebody_chose_is_not_raised() -> None:
+    assert complaint({"retention": "5m", "export-interval": "3m"}).startswith("--retention: retention is '5m'; ")
+
+
 PLAIN = "which is plain text; or an https:// endpoint with it"
 
 
@@ -261,6 +315,11 @@ PLAIN = "which is plain text; or an https:// endpoint with it"
             {"otlp-endpoint": "https://h", "otlp-insecure": "true"},
             "otlp-insecure",
             "false, or nothing, with the endpoint https://h",
+        ),
+        (
+            {"otlp-endpoint": "http://h", "otlp-insecure": "false"},
+            "otlp-insecure",
+            f"true, or nothing, with the endpoint http://h, {PLAIN}",
         ),
         (
             {"otlp-endpoint": "http://h", "otlp-certificate": "ca.crt"},
@@ -350,3 +409,14 @@ def test_the_page_has_every_setting_with_all_its_variables() -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
     rows = [line for line in page if line.startswith("| `")]
     assert rows == [row(setting.key) for setting in SETTINGS]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "insecure"), [("http://localhost:4318", "false"), ("https://collector:4318", "true")]
+)
+def test_opentelemetrys_variable_on_plain_text_says_nothing_beside_a_scheme(endpoint: str, insecure: str) -> None:
+    """It may be set for other programs; the specification ignores it there."""
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_INSECURE": insecure}
+    loaded = load({}, environment)
+    check_exports(loaded)
+    assert str(loaded.config.otlp_target).startswith(endpoint)

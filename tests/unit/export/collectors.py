@@ -23,18 +23,24 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.sdk.metrics.export import MetricsData
 
 from otel_gpu.config import load
 from otel_gpu.export.exporter_log import ExporterLog
+from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.export.otlp import open_otlp
-from otel_gpu.export.sender import Sender
+from otel_gpu.export.sender import Delivery, Sender
+from tests.unit.export.samples import RESOURCES, one_gauge
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer. ``hang`` waits until the stand-in ends, ``close`` hangs up, ``raw`` is no HTTP."""
+    """What to answer. ``hang`` waits until the stand-in ends, ``close`` hangs up, ``raw`` is no HTTP.
+
+    ``drip`` follows it, byte by byte.
+    """
 
     status: int = 200
     body: bytes = b""
@@ -42,6 +48,7 @@ class Answer:
     hang: bool = False
     close: bool = False
     raw: bytes | None = None
+    drip: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,9 @@ def _handler(collector: HttpCollector) -> type[BaseHTTPRequestHandler]:
                 collector.ended.wait()
             if answer.hang or answer.close or answer.raw is not None:
                 self.wfile.write(answer.raw or b"")
+                for byte in answer.drip:
+                    self.wfile.write(bytes([byte]))
+                    collector.ended.wait(0.05)
                 self.close_connection = True
                 return
             self.send_response(answer.status)
@@ -126,10 +136,11 @@ def _handler(collector: HttpCollector) -> type[BaseHTTPRequestHandler]:
 
 
 class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """The same over gRPC; ``refusal`` is a status and what is said of it."""
+    """The same over gRPC; ``refusal`` is a status and what is said of it, ``answer`` what else it answers."""
 
     def __init__(self, credentials: Any = None) -> None:
         self.refusal: tuple[Any, str] | None = None
+        self.answer = ExportMetricsServiceResponse()
         self.hang = threading.Event()
         self.hang.set()
         self.seen: list[Seen] = []
@@ -154,7 +165,7 @@ class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
         self.hang.wait()
         if self.refusal is not None:
             context.abort(*self.refusal)
-        return ExportMetricsServiceResponse()
+        return self.answer
 
     def close(self) -> None:
         """End."""
@@ -192,6 +203,24 @@ def sender(url: str, timeout_s: float = 5.0, /, **flags: str) -> Iterator[Sender
     finally:
         made.close()
         log.remove()
+
+
+def data() -> MetricsData:
+    """The least there can be to send."""
+    (batch,) = Encoder(RESOURCES).batches(one_gauge())
+    return batch.data
+
+
+def sent(url: str, timeout_s: float = 5.0, /, **flags: str) -> Delivery:
+    """What becomes of one request."""
+    with sender(url, timeout_s, **flags) as made:
+        return made.send(data())
+
+
+def trouble(delivery: Delivery) -> tuple[str, str]:
+    """Its kind and text."""
+    assert delivery.trouble is not None
+    return delivery.trouble.kind, delivery.trouble.text
 
 
 class Pki:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.export.deltas import Delta, Deltas, difference
+from otel_gpu.export.deltas import LONGEST_ABSENCE_NS, Delta, Deltas, difference
 from otel_gpu.metrics.points import Point
 from tests.unit.export.samples import GPU, START_NS, TIME_NS, identity
 
@@ -73,13 +73,52 @@ def test_a_counter_that_was_cleared_counts_from_zero() -> None:
     assert (cleared.value, cleared.start_ns) == (2, TIME_NS)
 
 
-def test_a_series_that_ends_is_forgotten() -> None:
+def test_a_series_that_returns_is_not_told_twice_and_a_successor_is_told_in_full() -> None:
+    deltas = Deltas()
+    take(deltas, deltas.of("gpu.workload.energy", energy(12.0), TIME_NS))
+    deltas.seen([], LATER_NS)
+    for start_ns, expected in ((START_NS, 1.0), (START_NS - 5, 1.0), (START_NS + 5, 13.0)):
+        assert deltas.of("gpu.workload.energy", energy(13.0, start_ns=start_ns), LATER_NS).value == expected
+
+
+def test_a_workload_that_stays_away_is_forgotten_after_a_while() -> None:
     deltas = Deltas()
     kept, ended = (deltas.of("gpu.workload.energy", energy(1.0, workload=name), TIME_NS) for name in ("a", "b"))
     take(deltas, kept, ended)
-    deltas.keep_only([kept.key])
+    deltas.seen([kept.key], TIME_NS)
+    deltas.seen([kept.key], TIME_NS + LONGEST_ABSENCE_NS + 1)
     assert deltas.of("gpu.workload.energy", energy(3.0, workload="a"), LATER_NS).value == 2.0
     assert deltas.of("gpu.workload.energy", energy(3.0, workload="b"), LATER_NS).value == 3.0
+
+
+def test_one_that_comes_and_goes_has_its_absence_counted_anew() -> None:
+    deltas = Deltas()
+    found = deltas.of("gpu.workload.energy", energy(1.0), TIME_NS)
+    take(deltas, found)
+    for hours in range(1, 6):
+        deltas.seen([], TIME_NS + hours * LONGEST_ABSENCE_NS)
+        deltas.seen([found.key], TIME_NS + hours * LONGEST_ABSENCE_NS + 1)
+    assert deltas.of("gpu.workload.energy", energy(3.0), LATER_NS).value == 2.0
+
+
+def test_of_many_that_are_away_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.export.deltas.MOST_ABSENT", 10)
+    deltas = Deltas()
+    for number in range(100):
+        take(deltas, deltas.of("gpu.workload.energy", energy(1.0, workload=str(number)), TIME_NS))
+        deltas.seen([], TIME_NS + number)
+    told = [deltas.of("gpu.workload.energy", energy(1.0, workload=str(n)), LATER_NS).value for n in range(100)]
+    assert told == [1.0] * 90 + [0.0] * 10
+    assert len(deltas._told) == 10
+
+
+def test_a_gpu_is_remembered_for_good() -> None:
+    deltas = Deltas()
+    device = Point(40.0, GPU, None, START_NS)
+    take(deltas, deltas.of("hw.energy", device, TIME_NS))
+    for hours in range(48):
+        deltas.seen([], TIME_NS + hours * LONGEST_ABSENCE_NS)
+    assert deltas.of("hw.energy", Point(41.0, GPU, None, START_NS), LATER_NS).value == 1.0
 
 
 @pytest.mark.parametrize(("after", "before", "expected"), [(0.3, 0.1, 0.2), (7, 4, 3), (1.1, 1, 0.1), (5, 2.5, 2.5)])
@@ -111,4 +150,30 @@ def test_deltas_that_were_taken_add_up_to_the_counter_and_none_is_negative(
             take(deltas, found)
             told += round(found.value * per_unit)
             seen, until_ns = counted, TIME_NS + number
+        assert told == seen
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**9), st.booleans(), st.booleans()), min_size=1, max_size=40),
+    st.sampled_from(["w", None]),
+)
+def test_deltas_add_up_to_the_counter_whenever_its_series_was_there(
+    steps: list[tuple[int, bool, bool]], workload: str | None
+) -> None:
+    """Each step: what is added, whether the series is in that collection, and whether the receiver takes it."""
+    deltas = Deltas()
+    counted = told = seen = 0
+    for number, (added, present, arrives) in enumerate(steps):
+        counted += added
+        time_ns = TIME_NS + number * 15_000_000_000
+        if not present:
+            deltas.seen([], time_ns)
+            continue
+        point = Point(counted / 1e3, GPU, None if workload is None else identity(workload), START_NS)
+        found = deltas.of("gpu.workload.energy", point, time_ns)
+        deltas.seen([found.key], time_ns)
+        if arrives:
+            take(deltas, found)
+            told += round(found.value * 1e3)
+            seen = counted
         assert told == seen

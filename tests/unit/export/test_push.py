@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import queue
@@ -200,6 +201,18 @@ def test_a_change_of_state_is_logged_once_and_so_is_the_return(pusher: Any, capl
     assert made.exports_failed == 6
     assert made.exports_ok >= 5
     assert made.trouble is None
+
+
+def test_kinds_of_trouble_that_alternate_are_each_logged_once(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
+    kinds = itertools.cycle(["unreachable", "protocol", "503", "unreachable"])
+    sender = FakeSender(lambda: Delivery(taken=False, trouble=Trouble(next(kinds), "no")))
+    made = pusher(sender, Growing())
+    made.start()
+    for _ in range(20):
+        sender.sent.get(timeout=PATIENCE_S)
+    stop(made)
+    assert lines(caplog) == ["export to here fails: no"] * 3
+    assert made.exports_failed >= 20
 
 
 def test_points_that_were_rejected_are_logged_though_the_rest_was_taken(

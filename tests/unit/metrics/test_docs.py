@@ -9,7 +9,7 @@ from otel_gpu import commands
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.identity import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.reference import COMMAND, markdown
+from otel_gpu.metrics.reference import COMMAND, attributes_text, markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -42,11 +42,25 @@ def test_the_command_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == markdown()
 
 
-def test_the_command_prints_a_line_for_each_metric_in_full_where_nobody_looks(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("columns", "headings"), [(120, 4), (80, 3)])
+def test_the_command_prints_all_of_each_metric_and_no_line_is_too_long(
+    columns: int, headings: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     assert commands.metrics(as_markdown=False) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
-    assert re.split(r"\s{2,}", heading) == ["METRIC", "IN PROMETHEUS", "KIND", "UNIT", "ATTRIBUTES", "WHAT IT IS"]
-    assert [line.split()[:4] for line in lines] == [[m.name, prometheus_name(m), m.kind, m.unit] for m in METRICS]
-    assert all(line.endswith(metric.description) for line, metric in zip(lines, METRICS, strict=True))
+    assert re.split(r"\s{2,}", heading) == ["METRIC", "KIND", "UNIT", "IN PROMETHEUS"][:headings]
+    assert max(map(len, lines)) <= columns
+    assert [line.split()[:3] for line in lines if line[0] != " "] == [[m.name, m.kind, m.unit] for m in METRICS]
+    words = " ".join(" ".join(lines).split())
+    for metric in METRICS:
+        told = (prometheus_name(metric), metric.description, attributes_text(metric.attributes))
+        assert f"{metric.name} {metric.kind} {metric.unit} {' '.join(filter(None, told))}" in words
+
+
+def test_where_nobody_looks_it_is_as_wide_as_a_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert commands.metrics(as_markdown=False) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 120
