@@ -70,6 +70,7 @@ class Attributor:
             complete=snapshot.pids_complete,
             moment=moment,
             processes=snapshot.processes,
+            grants=snapshot.grants,
         )
 
     def _gpu(self, books: Bookkeeper, reading: GpuReading, now: _Here | None, cycle: Cycle) -> GpuView:
@@ -85,7 +86,8 @@ class Attributor:
         now = {at: replace(r, ref=bookings[at].ref) if bookings[at].ref != r.ref else r for at, r in now.items()}
         owners = {at: booking.workload.at for at, booking in bookings.items()}
         visitors = books.visitors(reading, cycle)
-        result = tracker.observe(reading, now, owners, cycle, visited=bool(visitors))
+        granted = {line.at: cycle.age_s(grant.since_s) for line, grant in books.unused(uuid, cycle).items()}
+        result = tracker.observe(reading, now, owners, cycle, granted=granted, visited=bool(visitors))
         self._anomalies += result.anomalies
         told, left = books.book(reading, result, visitors, cycle)
         tracker.forget(left)
@@ -153,7 +155,8 @@ def new_ledger(options: AttributionOptions, epoch_ns: int) -> Ledger:
 
 def _name(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None:
     """Take up the names this cycle tells, before anybody is booked under them."""
-    refs = [booking.ref for uuid in ledger.gpu_uuids for _, booking in ledger.present(uuid)]
+    refs = [grant.workload for grant in snapshot.grants]
+    refs += [booking.ref for uuid in ledger.gpu_uuids for _, booking in ledger.present(uuid)]
     for residents_of in here.values():
         for at, resident in residents_of.items():
             booking = ledger.booking(at)

@@ -16,7 +16,7 @@ from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
 from otel_gpu.attribution.sums import Sums
 from otel_gpu.attribution.tracker import GpuCycle
-from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, ProcessKey
+from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
 
 @dataclass(slots=True)
@@ -49,6 +49,15 @@ class Bookkeeper:
         here = {at.key.pid for at, _ in self.ledger.present(uuid)}
         epoch_us, now_us = self.ledger.epoch_ns // 1000, cycle.moment.wall_ns // 1000
         return self._short_lived.new(uuid, reading.accounting, here, epoch_us=epoch_us, now_us=now_us)
+
+    def unused(self, uuid: str, cycle: Cycle) -> dict[WorkloadLine, Grant]:
+        """Lines of workloads that were given this GPU and have nobody there."""
+        present = {(b.ref.kind, b.ref.id, at.place) for at, b in self.ledger.present(uuid)}
+        return {
+            self.ledger.grant(grant, cycle.moment): grant
+            for grant in cycle.granted(uuid)
+            if (grant.workload.kind, grant.workload.id, Place(uuid, grant.mig_uuid)) not in present
+        }
 
     def book(
         self, reading: GpuReading, result: GpuCycle, visitors: Iterable[Life], cycle: Cycle
@@ -141,7 +150,9 @@ class Bookkeeper:
                     members.append(at)
                 else:
                     missing.add(line)
-        billed = self._billed_us(books, sm_counts, cycle)
+        unused = [line for line in self.unused(uuid, cycle) if line not in books.present]
+        billed = self._billed_us(books, unused, sm_counts, cycle)
+        self._book_allocated(books, unused, billed, cycle)
         windows_us = {line: self._window_us(line, cycle) for line in books.present}
         for line, ats in books.present.items():
             worked = _worked(ats, result) if result is not None and ats else None
@@ -160,9 +171,22 @@ class Bookkeeper:
         if result is not None:
             self._judge_workloads(uuid, books, result)
 
-    def _billed_us(self, books: GpuBooks, sm_counts: Mapping[str, int], cycle: Cycle) -> dict[Line, int]:
+    def _book_allocated(
+        self, books: GpuBooks, unused: Iterable[WorkloadLine], billed: Mapping[Line, int], cycle: Cycle
+    ) -> None:
+        """A workload that was given the GPU and has no process there is neither busy nor idle: it has it allocated."""
+        for line in unused:
+            if line in self._idle:
+                self._add_time(line, self._idle.pop(line).close())
+            time_us = self._window_us(line, cycle)
+            self._add_time(line, [Booked(GpuState.ALLOCATED, time_us, 0, 0, billed.get(line, 0))])
+            books.steps[line] = IdleStep(GpuState.ALLOCATED, None, ())
+
+    def _billed_us(
+        self, books: GpuBooks, unused: Iterable[WorkloadLine], sm_counts: Mapping[str, int], cycle: Cycle
+    ) -> dict[Line, int]:
         payers: dict[Place, list[WorkloadLine]] = {}
-        for line in books.present:
+        for line in (*books.present, *unused):
             if isinstance(line, WorkloadLine):
                 payers.setdefault(line.at.place, []).append(line)
         return dict(billed_us(cycle.window_us, payers, sm_counts).items())

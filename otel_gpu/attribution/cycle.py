@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from otel_gpu.attribution.lines import Moment
 from otel_gpu.attribution.places import ProcessAt
-from otel_gpu.model import ProcessFacts
+from otel_gpu.model import Grant, ProcessFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,15 @@ class Cycle:
     complete: bool
     moment: Moment
     processes: Mapping[int, ProcessFacts]
+    grants: tuple[Grant, ...] = ()
+
+    def granted(self, gpu_uuid: str) -> tuple[Grant, ...]:
+        """Who was given this GPU, or an instance of it."""
+        return tuple(grant for grant in self.grants if grant.gpu_uuid == gpu_uuid)
+
+    def age_s(self, since_s: float | None) -> float:
+        """How long ago that was; 0 where it is not known."""
+        return 0.0 if since_s is None else max(0.0, self.wall_s - since_s)
 
     def alive(self, at: ProcessAt) -> bool:
         """Whether /proc shows this very process."""

@@ -11,7 +11,7 @@ from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, Hidde
 from otel_gpu.attribution.memory import split
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import text
-from otel_gpu.attribution.presence import Resident
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 
 _Residents = Mapping[ProcessAt, Resident]
@@ -38,8 +38,13 @@ class Holdings:
         before: _Residents,
         owners: Mapping[ProcessAt, WorkloadAt],
         cycle: Cycle,
+        *,
+        granted: Mapping[WorkloadAt, float],
     ) -> tuple[dict[str, MemorySplit | None], dict[str, HiddenSplit]]:
-        """How the memory divides and who probably holds what, by MIG instance, "" for the GPU itself."""
+        """How the memory divides and who probably holds what, by MIG instance, "" for the GPU itself.
+
+        ``granted`` are workloads that were given a place and have nobody in sight there, with their age in seconds.
+        """
         memory: dict[str, MemorySplit | None] = {}
         hidden: dict[str, HiddenSplit] = {}
         pools = _pools(reading)
@@ -49,6 +54,12 @@ class Holdings:
             if parts is not None:
                 gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
                 candidates = [_candidate(r, owners[r.at], cycle) for r in members if r.memory_bytes is None]
+                if parts.unattributed_bytes >= UNEXPLAINED_BYTES:
+                    candidates += [
+                        Candidate(at, Evidence.GRANTED, age_s)
+                        for at, age_s in sorted(granted.items())
+                        if at.place.mig_uuid in pool.mig_uuids
+                    ]
                 inferred = self._hidden.setdefault(pool.mig_uuids[0], HiddenMemory()).observe(
                     unknown_bytes=parts.unattributed_bytes,
                     candidates=candidates,
@@ -114,12 +125,11 @@ def _visible(residents: Sequence[Resident]) -> int:
 
 
 def _candidate(resident: Resident, owner: WorkloadAt, cycle: Cycle) -> Candidate:
-    started_s = resident.start_time_s
     return Candidate(
         id=resident.at,
         evidence=Evidence.NO_FIGURE if resident.listed else Evidence.DEVICE_OPEN,
         mapping_bytes=resident.mapping_bytes,
-        age_s=max(0.0, cycle.wall_s - started_s) if started_s is not None else 0.0,
+        age_s=cycle.age_s(resident.start_time_s),
         workload=owner,
     )
 

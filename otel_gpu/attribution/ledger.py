@@ -15,7 +15,7 @@ from otel_gpu.attribution.lines import Entry, Lines, Moment
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine, workload_at
 from otel_gpu.attribution.presence import Resident
-from otel_gpu.model import OVERFLOW_PROCESS, OVERFLOW_WORKLOAD, WorkloadRef
+from otel_gpu.model import OVERFLOW_PROCESS, OVERFLOW_WORKLOAD, Grant, WorkloadRef
 
 GRACE_NS: Final = 30_000_000_000
 """A process missing from the driver's lists for this long has left, even if it still runs."""
@@ -65,6 +65,7 @@ class Ledger:
         self.namings = Namings()
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
         self._overflowed: set[WorkloadAt] = set()
+        self._granted: set[WorkloadLine] = set()
 
     # -- coming ---------------------------------------------------------------------
 
@@ -82,6 +83,15 @@ class Ledger:
         for line in booking.lines:
             self.entry(line).ended_ns = None
         return booking
+
+    def grant(self, grant: Grant, moment: Moment) -> WorkloadLine:
+        """The line of a workload that was given a place and has nobody there; alive for as long as it is told."""
+        start_ns = self.epoch_ns if grant.since_s is None else max(self.epoch_ns, round(grant.since_s * 1e9))
+        place = Place(grant.gpu_uuid, grant.mig_uuid)
+        line = self._workload_line(grant.workload, place, start_ns, moment, successor=False)
+        self.workloads.entries[line].ended_ns = None
+        self._granted.add(line)
+        return line
 
     def _renamed(self, booking: Booking) -> bool:
         is_overflow = booking.workload in self.workloads.overflow
@@ -196,7 +206,9 @@ class Ledger:
 
     def settle(self, now_ns: int) -> None:
         """End the lines that nobody is left of."""
-        alive = {line for _, booking in self._everybody_here() for line in booking.lines}
+        alive: set[Line] = {line for _, booking in self._everybody_here() for line in booking.lines}
+        alive |= self._granted
+        self._granted = set()
         self._note_overflowed()
         for line, entry in (*self.processes.entries.items(), *self.workloads.entries.items()):
             if entry.ended_ns is None and line not in alive:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Final, Self
 
 from otel_gpu.attribution.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.compute import ComputeRows, ComputeWindow
@@ -21,6 +22,8 @@ from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, Span
 from otel_gpu.model import GpuReading, MemorySplit
+
+NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,15 @@ class GpuTracker:
         owners: Mapping[ProcessAt, WorkloadAt],
         cycle: Cycle,
         *,
+        granted: Mapping[WorkloadAt, float] = NO_GRANTS,
         visited: bool = False,
     ) -> GpuCycle:
         """Take in a cycle's reading, with who is on the GPU ``now`` and which workloads they are booked to.
 
+        ``granted`` are workloads that were given the GPU and have nobody in sight, with their age in seconds.
         ``visited`` says that somebody came and went since the last cycle.
         """
-        memory, hidden = self._holdings.observe(reading, now, self._here, owners, cycle)
+        memory, hidden = self._holdings.observe(reading, now, self._here, owners, cycle, granted=granted)
         compute = self._rows.observe(reading.utilization, cycle.window_us)
         strangers = unexplained_bytes(memory) >= UNEXPLAINED_BYTES
         lists_told = _lists_told(reading)

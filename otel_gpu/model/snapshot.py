@@ -177,11 +177,22 @@ class SourceOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A GPU, or a MIG instance of it, that was given to a workload, since ``since_s`` (Unix time) if that is known."""
+
+    workload: WorkloadRef
+    gpu_uuid: str
+    mig_uuid: str = ""
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The world as read in one cycle. Nothing after this reads anything.
 
     ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
-    ``names_looked_up`` is true where somebody is asked for names: one that is missing may still come.
+    ``names_looked_up`` is true where somebody is asked for names: one that is missing may still come. ``grants`` are
+    what runtimes and schedulers say who may use.
     """
 
     wall_ns: int
@@ -193,6 +204,7 @@ class Snapshot:
     driver: DriverFacts | None = None
     pids_complete: bool = True
     names_looked_up: bool = False
+    grants: tuple[Grant, ...] = ()
 
 
 NO_NAMES: Final[Mapping[str, WorkloadNames]] = MappingProxyType({})

@@ -17,6 +17,7 @@ from otel_gpu.model import (
     GpuHealth,
     GpuIdentity,
     GpuReading,
+    Grant,
     ListedProcess,
     MigReading,
     ProcessFacts,
@@ -117,6 +118,15 @@ def readings(draw: st.DrawFn, index: int, at_ns: int, counter_mj: int) -> GpuRea
     )
 
 
+given_away = st.builds(
+    Grant,
+    st.sampled_from(WORKLOADS),
+    st.sampled_from(["GPU-0", "GPU-1", "GPU-9"]),
+    st.sampled_from(["", "MIG-1"]),
+    st.one_of(st.none(), st.just(1_699_999_000.0)),
+)
+
+
 @st.composite
 def histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> list[Snapshot]:
     """A few cycles: arrivals, exits, reused pids, renames, resets, missing figures and GPUs, clocks that stand or go
@@ -158,6 +168,7 @@ def histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int =
                 sources,
                 pids_complete=draw(st.booleans()),
                 names_looked_up=draw(st.booleans()),
+                grants=tuple(draw(st.lists(given_away, max_size=2))),
             )
         )
     return history

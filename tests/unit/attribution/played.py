@@ -12,6 +12,7 @@ from otel_gpu.model import (
     NO_NAMES,
     Attribution,
     GpuReading,
+    Grant,
     ListedProcess,
     ProcessAttribution,
     ProcessFacts,
@@ -45,6 +46,7 @@ class Played:
         processes: Iterable[ProcessFacts] = (),
         names: Mapping[str, WorkloadNames] = NO_NAMES,
         looked_up: bool = False,
+        grants: Iterable[Grant] = (),
     ) -> Attribution:
         """The answer of the next cycle."""
         self.at_s += CYCLE_S
@@ -54,7 +56,7 @@ class Played:
             for each in gpus
         ]
         world = snapshot(*read, processes=processes, names=names, at_s=self.at_s)
-        return self.attributor.observe(replace(world, names_looked_up=looked_up))
+        return self.attributor.observe(replace(world, names_looked_up=looked_up, grants=tuple(grants)))
 
     def restart(self, *, away_s: float = 0.0, same_boot: bool = True) -> None:
         """Save, be away for so long, and go on; after a reboot monotonic time has begun anew."""
