@@ -129,7 +129,9 @@ class Bookkeeper:
         for at, energy_mj in sorted(division.parts.items()):
             device.attributed_mj += energy_mj
             for line in self.ledger.lines(at, cycle.moment):
-                self.ledger.entry(line).sums.add_energy(division.methods[at], energy_mj)
+                entry = self.ledger.entry(line)
+                entry.sums.add_energy(division.methods[at], energy_mj)
+                entry.drew_ns = cycle.moment.now_ns
                 booked.setdefault(line, Sums()).add_energy(division.methods[at], energy_mj)
         return booked
 

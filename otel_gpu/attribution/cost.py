@@ -59,12 +59,14 @@ def billed_us(
 ) -> dict[WorkloadLine, int]:
     """A GPU's time divided among those who pay for it: equally in a place, between MIG instances by their SMs.
 
-    The part of an instance that nobody is in is nobody's. ``sm_counts`` are those of all instances there are.
+    The part of an instance that nobody is in is nobody's, and who is in no instance that is known pays for none.
+    ``sm_counts`` are those of all instances there are; without them places share alike.
     """
     parts: dict[WorkloadLine, int] = {}
-    whole = sum(sm_counts.values())
+    weights = sm_counts or dict.fromkeys((place.mig_uuid for place in payers), 1)
+    whole = sum(weights.values())
     for place, lines in sorted(payers.items()):
-        share_us = window_us * sm_counts.get(place.mig_uuid, 0) // whole if place.mig_uuid and whole else window_us
+        share_us = window_us * weights.get(place.mig_uuid, 0) // max(1, whole)
         each_us, rest_us = divmod(share_us, max(1, len(lines)))
         for rank, line in enumerate(sorted(lines)):
             parts[line] = each_us + (rank < rest_us)

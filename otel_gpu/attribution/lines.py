@@ -30,13 +30,17 @@ class Moment:
 
 @dataclass(slots=True)
 class Entry:
-    """One line: whose it is and what it comes to. ``since_ns`` is Unix time, ``ended_ns`` monotonic."""
+    """One line: whose it is and what it comes to. ``since_ns`` is Unix time, the others monotonic.
+
+    ``drew_ns`` is the cycle in which energy was last booked: who has any of it in an answer is in that answer.
+    """
 
     ref: WorkloadRef
     since_ns: int
     name: str | None = None
     start_time_s: float | None = None
     ended_ns: int | None = None
+    drew_ns: int | None = None
     sums: Sums = field(default_factory=Sums)
 
 
@@ -86,8 +90,9 @@ class Lines(Generic[LineT]):
         return False
 
     def _had_its_time(self, line: LineT, moment: Moment) -> bool:
-        ended_ns = self.entries[line].ended_ns
-        return ended_ns is not None and moment.now_ns - ended_ns >= FINAL_NS
+        entry = self.entries[line]
+        ended_ns = entry.ended_ns
+        return ended_ns is not None and moment.now_ns - ended_ns >= FINAL_NS and entry.drew_ns != moment.now_ns
 
     def open(self, line: LineT, ref: WorkloadRef, since_ns: int, moment: Moment) -> Entry:
         """A new line, counting from ``since_ns`` (Unix time)."""
@@ -117,7 +122,7 @@ class Lines(Generic[LineT]):
         """Forget what ended longer ago than the retention; overflow only with the place it is of."""
         for line, entry in list(self.entries.items()):
             ended_ns = entry.ended_ns
-            if ended_ns is None or moment.now_ns - ended_ns <= self._retention_ns:
+            if ended_ns is None or moment.now_ns - ended_ns <= self._retention_ns or entry.drew_ns == moment.now_ns:
                 continue
             if line not in self.overflow or line.at.place not in places:
                 self.forget(line, moment)
