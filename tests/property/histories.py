@@ -186,5 +186,9 @@ DEPTH: Final = int(os.environ.get("OTEL_GPU_TEST_DEPTH", "1"))
 """How many times as many histories as there is time for in ``make test``; CI plays more."""
 
 thorough = settings(
-    max_examples=20 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=20 * DEPTH,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
