@@ -133,7 +133,7 @@ class GpuTracker:
             if at not in present:
                 present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
         # A pid that was reused in the cycle speaks for whoever has it now.
-        at_of = {at.key.pid: at for at in (*present, *now)}
+        at_of = {at.key.pid: at for at in (*sorted(present), *sorted(now))}
         # Where one figure cannot be true the others' shares of the work are not known either.
         told = compute if compute is not None and not compute.untold else None
         work = told.work if told is not None else {}
