@@ -84,7 +84,7 @@ class AccountingRecord:
 
 @dataclass(frozen=True, slots=True)
 class MigReading:
-    """One MIG instance of a GPU."""
+    """One MIG instance of a GPU. ``index`` is its place among those of its GPU, which can have holes."""
 
     uuid: str
     gpu_instance_id: int | None
@@ -93,6 +93,7 @@ class MigReading:
     sm_count: int | None
     memory: DeviceMemory | None
     processes: tuple[ListedProcess, ...] | None
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ class GpuReading:
 
     ``taken_at_ns`` (monotonic) belongs to ``energy_mj`` and ``power_w``. Ratios are 0 to 1.
     ``processes`` and ``utilization`` are ``None`` where the driver cannot tell, empty where it says nobody.
+    ``sm_count`` is what the largest MIG instance would have, told of GPUs that are divided into instances.
     """
 
     identity: GpuIdentity
@@ -126,6 +128,7 @@ class GpuReading:
     last_xid: int | None = None
     persistence_mode: bool | None = None
     mig: tuple[MigReading, ...] | None = None
+    sm_count: int | None = None
     accounting: tuple[AccountingRecord, ...] | None = None
 
 
@@ -178,12 +181,18 @@ class SourceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A GPU, or a MIG instance of it, that was given to a workload, since ``since_s`` (Unix time) if that is known."""
+    """A GPU, or a MIG instance of it, that was given to a workload, since ``since_s`` (Unix time) if that is known.
+
+    ``share`` is the part of the GPU that this is, ``None`` where nobody can tell. Who may use it without having been
+    given it (``possible``) has access to it, and no share.
+    """
 
     workload: WorkloadRef
     gpu_uuid: str
     mig_uuid: str = ""
     since_s: float | None = None
+    share: float | None = None
+    possible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +200,8 @@ class Snapshot:
     """The world as read in one cycle. Nothing after this reads anything.
 
     ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
-    ``names_looked_up`` is true where somebody is asked for names: one that is missing may still come. ``grants`` are
-    what runtimes and schedulers say who may use.
+    ``names_pending`` are ids of workloads whose names are still being looked up. ``grants`` are what runtimes and
+    schedulers say who may use.
     """
 
     wall_ns: int
@@ -203,7 +212,7 @@ class Snapshot:
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
     pids_complete: bool = True
-    names_looked_up: bool = False
+    names_pending: frozenset[str] = frozenset()
     grants: tuple[Grant, ...] = ()
 
 

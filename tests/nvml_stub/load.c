@@ -75,6 +75,7 @@ static const struct record records[] = {
     {.key = "pstate", VALUE(PSTATE, 1, 1, 32)},
     {.key = "compute_mode", VALUE(COMPUTE_MODE, 1, 1, 3)},
     {.key = "mig_mode", VALUE(MIG_MODE, 1, 2, 1)},
+    {.key = "sms", VALUE(SM_COUNT, 1, 1, UINT32_MAX)},
     {.key = "mig", .read = read_mig},
     {.key = "accounting_mode", VALUE(ACCOUNTING_MODE, 1, 1, 1)},
     {.key = "accounting", .read = read_accounting},

@@ -74,3 +74,16 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
                                            .memorySizeMB = call.mig->memory_mb};
     return NVML_SUCCESS;
 }
+
+/* Only the profile of a whole GPU is known, and only where the world says how many SMs that has. */
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
+                                                 nvmlGpuInstanceProfileInfo_t *info) {
+    ENTER(nvmlDeviceGetGpuInstanceProfileInfo, device, GPU_ONLY);
+    REQUIRE(info);
+    const struct value *value = value_now(&call, SM_COUNT);
+    if (!value || profile != NVML_GPU_INSTANCE_PROFILE_7_SLICE)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *info = (nvmlGpuInstanceProfileInfo_t){
+        .sliceCount = 7, .instanceCount = 1, .multiprocessorCount = (unsigned int)value->v[0]};
+    return NVML_SUCCESS;
+}

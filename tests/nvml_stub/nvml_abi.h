@@ -125,6 +125,12 @@ typedef struct {
 } nvmlDeviceAttributes_t;
 
 typedef struct {
+    unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount,
+        encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
     unsigned int gpuUtilization, memoryUtilization;
     unsigned long long maxMemoryUsage, time, startTime;
     unsigned int isRunning, reserved[5];
@@ -136,7 +142,7 @@ typedef struct {
     unsigned int gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 
-enum { NVML_CLOCK_COUNT = 4, NVML_MEMORY_LOCATION_DRAM = 2, NVML_MEMORY_LOCATION_COUNT = 8 };
+enum { NVML_GPU_INSTANCE_PROFILE_7_SLICE = 4, NVML_CLOCK_COUNT = 4, NVML_MEMORY_LOCATION_DRAM = 2, NVML_MEMORY_LOCATION_COUNT = 8 };
 
 _Static_assert(sizeof(void *) == 8, "handles are encoded in 64 bits");
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "PCI info");
@@ -150,6 +156,7 @@ _Static_assert(sizeof(nvmlProcessesUtilizationInfo_t) == 24, "utilisation info l
 _Static_assert(sizeof(nvmlTemperature_t) == 12, "temperature");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "field value");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "attributes");
+_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_t) == 48, "profile of a GPU instance");
 _Static_assert(sizeof(nvmlAccountingStats_t) == 56, "accounting");
 _Static_assert(sizeof(nvmlEventData_t) == 32, "event");
 

@@ -84,6 +84,7 @@ class _Tape:
         if spec.mig is None:
             return ()
         self._gpu.mig_mode(0, enabled=True)
+        self._gpu.sms(0, spec.sm_count)
         self._gpu.unset(0, "utilization")
         self._gpu.unset(0, "encoder")
         self._gpu.unset(0, "decoder")

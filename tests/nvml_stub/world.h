@@ -29,6 +29,7 @@ enum value_kind {
     ECC_MODE,
     ECC_ERRORS,
     PERSISTENCE,
+    SM_COUNT,
     PSTATE,
     COMPUTE_MODE,
     MIG_MODE,

@@ -18,7 +18,7 @@ SubjectKey = Literal["memory", "compute", "graphics", "mps"]
 GpuKey = Literal[
     SubjectKey, "energy_mj", "power_mw", "power_limit_mw", "temperature", "memory_temperature", "utilization",
     "encoder", "decoder", "clocks", "bar1", "ecc", "ecc_mode", "persistence", "pstate", "compute_mode", "mig_mode",
-    "accounting_mode", "rows",
+    "sms",     "accounting_mode", "rows",
 ]  # fmt: skip
 
 
@@ -212,6 +212,10 @@ class WorldGpu(_Subject):
     def persistence(self, at_us: int, *, enabled: bool) -> None:
         """Persistence mode."""
         self._record("persistence", at_us, int(enabled))
+
+    def sms(self, at_us: int, count: int) -> None:
+        """Multiprocessors of the largest MIG instance."""
+        self._record("sms", at_us, count)
 
     def pstate(self, at_us: int, state: int) -> None:
         """Performance state, 0 to 15."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import pynvml
@@ -278,6 +279,18 @@ class NvmlApi:
         return int(call(pynvml.nvmlDeviceGetGpuInstanceId, handle)), int(
             call(pynvml.nvmlDeviceGetComputeInstanceId, handle)
         )
+
+    def largest_instance_sms(self, handle: Handle) -> int:
+        """Multiprocessors of the largest GPU instance there can be: what fractions of a GPU are told of.
+
+        Its profile is seven slices (A100, H100 and later) or four (A30).
+        """
+        for profile in (pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE, pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE):
+            with suppress(Unsupported):
+                # Version 1 of the question: version 2 adds a name and is not in drivers before 470.
+                found = call(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, profile, 1)
+                return int(found.multiprocessorCount)
+        raise Unsupported("no profile of a whole GPU")
 
     def mig_attributes(self, handle: Handle) -> tuple[int, int, int]:
         """Multiprocessors, GPU slices and memory (MiB) of a MIG device."""

@@ -87,6 +87,7 @@ class Device:
             last_xid=last_xid,
             persistence_mode=figures.ask("persistence mode", lambda: api.persistence_mode(handle)),
             mig=mig,
+            sm_count=self._mig.largest_sms(handle, figures) if mig is not None else None,
             accounting=self._read_accounting(processes),
             health=GpuHealth.OK if figures.missing is None else GpuHealth.DEGRADED,
             reason=figures.missing,

@@ -31,6 +31,13 @@ class MigReader:
     def __init__(self, api: NvmlApi) -> None:
         self._api = api
         self._known: dict[str, tuple[_Instance, Figures]] = {}
+        self._largest_sms: int | None = None
+
+    def largest_sms(self, parent: Handle, figures: Figures) -> int | None:
+        """Multiprocessors of the largest instance the GPU can have: asked once."""
+        if self._largest_sms is None:
+            self._largest_sms = figures.ask("largest mig", lambda: self._api.largest_instance_sms(parent))
+        return self._largest_sms
 
     def read(self, parent: Handle, figures: Figures) -> tuple[MigReading, ...] | None:
         """The instances in the order of their indices; ``None`` if the GPU is not partitioned."""
@@ -67,6 +74,7 @@ class MigReader:
             sm_count=instance.sm_count,
             memory=figures.memory(self._api, handle),
             processes=figures.processes(self._api, handle),
+            index=index,
         )
         if figures.missing is not None:
             parent_figures.miss(f"mig {index}", figures.missing)

@@ -51,7 +51,8 @@ class GpuReader:
         )
         if spec.mig is not None:
             # The driver gives no utilisation of any kind while MIG is on.
-            return replace(reading, mig=tuple(_instance(mig, holdings) for mig in spec.mig))
+            instances = tuple(_instance(index, mig, holdings) for index, mig in enumerate(spec.mig))
+            return replace(reading, mig=instances, sm_count=spec.sm_count)
         mean = device.ring.mean(device.now_us - _LOOKBACK_US)
         return replace(
             reading,
@@ -106,7 +107,7 @@ def _entry(holding: Holding, kind: ProcessKind, instances: Mapping[int, MigSpec]
     )
 
 
-def _instance(mig: MigSpec, holdings: Collection[Holding]) -> MigReading:
+def _instance(index: int, mig: MigSpec, holdings: Collection[Holding]) -> MigReading:
     own = [holding for holding in holdings if holding.use.gpu_instance_id == mig.gpu_instance_id]
     return MigReading(
         uuid=mig.uuid,
@@ -116,4 +117,5 @@ def _instance(mig: MigSpec, holdings: Collection[Holding]) -> MigReading:
         sm_count=mig.sm_count,
         memory=_memory(mig.memory_total_bytes, mig.memory_reserved_bytes, own),
         processes=_listed(own, {mig.gpu_instance_id: mig}),
+        index=index,
     )
