@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
+from otel_gpu.directory import Directory, Named, pids_by_workload
 from otel_gpu.model import (
     Attribution,
     GpuReading,
@@ -17,7 +18,6 @@ from otel_gpu.model import (
     Snapshot,
     SourceOutcome,
     SourceState,
-    WorkloadNames,
 )
 from otel_gpu.pidspace import kept_apart, named_pids, trust, without_rows
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
@@ -41,6 +41,7 @@ class Engine:
         self._gpus = gpus
         self._processes = processes
         self._names = tuple(names)
+        self._directory = Directory()
         self._clock = clock
         self._pass = threading.Lock()
         self._attributor = Attributor(options)
@@ -69,8 +70,10 @@ class Engine:
             return attribution
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Let go of the driver, and ask nobody for names any more."""
         self._gpus.close()
+        for source in self._names:
+            source.close()
 
     # -- reading --------------------------------------------------------------------
 
@@ -83,25 +86,35 @@ class Engine:
         process_read = self._processes.read(named_pids(gpu_read.gpus) | self._attributor.watched_pids)
         outcomes.append(self._outcome(self._processes.name, process_read, started_processes_ns))
         gpus, processes = self._matched(gpu_read, process_read)
-        names: dict[str, WorkloadNames] = {}
-        workloads = frozenset(facts.workload for facts in processes.values())
-        for source in self._names:
-            started_names_ns = self._clock.monotonic_ns()
-            name_read = source.read(workloads)
-            outcomes.append(self._outcome(source.name, name_read, started_names_ns))
-            for workload_id, known in name_read.names.items():
-                names.setdefault(workload_id, known)
+        named = self._named(processes.values(), gpus, outcomes)
         return Snapshot(
             wall_ns=wall_ns,
             monotonic_ns=started_ns,
             gpus=gpus,
             processes=MappingProxyType(processes),
-            names=MappingProxyType(names),
+            names=MappingProxyType(named.names),
             sources=tuple(outcomes),
             driver=gpu_read.driver,
             pids_complete=process_read.pids_complete,
-            names_looked_up=bool(self._names),
+            names_pending=named.pending,
+            grants=named.grants,
         )
+
+    def _named(
+        self, processes: Iterable[ProcessFacts], gpus: Sequence[GpuReading], outcomes: list[SourceOutcome]
+    ) -> Named:
+        """Names and grants as far as anybody knows by now."""
+        workloads = pids_by_workload(processes, also=self._attributor.held_workloads)
+        reads, started_ns = [], []
+        for source in self._names:
+            started_ns.append(self._clock.monotonic_ns())
+            reads.append(source.read(workloads))
+        ended_ns = [*started_ns[1:], self._clock.monotonic_ns()]
+        named = self._directory.update(reads, workloads, gpus)
+        for number, (source, read) in enumerate(zip(self._names, reads, strict=True)):
+            judged = self._directory.judged(number, read)
+            outcomes.append(self._outcome(source.name, judged, started_ns[number], ended_ns[number]))
+        return named
 
     def _matched(
         self, gpu_read: GpuRead, process_read: ProcessRead
@@ -128,8 +141,10 @@ class Engine:
                     processes[pid] = before if not before.alive else _departed(before)
         return processes
 
-    def _outcome(self, name: str, read: GpuRead | ProcessRead | NameRead, started_ns: int) -> SourceOutcome:
-        duration_s = (self._clock.monotonic_ns() - started_ns) / 1e9
+    def _outcome(
+        self, name: str, read: GpuRead | ProcessRead | NameRead, started_ns: int, ended_ns: int | None = None
+    ) -> SourceOutcome:
+        duration_s = ((self._clock.monotonic_ns() if ended_ns is None else ended_ns) - started_ns) / 1e9
         return SourceOutcome(name, read.state, read.reason, duration_s, read.errors)
 
 

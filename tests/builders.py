@@ -299,7 +299,17 @@ class FakeNames(_Script[NameRead]):
         super().__init__(name, answers or (NameRead(),), on_read)
         self.asked: list[set[WorkloadRef]] = []
 
-    def read(self, workloads: Collection[WorkloadRef]) -> NameRead:
+        self.closed = False
+
+    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
         """The next answer."""
         self.asked.append(set(workloads))
         return self._next()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Nothing has to be found out."""
+        return timeout_s >= 0
+
+    def close(self) -> None:
+        """Remember that it was asked to."""
+        self.closed = True

@@ -17,7 +17,7 @@ from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Resident, residents
 from otel_gpu.attribution.tracker import GpuTracker
-from otel_gpu.model import Attribution, GpuHealth, GpuReading, Snapshot
+from otel_gpu.model import Attribution, GpuHealth, GpuReading, Snapshot, WorkloadRef
 
 _Here = Mapping[ProcessAt, Resident]
 
@@ -37,6 +37,14 @@ class Attributor:
     def watched_pids(self) -> frozenset[int]:
         """Processes that were on a GPU and may have ended: /proc has to say."""
         return frozenset() if self._books is None else self._books.present_pids
+
+    @property
+    def held_workloads(self) -> frozenset[WorkloadRef]:
+        """Workloads that are held back until their names are known, those that have left meanwhile included."""
+        if self._books is None or not self._books.ledger.namings.anybody_waits:
+            return frozenset()
+        ledger = self._books.ledger
+        return frozenset(e.ref for e in ledger.workloads.entries.values() if ledger.namings.waiting(e.ref))
 
     def observe(self, snapshot: Snapshot) -> Attribution:
         """Take in a cycle."""
@@ -155,13 +163,13 @@ def new_ledger(options: AttributionOptions, epoch_ns: int) -> Ledger:
 
 def _name(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None:
     """Take up the names this cycle tells, before anybody is booked under them."""
-    refs = [grant.workload for grant in snapshot.grants]
+    refs = [grant.workload for grant in snapshot.grants if not grant.possible]
     refs += [booking.ref for uuid in ledger.gpu_uuids for _, booking in ledger.present(uuid)]
     for residents_of in here.values():
         for at, resident in residents_of.items():
             booking = ledger.booking(at)
             refs.append(resident.ref if booking is None else booking.ref)
-    ledger.namings.observe(refs, snapshot.names, looked_up=snapshot.names_looked_up)
+    ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
 
 
 def _places(reading: GpuReading) -> set[Place]:

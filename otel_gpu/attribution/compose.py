@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from otel_gpu.attribution.bookkeeper import GpuBooks
@@ -12,7 +12,7 @@ from otel_gpu.attribution.idle import IdleStep
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.places import Line, ProcessLine, WorkloadLine
+from otel_gpu.attribution.places import Line, Place, ProcessLine, WorkloadAt, WorkloadLine, workload_at
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     START_UNKNOWN,
@@ -23,6 +23,7 @@ from otel_gpu.model import (
     GpuAttribution,
     GpuReading,
     GpuState,
+    Grant,
     MethodEnergy,
     MigAttribution,
     ProcessAttribution,
@@ -66,7 +67,7 @@ def compose(
         monotonic_ns=snapshot.monotonic_ns,
         window_s=window_s,
         gpus=tuple(_gpu(view, ledger, options, errors_mj) for view in views),
-        workloads=_workloads(ledger, by_uuid, options.prices),
+        workloads=_workloads(ledger, by_uuid, options.prices, snapshot),
         processes=tuple(
             _process(line, entry, by_uuid.get(line.at.place.gpu_uuid), ledger.device(line.at.place.gpu_uuid))
             for line, entry in lines
@@ -193,15 +194,24 @@ def _part(line: Line, entry: Entry, view: GpuView | None) -> _Part:
 # ---------------------------------------------------------------------------- workloads
 
 
-def _workloads(ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | None) -> tuple[WorkloadAttribution, ...]:
-    parts: dict[tuple[str, str, int], list[WorkloadGpu]] = {}
-    refs: dict[tuple[str, str, int], WorkloadRef] = {}
+_Identity = tuple[str, str, int]
+"""A workload under one of the names it had: its kind, id and the number of its names."""
+
+
+def _workloads(
+    ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | None, snapshot: Snapshot
+) -> tuple[WorkloadAttribution, ...]:
+    shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
+    parts: dict[_Identity, list[WorkloadGpu]] = {}
+    refs: dict[_Identity, WorkloadRef] = {}
     for line, entry in sorted(ledger.workloads.entries.items()):
         uuid = line.at.place.gpu_uuid
         identity = (line.at.kind, line.at.id, line.naming)
         refs[identity] = entry.ref
-        parts.setdefault(identity, []).append(_workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices))
-    return tuple(
+        part = _workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices)
+        allocation = shares.get(line.at) if part.active else 0.0
+        parts.setdefault(identity, []).append(replace(part, allocation=allocation))
+    told = [
         WorkloadAttribution(
             ref=refs[identity],
             names=ledger.namings.names(refs[identity], identity[2]),
@@ -210,7 +220,33 @@ def _workloads(ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | No
             held=ledger.namings.waiting(refs[identity]),
         )
         for identity, gpus in sorted(parts.items())
-    )
+    ]
+    return (*told, *_possible(ledger, snapshot))
+
+
+def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttribution]:
+    """Who could use a GPU and has never been seen there: that it could is all there is to tell."""
+    profiles = {mig.uuid: mig.profile for gpu in snapshot.gpus for mig in gpu.mig or ()}
+    there = {line.at for line in ledger.workloads.entries}
+    could: dict[WorkloadRef, list[WorkloadGpu]] = {}
+    for grant in snapshot.grants:
+        if grant.possible and _at(grant) not in there and grant.workload.id not in snapshot.names_pending:
+            part = WorkloadGpu(
+                gpu_uuid=grant.gpu_uuid,
+                mig_uuid=grant.mig_uuid or None,
+                measured_bytes=None,
+                active=False,
+                gpu_index=ledger.device(grant.gpu_uuid).index,
+                mig_profile=profiles.get(grant.mig_uuid),
+                possible=True,
+            )
+            could.setdefault(grant.workload, []).append(part)
+    for ref, gpus in could.items():
+        yield WorkloadAttribution(ref=ref, names=snapshot.names.get(ref.id), gpus=tuple(gpus))
+
+
+def _at(grant: Grant) -> WorkloadAt:
+    return workload_at(grant.workload, Place(grant.gpu_uuid, grant.mig_uuid))
 
 
 def _workload_gpu(

@@ -7,15 +7,16 @@ told under the old names ends, and its successor starts at zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Final
 
-from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import WorkloadNames, WorkloadRef
 
 WAIT_CYCLES: Final = 2
-"""Cycles a container without a name is held back for."""
+"""Cycles a workload is held back for while its names are looked up."""
 
+_FIELDS: Final = tuple(field.name for field in fields(WorkloadNames))
 _Identity = tuple[str, str]
 
 
@@ -34,19 +35,20 @@ class Namings:
         self._known: dict[_Identity, _Known] = {}
         self._former: dict[tuple[_Identity, int], WorkloadNames | None] = {}
 
-    def observe(self, workloads: Iterable[WorkloadRef], told: Mapping[str, WorkloadNames], *, looked_up: bool) -> None:
-        """Take up what a cycle tells of these; ``looked_up`` is false where nobody is asked for names.
+    def observe(
+        self, workloads: Iterable[WorkloadRef], told: Mapping[str, WorkloadNames], *, pending: Collection[str] = ()
+    ) -> None:
+        """Take up what a cycle tells of these; of those ``pending`` (by id) more may come.
 
         Who left while it was held back is released like everybody: its last figures have to be told.
         """
         left = {identity for identity, known in self._known.items() if known.waiting}
         for identity in left | {_identity(ref) for ref in workloads}:
-            kind, id_ = identity
+            id_ = identity[1]
             known = self._known.setdefault(identity, _Known())
             known.cycles += 1
             self._take_up(identity, known, told.get(id_))
-            can_wait = looked_up and kind == WorkloadKind.CONTAINER.value and known.number == 0
-            known.waiting = known.names is None and can_wait and known.cycles <= WAIT_CYCLES
+            known.waiting = known.number == 0 and id_ in pending and known.cycles <= WAIT_CYCLES
 
     def _take_up(self, identity: _Identity, known: _Known, told: WorkloadNames | None) -> None:
         names = _merged(known.names, told)
@@ -73,6 +75,11 @@ class Namings:
         """Whether its names are still being looked up."""
         known = self._known.get(_identity(ref))
         return known is not None and known.waiting
+
+    @property
+    def anybody_waits(self) -> bool:
+        """Whether any workload's names are still being looked up."""
+        return any(known.waiting for known in self._known.values())
 
     def keep(self, shown: Iterable[tuple[WorkloadRef, int]]) -> None:
         """Forget everybody but these."""
@@ -119,8 +126,7 @@ def _merged(known: WorkloadNames | None, told: WorkloadNames | None) -> Workload
     """What is told now; what is no longer told stays: whoever told it may be away."""
     if known is None or told is None:
         return told or known
-    pairs = zip(astuple(told), astuple(known), strict=True)
-    return WorkloadNames(*(old if new is None else new for new, old in pairs))
+    return told.over(known)
 
 
 def _check(kind: Any, id_: Any, number: Any, cycles: Any) -> None:
@@ -130,15 +136,19 @@ def _check(kind: Any, id_: Any, number: Any, cycles: Any) -> None:
         raise ValueError("names: a number below 0")
 
 
-def _names_state(names: WorkloadNames | None) -> list[str | None] | None:
+def _names_state(names: WorkloadNames | None) -> list[Any] | None:
     return None if names is None else list(astuple(names))
 
 
 def _names_from(data: Any) -> WorkloadNames | None:
     if data is None:
         return None
-    if not isinstance(data, list) or len(data) != len(fields(WorkloadNames)):
+    if not isinstance(data, list) or len(data) != len(_FIELDS):
         raise ValueError("names: names that are none")
-    if not all(each is None or isinstance(each, str) for each in data):
+    *names, extra = data
+    extra = tuple((key, value) for key, value in extra)
+    if not all(each is None or isinstance(each, str) for each in names):
         raise ValueError("names: a name that is no text")
-    return WorkloadNames(*data)
+    if not all(isinstance(text, str) for attribute in extra for text in attribute):
+        raise ValueError("names: an attribute that is no text")
+    return WorkloadNames(**dict(zip(_FIELDS, (*names, extra), strict=True)))

@@ -124,7 +124,8 @@ class PrometheusText:
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:
         """Labels that are not a point's own: who the workload is, and the other attributes of its Resource."""
-        empty = dict.fromkeys(IDENTITY_KEYS, "") if kind.of_workloads else {}
+        keys = (*IDENTITY_KEYS, *self._resources.extra_keys) if kind.of_workloads else ()
+        empty = dict.fromkeys(keys, "")
         for label, value in _joined({**empty, **self._resources.of(workload)}):
             if label not in kind.taken:
                 yield label, value

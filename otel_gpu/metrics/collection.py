@@ -33,10 +33,14 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The attributes of Resources: ``shared`` by all of this host, and those of the ``agent`` beside them."""
+    """The attributes of Resources: ``shared`` by all of this host, and those of the ``agent`` beside them.
+
+    ``extra_keys`` are attributes that a workload may have beside those of ``IDENTITY_KEYS``.
+    """
 
     shared: Mapping[str, str]
     agent: Mapping[str, str]
+    extra_keys: tuple[str, ...] = ()
 
     def of(self, workload: WorkloadIdentity | None) -> dict[str, str]:
         """The Resource of a workload; of the host, as this agent tells of it, for ``None``."""

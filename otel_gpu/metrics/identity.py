@@ -30,7 +30,7 @@ _NOBODY: Final = WorkloadNames()
 
 @dataclass(frozen=True, slots=True)
 class WorkloadIdentity:
-    """A workload as its Resource names it: what is known, in the order of ``IDENTITY_KEYS``.
+    """A workload as its Resource names it: what is known, in the order of ``IDENTITY_KEYS``, then labels and the like.
 
     The first three are always known. They tell the workload ``host`` (everything in nobody's container, job or unit)
     from the host itself, whose Resource has none of them.
@@ -41,8 +41,10 @@ class WorkloadIdentity:
     @classmethod
     def of(cls, ref: WorkloadRef, names: WorkloadNames | None) -> WorkloadIdentity:
         """The identity of a workload under these names."""
-        known = dict(_known(ref, names or _NOBODY))
-        return cls(tuple((key, value) for key in IDENTITY_KEYS if (value := known.get(key))))
+        names = names or _NOBODY
+        known = dict(_known(ref, names))
+        own = tuple((key, value) for key in IDENTITY_KEYS if (value := known.get(key)))
+        return cls(own + tuple((key, value) for key, value in names.extra if value and key not in known))
 
     def complete(self) -> dict[str, str]:
         """Every key, empty where nothing is known: for Prometheus, where all series of a metric have the same."""
@@ -52,7 +54,7 @@ class WorkloadIdentity:
 def _known(ref: WorkloadRef, names: WorkloadNames) -> Iterable[tuple[str, str | None]]:
     yield "gpu.workload.kind", ref.kind.value
     yield "gpu.workload.id", ref.id
-    yield "gpu.workload.name", names.container or ref.id
+    yield "gpu.workload.name", names.title or names.container or ref.id
     match ref.kind:
         case WorkloadKind.CONTAINER:
             yield "container.id", ref.id
@@ -64,7 +66,7 @@ def _known(ref: WorkloadRef, names: WorkloadNames) -> Iterable[tuple[str, str | 
         case WorkloadKind.SYSTEMD_UNIT:
             yield "systemd.unit", ref.id
     yield "container.image.name", names.image
-    yield "container.runtime.name", ref.runtime
+    yield "container.runtime.name", ref.runtime or names.runtime
     pod_uid = names.pod_uid or ref.pod_uid
     yield "k8s.pod.uid", pod_uid
     yield "k8s.pod.name", names.pod

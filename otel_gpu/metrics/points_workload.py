@@ -56,12 +56,13 @@ def _idle_energy(row: _Row) -> Iterator[Point]:
 
 
 def _access(row: _Row) -> Iterator[Point]:
-    yield row.point(int(row.use.active))
+    yield row.point(int(row.use.active or row.use.possible))
 
 
-def _allocation(_row: _Row) -> Iterator[Point]:
-    """Nobody tells what was granted: absent."""
-    return iter(())
+def _allocation(row: _Row) -> Iterator[Point]:
+    """Absent where nobody tells what was granted."""
+    if row.use.allocation is not None:
+        yield row.point(row.use.allocation)
 
 
 _OF_ROW: Final[Mapping[str, Callable[[_Row], Iterator[Point]]]] = MappingProxyType(
@@ -90,7 +91,8 @@ def workload_points(name: str, reading: Reading) -> Iterator[Point]:
         return
     of_row = _OF_ROW[name]
     for row in reading.workloads:
-        yield from of_row(row)
+        if not row.use.possible or name == "gpu.workload.access":
+            yield from of_row(row)
 
 
 def _cost(reading: Reading) -> Iterator[Point]:

@@ -64,7 +64,9 @@ _OF_RESOURCES: Final = """
 ## Resources
 
 In OTLP each workload has a Resource of its own, with what is known of these. In Prometheus they are labels on every
-series of workloads and processes, empty where nothing is known.
+series of workloads and processes, empty where nothing is known. Labels of containers and pods that were chosen
+(`container.label.…`, `k8s.pod.label.…`) and what a Slurm job says of itself (`slurm.job.…`) are added to them:
+[names.md](names.md).
 """
 
 _OF_HOSTS: Final = """
@@ -87,6 +89,9 @@ A workload's energy is the sum of its processes', those that have ended and been
 * MIG: `hw.*` is of physical GPUs only. On `gpu.*` an instance has its own points, with `gpu.mig.uuid` and
   `gpu.mig.profile`; what belongs to no instance has points where both are empty. Compute instances that share the
   memory of one GPU instance have no memory states of their own: theirs are with the rest of the GPU.
+* Access is 1 for who was given a GPU, has one open, or could open any (a privileged container); the latter has no
+  other points until it does. Allocation is told of what was given: 1 for a GPU, 1/replicas where it is time-sliced, its
+  part of the SMs for a MIG instance. What several were given whole they have in equal parts, so that parts sum to GPUs.
 * Start of a counter: when the workload or process started, or when the agent's books began, whichever is later.
   ECC errors are counted over the board's life, and have no start.
 * Every method and state of a counter is there from the first export of what it belongs to, at 0 where it is unused,

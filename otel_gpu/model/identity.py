@@ -57,13 +57,33 @@ OVERFLOW_PROCESS: Final = ProcessKey(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadNames:
-    """The names people know a workload by. What nobody told stays ``None``."""
+    """The names people know a workload by. What nobody told stays ``None``.
+
+    ``title`` is the name of what is no container: a Slurm job's. ``extra`` are further attributes of its Resource, in
+    the order of their keys: labels of containers and pods, a job's user and account.
+    """
 
     container: str | None = None
     image: str | None = None
     pod: str | None = None
     namespace: str | None = None
     pod_uid: str | None = None
+    runtime: str | None = None
+    title: str | None = None
+    extra: tuple[tuple[str, str], ...] = ()
+
+    def over(self, other: WorkloadNames) -> WorkloadNames:
+        """These names, and where they are silent the other's."""
+        return WorkloadNames(
+            container=other.container if self.container is None else self.container,
+            image=other.image if self.image is None else self.image,
+            pod=other.pod if self.pod is None else self.pod,
+            namespace=other.namespace if self.namespace is None else self.namespace,
+            pod_uid=other.pod_uid if self.pod_uid is None else self.pod_uid,
+            runtime=other.runtime if self.runtime is None else self.runtime,
+            title=other.title if self.title is None else self.title,
+            extra=tuple(sorted((dict(other.extra) | dict(self.extra)).items())),
+        )
 
 
 @dataclass(frozen=True, slots=True)

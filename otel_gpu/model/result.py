@@ -170,7 +170,9 @@ class GpuAttribution:
 class WorkloadGpu:
     """One workload's part of one GPU (or of one MIG instance of it).
 
-    ``gpu_index`` and ``mig_profile`` are as last told, also while the GPU does not answer.
+    ``gpu_index`` and ``mig_profile`` are as last told, also while the GPU does not answer. ``allocation`` is the part
+    of a GPU that it was given. Who could use a GPU (``possible``) and neither was given it nor has used it, has no
+    figures.
     """
 
     gpu_uuid: str
@@ -189,6 +191,8 @@ class WorkloadGpu:
     costs: tuple[Cost, ...] = ()
     gpu_index: int | None = None
     mig_profile: str | None = None
+    allocation: float | None = None
+    possible: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,8 @@ class WorkloadAttribution:
     @property
     def display_name(self) -> str:
         """The best name known; the id where nobody knows one."""
-        return (self.names.container if self.names is not None else None) or self.ref.id
+        names = self.names
+        return (names is not None and (names.title or names.container)) or self.ref.id
 
 
 @dataclass(frozen=True, slots=True)

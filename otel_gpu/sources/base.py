@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from otel_gpu.model import (
-    NO_NAMES,
     NO_PROCESSES,
     DriverFacts,
     GpuReading,
@@ -45,11 +45,53 @@ class ProcessRead:
     pids_are_own: bool = True
 
 
+class Claim(NamedTuple):
+    """A GPU that somebody was given, in the words of whoever gave it.
+
+    ``device`` is ``all``, an index (``0``), a MIG instance by indices (``0:1``), a UUID or the beginning of one
+    (``GPU-…``, ``MIG-…``), or a device node (``nvidia0``, ``nvidia0/gi1``). ``replicas`` is among how many it was
+    divided, where it is time-sliced. ``possible`` is one who could use it without having been given it.
+    """
+
+    device: str
+    replicas: int | None = None
+    possible: bool = False
+
+
+class PodContainer(NamedTuple):
+    """A container as the kubelet names it: without an id."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a source knows of one workload: its names, whether it runs, since when (Unix time), what it was given."""
+
+    ref: WorkloadRef
+    names: WorkloadNames
+    running: bool = True
+    since_s: float | None = None
+    claims: tuple[Claim, ...] = ()
+
+
+NOBODY: Final[Mapping[str, Known]] = MappingProxyType({})
+NO_PODS: Final[Mapping[PodContainer, tuple[Claim, ...]]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class NameRead:
-    """Names known this cycle, by workload id."""
+    """What a source of names knows by now: workloads by their ids, and what the kubelet gave to containers of pods.
 
-    names: Mapping[str, WorkloadNames] = field(default_factory=lambda: NO_NAMES)
+    The mappings are the same objects as long as nothing has changed. ``pending`` are ids of workloads asked for that
+    are still being looked up.
+    """
+
+    known: Mapping[str, Known] = field(default_factory=lambda: NOBODY)
+    pods: Mapping[PodContainer, tuple[Claim, ...]] = field(default_factory=lambda: NO_PODS)
+    pending: frozenset[str] = frozenset()
     state: SourceState = SourceState.OK
     reason: str | None = None
     errors: int = 0
@@ -81,11 +123,17 @@ class ProcessSource(Protocol):
 
 
 class NameSource(Protocol):
-    """Knows what people call a workload. Never raises, never blocks."""
+    """Knows what people call a workload. Never raises, never blocks: it looks up on a thread of its own."""
 
     @property
     def name(self) -> str:
         """Its name in ``sources`` and in ``otel_gpu.source``."""
 
-    def read(self, workloads: Collection[WorkloadRef]) -> NameRead:
-        """Names of these workloads, as far as known by now."""
+    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        """What is known by now; ``workloads`` are those on GPUs, each with its pids."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for what it finds out first of all; false if that takes longer."""
+
+    def close(self) -> None:
+        """Ask no more."""

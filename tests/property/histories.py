@@ -167,7 +167,7 @@ def histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int =
                 names,
                 sources,
                 pids_complete=draw(st.booleans()),
-                names_looked_up=draw(st.booleans()),
+                names_pending=draw(st.frozensets(st.sampled_from([ref.id for ref in WORKLOADS]), max_size=2)),
                 grants=tuple(draw(st.lists(given_away, max_size=2))),
             )
         )
@@ -188,7 +188,6 @@ DEPTH: Final = int(os.environ.get("OTEL_GPU_TEST_DEPTH", "1"))
 thorough = settings(
     max_examples=20 * DEPTH,
     deadline=None,
-    derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -13,6 +13,7 @@ from otel_gpu.model import (
     Attribution,
     DriverFacts,
     GpuReading,
+    GpuState,
     ProcessAttribution,
     ProcessFacts,
     SourceOutcome,
@@ -21,7 +22,7 @@ from otel_gpu.model import (
     UtilizationRow,
     WorkloadNames,
 )
-from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
+from otel_gpu.sources.base import Claim, GpuRead, Known, NameRead, ProcessRead
 from tests.builders import (
     CONTAINER,
     CONTAINER_ID,
@@ -194,16 +195,49 @@ def test_names_are_asked_for_the_workloads_that_are_there() -> None:
 
 
 def test_names_of_several_sources_are_merged_and_the_first_to_know_counts() -> None:
-    known = WorkloadNames(container="from docker")
-    first = FakeNames(NameRead({CONTAINER_ID: known}), name="docker")
-    second = FakeNames(
-        NameRead({CONTAINER_ID: WorkloadNames(container="from cri"), "ollama.service": WorkloadNames(container="o")}),
-        name="cri",
-    )
+    names = WorkloadNames(container="from cri")
+    first = FakeNames(NameRead({CONTAINER_ID: Known(CONTAINER, names)}), name="cri")
+    other = WorkloadNames(container="from docker")
+    second = FakeNames(NameRead({CONTAINER_ID: Known(CONTAINER, other)}), name="docker")
     world = World(gpu_read(gpu(0, [listed(1)])), processes=[process_read(facts(1, CONTAINER))], names=[first, second])
     answer = world.next()
-    assert [workload.names for workload in answer.workloads] == [known]
-    assert [source.name for source in answer.sources] == ["nvml", "procfs", "docker", "cri"]
+    assert [workload.names for workload in answer.workloads] == [names]
+    assert [(source.name, source.state) for source in answer.sources[2:]] == [
+        ("cri", SourceState.OK),
+        ("docker", SourceState.DEGRADED),
+    ]
+
+
+def test_who_was_given_a_gpu_and_has_no_process_is_there_and_allocated() -> None:
+    given = Known(CONTAINER, WorkloadNames(container="waits"), since_s=1.0, claims=(Claim("0"),))
+    world = World(gpu_read(gpu(0)), names=[FakeNames(NameRead({CONTAINER_ID: given}))])
+    world.next()
+    [workload] = world.next().workloads
+    assert workload.display_name == "waits"
+    [part] = workload.gpus
+    assert (part.state, part.active, part.allocation) == (GpuState.ALLOCATED, True, 1.0)
+
+
+def test_who_is_held_back_is_asked_for_though_it_has_left() -> None:
+    names = FakeNames(
+        NameRead(pending=frozenset({CONTAINER_ID})),
+        NameRead({CONTAINER_ID: Known(CONTAINER, WorkloadNames(container="brief"))}),
+    )
+    world = World(
+        gpu_read(gpu(0, [listed(1)])), gpu_read(gpu(0)),
+        processes=[process_read(facts(1, CONTAINER)), process_read()], names=[names],
+    )  # fmt: skip
+    assert [workload.held for workload in world.next().workloads] == [True]
+    [workload] = world.next().workloads
+    assert (workload.display_name, workload.held) == ("brief", False)
+    assert names.asked == [{CONTAINER}, {CONTAINER}]
+
+
+def test_closing_lets_go_of_everybody() -> None:
+    names = FakeNames()
+    world = World(gpu_read(gpu(0)), names=[names])
+    world.engine.close()
+    assert names.closed
 
 
 def test_the_driver_is_told_as_the_source_told_it() -> None:

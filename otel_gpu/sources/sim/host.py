@@ -10,12 +10,21 @@ from typing import NamedTuple
 
 from otel_gpu.clock import Clock
 from otel_gpu.model import DriverFacts, MigAccess, ProcessFacts, ProcessKey, WorkloadRef
-from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
+from otel_gpu.sources.base import (
+    NOBODY,
+    GpuRead,
+    GpuSource,
+    Known,
+    NameRead,
+    NameSource,
+    ProcessRead,
+    ProcessSource,
+)
 from otel_gpu.sources.sim.device import MAX_STEPS, Device
 from otel_gpu.sources.sim.reading import GpuReader
 from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.truth import Truth
-from otel_gpu.sources.sim.world import TICKS_PER_SECOND, ProcessSpec, WorldSpec
+from otel_gpu.sources.sim.world import TICKS_PER_SECOND, ProcessSpec, WorkloadSpec, WorldSpec
 
 
 class Now(NamedTuple):
@@ -164,10 +173,27 @@ class SimulatedNames:
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
+        self._running: frozenset[WorkloadSpec] = frozenset()
+        self._known: Mapping[str, Known] = NOBODY
 
-    def read(self, workloads: Collection[WorkloadRef]) -> NameRead:
-        """Names of those of these workloads that run now."""
-        asked = {workload.id for workload in workloads}
+    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        """Names of all workloads that run now, whoever is asked for."""
+        del workloads
         with self._host.now() as now:
-            running = [process.workload for process in now.processes]
-        return NameRead({spec.ref.id: spec.names for spec in running if spec.names and spec.ref.id in asked})
+            running = frozenset(process.workload for process in now.processes)
+        if running != self._running:
+            self._running = running
+            self._known = {
+                spec.ref.id: Known(spec.ref, spec.names)
+                for spec in sorted(running, key=lambda spec: spec.ref.id)
+                if spec.names is not None
+            }
+        return NameRead(self._known)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Nothing has to be found out."""
+        del timeout_s
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""

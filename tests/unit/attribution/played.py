@@ -55,8 +55,12 @@ class Played:
             replace(each, energy_mj=counter_mj if each.energy_mj is None else each.energy_mj, power_limit_w=400.0)
             for each in gpus
         ]
-        world = snapshot(*read, processes=processes, names=names, at_s=self.at_s)
-        return self.attributor.observe(replace(world, names_looked_up=looked_up, grants=tuple(grants)))
+        there, given = list(processes), tuple(grants)
+        world = snapshot(*read, processes=there, names=names, at_s=self.at_s)
+        asked = {facts.workload.id for facts in there} | {grant.workload.id for grant in given}
+        asked |= {ref.id for ref in self.attributor.held_workloads}
+        pending = frozenset(asked - names.keys()) if looked_up else frozenset()
+        return self.attributor.observe(replace(world, names_pending=pending, grants=given))
 
     def restart(self, *, away_s: float = 0.0, same_boot: bool = True) -> None:
         """Save, be away for so long, and go on; after a reboot monotonic time has begun anew."""

@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import GpuState, Grant
+from otel_gpu.model import GpuState, Grant, WorkloadNames
 from tests.builders import GIB, WALL_NS, failed_gpu, gpu, listed, memory, mig, uuid_of
 from tests.unit.attribution.played import JOB, WEB, Played, gpu_with, old, process, totals, workload
 
@@ -101,3 +101,41 @@ def test_a_grant_stands_while_the_gpu_does_not_answer_and_costs() -> None:
     assert found.state in (None, GpuState.ALLOCATED)
     assert found.active
     assert {cost.state: cost.amount for cost in found.costs}[GpuState.ALLOCATED] == pytest.approx(10.0)
+
+
+def test_what_was_given_is_told_while_it_is_and_nothing_after_that() -> None:
+    played = Played()
+    assert workload(played.next(gpu_with(), grants=[replace(TO_WEB, share=0.25)]), "web").allocation == 0.25
+    with_process = played.next(gpu_with(listed(1)), processes=[old(1, WEB)], grants=[replace(TO_WEB, share=0.25)])
+    assert workload(with_process, "web").allocation == 0.25
+    assert workload(played.next(gpu_with()), "web").allocation == 0.0
+
+
+def test_of_who_was_given_nothing_nobody_tells_a_part() -> None:
+    played = Played()
+    answer = played.next(gpu_with(listed(1)), processes=[old(1, WEB)], grants=[Grant(JOB, uuid_of(0), share=1.0)])
+    assert workload(answer, "web").allocation is None
+
+
+def test_who_could_use_a_gpu_has_access_and_neither_time_nor_memory_nor_energy() -> None:
+    played = Played()
+    reading = gpu(0, (), memory=memory(used_gib=20, reserved_gib=0))
+    could = replace(TO_WEB, possible=True)
+    names = {"web": WorkloadNames(container="cadvisor")}
+    for _ in range(3):
+        answer = played.next(reading, grants=[could], names=names)
+    [found] = answer.workloads
+    assert (found.display_name, found.told_gpus, found.active_gpus) == ("cadvisor", (), ())
+    [part] = found.gpus
+    assert (part.possible, part.totals, part.state, part.inferred_bytes) == (True, None, None, None)
+    assert answer.gpus[0].memory is not None
+    assert answer.gpus[0].memory.inferred_bytes == 0
+    assert played.next(reading).workloads == ()
+
+
+def test_who_could_use_a_gpu_and_does_is_told_as_one_who_does() -> None:
+    played = Played()
+    could = [replace(TO_WEB, possible=True), replace(TO_WEB, possible=True, gpu_uuid=uuid_of(1))]
+    answer = played.next(gpu_with(listed(1)), gpu(1), processes=[old(1, WEB)], grants=could)
+    parts = {part.gpu_uuid: part.possible for found in answer.workloads for part in found.gpus}
+    assert parts == {uuid_of(0): False, uuid_of(1): True}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
-    HOST_WORKLOAD,
     NO_NAMES,
     OVERFLOW_WORKLOAD,
     Attribution,
@@ -16,7 +17,7 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
-from tests.builders import listed
+from tests.builders import listed, snapshot
 from tests.unit.attribution.played import (
     JOB,
     WEB,
@@ -97,9 +98,23 @@ def test_a_name_that_comes_for_who_has_left_while_it_was_held_is_its_name() -> N
     assert not the(answer).held
 
 
-@pytest.mark.parametrize("ref", [HOST_WORKLOAD, UNIT, WorkloadRef(WorkloadKind.SLURM_JOB, "7")], ids=lambda ref: ref.id)
-def test_only_containers_are_held_since_nobody_else_has_names_to_wait_for(ref: WorkloadRef) -> None:
-    answer = Played().next(gpu_with(listed(1)), processes=[old(1, ref)], looked_up=True)
+def test_a_job_is_held_as_a_container_is_while_somebody_looks_up_its_names() -> None:
+    played, job = Played(), WorkloadRef(WorkloadKind.SLURM_JOB, "7")
+    answers = [played.next(gpu_with(listed(1)), processes=[old(1, job)], looked_up=True) for _ in range(3)]
+    assert [the(answer).held for answer in answers] == [True, True, False]
+
+
+def test_names_that_come_in_pieces_while_they_are_looked_up_are_one_name() -> None:
+    played = Played()
+
+    def next_with(names: WorkloadNames, *pending: str) -> Attribution:
+        world = snapshot(gpu_with(listed(1)), processes=[old(1, WEB)], names={"web": names}, at_s=played.at_s)
+        played.at_s += 5
+        return played.attributor.observe(replace(world, names_pending=frozenset(pending)))
+
+    assert the(next_with(WorkloadNames(container="main"), "web")).held
+    answer = next_with(WorkloadNames(container="main", pod="web-0"))
+    assert all_of(answer) == [(0, WorkloadNames(container="main", pod="web-0"))]
     assert not the(answer).held
 
 
@@ -202,8 +217,8 @@ def test_who_shares_the_overflow_is_renamed_without_a_line_of_its_own() -> None:
 
 def test_names_are_forgotten_with_the_last_line_under_them() -> None:
     namings = Namings()
-    namings.observe([WEB, JOB], FIRST, looked_up=True)
-    namings.observe([WEB, JOB], SECOND, looked_up=True)
+    namings.observe([WEB, JOB], FIRST)
+    namings.observe([WEB, JOB], SECOND)
     namings.keep([(WEB, 1)])
     assert namings.names(WEB, 0) is None
     assert namings.names(WEB, 1) == SECOND["web"]

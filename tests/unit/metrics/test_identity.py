@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
@@ -83,3 +85,22 @@ def test_equal_workloads_have_equal_identities_that_can_be_looked_up() -> None:
     first, second = (WorkloadIdentity.of(CONTAINER, WorkloadNames(container="a")) for _ in range(2))
     assert {first: 1}[second] == 1
     assert WorkloadIdentity.of(CONTAINER, WorkloadNames(container="b")) != first
+
+
+def test_labels_follow_what_every_workload_has_and_replace_none_of_it() -> None:
+    extra = (("container.label.team", "ml"), ("container.name", "not this"), ("k8s.pod.label.app", ""))
+    identity = WorkloadIdentity.of(CONTAINER, WorkloadNames(container="a", extra=extra))
+    assert identity.attributes[-1] == ("container.label.team", "ml")
+    assert dict(identity.attributes)["container.name"] == "a"
+    assert "k8s.pod.label.app" not in dict(identity.attributes)
+
+
+def test_a_job_goes_by_its_own_name_and_keeps_its_id() -> None:
+    found = known(WorkloadRef(WorkloadKind.SLURM_JOB, "4242"), WorkloadNames(title="train-llm"))
+    assert (found["gpu.workload.name"], found["slurm.job.id"]) == ("train-llm", "4242")
+
+
+def test_the_runtime_is_what_the_cgroup_says_or_else_whoever_knows_the_container() -> None:
+    names = WorkloadNames(runtime="podman")
+    assert known(CONTAINER, names)["container.runtime.name"] == "containerd"
+    assert known(replace(CONTAINER, runtime=None), names)["container.runtime.name"] == "podman"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.points import Reading
 from otel_gpu.model import (
     OVERFLOW_WORKLOAD,
@@ -173,7 +174,7 @@ def test_memory_that_may_be_idle_is_not_called_busy(
     assert only("gpu.workload.idle.memory", on(part(state=state, idle_bytes=idle_bytes))) == expected
 
 
-def test_what_was_granted_is_not_known_yet() -> None:
+def test_what_was_granted_is_absent_where_nobody_tells() -> None:
     assert points_of("gpu.workload.allocation", on(part(measured=5))) == []
 
 
@@ -274,3 +275,18 @@ def test_those_for_whom_there_was_no_room_are_marked_and_only_those() -> None:
         assert point.workload is not None
         marked[dict(point.workload.attributes)["gpu.workload.id"]] = point.attributes.get("otel.metric.overflow")
     assert marked == {CONTAINER_ID: None, "overflow": True}
+
+
+def test_what_was_given_is_told_in_gpus_and_0_once_it_has_ended() -> None:
+    for active, allocation in ((True, 0.25), (False, 0.0)):
+        [point] = points_of(
+            "gpu.workload.allocation", answer(workloads=[workload(part(active=active, allocation=allocation))])
+        )
+        assert point.value == allocation
+
+
+def test_who_could_use_a_gpu_has_a_point_that_says_so_and_no_other() -> None:
+    attribution = answer(device(TELLING), workloads=[workload(part(active=False, possible=True))])
+    names = [metric.name for metric in METRICS if metric.name.startswith("gpu.workload.")]
+    found = {name: [point.value for point in points_of(name, attribution)] for name in names}
+    assert found == {name: [1] if name == "gpu.workload.access" else [] for name in names}

@@ -38,8 +38,8 @@ def test_every_kind_of_workload_is_there_at_the_first_look() -> None:
     assert kinds >= {WorkloadKind.CONTAINER, WorkloadKind.SYSTEMD_UNIT, WorkloadKind.HOST, WorkloadKind.SLURM_JOB}
     runtimes = {one.workload.runtime for one in facts.values()}
     assert runtimes >= {"docker", "containerd"}
-    names = demo.name_source().read([one.workload for one in facts.values()]).names
-    assert {name.container for name in names.values()} >= {"vllm-chat", "embeddings", "trainer", "ollama", "comfyui"}
+    names = [known.names for known in demo.name_source().read({}).known.values()]
+    assert {name.container for name in names} >= {"vllm-chat", "embeddings", "trainer", "ollama", "comfyui"}
     assert any(gpu.mig for gpu in read.gpus)
     listed = [one for gpu in read.gpus for one in gpu.processes or ()]
     assert any(one.kind is ProcessKind.GRAPHICS for one in listed)
@@ -103,8 +103,8 @@ def test_jobs_come_and_go_with_names_of_their_own() -> None:
     for _ in range(40):
         clock.advance(30.0)
         facts = demo.process_source().read(()).processes.values()
-        names = demo.name_source().read([one.workload for one in facts]).names
-        pods |= {name.pod for name in names.values() if name.pod and name.namespace == "batch"}
+        names = [known.names for known in demo.name_source().read({}).known.values()]
+        pods |= {name.pod for name in names if name.pod and name.namespace == "batch"}
         slurm |= {one.workload.id for one in facts if one.workload.kind is WorkloadKind.SLURM_JOB}
     assert len(pods) >= 10
     assert len(slurm) >= 5

@@ -215,15 +215,21 @@ def test_a_pid_that_is_used_again_is_another_process() -> None:
     assert len(keys) == 2
 
 
-def test_names_are_known_of_what_was_asked_for_and_runs() -> None:
+def test_names_are_known_of_what_runs() -> None:
     nameless = ProcessSpec(3, "x", replace(container("c3"), names=None), (use(),))
     host, clock = start(world(process(1, use()), process(2, use(), end_s=5.0), nameless))
-    asked = [container(name).ref for name in ("c1", "c2", "c3")]
-    known = host.name_source().read(asked).names
-    assert known == {asked[0].id: WorkloadNames(container="c1"), asked[1].id: WorkloadNames(container="c2")}
-    clock.advance(6.0)
-    assert set(host.name_source().read(asked).names) == {asked[0].id}
-    assert host.name_source().read(()).names == {}
+    first, second = (container(name).ref for name in ("c1", "c2"))
+    source = host.name_source()
+    assert source.wait(0.0)
+    known = source.read({}).known
+    assert {id_: one.names for id_, one in known.items()} == {
+        first.id: WorkloadNames(container="c1"),
+        second.id: WorkloadNames(container="c2"),
+    }
+    clock.advance(3.0)
+    assert source.read({}).known is known
+    clock.advance(3.0)
+    assert set(source.read({}).known) == {first.id}
 
 
 # ---------------------------------------------------------------------------- time

@@ -1,0 +1,182 @@
+"""Who is who: what the sources of names know, put together, and what everybody was given."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_gpu.granting import Given, Granted, grants_of
+from otel_gpu.model import GpuReading, Grant, ProcessFacts, SourceState, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import Known, NameRead, PodContainer
+
+_NOBODY_KNOWS_PODS: Final = (
+    "containers were given GPUs, and nobody here knows the id of any container of a pod: mount the socket of the "
+    "container runtime (--cri-socket), or allow the Kubernetes API (--kubernetes-api always)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What is known in one cycle. ``names`` are of workloads on a GPU and of those that were given one."""
+
+    names: Mapping[str, WorkloadNames]
+    pending: frozenset[str]
+    grants: tuple[Grant, ...]
+
+
+class Directory:
+    """Puts together what the sources know. Where nothing has changed since the last cycle, nothing is done."""
+
+    def __init__(self) -> None:
+        self._reads: list[NameRead] = []
+        self._gpus: tuple[object, ...] = ()
+        self._runtimes: Mapping[str, str] = {}
+        self._known: dict[str, Known] = {}
+        self._granted = Granted((), ())
+        self._trouble: list[list[str]] = []
+        self._counted: set[tuple[int, str]] = set()
+
+    def update(self, reads: Sequence[NameRead], asked: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> Named:
+        """Take up what the sources said, the weightiest first, of these workloads and these GPUs."""
+        refs = list(asked)
+        self._put_together(reads, refs, gpus)
+        wanted = {ref.id for ref in refs} | {grant.workload.id for grant in self._granted.grants}
+        names = {id_: known.names for id_ in wanted if (known := self._known.get(id_)) is not None}
+        return Named(names, frozenset().union(*(read.pending for read in reads)), self._granted.grants)
+
+    def judged(self, number: int, read: NameRead) -> NameRead:
+        """The answer of a source, by its number, with what is wrong with it beside the others' or on this host.
+
+        Every such thing is an error once, for as long as it lasts.
+        """
+        trouble = self._trouble[number]
+        new = {(number, each) for each in trouble} - self._counted
+        self._counted = {each for each in self._counted if each[0] != number or each[1] in trouble} | new
+        if not trouble:
+            return read
+        more = f" (and {len(trouble) - 1} more)" if len(trouble) > 1 else ""
+        reason = f"{trouble[0]}{more}" if read.reason is None else f"{read.reason}; {trouble[0]}{more}"
+        state = SourceState.DEGRADED if read.state is SourceState.OK else read.state
+        return replace(read, state=state, reason=reason, errors=read.errors + len(new))
+
+    # -- only when something changed --------------------------------------------------
+
+    def _put_together(self, reads: Sequence[NameRead], refs: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> None:
+        runtimes = {ref.id: ref.runtime for ref in refs if ref.runtime is not None}
+        names_changed = not _same(reads, self._reads) or runtimes != self._runtimes
+        identities = tuple(_identity(gpu) for gpu in gpus)
+        if not names_changed and identities == self._gpus:
+            return
+        self._reads, self._runtimes, self._gpus = list(reads), runtimes, identities
+        self._trouble = [[] for _ in reads]
+        self._known = self._merged(reads, runtimes)
+        self._granted = grants_of(self._given(reads), gpus)
+        for given in self._granted.unknown:
+            self._complain(reads, given)
+
+    def _merged(self, reads: Sequence[NameRead], runtimes: Mapping[str, str]) -> dict[str, Known]:
+        """Everybody. An id that two claim under different names is whose its cgroup says, else the weightier's."""
+        merged: dict[str, Known] = {}
+        for number, read in enumerate(reads):
+            for id_, known in read.known.items():
+                before = merged.get(id_)
+                if before is None:
+                    merged[id_] = known
+                    continue
+                own = runtimes.get(id_)
+                is_its_own = own is not None and known.names.runtime == own != before.names.runtime
+                first, second = (known, before) if is_its_own else (before, known)
+                if _disagree(before, known):
+                    self._trouble[number].append(
+                        f"{id_[:12]} is {known.names.container!r} here and {before.names.container!r} to another source"
+                    )
+                    merged[id_] = first
+                else:
+                    merged[id_] = _both(first, second)
+        return merged
+
+    def _given(self, reads: Sequence[NameRead]) -> Iterator[Given]:
+        for known in self._known.values():
+            if known.running:
+                yield from (Given(known.ref, claim, known.since_s) for claim in known.claims)
+        if not any(read.pods for read in reads):
+            return
+        containers = self._containers_of_pods()
+        for number, read in enumerate(reads):
+            if read.pods and not containers:
+                self._trouble[number].append(_NOBODY_KNOWS_PODS)
+            for where, claims in read.pods.items():
+                holder = containers.get(where)
+                if holder is not None and holder.running:
+                    yield from (Given(holder.ref, claim, holder.since_s) for claim in claims)
+
+    def _containers_of_pods(self) -> dict[PodContainer, Known]:
+        """The container that stands for each now: one that runs before one that has ended, then the younger one."""
+        found: dict[PodContainer, Known] = {}
+        for known in self._known.values():
+            names = known.names
+            if names.namespace is None or names.pod is None or names.container is None:
+                continue
+            where = PodContainer(names.namespace, names.pod, names.container)
+            before = found.get(where)
+            if before is None or _recency(known) > _recency(before):
+                found[where] = known
+        return found
+
+    def _complain(self, reads: Sequence[NameRead], given: Given) -> None:
+        """A GPU that is not here was given by whoever knows the workload."""
+        for number, read in enumerate(reads):
+            known = read.known.get(given.workload.id)
+            if read.pods or (known is not None and given.claim in known.claims):
+                who = known.names.container if known is not None else None
+                self._trouble[number].append(
+                    f"{who or given.workload.id[:12]} was given {given.claim.device!r}, which is no GPU of this host"
+                )
+                return
+
+
+def pids_by_workload(
+    processes: Iterable[ProcessFacts], *, also: Iterable[WorkloadRef] = ()
+) -> Mapping[WorkloadRef, Collection[int]]:
+    """The workloads of these processes, each with its pids; ``also`` those of which nobody is left."""
+    found: dict[WorkloadRef, list[int]] = {ref: [] for ref in also}
+    for facts in processes:
+        found.setdefault(facts.workload, []).append(facts.key.pid)
+    return found
+
+
+def _same(now: Sequence[NameRead], before: Sequence[NameRead]) -> bool:
+    """Whether the mappings are the same objects: sources leave a new one for every change."""
+    return len(now) == len(before) and all(
+        a.known is b.known and a.pods is b.pods for a, b in zip(now, before, strict=True)
+    )
+
+
+def _identity(gpu: GpuReading) -> object:
+    instances = None
+    if gpu.mig is not None:
+        instances = tuple(
+            (mig.uuid, mig.index, mig.gpu_instance_id, mig.compute_instance_id, mig.sm_count) for mig in gpu.mig
+        )
+    return gpu.identity, gpu.sm_count, instances
+
+
+def _disagree(one: Known, other: Known) -> bool:
+    names = {known.names.container for known in (one, other) if known.names.container is not None}
+    pods = {(known.names.namespace, known.names.pod) for known in (one, other) if known.names.pod is not None}
+    return len(names) > 1 or len(pods) > 1
+
+
+def _both(first: Known, second: Known) -> Known:
+    return Known(
+        ref=first.ref,
+        names=first.names.over(second.names),
+        running=first.running or second.running,
+        since_s=second.since_s if first.since_s is None else first.since_s,
+        claims=tuple(dict.fromkeys((*first.claims, *second.claims))),
+    )
+
+
+def _recency(known: Known) -> tuple[bool, float, str]:
+    return known.running, known.since_s or 0.0, known.ref.id

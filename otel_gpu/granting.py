@@ -1,0 +1,149 @@
+"""From what runtimes and schedulers call a GPU to the GPU: who was given what. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu.model import GpuReading, Grant, MigReading, WorkloadRef
+from otel_gpu.sources.base import Claim
+
+SHORTEST_UUID: Final = len("GPU-") + 8
+"""NVIDIA's runtime takes the beginning of a UUID for it; so short a one could be anybody's, and is not."""
+
+_BY_NODE: Final = re.compile(r"nvidia(?P<minor>\d{1,4})(?:/gi(?P<instance>\d{1,3}))?")
+_BY_INDEX: Final = re.compile(r"(?P<index>\d{1,4})(?::(?P<instance>\d{1,3}))?")
+# MIG-GPU-<uuid>/<GPU instance>/<compute instance>: how drivers before 470 called an instance
+_BY_PATH: Final = re.compile(r"MIG-(?P<uuid>GPU-[0-9a-f-]{1,64})/(?P<instance>\d{1,3})/(?P<compute>\d{1,3})")
+
+
+class Given(NamedTuple):
+    """What a workload was given, in the words of whoever gave it, since ``since_s`` (Unix time)."""
+
+    workload: WorkloadRef
+    claim: Claim
+    since_s: float | None
+
+
+class Granted(NamedTuple):
+    """Who was given what, and what was given that is not on this host."""
+
+    grants: tuple[Grant, ...]
+    unknown: tuple[Given, ...]
+
+
+class _Place(NamedTuple):
+    gpu: GpuReading
+    mig: MigReading | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.gpu.identity.uuid, "" if self.mig is None else self.mig.uuid
+
+
+def grants_of(given: Iterable[Given], gpus: Sequence[GpuReading]) -> Granted:
+    """The grants on these GPUs. Who was given a place twice has it once, and on the stronger ground."""
+    found: dict[tuple[WorkloadRef, tuple[str, str]], tuple[_Place, Given]] = {}
+    unknown: list[Given] = []
+    for each in given:
+        places = list(_places(each.claim.device, gpus))
+        if not places and gpus and each.claim.device != "all":
+            unknown.append(each)
+        for place in places:
+            before = found.get((each.workload, place.key))
+            if before is None or _strength(each.claim) > _strength(before[1].claim):
+                found[each.workload, place.key] = place, each
+    together = Counter(place.key for place, each in found.values() if _is_whole(each.claim))
+    return Granted(
+        tuple(
+            Grant(
+                workload=each.workload,
+                gpu_uuid=place.key[0],
+                mig_uuid=place.key[1],
+                since_s=each.since_s,
+                share=_share(place, each.claim, together[place.key]),
+                possible=each.claim.possible,
+            )
+            for place, each in found.values()
+        ),
+        tuple(unknown),
+    )
+
+
+def _strength(claim: Claim) -> tuple[bool, bool]:
+    return not claim.possible, claim.replicas is not None
+
+
+def _is_whole(claim: Claim) -> bool:
+    return not claim.possible and claim.replicas is None
+
+
+def _share(place: _Place, claim: Claim, together: int) -> float | None:
+    """The part of a GPU: what several were given whole they have in equal parts, so that parts sum to GPUs."""
+    if claim.possible or claim.replicas == 0:
+        return None
+    size = 1.0
+    if place.mig is not None:
+        if not place.mig.sm_count or not place.gpu.sm_count:
+            return None
+        size = place.mig.sm_count / place.gpu.sm_count
+    return size / (together if claim.replicas is None else claim.replicas)
+
+
+# ---------------------------------------------------------------------------- which GPU is meant
+
+
+def _places(device: str, gpus: Sequence[GpuReading]) -> Iterator[_Place]:
+    if device == "all":
+        return (place for gpu in gpus for place in _whole(gpu))
+    for form, find in ((_BY_INDEX, _by_index), (_BY_NODE, _by_node), (_BY_PATH, _by_path)):
+        if (match := form.fullmatch(device)) is not None:
+            return (place for gpu in gpus for place in find(gpu, match))
+    return _by_uuid(device, gpus)
+
+
+def _by_index(gpu: GpuReading, match: re.Match[str]) -> Iterable[_Place]:
+    if gpu.identity.index != int(match["index"]):
+        return ()
+    if match["instance"] is None:
+        return _whole(gpu)
+    return (_Place(gpu, mig) for mig in gpu.mig or () if mig.index == int(match["instance"]))
+
+
+def _by_node(gpu: GpuReading, match: re.Match[str]) -> Iterable[_Place]:
+    if gpu.identity.minor != int(match["minor"]):
+        return ()
+    return _whole(gpu) if match["instance"] is None else _instances(gpu, int(match["instance"]), None)
+
+
+def _by_path(gpu: GpuReading, match: re.Match[str]) -> Iterable[_Place]:
+    if gpu.identity.uuid != match["uuid"]:
+        return ()
+    return _instances(gpu, int(match["instance"]), int(match["compute"]))
+
+
+def _whole(gpu: GpuReading) -> Iterator[_Place]:
+    """A GPU; where it is divided into instances (MIG), all of them, for nothing else can be used there."""
+    if gpu.mig is None:
+        yield _Place(gpu, None)
+    for mig in gpu.mig or ():
+        yield _Place(gpu, mig)
+
+
+def _instances(gpu: GpuReading, instance: int, compute: int | None) -> Iterator[_Place]:
+    for mig in gpu.mig or ():
+        if mig.gpu_instance_id == instance and compute in (None, mig.compute_instance_id):
+            yield _Place(gpu, mig)
+
+
+def _by_uuid(uuid: str, gpus: Sequence[GpuReading]) -> Iterator[_Place]:
+    if len(uuid) < SHORTEST_UUID:
+        return
+    meant = [gpu for gpu in gpus if gpu.identity.uuid.startswith(uuid)]
+    if len(meant) == 1:
+        yield from _whole(meant[0])
+    instances = [_Place(gpu, mig) for gpu in gpus for mig in gpu.mig or () if mig.uuid.startswith(uuid)]
+    if len(instances) == 1:
+        yield instances[0]

@@ -1,0 +1,149 @@
+"""A thread that asks beside the cycles, and the board it leaves its answers on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from otel_gpu.errors import Unavailable
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources import beside
+from otel_gpu.sources.base import Claim, Known, PodContainer
+from otel_gpu.sources.beside import Beside, Board
+
+KNOWN = {"a": Known(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
+PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(beside, "LONGEST_RETRY_S", 0.004)
+
+
+def until(happens: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not happens():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.001)
+
+
+# ---------------------------------------------------------------------------- the board
+
+
+def test_what_is_left_is_read_as_the_same_object_until_something_else_is() -> None:
+    board = Board()
+    assert not board.told
+    board.know(KNOWN)
+    board.know_pods(PODS)
+    board.well()
+    first, second = board.read(), board.read(frozenset({"b"}))
+    assert first.known is second.known is KNOWN
+    assert first.pods is second.pods is PODS
+    assert (first.state, first.reason, first.pending, second.pending) == (SourceState.OK, None, frozenset(), {"b"})
+
+
+def test_an_error_is_read_once_and_the_state_until_it_changes() -> None:
+    board = Board()
+    board.degraded("half of it", errors=2)
+    board.degraded("half of it", errors=1)
+    assert (board.read().errors, board.read().errors) == (3, 0)
+    assert (board.read().state, board.read().reason) == (SourceState.DEGRADED, "half of it")
+    board.well()
+    assert (board.read().state, board.read().reason) == (SourceState.OK, None)
+
+
+def test_what_was_known_stands_while_nobody_answers() -> None:
+    board = Board()
+    board.know(KNOWN)
+    board.unavailable("away")
+    read = board.read()
+    assert (read.known, read.state, read.reason, read.errors) == (KNOWN, SourceState.UNAVAILABLE, "away", 1)
+
+
+def test_waiting_ends_with_the_first_answer_good_or_bad() -> None:
+    for leave in (Board.well, lambda board: board.unavailable("away")):
+        board = Board()
+        assert not board.wait(0.0)
+        threading.Timer(0.01, leave, [board]).start()
+        assert board.wait(10.0)
+
+
+# ---------------------------------------------------------------------------- the thread
+
+
+def test_it_begins_again_whatever_ended_it_and_says_why() -> None:
+    board, calls = Board(), []
+    reasons: list[str | None] = []
+
+    def follow(_: Beside) -> None:
+        reasons.append(board.read().reason)
+        calls.append(1)
+        if len(calls) == 1:
+            raise Unavailable("connection refused")
+        if len(calls) == 2:
+            raise KeyError("a bug")
+
+    thread = Beside("test", board, follow)
+    thread.start()
+    until(lambda: len(calls) >= 4)
+    thread.stop()
+    assert reasons[:3] == [None, "connection refused", "internal error: KeyError: 'a bug'"]
+
+
+def test_it_starts_once_and_not_after_its_end() -> None:
+    started: list[int] = []
+
+    def follow(self: Beside) -> None:
+        started.append(threading.get_ident())
+        while not self.stopping:
+            self.sleep(10)
+
+    thread = Beside("test", Board(), follow)
+    for _ in range(3):
+        thread.start()
+    until(lambda: bool(started))
+    thread.stop()
+    thread.start()
+    assert len(started) == 1
+    assert not [each for each in threading.enumerate() if each.name == "otel-gpu-test"]
+
+
+def test_waking_ends_a_sleep_also_one_that_has_not_begun() -> None:
+    woken: list[bool] = []
+    asleep = threading.Event()
+
+    def follow(self: Beside) -> None:
+        asleep.wait(10)
+        woken.append(self.sleep(10))
+        woken.append(self.sleep(0.001))
+
+    thread = Beside("test", Board(), follow)
+    thread.start()
+    thread.wake()
+    asleep.set()
+    until(lambda: len(woken) >= 2)
+    thread.stop()
+    assert woken[:2] == [True, False]
+
+
+def test_retries_are_further_and_further_apart_until_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "FIRST_RETRY_S", 1.0)
+    monkeypatch.setattr(beside, "LONGEST_RETRY_S", 5.0)
+    thread = Beside("test", Board(), lambda _: None)
+    assert [thread.next_pause_s() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    thread.well()
+    assert thread.next_pause_s() == 1.0
+
+
+def test_a_thread_that_cannot_be_had_is_a_reason_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    board = Board()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    Beside("test", board, lambda _: None).start()
+    assert board.read().reason == "no thread to ask from: can't start new thread"
