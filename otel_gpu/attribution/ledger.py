@@ -228,9 +228,9 @@ class Ledger:
     def sweep(self, moment: Moment, places: Collection[Place]) -> None:
         """Forget what ended longer ago than the retention, and at once those whose pid somebody else has now."""
         taken = {(at.key.pid, at.place): at.key for at, _ in self._everybody_here()}
-        for line, entry in list(self.processes.entries.items()):
+        for line in sorted(line for line, entry in self.processes.entries.items() if entry.ended_ns is not None):
             key, place = line.at
-            if entry.ended_ns is not None and taken.get((key.pid, place), key) != key:
+            if taken.get((key.pid, place), key) != key:
                 self.processes.forget(line, moment)
         self.processes.sweep(moment, places)
         self.workloads.sweep(moment, places)

@@ -120,12 +120,16 @@ class Lines(Generic[LineT]):
 
     def sweep(self, moment: Moment, places: Collection[Place]) -> None:
         """Forget what ended longer ago than the retention; overflow only with the place it is of."""
-        for line, entry in list(self.entries.items()):
-            ended_ns = entry.ended_ns
-            if ended_ns is None or moment.now_ns - ended_ns <= self._retention_ns or entry.drew_ns == moment.now_ns:
-                continue
-            if line not in self.overflow or line.at.place not in places:
-                self.forget(line, moment)
+        over = [
+            line
+            for line, entry in self.entries.items()
+            if entry.ended_ns is not None
+            and moment.now_ns - entry.ended_ns > self._retention_ns
+            and entry.drew_ns != moment.now_ns
+            and (line not in self.overflow or line.at.place not in places)
+        ]
+        for line in sorted(over):  # in an order that a restart does not change
+            self.forget(line, moment)
         self._making_room = None
 
     def forget(self, line: LineT, moment: Moment) -> None:
