@@ -1,0 +1,135 @@
+"""A real Podman service of the test's own, which speaks Docker's API: its directory, its socket, one image."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import docker
+import pytest
+
+from tests.real.docker_engine import PATIENCE_S, REMEDY, SLEEP, busybox_image, kill_below, unmount_below, until
+from tests.real.parts import needed_program
+
+IMAGE: Final = "localhost/bb:latest"
+
+
+class PodmanEngine:
+    """``podman``, and its service while that runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.base_url = f"unix://{directory}/podman.sock"
+        self._service: subprocess.Popen[bytes] | None = None
+        self._configure()
+
+    def podman(self, *words: str, given: bytes | None = None) -> str:
+        """Run a command; what it printed."""
+        result = subprocess.run(
+            self._words(*words),
+            env=self._environment(),
+            input=given,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr.decode()
+        return result.stdout.decode().strip()
+
+    def start(self) -> None:
+        """Start the service, and wait until it answers."""
+        words = self._words("system", "service", "--time=0", self.base_url)
+        with (self.directory / "log").open("ab") as log:
+            self._service = subprocess.Popen(
+                words, env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        until((self.directory / "podman.sock").is_socket)
+
+    def stop(self) -> None:
+        """End the service; the containers run on, for they are nobody's children."""
+        if self._service is not None:
+            self._service.terminate()
+            self._service.wait(PATIENCE_S)
+            (self.directory / "podman.sock").unlink(missing_ok=True)
+
+    def run(self, name: str, *options: str) -> str:
+        """Run a container that sleeps."""
+        return self.podman("run", "--detach", "--network=none", f"--name={name}", *options, IMAGE, *SLEEP)
+
+    def inspect(self, key: str) -> dict[str, Any]:
+        """What the service itself says of a container."""
+        client = docker.APIClient(self.base_url, timeout=PATIENCE_S)
+        try:
+            document: dict[str, Any] = client.inspect_container(key)
+        finally:
+            client.close()
+        return document
+
+    def end(self) -> None:
+        """Remove all containers, and take away what is left."""
+        try:
+            self.podman("rm", "--all", "--force", "--time=0")
+        finally:
+            self.stop()
+            kill_below(self.directory)
+            unmount_below(self.directory)
+
+    def _configure(self) -> None:
+        conmon, runc = needed_program("conmon", REMEDY), needed_program("runc", REMEDY)
+        # Locks in a file of its own, not in the shared memory that all Podmans of a host share; limits that a container
+        # may have where root may not raise its own.
+        (self.directory / "containers.conf").write_text(
+            f"""
+            [containers]
+            default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+            [engine]
+            cgroup_manager = "cgroupfs"
+            conmon_path = ["{conmon}"]
+            events_logger = "file"
+            lock_type = "file"
+            runtime = "runc"
+            [engine.runtimes]
+            runc = ["{runc}"]
+            """,
+            encoding="utf-8",
+        )
+        policy = self.directory / ".config/containers/policy.json"
+        policy.parent.mkdir(parents=True)
+        policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}', encoding="utf-8")
+
+    def _environment(self) -> dict[str, str]:
+        own = {"HOME": str(self.directory), "CONTAINERS_CONF": str(self.directory / "containers.conf")}
+        return {"PATH": os.environ["PATH"], **own}
+
+    def _words(self, *words: str) -> list[str]:
+        own = {"--root": "data", "--runroot": "run", "--tmpdir": "tmp"}
+        places = [f"{flag}={self.directory / name}" for flag, name in own.items()]
+        return [str(needed_program("podman", REMEDY)), *places, "--storage-driver=vfs", *words]
+
+
+@contextmanager
+def podman_engine() -> Iterator[PodmanEngine]:
+    """Start a service with an image in it; at the end nothing of it is left."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: runs containers")
+    needed_program("podman", REMEDY)
+    image = busybox_image()
+    # A short path: that of a unix socket has 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="og-podman-"))
+    try:
+        engine = PodmanEngine(directory)
+        try:
+            (directory / "image.tar").write_bytes(image)
+            engine.podman("import", str(directory / "image.tar"), IMAGE)
+            engine.start()
+            yield engine
+        finally:
+            engine.end()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,210 @@
+"""Names and grants from a real Docker engine: what the source says is what the engine says, event by event."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from otel_gpu.clock import SystemClock
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import Claim, Known
+from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.docker import DockerSource
+from tests.real.docker_engine import DockerEngine, device_node, docker_engine, until
+
+pytestmark = pytest.mark.real
+
+UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[DockerEngine]:
+    """An engine that the tests of this file share."""
+    with docker_engine() as started:
+        yield started
+
+
+@pytest.fixture
+def source(engine: DockerEngine) -> Iterator[DockerSource]:
+    """A source that has listed what runs."""
+    with closing(asking(engine)) as made:
+        yield made
+
+
+def asking(engine: DockerEngine) -> DockerSource:
+    made = DockerSource("docker", engine.base_url, labels=["team", "note"], clock=SystemClock())
+    assert made.wait(30)
+    return made
+
+
+def ref(key: str) -> WorkloadRef:
+    return WorkloadRef(WorkloadKind.CONTAINER, key, runtime="docker")
+
+
+def agrees(source: DockerSource, document: dict[str, Any]) -> bool:
+    """Whether the source says of a container what the engine does."""
+    known = source.read({}).known.get(document["Id"])
+    started = datetime.fromisoformat(document["State"]["StartedAt"])
+    return known is not None and (
+        known.names.container == document["Name"].removeprefix("/")
+        and known.names.image == document["Config"]["Image"]
+        and known.running is document["State"]["Running"]
+        and known.since_s == started.timestamp()
+    )
+
+
+def known_once_asked_for(source: DockerSource, key: str) -> Known:
+    until(lambda: not source.read({ref(key): (1,)}).pending)
+    return source.read({}).known[key]
+
+
+def test_a_container_is_followed_from_its_start_through_rename_stop_and_restart(
+    engine: DockerEngine, source: DockerSource
+) -> None:
+    key = engine.run("first")
+    until(lambda: agrees(source, engine.inspect(key)))
+    assert source.read({}).known[key].names.container == "first"
+    engine.client.rename(key, "second")
+    until(lambda: agrees(source, engine.inspect(key)))
+    assert source.read({}).known[key].names.container == "second"
+    engine.client.kill(key, signal="SIGCONT")  # a signal that ends nothing
+    engine.client.stop(key, timeout=0)
+    until(lambda: agrees(source, engine.inspect(key)))
+    assert not source.read({}).known[key].running
+    engine.client.start(key)
+    until(lambda: agrees(source, engine.inspect(key)))
+    engine.client.restart(key, timeout=0)
+    until(lambda: agrees(source, engine.inspect(key)))
+    assert source.read({}).known[key].running
+    engine.remove(key)
+    until(lambda: not source.read({}).known[key].running)
+    assert source.read({}).state is SourceState.OK
+
+
+def test_a_process_is_named_by_what_its_cgroup_says(engine: DockerEngine, source: DockerSource) -> None:
+    key = engine.run("by-cgroup")
+    try:
+        pid = engine.inspect(key)["State"]["Pid"]
+        workload = parse_cgroup(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"))
+        assert workload is not None
+        assert workload.id == key
+        until(lambda: workload.id in source.read({workload: (pid,)}).known)
+        assert source.read({workload: (pid,)}).known[workload.id].names.container == "by-cgroup"
+    finally:
+        engine.remove(key)
+
+
+def test_labels_are_whatever_somebody_typed(engine: DockerEngine, source: DockerSource) -> None:
+    note = 'a "quoted"\nline, <b>bold</b>, 🦙'
+    key = engine.run("labelled", labels={"team": "x" * 10_240, "note": note, "other": "not asked for"})
+    until(lambda: key in source.read({}).known)
+    read = source.read({})
+    extra = dict(read.known[key].names.extra)
+    assert extra.keys() == {"container.label.team", "container.label.note"}
+    assert extra["container.label.note"] == note
+    assert len(extra["container.label.team"]) == 1024
+    assert read.state is SourceState.DEGRADED
+    assert read.reason is not None
+    assert "label team has 10,240 characters" in read.reason
+    engine.remove(key)
+
+
+def test_a_device_node_that_was_given_is_a_grant(engine: DockerEngine, source: DockerSource) -> None:
+    node = device_node(engine.directory, "nvidia0")
+    key = engine.run("with-device", host={"devices": [f"{node}:/dev/nvidia0:rw"]})
+    until(lambda: key in source.read({}).known)
+    assert source.read({}).known[key].claims == (Claim("nvidia0"),)
+    engine.remove(key)
+
+
+def test_a_privileged_container_could_use_every_gpu(engine: DockerEngine, source: DockerSource) -> None:
+    key = engine.create("privileged", host={"privileged": True})
+    assert known_once_asked_for(source, key).claims == (Claim("all", possible=True),)
+    engine.remove(key)
+
+
+def test_nvidias_runtime_and_its_variable_are_a_grant(engine: DockerEngine, source: DockerSource) -> None:
+    visible = {"NVIDIA_VISIBLE_DEVICES": f"0,{UUID}"}
+    under, without = (
+        engine.run("under", host={"runtime": "nvidia"}, environment=visible),
+        engine.run("without", environment=visible),
+    )
+    until(lambda: {under, without} <= source.read({}).known.keys())
+    known = source.read({}).known
+    assert known[under].claims == (Claim("0"), Claim(UUID))
+    assert known[without].claims == ()
+    engine.remove(under)
+    engine.remove(without)
+
+
+@pytest.mark.parametrize(
+    ("request_", "devices"),
+    [
+        ({"Count": -1, "Capabilities": [["gpu"]]}, ["all"]),
+        ({"Count": 2, "Capabilities": [["gpu"]]}, ["0", "1"]),
+        ({"DeviceIDs": ["1", UUID], "Capabilities": [["gpu", "compute"]]}, ["1", UUID]),
+        ({"Driver": "nvidia", "DeviceIDs": ["0:1"], "Capabilities": [["gpu"]]}, ["0:1"]),
+        ({"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1:0"]}, ["0", "1:0"]),
+        ({"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}, ["all"]),
+    ],
+)
+def test_device_requests_that_the_engine_accepts_are_grants(
+    request_: dict[str, Any], devices: list[str], engine: DockerEngine, source: DockerSource
+) -> None:
+    """It cannot be started without NVIDIA's hook; that it was created is enough to be asked for."""
+    key = engine.create("requested", host={"device_requests": [docker.types.DeviceRequest(**request_)]})
+    try:
+        known = known_once_asked_for(source, key)
+        assert known.claims == tuple(Claim(device) for device in devices)
+        assert not known.running
+    finally:
+        engine.remove(key)
+
+
+def test_two_hundred_containers_come_and_go_and_each_has_had_its_name(
+    engine: DockerEngine, source: DockerSource
+) -> None:
+    stays = engine.run("stays")
+
+    def comes_and_goes(number: int) -> str:
+        key = engine.run(f"job-{number}")
+        until(lambda: key in source.read({}).known)
+        told = source.read({}).known[key].names.container
+        engine.remove(key)
+        return str(told)
+
+    with ThreadPoolExecutor(4) as hands:
+        assert list(hands.map(comes_and_goes, range(200))) == [f"job-{number}" for number in range(200)]
+    until(lambda: [key for key, known in source.read({}).known.items() if known.running] == [stays])
+    assert source.read({}).state is SourceState.OK
+    engine.remove(stays)
+
+
+def test_the_engine_itself_is_killed_and_comes_back() -> None:
+    with docker_engine() as engine, closing(asking(engine)) as source:
+        kept = engine.run("kept", host={"restart_policy": {"Name": "always"}})
+        lost = engine.run("lost")
+        until(lambda: {kept, lost} <= source.read({}).known.keys())
+        since_s = source.read({}).known[kept].since_s
+        assert since_s is not None
+        until(lambda: time.time() > since_s + 3)  # the list tells uptimes in whole seconds
+        engine.kill()
+        until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+        assert source.read({}).known[kept].names.container == "kept"
+        # Without live-restore it ends what still runs when it comes back, and starts again what is to be kept.
+        engine.start()
+        until(lambda: source.read({}).state is SourceState.OK)
+        until(lambda: engine.inspect(kept)["State"]["Running"] and agrees(source, engine.inspect(kept)))
+        until(lambda: agrees(source, engine.inspect(lost)))
+        assert source.read({}).known[kept].since_s != since_s
+        assert not source.read({}).known[lost].running
+        new = engine.run("new")
+        until(lambda: agrees(source, engine.inspect(new)))

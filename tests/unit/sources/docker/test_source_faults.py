@@ -1,0 +1,417 @@
+"""Names from an engine that misbehaves: each fault has its reason, and costs only what it must."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.docker import DockerSource, DockerTls
+from tests.docker_api import Bad, DockerApi, container_id, serving_docker
+from tests.unit.sources.docker.conftest import MakeSource, until
+
+INSPECT = "/containers/{id}/json"
+LOOPBACK = "127.0.0.1"
+
+
+def first_read(source: DockerSource) -> NameRead:
+    assert source.wait(20)
+    return source.read({})
+
+
+def unavailable(source: DockerSource) -> str:
+    """The reason why a source has no names at all."""
+    read = first_read(source)
+    assert read.state is SourceState.UNAVAILABLE
+    assert read.errors >= 1
+    assert read.reason is not None
+    assert "\n" not in read.reason
+    return read.reason
+
+
+def names(source: DockerSource) -> set[str | None]:
+    return {known.names.container for known in source.read({}).known.values()}
+
+
+# ---------------------------------------------------------------------------- no engine there
+
+
+def test_a_socket_that_is_missing(socket_path: Path, make_source: MakeSource) -> None:
+    reason = unavailable(make_source(f"unix://{socket_path}"))
+    assert reason == f"{socket_path}: no such file; is the engine running, and its socket mounted here?"
+
+
+def test_a_socket_that_is_a_file(socket_path: Path, make_source: MakeSource) -> None:
+    socket_path.write_text("not a socket", encoding="ascii")
+    assert "is a file, not a socket" in unavailable(make_source(f"unix://{socket_path}"))
+
+
+def test_a_socket_that_is_a_directory(socket_path: Path, make_source: MakeSource) -> None:
+    socket_path.mkdir()
+    assert "is a directory, not a socket" in unavailable(make_source(f"unix://{socket_path}"))
+
+
+def test_a_socket_whose_engine_is_dead(socket_path: Path, make_source: MakeSource) -> None:
+    with serving_docker(DockerApi(), socket_path):
+        pass
+    assert "connection refused" in unavailable(make_source(f"unix://{socket_path}"))
+
+
+def test_a_socket_that_may_not_be_opened(
+    api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("docker.transport.unixconn.UnixHTTPConnection.connect", denied)  # root may open anything
+    assert "permission denied; add the agent's user to the socket's group" in unavailable(make_source(api.base_url))
+
+
+@pytest.mark.parametrize("base_url", ["ssh://root@gpu-1", "npipe:////./pipe/docker_engine", "fd://", "", "unix://"])
+def test_an_address_that_cannot_be_asked(base_url: str, make_source: MakeSource) -> None:
+    assert unavailable(make_source(base_url))
+
+
+def test_an_engine_that_accepts_and_never_answers(api: DockerApi, make_source: MakeSource) -> None:
+    api.bad["/version"] = Bad(never=True)
+    source = make_source(api.base_url, timeout_s=0.3)
+    assert "no answer to GET /version within 0.3 s" in unavailable(source)
+    ref = WorkloadRef(WorkloadKind.CONTAINER, container_id(1), runtime="docker")
+    assert not source.read({ref: (1,)}).pending
+
+
+def test_close_does_not_wait_for_an_engine_that_never_answers(api: DockerApi, make_source: MakeSource) -> None:
+    api.bad["/version"] = Bad(never=True)
+    source = make_source(api.base_url, timeout_s=60.0)
+    source.read({})
+    until(lambda: api.count("/version"))
+    closing = threading.Thread(target=source.close)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+
+
+# ---------------------------------------------------------------------------- answers that are none
+
+HTML = Bad(b"<html><body>Sign in</body></html>")
+
+
+@pytest.mark.parametrize(
+    ("path", "bad", "said"),
+    [
+        ("/version", HTML, "the answer to GET /version is no JSON"),
+        ("/version", Bad(b"[1]"), "what answers there is no Docker or Podman engine"),
+        ("/version", Bad(b'{"ApiVersion": 7}'), "what answers there is no Docker or Podman engine"),
+        ("/version", Bad(b'{"ApiVersion": "new"}'), "GET /version"),
+        ("/version", Bad(b'{"ApiVersion": "1.41"}', promised=500), "was cut off"),
+        ("/version", Bad(status=301), "GET /version"),
+        ("/containers/json", HTML, "the answer to GET /containers/json is no JSON"),
+        ("/containers/json", Bad(b'[{"Id": "0000'), "the answer to GET /containers/json is no JSON"),
+        ("/containers/json", Bad(b"[]", promised=100), "the answer to GET /containers/json was cut off"),
+        ("/containers/json", Bad(b'{"message": "no"}'), "the answer to GET /containers/json is no list"),
+        ("/containers/json", Bad(b"nope", status=403), "is forbidden; let the proxy allow GET on version, containers"),
+        ("/containers/json", Bad(b'{"message": "boom"}', status=500), "HTTP status 500: boom"),
+        ("/containers/json", Bad(b'["boom"]', status=500), "HTTP status 500"),
+        ("/containers/json", Bad(b"{}", status=404), "HTTP status 404"),
+    ],
+)
+def test_an_answer_that_is_none_has_its_reason(
+    path: str, bad: Bad, said: str, api: DockerApi, make_source: MakeSource
+) -> None:
+    api.bad[path] = bad
+    assert said in unavailable(make_source(api.base_url))
+
+
+def test_absurd_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "llm")
+    entries = [None, 7, {"Id": 9}, {"Id": key, "Names": 3, "State": "running", "Status": []}]
+    api.bad["/containers/json"] = Bad(json.dumps(entries).encode())
+    read = first_read(make_source(api.base_url))
+    assert read.known[key].names.container == "llm"
+    assert (read.state, read.errors) == (SourceState.DEGRADED, 3)
+    assert read.reason == "an entry of the list of containers has no id"
+
+
+@pytest.mark.parametrize("bad", [HTML, Bad(b"{}", status=500), Bad(b"{", promised=9), Bad(never=True)])
+def test_one_container_that_cannot_be_inspected_costs_no_other(
+    bad: Bad, api: DockerApi, make_source: MakeSource
+) -> None:
+    stuck, other = api.run(1, "stuck"), api.run(2, "other")
+    api.bad[f"/containers/{stuck}/json"] = bad
+    source = make_source(api.base_url, timeout_s=0.3)
+    read = first_read(source)
+    assert read.known.keys() == {other}
+    assert (read.state, read.errors) == (SourceState.DEGRADED, 1)
+    assert read.reason is not None
+    assert f"GET /containers/{stuck[:12]}/json" in read.reason
+    asked = WorkloadRef(WorkloadKind.CONTAINER, stuck, runtime="docker")
+    assert not source.read({asked: (1,)}).pending
+
+
+def test_an_engine_that_can_inspect_nothing_is_unavailable(api: DockerApi, make_source: MakeSource) -> None:
+    for number in range(20):
+        api.bad[f"/containers/{api.run(number, f'job-{number}')}/json"] = HTML
+    assert "is no JSON" in unavailable(make_source(api.base_url))
+    assert api.count(INSPECT) == 6
+
+
+def test_an_engine_that_is_lost_while_containers_are_inspected_leaves_what_it_said(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    said = api.run(1, "said")
+    for number in range(2, 20):
+        api.bad[f"/containers/{api.run(number, f'job-{number}')}/json"] = HTML
+    source = make_source(api.base_url)
+    assert unavailable(source)
+    assert source.read({}).known.keys() == {said}
+
+
+def test_a_label_that_is_cut_is_a_reason_for_as_long_as_its_container_is_there(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    clock = ManualClock()
+    key = api.run(1, "llm", Config={"Labels": {"team": "x" * 10_240}})
+    source = make_source(api.base_url, labels=["team"], clock=clock)
+    read = first_read(source)
+    assert (read.state, read.errors) == (SourceState.DEGRADED, 1)
+    assert read.reason is not None
+    assert "label team has 10,240 characters" in read.reason
+    api.start(2, "two")
+    until(lambda: "two" in names(source))
+    again = source.read({})
+    assert (again.state, again.reason, again.errors) == (SourceState.DEGRADED, read.reason, 0)
+    api.die(key)
+    api.destroy(key)
+    until(lambda: not source.read({}).known[key].running)
+    clock.advance(61)
+    api.start(3, "three")
+    until(lambda: source.read({}).state is SourceState.OK)
+
+
+# ---------------------------------------------------------------------------- events
+
+
+def test_an_event_that_is_cut_off_is_counted_and_the_next_is_heard(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    api.say(b'{"Type": "container", "Action": "sta\n')
+    key = api.run(1, "llm")
+    half = json.dumps({"Type": "container", "Action": "start", "Actor": {"ID": key}}).encode() + b"\n\n"
+    api.say(half[:20])
+    api.say(half[20:])
+    until(lambda: "llm" in names(source))
+    read = source.read({})
+    assert (read.state, read.reason) == (SourceState.DEGRADED, "an event was not understood")
+
+
+def test_where_events_are_forbidden_containers_are_listed_often(api: DockerApi, make_source: MakeSource) -> None:
+    clock = ManualClock()
+    api.run(1, "one")
+    api.bad["/events"] = Bad(b"no", status=403)
+    source = make_source(api.base_url, clock=clock)
+    read = first_read(source)
+    assert names(source) == {"one"}
+    assert read.state is SourceState.DEGRADED
+    assert read.reason is not None
+    assert "GET /events is forbidden" in read.reason
+    assert "listed every 15 s instead" in read.reason
+    key = api.run(2, "two")
+    clock.advance(16)
+    source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(9)): (1,)})
+    until(lambda: key in source.read({}).known)
+
+
+def test_events_that_are_never_answered_take_one_thread_and_no_names(api: DockerApi, make_source: MakeSource) -> None:
+    clock = ManualClock()
+    api.run(1, "one")
+    api.bad["/events"] = Bad(never=True)
+    source = make_source(api.base_url, clock=clock, timeout_s=0.2)
+    read = first_read(source)
+    assert read.reason is not None
+    assert "GET /events is not answered within 0.2 s" in read.reason
+    for round_number in range(2, 5):
+        clock.advance(16)
+        source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(100 + round_number)): (1,)})
+        until(lambda expected=round_number: api.count("/containers/json") == expected)  # type: ignore[misc]
+    assert api.count("/events") == 1
+    assert names(source) == {"one"}
+
+
+def test_a_stream_that_ends_at_once_again_and_again_is_not_asked_for_in_a_rush(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    api.run(1, "one")
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    api.drop_events()
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    assert source.read({}).reason == "the stream of events ended"
+    assert names(source) == {"one"}
+    assert api.count("/events") == 1
+    until(lambda: source.read({}).state is SourceState.OK)
+    assert (api.count("/events"), api.count(INSPECT)) == (2, 1)
+
+
+def test_a_stream_that_a_proxy_ends_after_a_while_is_opened_again_at_once(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    clock = ManualClock()
+    source = make_source(api.base_url, clock=clock)
+    assert source.wait(10)
+    clock.advance(11)
+    key = api.run(1, "missed")
+    api.drop_events()
+    until(lambda: key in source.read({}).known)
+    assert source.read({}) == NameRead(known=source.read({}).known)
+
+
+def test_after_a_lost_engine_all_is_listed_again_and_who_was_known_not_inspected(
+    socket_path: Path, make_source: MakeSource
+) -> None:
+    api = DockerApi()
+    same, gone, restarted = (api.run(number, f"job-{number}") for number in (1, 2, 3))
+    with serving_docker(api, socket_path):
+        source = make_source(api.base_url)
+        assert source.wait(10)
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    assert len(source.read({}).known) == 3
+    del api.containers[gone]
+    api.containers[same]["Name"] = "/renamed"
+    new = api.run(4, "new")
+    api.run(3, "job-3", State={"StartedAt": "2026-02-02T00:00:00Z"}, Status="Up 3 seconds")
+    api.asked.clear()
+    with serving_docker(api, socket_path):
+        until(lambda: source.read({}).state is SourceState.OK)
+        known = source.read({}).known
+        assert known[same].names.container == "renamed"
+        assert not known[gone].running
+        assert known[new].running
+        assert known[restarted].since_s == 1769990400.0
+        assert api.count(INSPECT) == 2
+        # It listens again.
+        api.rename(new, "newer")
+        until(lambda: "newer" in names(source))
+        source.close()
+
+
+def test_a_source_that_was_lost_has_nothing_pending(socket_path: Path, make_source: MakeSource) -> None:
+    with serving_docker(DockerApi(), socket_path) as api:
+        source = make_source(api.base_url)
+        assert source.wait(10)
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    assert not source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(1), runtime="docker"): (1,)}).pending
+
+
+# ---------------------------------------------------------------------------- TCP and TLS
+
+
+def test_an_engine_over_tcp_is_asked_whatever_proxy_the_environment_names(
+    make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serving_docker(DockerApi(), (LOOPBACK, 0)) as api:
+        api.run(1, "llm")
+        source = make_source(api.base_url)
+        assert first_read(source).state is SourceState.OK
+        api.start(2, "two")
+        until(lambda: names(source) == {"llm", "two"})
+        source.close()
+
+
+@contextmanager
+def served_with_tls(authority: trustme.CA, host: str = LOOPBACK, *, mutual: bool = False) -> Iterator[DockerApi]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    if mutual:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    with serving_docker(DockerApi(), (LOOPBACK, 0), context) as api:
+        api.run(1, "llm")
+        yield api
+
+
+def written(authority: trustme.CA, directory: Path) -> DockerTls:
+    """The files that DOCKER_CERT_PATH has."""
+    ca, cert, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(str(ca))
+    own = authority.issue_cert("client@example.org")
+    own.cert_chain_pems[0].write_to_path(str(cert))
+    own.private_key_pem.write_to_path(str(key))
+    return DockerTls(ca, cert, key)
+
+
+def test_over_tls_with_certificates_on_both_sides(
+    make_source: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "of-somebody-else.pem"))
+    with served_with_tls(authority, mutual=True) as api:
+        source = make_source(api.base_url, tls=written(authority, tmp_path))
+        assert first_read(source).state is SourceState.OK
+        key = api.start(2, "two")
+        until(lambda: key in source.read({}).known)
+        source.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "otel-gpu-events"]
+
+
+def test_an_engine_whose_certificate_is_of_another_authority_is_not_asked(
+    make_source: MakeSource, tmp_path: Path
+) -> None:
+    with served_with_tls(trustme.CA()) as api:
+        reason = unavailable(make_source(api.base_url, tls=written(trustme.CA(), tmp_path)))
+        assert "its certificate is not trusted" in reason
+        assert not api.asked
+
+
+def test_an_engine_whose_certificate_is_for_another_host_is_not_asked(make_source: MakeSource, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    with served_with_tls(authority, "elsewhere.example.org") as api:
+        reason = unavailable(make_source(api.base_url, tls=written(authority, tmp_path)))
+        assert "its certificate is not trusted" in reason
+        assert not api.asked
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_an_engine_need_not_be_verified_if_that_is_said(make_source: MakeSource) -> None:
+    with served_with_tls(trustme.CA()) as api:
+        source = make_source(api.base_url, tls=DockerTls(verify=False))
+        assert first_read(source).state is SourceState.OK
+        source.close()
+
+
+def test_an_engine_that_wants_a_certificate_and_gets_none(make_source: MakeSource, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    with served_with_tls(authority, mutual=True) as api:
+        tls = DockerTls(ca=written(authority, tmp_path).ca)
+        assert unavailable(make_source(api.base_url, tls=tls))
+        assert not api.asked
+
+
+def test_certificates_that_are_missing_or_no_certificates(make_source: MakeSource, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    missing = tmp_path / "missing.pem"
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("garbage", encoding="ascii")
+    with served_with_tls(authority) as api:
+        for tls in (
+            DockerTls(ca=missing),
+            DockerTls(ca=garbage),
+            DockerTls(ca=written(authority, tmp_path).ca, cert=missing, key=missing),
+            DockerTls(ca=written(authority, tmp_path).ca, cert=garbage, key=garbage),
+        ):
+            assert unavailable(make_source(api.base_url, tls=tls))
+
+
+def test_an_engine_with_tls_that_is_asked_without(make_source: MakeSource) -> None:
+    with served_with_tls(trustme.CA()) as api:
+        assert unavailable(make_source(api.base_url))
