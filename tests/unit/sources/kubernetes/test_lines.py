@@ -1,0 +1,30 @@
+"""Lines out of a stream that is cut anywhere."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu.sources.kubernetes.lines import Lines
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8), st.data())
+def test_lines_are_the_same_wherever_the_stream_is_cut(whole: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in whole)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    chunks = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    lines = Lines(longest_bytes=8)
+
+    found = [line for chunk in chunks for line in lines.feed(chunk)]
+
+    assert found == [None if len(line) > 8 else line.strip() for line in whole if len(line) > 8 or line.strip()]
+
+
+def test_a_line_that_never_ends_takes_no_memory() -> None:
+    lines = Lines(longest_bytes=1000)
+    for _ in range(100):
+        assert list(lines.feed(b"x" * 100)) == []
+
+    assert sum(map(len, lines._begun)) <= 1000
+    assert list(lines.feed(b"x\nnext\n")) == [None, b"next"]
