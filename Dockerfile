@@ -24,6 +24,7 @@ LABEL org.opencontainers.image.title="otel-gpu" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/otel-gpu /opt/otel-gpu
 # The host's /proc is expected here: docker run --pid=host -v /proc:/host/proc:ro
+# Names come from sockets at their usual paths: -v /var/run/docker.sock:/var/run/docker.sock:ro (docs/names.md)
 ENV PATH=/opt/otel-gpu/bin:$PATH \
     HOST_PROC=/host/proc \
     NVIDIA_VISIBLE_DEVICES=all \

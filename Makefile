@@ -11,7 +11,7 @@ RUN_ARGS ?=
 ACCURACY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real collector check fmt fuzz accuracy lock clean compiler
+.PHONY: help run test test-real collector check fmt fuzz accuracy proto lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ fuzz: $(VENV)/.dev ## a million seeded random lines through the cgroup parser
 
 accuracy: $(VENV)/.dev ## our split beside the formulas in use today, against a simulated host's truth
 	$(BIN)/python -m bench.accuracy $(ACCURACY_ARGS)
+
+proto: ## make the messages of CRI and pod-resources anew from their .proto files (needs a package index)
+	PYTHON=$(PYTHON) tools/proto.sh
 
 lock: $(VENV)/.dev ## resolve the dependencies anew and pin them in constraints/
 	tools/lock.sh $(VENV)

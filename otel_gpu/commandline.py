@@ -15,6 +15,7 @@ from otel_gpu.config import SETTINGS, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
 from otel_gpu.settings_export import EXPORT_SETTINGS
+from otel_gpu.settings_names import NAMES_SETTINGS
 from otel_gpu.version import __version__
 
 DONE: Final = 0
@@ -25,12 +26,13 @@ _READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-l
 _LOOKING: Final = (*_READING, "energy-policy", "energy-model")
 _SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen", "web-config")
 _EXPORTING: Final = (*_SERVING, *(setting.key for setting in EXPORT_SETTINGS))
-_COMMANDS: Final = {
-    "run": _EXPORTING,
-    "once": _LOOKING,
-    "demo": _EXPORTING,
-    "doctor": _READING,
-    "config": _EXPORTING,
+_NAMING: Final = tuple(setting.key for setting in NAMES_SETTINGS)
+_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": (*_EXPORTING, *_NAMING),
+    "once": (*_LOOKING, *_NAMING),
+    "demo": _EXPORTING,  # names of a simulated host are simulated too: a DOCKER_HOST for others must not stop it
+    "doctor": (*_READING, *_NAMING),
+    "config": (*_EXPORTING, *_NAMING),
     "metrics": (),
 }
 _OWN_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -82,7 +84,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         check_exports(settled.loaded())
         return DONE
     loaded = settled.loaded()
-    if _COMMANDS[parsed.command] is _EXPORTING:
+    if "exporters" in _COMMANDS[parsed.command]:
         check_exports(loaded)
     logs.set_up(loaded.config.log_level, loaded.config.log_format)
     match parsed.command:
@@ -98,7 +100,12 @@ def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settl
     words, command = vars(parsed), parsed.command
     flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
     return settle(
-        flags, environment, defaults=_OWN_DEFAULTS.get(command, {}), fixed=_FIXED.get(command, {}), command=command
+        flags,
+        environment,
+        defaults=_OWN_DEFAULTS.get(command, {}),
+        fixed=_FIXED.get(command, {}),
+        command=command,
+        only=_EXPORTING if command == "demo" else [setting.key for setting in SETTINGS],
     )
 
 

@@ -10,19 +10,22 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from otel_gpu.agent import Agent
-from otel_gpu.clock import SystemClock
+from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
-from otel_gpu.doctor import examine, is_blind, listed_pids, report
+from otel_gpu.directory import pids_by_workload
+from otel_gpu.doctor import Asked, examine, examine_names, is_blind, listed_pids, report
 from otel_gpu.engine import Engine
+from otel_gpu.environment import Kind
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
-from otel_gpu.host import Host, open_host, open_nvml, open_procfs
+from otel_gpu.host import Host, open_host, open_names, open_nvml, open_procfs
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Resources
@@ -30,7 +33,8 @@ from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
-from otel_gpu.model import Attribution, SourceState
+from otel_gpu.model import Attribution, SourceState, WorkloadRef
+from otel_gpu.naming_sources import begin
 from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
 from otel_gpu.streams import say, write
@@ -41,6 +45,9 @@ log = logging.getLogger(__name__)
 
 DONE: Final = 0
 FAILED: Final = 1
+
+_ANSWERS_S: Final = 3.0
+"""How long doctor waits for whoever knows names, for all together."""
 
 
 def config(settled: Settled) -> None:
@@ -104,7 +111,7 @@ def once(settings: Config, *, form: str) -> int:
             case "json":
                 text = to_json(attribution) + "\n"
             case _:
-                text = _exported(attribution, account.stats(), settings, form)
+                text = _exported(attribution, account.stats(), settings, _resources(settings, host), form)
         write(sys.stdout, text)
     nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
     if nvml.state is SourceState.UNAVAILABLE:
@@ -122,16 +129,34 @@ def doctor(settings: Config) -> int:
         gpus = nvml.read()
     finally:
         nvml.close()
-    findings = examine(gpus, open_procfs(settings, clock, briefly=True).read(listed_pids(gpus)))
+    processes = open_procfs(settings, clock, briefly=True).read(listed_pids(gpus))
+    workloads = pids_by_workload(processes.processes.values())
+    findings = examine(gpus, processes)
+    findings += examine_names(settings.environment, _asked(settings, clock, workloads), workloads)
     write(sys.stdout, report(findings, _paint()))
     return FAILED if is_blind(findings) else DONE
+
+
+def _asked(settings: Config, clock: Clock, workloads: Mapping[WorkloadRef, Collection[int]]) -> list[Asked]:
+    """Everybody who could tell names, with what he tells of these workloads and others."""
+    names = open_names(settings, clock)
+    candidates = names.candidates({ref.kind for ref in workloads})
+    sources = {candidate.name: names.open(candidate) for candidate in candidates if candidate.used}
+    try:
+        answered = dict(zip(sources, begin(sources.values(), workloads, clock, _ANSWERS_S), strict=True))
+        return [
+            Asked(each, sources[each.name].read(workloads) if answered.get(each.name) else None) for each in candidates
+        ]
+    finally:
+        for source in sources.values():
+            source.close()
 
 
 def run(settings: Config, *, view: bool) -> int:
     """The agent, until SIGTERM or SIGINT."""
     clock = SystemClock()
     host = open_host(settings, clock)
-    agent = Agent(settings, host, _resources(settings), clock)
+    agent = Agent(settings, host, _resources(settings, host), clock)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -169,11 +194,10 @@ def _ignore(attribution: Attribution) -> None:
     """Nobody looks at this terminal."""
 
 
-def _exported(attribution: Attribution, stats: SelfStats, settings: Config, form: str) -> str:
+def _exported(attribution: Attribution, stats: SelfStats, settings: Config, resources: Resources, form: str) -> str:
     """What the agent would export of this."""
     reading = Reading.of(attribution, stats, currency=settings.currency, process_level=settings.process_metrics)
     collection = collect(reading)
-    resources = _resources(settings)
     if form == "prometheus":
         return prometheus.render(collection, resources, prometheus.Exposition.TEXT).decode()
     from otel_gpu.export.otlp_json import to_otlp_json  # noqa: PLC0415 - takes a while, and nobody else needs it
@@ -181,11 +205,17 @@ def _exported(attribution: Attribution, stats: SelfStats, settings: Config, form
     return to_otlp_json(collection, resources)
 
 
-def _resources(settings: Config) -> Resources:
-    taken = taken_keys(settings.resource_attributes)
+def _resources(settings: Config, host: Host) -> Resources:
+    extra_keys = settings.extra_keys(slurm=any(source.name == Kind.SLURM for source in host.names))
+    taken = taken_keys(settings.resource_attributes, extra_keys)
     if taken:
         log.warning("resource-attributes %s are left out: metrics have attributes of that name", ", ".join(taken))
-    return host_resources(service_name=settings.service, given=settings.resource_attributes, environment=os.environ)
+    return host_resources(
+        service_name=settings.service,
+        given=settings.resource_attributes,
+        environment=os.environ,
+        extra_keys=extra_keys,
+    )
 
 
 def _table(attribution: Attribution, host: Host) -> str:

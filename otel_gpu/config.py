@@ -17,7 +17,8 @@ from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.errors import UsageError
 from otel_gpu.setting import Found, Setting
-from otel_gpu.settings_export import EXPORT_SETTINGS, ExportConfig
+from otel_gpu.settings_export import EXPORT_SETTINGS
+from otel_gpu.settings_names import NAMES_SETTINGS, NamesConfig
 
 if TYPE_CHECKING:
     from otel_gpu.configfile import FileValue
@@ -48,7 +49,7 @@ class LogLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Config(ExportConfig):
+class Config(NamesConfig):
     """What the agent does, decided before it starts."""
 
     interval_s: float
@@ -158,6 +159,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "log-format", "log_format", "logfmt", values.choice(LogFormat), values.one_of(LogFormat), "how log lines look",
     ),
+    *NAMES_SETTINGS,
     *EXPORT_SETTINGS,
 )  # fmt: skip
 
@@ -313,6 +315,8 @@ def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Found | No
 def _parse(setting: Setting, found: Found) -> Any:
     try:
         return setting.parse(found.text if found.meant is None else found.meant)
+    except UsageError as error:  # what is wrong takes more words than what is allowed
+        raise UsageError(f"{found.origin}: {setting.key} is {setting.shown(found.text)!r}; {error}") from None
     except ValueError:
         raise UsageError(
             f"{found.origin}: {setting.key} is {setting.shown(found.text)!r}; "

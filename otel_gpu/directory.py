@@ -31,7 +31,8 @@ class Directory:
     def __init__(self) -> None:
         self._reads: list[NameRead] = []
         self._gpus: tuple[object, ...] = ()
-        self._runtimes: Mapping[str, str] = {}
+        self._contested: set[str] = set()
+        self._runtimes: Mapping[str, str | None] = {}
         self._known: dict[str, Known] = {}
         self._granted = Granted((), ())
         self._trouble: list[list[str]] = []
@@ -63,19 +64,21 @@ class Directory:
     # -- only when something changed --------------------------------------------------
 
     def _put_together(self, reads: Sequence[NameRead], refs: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> None:
-        runtimes = {ref.id: ref.runtime for ref in refs if ref.runtime is not None}
-        names_changed = not _same(reads, self._reads) or runtimes != self._runtimes
         identities = tuple(_identity(gpu) for gpu in gpus)
-        if not names_changed and identities == self._gpus:
+        contested = {ref.id: ref.runtime for ref in refs if ref.id in self._contested} if self._contested else {}
+        if _same(reads, self._reads) and identities == self._gpus and contested == self._runtimes:
             return
-        self._reads, self._runtimes, self._gpus = list(reads), runtimes, identities
+        runtimes = {ref.id: ref.runtime for ref in refs}
+        self._reads, self._gpus = list(reads), identities
+        self._contested = set()
         self._trouble = [[] for _ in reads]
         self._known = self._merged(reads, runtimes)
+        self._runtimes = {id_: runtimes[id_] for id_ in self._contested if id_ in runtimes}
         self._granted = grants_of(self._given(reads), gpus)
         for given in self._granted.unknown:
             self._complain(reads, given)
 
-    def _merged(self, reads: Sequence[NameRead], runtimes: Mapping[str, str]) -> dict[str, Known]:
+    def _merged(self, reads: Sequence[NameRead], runtimes: Mapping[str, str | None]) -> dict[str, Known]:
         """Everybody. An id that two claim under different names is whose its cgroup says, else the weightier's."""
         merged: dict[str, Known] = {}
         for number, read in enumerate(reads):
@@ -88,6 +91,7 @@ class Directory:
                 is_its_own = own is not None and known.names.runtime == own != before.names.runtime
                 first, second = (known, before) if is_its_own else (before, known)
                 if _disagree(before, known):
+                    self._contested.add(id_)
                     self._trouble[number].append(
                         f"{id_[:12]} is {known.names.container!r} here and {before.names.container!r} to another source"
                     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
+from otel_gpu.environment import Candidate, Kind
 from otel_gpu.export.text import Paint, Style, printable
-from otel_gpu.model import GpuHealth, GpuReading, SourceState
-from otel_gpu.sources.base import GpuRead, ProcessRead
+from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.settings_names import Environment
+from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 from otel_gpu.sources.hostfacts import (
     CGROUP_NAMESPACE_FIX,
     PID_NAMESPACE_FIX,
@@ -17,11 +20,19 @@ from otel_gpu.sources.hostfacts import (
     pid_namespace_is_initial,
 )
 
+_SETTINGS: Final = {
+    Kind.DOCKER: "--docker-host",
+    Kind.PODMAN: "--podman-host",
+    Kind.CRI: "--cri-socket",
+    Kind.POD_RESOURCES: "--pod-resources-socket",
+}
+
 
 class Verdict(StrEnum):
-    """Blind: attribution as a whole cannot work like this. Degraded: parts of it are missing."""
+    """Blind: attribution as a whole cannot work like this. Degraded: parts of it are missing. Unused: not asked."""
 
     OK = "ok"
+    UNUSED = "unused"
     DEGRADED = "degraded"
     BLIND = "blind"
 
@@ -36,9 +47,30 @@ class Finding:
     fix: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody who could tell names, and what he told; ``None`` if he is not asked, or did not answer in time."""
+
+    candidate: Candidate
+    read: NameRead | None
+
+
 def examine(gpus: GpuRead, processes: ProcessRead, own_proc: Path = Path("/proc")) -> list[Finding]:
     """Judge one reading of the sources and the namespaces this process lives in."""
     return [*_nvml(gpus), *_namespaces(own_proc), *_proc(gpus, processes)]
+
+
+def examine_names(
+    environment: Environment, asked: Sequence[Asked], workloads: Collection[WorkloadRef]
+) -> list[Finding]:
+    """Judge who knows names: of everybody in general, and of these workloads, which are on GPUs."""
+    used = [each.candidate.name for each in asked if each.candidate.used]
+    by = f"{environment}: asked for names: {', '.join(used) or 'nobody'}"
+    return [
+        Finding("environment", Verdict.OK, by),
+        *(_source(each) for each in asked if each.candidate.used or environment is Environment.AUTO),
+        *_nameless(asked, workloads),
+    ]
 
 
 def listed_pids(read: GpuRead) -> set[int]:
@@ -54,7 +86,12 @@ def is_blind(findings: list[Finding]) -> bool:
 
 def report(findings: list[Finding], paint: Paint) -> str:
     """The findings as lines, the fix under each that needs one."""
-    styles = {Verdict.OK: Style.GREEN, Verdict.DEGRADED: Style.YELLOW, Verdict.BLIND: Style.RED}
+    styles = {
+        Verdict.OK: Style.GREEN,
+        Verdict.UNUSED: Style.DIM,
+        Verdict.DEGRADED: Style.YELLOW,
+        Verdict.BLIND: Style.RED,
+    }
     width = max(len(finding.subject) for finding in findings)
     lines = []
     for finding in findings:
@@ -161,3 +198,36 @@ def _proc(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:
             f"{len(unseen)} of {len(listed)} pids that NVML lists are not in /proc (first: {unseen[0]})",
             "run in the host's pid namespace, or point --proc-root (HOST_PROC) to the host's /proc",
         )
+
+
+def _source(asked: Asked) -> Finding:
+    name, why = asked.candidate.name, asked.candidate.why
+    if not asked.candidate.used:
+        return Finding(name, Verdict.UNUSED, why)
+    if asked.read is None:
+        return Finding(name, Verdict.DEGRADED, f"{why}: no answer in time", "see whether it answers others")
+    if asked.read.state is not SourceState.OK:
+        found = f"{asked.read.state.value}: {asked.read.reason}"
+        missing = asked.candidate.socket is not None and not asked.candidate.socket.there
+        setting = _SETTINGS.get(asked.candidate.kind)
+        return Finding(name, Verdict.DEGRADED, found, f"if it is elsewhere, {setting} says where" if missing else None)
+    known = len(asked.read.known)
+    told = f"{known} workload{'' if known == 1 else 's'} known"
+    if asked.candidate.kind is Kind.POD_RESOURCES:
+        told = f"{len(asked.read.pods)} containers of pods were given a GPU"
+    return Finding(name, Verdict.OK, f"{why}: {told}")
+
+
+def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
+    named = set().union(*(each.read.known for each in asked if each.read is not None))
+    could = {ref.id for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
+    nameless = sorted(could - named)
+    if nameless:
+        yield Finding(
+            "names",
+            Verdict.DEGRADED,
+            f"{len(nameless)} of {len(could)} containers and jobs on GPUs go by their ids (first: {nameless[0]})",
+            "docs/names.md says what has to be mounted for whom",
+        )
+    elif could:
+        yield Finding("names", Verdict.OK, f"all of {len(could)} containers and jobs on GPUs have one")

@@ -19,14 +19,15 @@ from otel_gpu.host import open_host
 from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.points import Reading
 from otel_gpu.sampling import Sampling
+from otel_gpu.settings_names import NAMES_SETTINGS
 
 log = logging.getLogger(__name__)
 
 _KEYS: Final = (
     "interval", "deadline", "source", "seed", "proc-root", "retention", "energy-policy", "energy-model",
-    "price-gpu-hour", "price-kwh", "currency", "process-metrics",
+    "price-gpu-hour", "price-kwh", "currency", "process-metrics", *(setting.key for setting in NAMES_SETTINGS),
 )  # fmt: skip
-"""The settings that count here: of sampling and attribution. Exporters, listeners and logs are the service's own."""
+"""The settings that count here: of sampling, names, attribution. Exporters, listeners, logs are the service's own."""
 
 
 class _Instruments:
@@ -72,7 +73,7 @@ class Instrumentation:
 def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> Instrumentation:
     """Create every instrument on a provider (the global one by default) and start sampling this host.
 
-    ``settings`` are the agent's of sampling and attribution, as text: ``interval="10s"``, ``proc_root="/host/proc"``.
+    ``settings`` are the agent's of sampling, names and attribution, as text: ``interval="9s"``, ``environment="host"``.
     Their variables, and they in the file that ``OTEL_GPU_CONFIG`` names, count as for the agent; all others do not.
     ``errors.UsageError`` for a bad one, and for a provider that is instrumented already. Without a driver nothing is
     raised: it is tried again in every cycle, ``otel_gpu.source.state`` tells, and the log says why.

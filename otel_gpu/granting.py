@@ -44,14 +44,16 @@ class _Place(NamedTuple):
 
 
 def grants_of(given: Iterable[Given], gpus: Sequence[GpuReading]) -> Granted:
-    """The grants on these GPUs. Who was given a place twice has it once, and on the stronger ground."""
+    """The grants on these GPUs. Who was given a place twice has it once, on the stronger ground; replicas add up."""
     found: dict[tuple[WorkloadRef, tuple[str, str]], tuple[_Place, Given]] = {}
+    replicas: Counter[tuple[WorkloadRef, tuple[str, str]]] = Counter()
     unknown: list[Given] = []
     for each in given:
         places = list(_places(each.claim.device, gpus))
         if not places and gpus and each.claim.device != "all":
             unknown.append(each)
         for place in places:
+            replicas[each.workload, place.key] += each.claim.replicas is not None
             before = found.get((each.workload, place.key))
             if before is None or _strength(each.claim) > _strength(before[1].claim):
                 found[each.workload, place.key] = place, each
@@ -63,7 +65,7 @@ def grants_of(given: Iterable[Given], gpus: Sequence[GpuReading]) -> Granted:
                 gpu_uuid=place.key[0],
                 mig_uuid=place.key[1],
                 since_s=each.since_s,
-                share=_share(place, each.claim, together[place.key]),
+                share=_share(place, each.claim, together[place.key], replicas[each.workload, place.key]),
                 possible=each.claim.possible,
             )
             for place, each in found.values()
@@ -80,7 +82,7 @@ def _is_whole(claim: Claim) -> bool:
     return not claim.possible and claim.replicas is None
 
 
-def _share(place: _Place, claim: Claim, together: int) -> float | None:
+def _share(place: _Place, claim: Claim, together: int, replicas: int) -> float | None:
     """The part of a GPU: what several were given whole they have in equal parts, so that parts sum to GPUs."""
     if claim.possible or claim.replicas == 0:
         return None
@@ -89,7 +91,7 @@ def _share(place: _Place, claim: Claim, together: int) -> float | None:
         if not place.mig.sm_count or not place.gpu.sm_count:
             return None
         size = place.mig.sm_count / place.gpu.sm_count
-    return size / (together if claim.replicas is None else claim.replicas)
+    return size / together if claim.replicas is None else size * min(1.0, replicas / claim.replicas)
 
 
 # ---------------------------------------------------------------------------- which GPU is meant

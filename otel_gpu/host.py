@@ -1,13 +1,15 @@
-"""Which host is read: this one through NVML and /proc, or a simulated one."""
+"""Which host is read: this one through NVML, /proc and whoever knows names, or a simulated one."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
 from otel_gpu.errors import Unavailable
+from otel_gpu.naming_sources import NameSources, begin
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.bounded import BoundedProcessSource
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
@@ -17,6 +19,9 @@ from otel_gpu.sources.sim.host import SimulatedHost
 
 BRIEF_DEADLINE_S: Final = 10.0
 """A look at all processes at once may take this long; one that takes longer hangs."""
+
+BRIEF_NAMES_S: Final = 1.0
+"""So long a look at once waits for names: whoever knows them has answered by then, or will not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,15 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
         except Unavailable as error:
             nvml.close()
             return _simulated(config, clock, str(error))
-    return Host(nvml, open_procfs(config, clock, briefly=briefly), ())
+    names = open_names(config, clock).open_all(lookout=not briefly)
+    if briefly:
+        begin(names, {}, clock, BRIEF_NAMES_S)
+    return Host(nvml, open_procfs(config, clock, briefly=briefly), names)
+
+
+def open_names(config: Config, clock: Clock) -> NameSources:
+    """Whoever knows names on this host."""
+    return NameSources(config, clock, os.environ)
 
 
 def _simulated(config: Config, clock: Clock, because: str) -> Host:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +26,15 @@ def host_resources(
     service_name: str,
     given: Mapping[str, str],
     environment: Mapping[str, str],
+    extra_keys: tuple[str, ...] = (),
     etc: Path = Path("/etc"),
 ) -> Resources:
     """The Resources of this host; what is ``given`` (OTEL_RESOURCE_ATTRIBUTES) counts before what is found.
 
-    Without those of ``taken_keys``.
+    Without those of ``taken_keys``. Workloads may have ``extra_keys`` beside the usual ones.
     """
-    given = {key: value for key, value in given.items() if key not in _TAKEN}
+    taken = taken_keys(given, extra_keys)
+    given = {key: value for key, value in given.items() if key not in taken}
     node = next((environment[name] for name in _NODE_VARIABLES if environment.get(name)), None)
     shared = {
         "host.name": node or socket.gethostname(),
@@ -48,12 +50,12 @@ def host_resources(
         **{key: value for key, value in given.items() if key.startswith("service.")},
         "service.name": service_name,
     }
-    return Resources(shared=known, agent=agent)
+    return Resources(shared=known, agent=agent, extra_keys=extra_keys)
 
 
-def taken_keys(given: Mapping[str, str]) -> tuple[str, ...]:
+def taken_keys(given: Mapping[str, str], extra_keys: Iterable[str] = ()) -> tuple[str, ...]:
     """Keys of points and of identities: as labels of Prometheus they would stand in the way of the real ones."""
-    return tuple(sorted(_TAKEN.intersection(given)))
+    return tuple(sorted(_TAKEN.union(extra_keys).intersection(given)))
 
 
 def read_machine_id(etc: Path) -> str | None:

@@ -44,6 +44,17 @@ class Endpoint:
         return f"{self.scheme}{'://' if self.scheme else ''}{self.authority}{path}{'?…' if asked else ''}"
 
 
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """Where a container engine listens: a URL, and the socket it means where it is ``unix://``."""
+
+    url: str
+    socket: Path | None = None
+
+    def __str__(self) -> str:
+        return self.url
+
+
 def duration_s(shortest_s: float, longest_s: float) -> Callable[[str], float]:
     """A parser of ``500ms``, ``5s``, ``5m``, ``1h`` within bounds; the value is in seconds."""
 
@@ -101,6 +112,39 @@ def optional_file(text: str) -> Path | None:
     if "\0" in text or text.endswith("/"):
         raise ValueError(text)
     return Path(text) if text.strip() else None
+
+
+def optional_directory(text: str) -> Path | None:
+    """A directory's path, from the root or from where the command runs; nothing is none."""
+    if "\0" in text:
+        raise ValueError(text)
+    return Path(text) if text.strip() else None
+
+
+def socket_path(text: str) -> Path | None:
+    """A socket's path, alone or as ``unix:///path``; nothing is none."""
+    text = text.strip()
+    return absolute_path(text.removeprefix("unix://")) if text else None
+
+
+def daemon(text: str) -> Daemon | None:
+    """Where a container engine listens: ``unix:///path``, or ``tcp://``, ``http://``, ``https://`` with a host.
+
+    Nothing is none. Docker's ``npipe://`` is for Windows, and ``ssh://`` would need a program to be run.
+    """
+    text = text.strip()
+    scheme, separator, rest = text.partition("://")
+    if not text:
+        return None
+    if scheme == "unix" or not separator:
+        socket = absolute_path(rest if separator else text)
+        return Daemon(f"unix://{socket}", socket)
+    if scheme not in ("tcp", "http", "https"):
+        raise ValueError(text)
+    found = endpoint(f"http://{rest}")
+    if found is None or "?" in found.path:
+        raise ValueError(text)
+    return Daemon(f"{scheme}://{found.authority}{found.path.rstrip('/')}")
 
 
 def address(text: str) -> Address:

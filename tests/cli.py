@@ -8,7 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_OURS: Final = ("OTEL_", "HOST_PROC", "NVML_STUB_", "NO_COLOR", "LD_LIBRARY_PATH", "COLUMNS")
+_OURS: Final = (
+    "OTEL_", "HOST_PROC", "NVML_STUB_", "NO_COLOR", "LD_LIBRARY_PATH", "COLUMNS",
+    "DOCKER_", "CONTAINER_", "KUBERNETES_", "K8S_NODE_NAME", "NODE_NAME",
+)  # fmt: skip
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

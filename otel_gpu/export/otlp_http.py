@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import requests
 import urllib3
-from google.protobuf import json_format  # type: ignore[import-untyped]  # it has no types
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
 from opentelemetry.exporter.otlp.proto.http import Compression as SdkCompression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

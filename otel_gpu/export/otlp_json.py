@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it has no types
+from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from otel_gpu.export.metrics_data import Encoder

@@ -133,7 +133,7 @@ class Beside:
 
     def next_pause_s(self) -> float:
         """How long to wait before it is tried again, longer each time."""
-        pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2**self._failures)
+        pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * (1 << self._failures))
         self._failures = min(self._failures + 1, 16)
         return pause_s
 

@@ -63,6 +63,7 @@ def once_json(
             "LD_LIBRARY_PATH": str(lib_dir),
             "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt")),
             "HOST_PROC": str(proc.root),
+            "OTEL_GPU_ENVIRONMENT": "host",  # the runner may have Docker
             **(environment or {}),
         },
     )

@@ -13,11 +13,13 @@ from otel_gpu.cli import main
 from otel_gpu.config import SETTINGS, Config, SourceChoice
 from otel_gpu.errors import Unavailable
 from otel_gpu.settings_export import EXPORT_SETTINGS
+from otel_gpu.settings_names import NAMES_SETTINGS
 
 pytestmark = pytest.mark.usefixtures("own_logging", "clean_variables")
 
 COMMANDS = ("run", "once", "demo", "doctor", "config")
 EXPORT_KEYS = tuple(setting.key for setting in EXPORT_SETTINGS)
+NAMES_KEYS = tuple(setting.key for setting in NAMES_SETTINGS)
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
     out = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
     own_defaults = {("once", "interval"): "1s", ("demo", "exporters"): "prometheus"}
-    without = {("demo", "source")}
+    without = {("demo", key) for key in ("source", *NAMES_KEYS)}
     without |= {("doctor", key) for key in ("energy-policy", "energy-model")}
     without |= {
         (command, key)
@@ -334,3 +336,12 @@ def test_an_interrupt_is_silent_and_has_the_shells_exit_code(
     monkeypatch.setattr(commands, "once", raising(KeyboardInterrupt()))
     line = run("once")
     assert (line.code, line.out, line.err) == (130, "", "")
+
+
+def test_the_demo_minds_no_engine_that_others_use(
+    settled: list[tuple[str, Config, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@host")
+    assert main(["demo"]) == 0
+    assert settled[-1][1].docker_host is None
+    assert main(["run"]) == 2

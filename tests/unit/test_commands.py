@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from otel_gpu import commands
 from otel_gpu.config import load
 from otel_gpu.export.text import Style
+from otel_gpu.host import Host
 from tests.agent_process import agent_process
+from tests.builders import FakeGpus, FakeProcesses
 from tests.cli import clean_environment, command, otel_gpu
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -367,7 +369,19 @@ def test_doctor_without_nvml_is_blind_says_so_and_exits_1(no_nvml: Mapping[str, 
     first, fix = result.stdout.splitlines()[:2]
     assert first.split(maxsplit=2)[:2] == ["blind", "nvml"]
     assert fix.strip().startswith("fix: ")
-    assert {line.split()[0] for line in result.stdout.splitlines()} <= {"ok", "degraded", "blind", "fix:"}
+    assert {line.split()[0] for line in result.stdout.splitlines()} <= {"ok", "unused", "degraded", "blind", "fix:"}
+
+
+def test_doctor_tells_who_is_asked_for_names_and_who_could_be(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+    away = tmp_path / "away.sock"
+    result = otel_gpu("doctor", "--docker-host", f"unix://{away}", "--kubernetes-api", "never", environment=no_nvml)
+    assert (result.returncode, result.stderr) == (1, "")
+    rows = {words[1]: words for line in result.stdout.splitlines() if len(words := line.split(maxsplit=2)) == 3}
+    assert rows["environment"][0] == "ok"
+    assert "docker" in rows["environment"][2]
+    assert rows["docker"][0] == "degraded"
+    assert str(away) in rows["docker"][2]
+    assert rows["kubernetes"][0] == "unused"
 
 
 def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
@@ -378,7 +392,8 @@ def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str
 
 def test_resource_attributes_that_are_left_out_are_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     given = {"OTEL_RESOURCE_ATTRIBUTES": "team=ml,hw.id=x,k8s.pod.name=y"}
-    assert "hw.id" not in commands._resources(load({}, given).config).shared
+    host = Host(FakeGpus(), FakeProcesses(), ())
+    assert "hw.id" not in commands._resources(load({}, given).config, host).shared
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",

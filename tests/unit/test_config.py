@@ -10,6 +10,7 @@ from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, SourceChoice, Value, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.settings_export import Compression, Exporter, Protocol, Temporality
+from otel_gpu.settings_names import Environment, KubernetesApi
 from otel_gpu.values import Address
 
 A_VALUE = {
@@ -28,6 +29,17 @@ A_VALUE = {
     "web-config": ("a.yml", "/b.yml", "c/d.yml"),
     "log-level": ("debug", "warning", "error"),
     "log-format": ("json", "json", "json"),
+    "environment": ("docker", "slurm", "host"),
+    "docker-host": ("unix:///a.sock", "tcp://b:2375", "https://c:2376"),
+    "docker-tls-verify": ("on", "true", "on"),
+    "docker-cert-path": ("a", "/b", "c/"),
+    "podman-host": ("/a.sock", "unix:///b.sock", "http://c:1"),
+    "cri-socket": ("/a.sock", "unix:///b.sock", "/c.sock"),
+    "pod-resources-socket": ("/a.sock", "unix:///b.sock", "/c.sock"),
+    "kubernetes-api": ("always", "never", "always"),
+    "node-name": ("a", "b", "c"),
+    "container-labels": ("a", "a,b", "c"),
+    "pod-labels": ("app", "app.kubernetes.io/name", "team"),
     "exporters": ("console", "prometheus", "none"),
     "prometheus": ("on", "true", "on"),
     "export-interval": ("16s", "17s", "18s"),
@@ -85,6 +97,17 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
         web_config=None,
         log_level=LogLevel.INFO,
         log_format=LogFormat.LOGFMT,
+        environment=Environment.AUTO,
+        docker_host=None,
+        docker_tls_verify=False,
+        docker_cert_path=None,
+        podman_host=None,
+        cri_socket=None,
+        pod_resources_socket=None,
+        kubernetes_api=KubernetesApi.AUTO,
+        node_name="",
+        container_labels=(),
+        pod_labels=(),
         exporters=(Exporter.OTLP,),
         prometheus=False,
         export_interval_s=15.0,
@@ -241,6 +264,10 @@ def test_a_missing_file_is_an_error_and_not_an_empty_configuration(tmp_path: Pat
 
 # ---------------------------------------------------------------------------- bad values
 
+A_DAEMON = "a URL such as unix:///run/x.sock, tcp://host:2376, http://host:2375 or https://host:2376"
+A_SOCKET = "nothing, or the path of a socket, such as unix:///run/x.sock or /run/x.sock"
+LABELS = "nothing, or keys of labels between commas, such as team,app.kubernetes.io/name"
+
 BAD = {
     "interval": ("999ms", "a duration from 1s to 1h, such as 5s"),
     "deadline": ("2", "a duration from 100ms to 1m, such as 2s"),
@@ -260,6 +287,15 @@ BAD = {
     "web-config": ("certs/", "nothing, or the path of a file"),
     "log-level": ("loud", "debug, info, warning or error"),
     "log-format": ("xml", "logfmt or json"),
+    "environment": ("cloud", "auto, docker, podman, kubernetes, slurm or host"),
+    "docker-host": ("ssh://a", A_DAEMON),
+    "docker-tls-verify": ("maybe", "on or off"),
+    "podman-host": ("a.sock", A_DAEMON),
+    "cri-socket": ("tcp://a:1", A_SOCKET),
+    "pod-resources-socket": ("a.sock", A_SOCKET),
+    "kubernetes-api": ("sometimes", "auto, always or never"),
+    "container-labels": ("a b", LABELS),
+    "pod-labels": ("a b", LABELS),
     "exporters": ("none,otlp", "otlp, prometheus, console, several of them between commas, or none"),
     "prometheus": ("maybe", "on or off"),
     "export-interval": ("99ms", "a duration from 100ms to 1h, such as 15s"),
@@ -283,7 +319,8 @@ BAD = {
 
 
 def test_every_setting_has_a_bad_value_here() -> None:
-    assert set(BAD) == {setting.key for setting in SETTINGS} - {"service-name"}  # which any text may be
+    any_text = {"service-name", "node-name", "docker-cert-path"}
+    assert set(BAD) == {setting.key for setting in SETTINGS} - any_text
 
 
 @pytest.mark.parametrize("key", BAD)

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.doctor import Finding, Verdict, examine, is_blind, listed_pids, report
+from otel_gpu.doctor import Asked, Finding, Verdict, examine, examine_names, is_blind, listed_pids, report
+from otel_gpu.environment import Candidate, Kind, Presence, Socket
 from otel_gpu.export.text import Paint
-from otel_gpu.model import GpuReading, SourceState, UtilizationRead
-from otel_gpu.sources.base import GpuRead, ProcessRead
+from otel_gpu.model import GpuReading, SourceState, UtilizationRead, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.settings_names import Environment
+from otel_gpu.sources.base import Claim, GpuRead, Known, NameRead, PodContainer, ProcessRead
 from otel_gpu.sources.procfs import ProcfsSource
 from tests.builders import facts, failed_gpu, gpu, gpu_read, listed, memory, mig, process_read
 from tests.procfs_tree import ProcTree
@@ -192,6 +195,88 @@ def test_pids_on_mig_instances_count_too(own_proc: ProcTree) -> None:
 
 def test_a_gpu_that_nobody_uses_is_no_blindness(own_proc: ProcTree) -> None:
     assert "processes" not in findings(own_proc, gpu_read(complete(0, ())), process_read())
+
+
+# ---------------------------------------------------------------------------- names
+
+CONTAINER = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64)
+JOB = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
+
+
+def asked(name: str = "docker", read: NameRead | None = None, *, used: bool = True, kind: Kind = Kind.DOCKER) -> Asked:
+    return Asked(Candidate(name, kind, used, why="/run/x.sock" if used else "not found at /run/x.sock"), read)
+
+
+def known(*refs: WorkloadRef) -> NameRead:
+    return NameRead({ref.id: Known(ref, WorkloadNames()) for ref in refs})
+
+
+def named(
+    *who: Asked, environment: Environment = Environment.AUTO, workloads: Collection[WorkloadRef] = ()
+) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in examine_names(environment, who, workloads)}
+
+
+def test_who_tells_names_is_told_with_how_many_he_knows() -> None:
+    found = named(asked(read=known(CONTAINER)), asked("cri", known(CONTAINER, JOB)), workloads=[CONTAINER])
+    assert found["environment"].found == "auto: asked for names: docker, cri"
+    assert found["docker"] == Finding("docker", Verdict.OK, "/run/x.sock: 1 workload known")
+    assert found["cri"].found == "/run/x.sock: 2 workloads known"
+    assert found["names"] == Finding("names", Verdict.OK, "all of 1 containers and jobs on GPUs have one")
+
+
+def test_what_the_kubelet_gave_is_counted_in_containers_of_pods() -> None:
+    read = NameRead(pods={PodContainer("n", "p", "c"): (Claim("0"),)})
+    found = named(asked("pod-resources", read, kind=Kind.POD_RESOURCES))["pod-resources"]
+    assert found.found == "/run/x.sock: 1 containers of pods were given a GPU"
+
+
+def test_who_is_not_there_is_told_in_auto_and_is_no_trouble() -> None:
+    found = named(asked(used=False))
+    assert found["environment"].found == "auto: asked for names: nobody"
+    assert found["docker"] == Finding("docker", Verdict.UNUSED, "not found at /run/x.sock")
+
+
+def test_in_a_named_environment_nothing_is_told_of_others() -> None:
+    found = named(asked("slurm", known()), asked(used=False), environment=Environment.SLURM)
+    assert list(found) == ["environment", "slurm"]
+
+
+@pytest.mark.parametrize("state", [SourceState.DEGRADED, SourceState.UNAVAILABLE])
+def test_who_cannot_tell_degrades_with_his_reason_and_blinds_nobody(state: SourceState) -> None:
+    reason = "/run/x.sock: permission denied; add the agent's user to the group docker"
+    found = named(asked(read=NameRead(state=state, reason=reason)))
+    assert found["docker"] == Finding("docker", Verdict.DEGRADED, f"{state}: {reason}")
+    assert not is_blind(list(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        (Kind.DOCKER, "--docker-host"),
+        (Kind.PODMAN, "--podman-host"),
+        (Kind.CRI, "--cri-socket"),
+        (Kind.POD_RESOURCES, "--pod-resources-socket"),
+    ],
+)
+def test_of_a_socket_that_is_missing_the_setting_is_told_that_says_where_it_is(kind: Kind, setting: str) -> None:
+    read = NameRead(state=SourceState.UNAVAILABLE, reason="/run/x.sock does not exist")
+    there = Candidate("x", kind, used=True, why="", socket=Socket(Path("/run/x.sock"), Presence.DENIED))
+    missing = replace(there, socket=Socket(Path("/run/x.sock")))
+    assert named(Asked(missing, read))["x"].fix == f"if it is elsewhere, {setting} says where"
+    assert named(Asked(there, read))["x"].fix is None
+
+
+def test_who_does_not_answer_in_time_degrades() -> None:
+    assert named(asked(read=None))["docker"].found == "/run/x.sock: no answer in time"
+
+
+def test_workloads_on_gpus_that_nobody_knows_are_counted() -> None:
+    unit = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service")
+    found = named(asked(read=known(CONTAINER)), workloads=[CONTAINER, JOB, unit])["names"]
+    assert found.verdict is Verdict.DEGRADED
+    assert found.found == "1 of 2 containers and jobs on GPUs go by their ids (first: 7)"
+    assert "names" not in named(asked(read=known(CONTAINER)), workloads=[unit])
 
 
 # ---------------------------------------------------------------------------- the report

@@ -103,6 +103,12 @@ def test_a_replica_is_its_part_however_many_are_taken() -> None:
     }
 
 
+def test_two_replicas_are_two_parts_and_never_more_than_there_is() -> None:
+    one = Given(A, Claim("0", replicas=4), None)
+    assert shares(one, one) == {(A, FIRST): 0.5}
+    assert shares(*[one] * 9) == {(A, FIRST): 1.0}
+
+
 def test_a_replica_of_an_unknown_number_is_no_known_part() -> None:
     assert shares(Given(A, Claim("0", replicas=0), None)) == {(A, FIRST): None}
 

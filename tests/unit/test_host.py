@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otel_gpu import host
 from otel_gpu.clock import ManualClock
-from otel_gpu.config import Config, load
-from otel_gpu.model import SourceState
+from otel_gpu.config import Config, SourceChoice, load
+from otel_gpu.model import SourceState, WorkloadRef
+from otel_gpu.naming_sources import NameSources
+from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.procfs_files import ProcessDir
 from tests.procfs_tree import UVM, ProcTree
 
@@ -52,3 +55,51 @@ def test_a_brief_look_sees_everybody_at_once(config: Config) -> None:
         tree.add(pid, fds=["/dev/nvidia0"] if pid == 1299 else ["/dev/null"])
     read = host.open_procfs(config, ManualClock(), briefly=True).read([])
     assert set(read.processes) == {7, 1299}
+
+
+# ---------------------------------------------------------------------------- names
+
+
+class Answers:
+    """A source of names that notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.name = "answers"
+        self.asked: list[str] = []
+
+    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        self.asked.append("read")
+        return NameRead()
+
+    def wait(self, timeout_s: float) -> bool:
+        assert 0.0 < timeout_s <= 1.0
+        self.asked.append("wait")
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("briefly", "asked"), [(True, ["read", "wait"]), (False, [])])
+def test_a_brief_look_waits_for_names_and_the_agent_does_not(
+    config: Config, monkeypatch: pytest.MonkeyPatch, briefly: bool, asked: list[str]
+) -> None:
+    source = Answers()
+    looked_out: list[bool] = []
+
+    def open_all(self: NameSources, *, lookout: bool) -> tuple[Answers]:
+        looked_out.append(lookout)
+        return (source,)
+
+    monkeypatch.setattr(NameSources, "open_all", open_all)
+    opened = host.open_host(config, ManualClock(), briefly=briefly)
+    opened.gpus.close()
+    assert opened.names == (source,)
+    assert source.asked == asked
+    assert looked_out == [not briefly]
+
+
+def test_a_simulated_host_asks_nobody_else_for_names(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NameSources, "open_all", lambda *_, **__: pytest.fail("nobody should be asked"))
+    opened = host.open_host(replace(config, source=SourceChoice.SIM), ManualClock())
+    assert [source.name for source in opened.names] == ["names"]

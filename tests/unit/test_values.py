@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.values import Address, absolute_path, address, choice, duration_s, one_of, optional_file, whole_number
+from otel_gpu.values import (
+    Address,
+    absolute_path,
+    address,
+    choice,
+    daemon,
+    duration_s,
+    one_of,
+    optional_directory,
+    optional_file,
+    socket_path,
+    whole_number,
+)
 
 
 class Fruit(StrEnum):
@@ -133,3 +145,52 @@ def test_a_file_may_be_named_from_the_root_from_here_or_not_at_all() -> None:
 @pytest.mark.parametrize("text", ["a\0b", "certs/", "/"], ids=ascii)
 def test_what_can_be_no_file_is_refused(text: str) -> None:
     assert refuses(optional_file, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("unix:///a/b.sock", "unix:///a/b.sock"),
+        (" /a/b.sock ", "unix:///a/b.sock"),
+        ("tcp://h:1", "tcp://h:1"),
+        ("http://h/sub/", "http://h/sub"),
+        ("https://[::1]:2376", "https://[::1]:2376"),
+    ],
+)
+def test_an_engine_is_where_a_url_or_a_path_says(text: str, url: str) -> None:
+    found = daemon(text)
+    assert found is not None
+    assert str(found) == url
+    assert found.socket == (Path("/a/b.sock") if url.startswith("unix") else None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a", "a/b", "unix://a", "unix://", "unix:///\0", "ssh://h", "npipe:////x", "://h"),
+        *("tcp://", "tcp://h:x", "tcp://h?a=b", "http://me:x@h", "https://h#x", "http://a b"),
+    ],
+)
+def test_what_is_no_engine_is_refused(text: str) -> None:
+    assert refuses(daemon, text)
+
+
+@pytest.mark.parametrize("parse", [daemon, socket_path, optional_directory])
+def test_no_place_is_none(parse: Callable[[str], object]) -> None:
+    assert parse("") is None
+    assert parse("  ") is None
+
+
+@pytest.mark.parametrize("text", ["/run/x.sock", "unix:///run/x.sock", " /run/x.sock\n"])
+def test_a_sockets_path_may_be_a_url(text: str) -> None:
+    assert socket_path(text) == Path("/run/x.sock")
+
+
+@pytest.mark.parametrize("text", ["x.sock", "unix://x.sock", "tcp://h:1", "unix:/x.sock", "/a\0b"])
+def test_what_is_no_path_of_a_socket_is_refused(text: str) -> None:
+    assert refuses(socket_path, text)
+
+
+def test_a_directory_may_be_from_where_the_command_runs() -> None:
+    assert optional_directory("certs/") == Path("certs")
+    assert refuses(optional_directory, "a\0b")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from google.protobuf.json_format import Parse  # type: ignore[import-untyped]  # it has no types
+from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_gpu.export.otlp_json import to_otlp_json

@@ -1,0 +1,151 @@
+"""A real process in a real cgroup such as Slurm makes, with the environment that Slurm gives: its job has a name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpu.sources.slurm import PRIVILEGE_FIX
+from tests.cli import clean_environment, command
+from tests.nvml_stub.world import Listed, World
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes cgroups"),
+]
+
+GIB = 1 << 30
+JOB = "184219"
+GIVEN = {
+    "SLURM_JOB_ID": JOB,
+    "SLURM_JOB_NAME": 'train "7b"\n🚀',
+    "SLURM_JOB_USER": "ada",
+    "SLURM_JOB_ACCOUNT": "physics",
+    "SLURM_JOB_PARTITION": "gpu",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_JOB_GPUS": "0",
+}
+# A shell joins the cgroup and becomes the job, so that no other process is ever moved.
+JOINING = 'echo $$ > "$1/cgroup.procs" && echo ready && exec sleep 60'
+
+
+def make_cgroup() -> list[Path]:
+    """Directories of a step, the innermost last: below a controller (cgroup v1), or at the top (v2)."""
+    top = Path("/sys/fs/cgroup/freezer")
+    top = top if top.is_dir() else Path("/sys/fs/cgroup")
+    made = [top / f"slurm_og{os.getpid()}"]
+    for name in ("uid_0", f"job_{JOB}", "step_0"):
+        made.append(made[-1] / name)
+    try:
+        for directory in made:
+            directory.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroups here: {error.strerror}")
+    return made
+
+
+@contextmanager
+def running_job(variables: Mapping[str, str]) -> Iterator[int]:
+    """A process of the job, by its pid; its cgroup is gone after it."""
+    made = make_cgroup()
+    try:
+        with subprocess.Popen(
+            ["/bin/sh", "-c", JOINING, "sh", str(made[-1])], env=dict(variables), stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+                yield process.pid
+            finally:
+                process.kill()
+    finally:
+        for directory in reversed(made):
+            directory.rmdir()
+
+
+def ask(stub_dir: Path, tmp_path: Path, pid: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where the driver lists this pid."""
+    world = World()
+    gpu = world.gpu("GPU-one")
+    gpu.typical()
+    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=2 * GIB)
+    gpu.compute(0, [Listed(pid, 2 * GIB)])
+    stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt"))}
+    return subprocess.run(
+        command(*arguments),
+        env=clean_environment(stub),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def identity(result: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The Resource of the job in what would be exported."""
+    assert result.returncode == 0, result.stderr
+    resources: list[Any] = json.loads(result.stdout)["resourceMetrics"]
+    told = [{one["key"]: one["value"]["stringValue"] for one in each["resource"]["attributes"]} for each in resources]
+    return next(each for each in told if each.get("slurm.job.id") == JOB)
+
+
+def test_a_job_is_told_by_its_name_and_whose_it_is(stub_dir: Path, tmp_path: Path) -> None:
+    with running_job(GIVEN) as pid:
+        told = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp"))
+        doctor = ask(stub_dir, tmp_path, pid, "doctor").stdout
+    assert told["gpu.workload.name"] == told["slurm.job.name"] == GIVEN["SLURM_JOB_NAME"]
+    assert (told["slurm.job.user"], told["slurm.job.account"], told["slurm.job.partition"]) == ("ada", "physics", "gpu")
+    [slurm] = [line for line in doctor.splitlines() if line.split()[1] == "slurm"]
+    assert slurm.startswith("ok ")
+    assert slurm.endswith(": 1 workload known")
+
+
+def test_a_process_that_claims_another_job_is_not_believed(stub_dir: Path, tmp_path: Path) -> None:
+    with running_job(GIVEN | {"SLURM_JOB_ID": "1"}) as pid:
+        told = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp", "--environment", "slurm"))
+        doctor = ask(stub_dir, tmp_path, pid, "doctor", "--environment", "slurm").stdout
+    assert f"job {JOB}: process {pid} says it is of job '1', and is not believed" in doctor
+    assert told["gpu.workload.name"] == JOB
+    assert "slurm.job.user" not in told
+
+
+AS_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+ASKING = """
+import sys
+from pathlib import Path
+from otel_gpu.clock import SystemClock
+from otel_gpu.model import WorkloadKind, WorkloadRef
+from otel_gpu.sources.slurm import SlurmSource
+source = SlurmSource(Path("/proc"), SystemClock())
+workloads = {WorkloadRef(WorkloadKind.SLURM_JOB, sys.argv[1]): [int(sys.argv[2])]}
+source.read(workloads)
+source.wait(30)
+read = source.read(workloads)
+print(read.state, len(read.known), sorted(read.pending), read.reason, sep="|")
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+def test_without_the_privilege_the_job_goes_by_its_number_and_the_fix_is_told() -> None:
+    with running_job(GIVEN) as pid:
+        result = subprocess.run(
+            [*AS_NOBODY, sys.executable, "-B", "-c", ASKING, JOB, str(pid)],
+            env=clean_environment(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+    assert result.returncode == 0, result.stderr
+    state, known, pending, reason = result.stdout.strip().split("|")
+    assert (state, known, pending) == ("degraded", "0", "[]")
+    assert reason == f"job {JOB}: /proc/{pid}/environ may not be read; {PRIVILEGE_FIX}"
