@@ -1,0 +1,121 @@
+"""What names cost: CPU per cycle with 500 containers of which none changes. ``python -m bench.names``
+
+The servers run in a process of their own, so that only what an agent would pay is counted: reading the sources, putting
+together what they know, and whatever their threads do meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from otel_gpu.clock import SystemClock
+from otel_gpu.directory import Directory
+from otel_gpu.model import WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import NameSource
+from otel_gpu.sources.docker import DockerSource
+from otel_gpu.sources.kubelet.cri import CriSource
+from otel_gpu.sources.kubelet.pod_resources import PodResourcesSource
+from tests import docker_api, kubelet_servers
+from tests.builders import gpu
+
+CONTAINERS: Final = 500
+LIMIT_MS: Final = 1.0
+CYCLE_S: Final = 5.0
+_GPU: Final = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
+
+
+def serve(directory: Path, ready: Event, stop: Event) -> None:
+    """A Docker engine, a container runtime and a kubelet, with these containers each."""
+    engine = docker_api.DockerApi()
+    for number in range(CONTAINERS):
+        engine.run(number, f"job-{number}")
+    runtime = kubelet_servers.Runtime(
+        directory / "cri.sock",
+        [kubelet_servers.container(n, pod=f"pod-{n // 2}", name=f"main-{n % 2}") for n in range(CONTAINERS)],
+    )
+    kubelet = kubelet_servers.Kubelet(directory / "kubelet.sock")
+    device = kubelet_servers.devices("nvidia.com/gpu", f"{_GPU}::0")
+    kubelet.pods = [
+        kubelet_servers.pod(f"pod-{n}", kubelet_servers.given("main-0", device), kubelet_servers.given("main-1"))
+        for n in range(CONTAINERS // 2)
+    ]
+    with docker_api.serving_docker(engine, directory / "docker.sock"):
+        runtime.start()
+        kubelet.start()
+        ready.set()
+        stop.wait()
+        runtime.stop()
+        kubelet.stop()
+
+
+@contextmanager
+def servers() -> Iterator[Path]:
+    """The servers in another process, and the directory of their sockets."""
+    context = multiprocessing.get_context("spawn")
+    ready, stop = context.Event(), context.Event()
+    with TemporaryDirectory(prefix="og-") as name:
+        process = context.Process(target=serve, args=(Path(name), ready, stop))
+        process.start()
+        try:
+            ready.wait()
+            yield Path(name)
+        finally:
+            stop.set()
+            process.join()
+
+
+def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef], cycles: int) -> float:
+    """CPU of this process, user and system, over that many cycles in real time."""
+    directory, gpus = Directory(), (gpu(0), gpu(1))
+    workloads = {ref: (number,) for number, ref in enumerate(refs)}
+    for source in sources:
+        source.read(workloads)
+        source.wait(60)
+    directory.update([source.read(workloads) for source in sources], workloads, gpus)
+    time.sleep(2)
+    started_s = time.process_time()
+    for _ in range(cycles):
+        named = directory.update([source.read(workloads) for source in sources], workloads, gpus)
+        assert len(named.names) == len(refs), f"{len(named.names)} of {len(refs)} are known"
+        time.sleep(CYCLE_S)
+    return (time.process_time() - started_s) / cycles * 1e3
+
+
+def main() -> int:
+    """Measure and print; 1 if it is more than it may be."""
+    parser = argparse.ArgumentParser(description="CPU per cycle for the names of 500 containers that do not change")
+    parser.add_argument("--cycles", type=int, default=12, help="cycles of 5 s to measure (default 12)")
+    cycles = parser.parse_args().cycles
+    clock = SystemClock()
+    worst_ms = 0.0
+    with servers() as directory:
+        docker = DockerSource("docker", f"unix://{directory}/docker.sock", clock=clock)
+        cri = CriSource(str(directory / "cri.sock"), clock=clock)
+        kubelet = PodResourcesSource(str(directory / "kubelet.sock"), clock=clock)
+        worlds: dict[str, tuple[list[NameSource], list[str]]] = {
+            "docker": ([docker], [docker_api.container_id(n) for n in range(CONTAINERS)]),
+            "cri and pod-resources": ([cri, kubelet], [kubelet_servers.container_id(n) for n in range(CONTAINERS)]),
+        }
+        for name, (sources, ids) in worlds.items():
+            print(f"{name}: {cycles * CYCLE_S:g} s …", file=sys.stderr)
+            refs = [WorkloadRef(WorkloadKind.CONTAINER, id_) for id_ in ids]
+            cost_ms = cpu_ms_per_cycle(sources, refs, cycles)
+            worst_ms = max(worst_ms, cost_ms)
+            print(f"{name:24}{cost_ms:6.2f} ms CPU per cycle, {CONTAINERS} containers, no change")
+            for source in sources:
+                source.close()
+    print(f"{'at most':24}{LIMIT_MS:6.2f} ms")
+    return int(worst_ms > LIMIT_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
