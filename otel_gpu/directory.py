@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_gpu.granting import Given, Granted, grants_of
-from otel_gpu.model import GpuReading, Grant, ProcessFacts, SourceState, WorkloadNames, WorkloadRef
+from otel_gpu.model import GpuReading, Grant, ProcessFacts, SourceState, WorkloadKey, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Known, NameRead, PodContainer
 
 _NOBODY_KNOWS_PODS: Final = (
@@ -20,8 +20,8 @@ _NOBODY_KNOWS_PODS: Final = (
 class Named:
     """What is known in one cycle. ``names`` are of workloads on a GPU and of those that were given one."""
 
-    names: Mapping[str, WorkloadNames]
-    pending: frozenset[str]
+    names: Mapping[WorkloadKey, WorkloadNames]
+    pending: frozenset[WorkloadKey]
     grants: tuple[Grant, ...]
 
 
@@ -31,10 +31,11 @@ class Directory:
     def __init__(self) -> None:
         self._reads: list[NameRead] = []
         self._gpus: tuple[object, ...] = ()
-        self._contested: set[str] = set()
-        self._runtimes: Mapping[str, str | None] = {}
-        self._known: dict[str, Known] = {}
+        self._contested: set[WorkloadKey] = set()
+        self._runtimes: Mapping[WorkloadKey, str | None] = {}
+        self._known: dict[WorkloadKey, Known] = {}
         self._granted = Granted((), ())
+        self._holders: tuple[WorkloadRef, ...] = ()
         self._trouble: list[list[str]] = []
         self._counted: set[tuple[int, str]] = set()
 
@@ -42,9 +43,12 @@ class Directory:
         """Take up what the sources said, the weightiest first, of these workloads and these GPUs."""
         refs = list(asked)
         self._put_together(reads, refs, gpus)
-        wanted = {ref.id for ref in refs} | {grant.workload.id for grant in self._granted.grants}
-        names = {id_: known.names for id_ in wanted if (known := self._known.get(id_)) is not None}
-        return Named(names, frozenset().union(*(read.pending for read in reads)), self._granted.grants)
+        names = {
+            ref.key: known.names for ref in (*refs, *self._holders) if (known := self._known.get(ref.key)) is not None
+        }
+        pending = frozenset().union(*(read.pending for read in reads))
+        waiting = frozenset(ref.key for ref in refs if ref.id in pending) if pending else frozenset()
+        return Named(names, waiting, self._granted.grants)
 
     def judged(self, number: int, read: NameRead) -> NameRead:
         """The answer of a source, by its number, with what is wrong with it beside the others' or on this host.
@@ -65,39 +69,43 @@ class Directory:
 
     def _put_together(self, reads: Sequence[NameRead], refs: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> None:
         identities = tuple(_identity(gpu) for gpu in gpus)
-        contested = {ref.id: ref.runtime for ref in refs if ref.id in self._contested} if self._contested else {}
+        contested = {ref.key: ref.runtime for ref in refs if ref.key in self._contested} if self._contested else {}
         if _same(reads, self._reads) and identities == self._gpus and contested == self._runtimes:
             return
-        runtimes = {ref.id: ref.runtime for ref in refs}
+        runtimes = {ref.key: ref.runtime for ref in refs}
         self._reads, self._gpus = list(reads), identities
         self._contested = set()
         self._trouble = [[] for _ in reads]
         self._known = self._merged(reads, runtimes)
-        self._runtimes = {id_: runtimes[id_] for id_ in self._contested if id_ in runtimes}
+        self._runtimes = {key: runtimes[key] for key in self._contested if key in runtimes}
         self._granted = grants_of(self._given(reads), gpus)
+        self._holders = tuple({grant.workload.key: grant.workload for grant in self._granted.grants}.values())
         for given in self._granted.unknown:
             self._complain(reads, given)
 
-    def _merged(self, reads: Sequence[NameRead], runtimes: Mapping[str, str | None]) -> dict[str, Known]:
+    def _merged(
+        self, reads: Sequence[NameRead], runtimes: Mapping[WorkloadKey, str | None]
+    ) -> dict[WorkloadKey, Known]:
         """Everybody. An id that two claim under different names is whose its cgroup says, else the weightier's."""
-        merged: dict[str, Known] = {}
+        merged: dict[WorkloadKey, Known] = {}
         for number, read in enumerate(reads):
             for id_, known in read.known.items():
-                before = merged.get(id_)
+                key = known.ref.key
+                before = merged.get(key)
                 if before is None:
-                    merged[id_] = known
+                    merged[key] = known
                     continue
-                own = runtimes.get(id_)
+                own = runtimes.get(key)
                 is_its_own = own is not None and known.names.runtime == own != before.names.runtime
                 first, second = (known, before) if is_its_own else (before, known)
                 if _disagree(before, known):
-                    self._contested.add(id_)
+                    self._contested.add(key)
                     self._trouble[number].append(
                         f"{id_[:12]} is {known.names.container!r} here and {before.names.container!r} to another source"
                     )
-                    merged[id_] = first
+                    merged[key] = first
                 else:
-                    merged[id_] = _both(first, second)
+                    merged[key] = _both(first, second)
         return merged
 
     def _given(self, reads: Sequence[NameRead]) -> Iterator[Given]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.model import GpuReading, Grant, MigReading, WorkloadRef
@@ -49,8 +49,9 @@ def grants_of(given: Iterable[Given], gpus: Sequence[GpuReading]) -> Granted:
     replicas: Counter[tuple[WorkloadRef, tuple[str, str]]] = Counter()
     unknown: list[Given] = []
     for each in given:
-        places = list(_places(each.claim.device, gpus))
-        if not places and gpus and each.claim.device != "all":
+        meant = _meant(each.claim.device, gpus)
+        places = [place for found_places in meant for place in found_places]
+        if not meant and gpus and each.claim.device != "all":
             unknown.append(each)
         for place in places:
             replicas[each.workload, place.key] += each.claim.replicas is not None
@@ -97,55 +98,52 @@ def _share(place: _Place, claim: Claim, together: int, replicas: int) -> float |
 # ---------------------------------------------------------------------------- which GPU is meant
 
 
-def _places(device: str, gpus: Sequence[GpuReading]) -> Iterator[_Place]:
+def _meant(device: str, gpus: Sequence[GpuReading]) -> list[list[_Place]]:
+    """What each GPU that is meant has to give: nothing, where it is to be divided (MIG) and has no instance yet."""
     if device == "all":
-        return (place for gpu in gpus for place in _whole(gpu))
+        return [_whole(gpu) for gpu in gpus]
     for form, find in ((_BY_INDEX, _by_index), (_BY_NODE, _by_node), (_BY_PATH, _by_path)):
         if (match := form.fullmatch(device)) is not None:
-            return (place for gpu in gpus for place in find(gpu, match))
+            return [found for gpu in gpus if (found := find(gpu, match)) is not None]
     return _by_uuid(device, gpus)
 
 
-def _by_index(gpu: GpuReading, match: re.Match[str]) -> Iterable[_Place]:
+def _by_index(gpu: GpuReading, match: re.Match[str]) -> list[_Place] | None:
     if gpu.identity.index != int(match["index"]):
-        return ()
+        return None
     if match["instance"] is None:
         return _whole(gpu)
-    return (_Place(gpu, mig) for mig in gpu.mig or () if mig.index == int(match["instance"]))
+    return [_Place(gpu, mig) for mig in gpu.mig or () if mig.index == int(match["instance"])] or None
 
 
-def _by_node(gpu: GpuReading, match: re.Match[str]) -> Iterable[_Place]:
+def _by_node(gpu: GpuReading, match: re.Match[str]) -> list[_Place] | None:
     if gpu.identity.minor != int(match["minor"]):
-        return ()
+        return None
     return _whole(gpu) if match["instance"] is None else _instances(gpu, int(match["instance"]), None)
 
 
-def _by_path(gpu: GpuReading, match: re.Match[str]) -> Iterable[_Place]:
+def _by_path(gpu: GpuReading, match: re.Match[str]) -> list[_Place] | None:
     if gpu.identity.uuid != match["uuid"]:
-        return ()
+        return None
     return _instances(gpu, int(match["instance"]), int(match["compute"]))
 
 
-def _whole(gpu: GpuReading) -> Iterator[_Place]:
-    """A GPU; where it is divided into instances (MIG), all of them, for nothing else can be used there."""
-    if gpu.mig is None:
-        yield _Place(gpu, None)
-    for mig in gpu.mig or ():
-        yield _Place(gpu, mig)
-
-
-def _instances(gpu: GpuReading, instance: int, compute: int | None) -> Iterator[_Place]:
-    for mig in gpu.mig or ():
-        if mig.gpu_instance_id == instance and compute in (None, mig.compute_instance_id):
-            yield _Place(gpu, mig)
-
-
-def _by_uuid(uuid: str, gpus: Sequence[GpuReading]) -> Iterator[_Place]:
+def _by_uuid(uuid: str, gpus: Sequence[GpuReading]) -> list[list[_Place]]:
     if len(uuid) < SHORTEST_UUID:
-        return
-    meant = [gpu for gpu in gpus if gpu.identity.uuid.startswith(uuid)]
-    if len(meant) == 1:
-        yield from _whole(meant[0])
-    instances = [_Place(gpu, mig) for gpu in gpus for mig in gpu.mig or () if mig.uuid.startswith(uuid)]
-    if len(instances) == 1:
-        yield instances[0]
+        return []
+    meant = [_whole(gpu) for gpu in gpus if gpu.identity.uuid.startswith(uuid)]
+    meant += [[_Place(gpu, mig)] for gpu in gpus for mig in gpu.mig or () if mig.uuid.startswith(uuid)]
+    return meant if len(meant) == 1 else []
+
+
+def _whole(gpu: GpuReading) -> list[_Place]:
+    """A GPU; where it is divided into instances (MIG), all of them, for nothing else can be used there."""
+    return [_Place(gpu, None)] if gpu.mig is None else [_Place(gpu, mig) for mig in gpu.mig]
+
+
+def _instances(gpu: GpuReading, instance: int, compute: int | None) -> list[_Place] | None:
+    return [
+        _Place(gpu, mig)
+        for mig in gpu.mig or ()
+        if mig.gpu_instance_id == instance and compute in (None, mig.compute_instance_id)
+    ] or None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.model import (
     HOST_WORKLOAD,
-    NO_NAMES,
     Attribution,
     DeviceMemory,
     DriverFacts,
@@ -180,14 +180,15 @@ def process_read(
 def snapshot(
     *gpus: GpuReading,
     processes: Iterable[ProcessFacts] = (),
-    names: Mapping[str, WorkloadNames] = NO_NAMES,
+    names: Mapping[str, WorkloadNames] = MappingProxyType({}),
     sources: Iterable[SourceOutcome] = (SourceOutcome("nvml", SourceState.OK), SourceOutcome("procfs", SourceState.OK)),
     at_s: float = 0,
 ) -> Snapshot:
-    """The world of one cycle, ``at_s`` seconds after the first."""
+    """The world of one cycle, ``at_s`` seconds after the first; ``names`` are containers' by their ids."""
     at_ns = round(at_s * 1e9)
     gpus = tuple(replace(reading, taken_at_ns=at_ns) for reading in gpus)
-    return Snapshot(WALL_NS + at_ns, at_ns, gpus, by_pid(*processes), names, tuple(sources), DRIVER)
+    keyed = {(WorkloadKind.CONTAINER.value, id_): known for id_, known in names.items()}
+    return Snapshot(WALL_NS + at_ns, at_ns, gpus, by_pid(*processes), keyed, tuple(sources), DRIVER)
 
 
 def attribute(previous: Snapshot | None, now: Snapshot) -> Attribution:

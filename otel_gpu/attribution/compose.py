@@ -230,7 +230,7 @@ def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttributio
     there = {line.at for line in ledger.workloads.entries}
     could: dict[WorkloadRef, list[WorkloadGpu]] = {}
     for grant in snapshot.grants:
-        if grant.possible and _at(grant) not in there and grant.workload.id not in snapshot.names_pending:
+        if grant.possible and _at(grant) not in there and grant.workload.key not in snapshot.names_pending:
             part = WorkloadGpu(
                 gpu_uuid=grant.gpu_uuid,
                 mig_uuid=grant.mig_uuid or None,
@@ -242,7 +242,7 @@ def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttributio
             )
             could.setdefault(grant.workload, []).append(part)
     for ref, gpus in could.items():
-        yield WorkloadAttribution(ref=ref, names=snapshot.names.get(ref.id), gpus=tuple(gpus))
+        yield WorkloadAttribution(ref=ref, names=snapshot.names.get(ref.key), gpus=tuple(gpus))
 
 
 def _at(grant: Grant) -> WorkloadAt:

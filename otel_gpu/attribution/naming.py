@@ -8,16 +8,15 @@ told under the old names ends, and its successor starts at zero.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Final
 
-from otel_gpu.model import WorkloadNames, WorkloadRef
+from otel_gpu.model import WorkloadKey, WorkloadNames, WorkloadRef
 
 WAIT_CYCLES: Final = 2
 """Cycles a workload is held back for while its names are looked up."""
 
 _FIELDS: Final = tuple(field.name for field in fields(WorkloadNames))
-_Identity = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -26,31 +25,38 @@ class _Known:
     cycles: int = 0
     names: WorkloadNames | None = None
     waiting: bool = False
+    told: WorkloadNames | None = None
 
 
 class Namings:
     """The names of every workload in the books, and how often they have changed."""
 
     def __init__(self) -> None:
-        self._known: dict[_Identity, _Known] = {}
-        self._former: dict[tuple[_Identity, int], WorkloadNames | None] = {}
+        self._known: dict[WorkloadKey, _Known] = {}
+        self._former: dict[tuple[WorkloadKey, int], WorkloadNames | None] = {}
 
     def observe(
-        self, workloads: Iterable[WorkloadRef], told: Mapping[str, WorkloadNames], *, pending: Collection[str] = ()
+        self,
+        workloads: Iterable[WorkloadRef],
+        told: Mapping[WorkloadKey, WorkloadNames],
+        *,
+        pending: Collection[WorkloadKey] = (),
     ) -> None:
-        """Take up what a cycle tells of these; of those ``pending`` (by id) more may come.
+        """Take up what a cycle tells of these; of those ``pending`` more may come.
 
         Who left while it was held back is released like everybody: its last figures have to be told.
         """
         left = {identity for identity, known in self._known.items() if known.waiting}
-        for identity in left | {_identity(ref) for ref in workloads}:
-            id_ = identity[1]
+        for identity in left | {ref.key for ref in workloads}:
             known = self._known.setdefault(identity, _Known())
             known.cycles += 1
-            self._take_up(identity, known, told.get(id_))
-            known.waiting = known.number == 0 and id_ in pending and known.cycles <= WAIT_CYCLES
+            self._take_up(identity, known, told.get(identity))
+            known.waiting = known.number == 0 and identity in pending and known.cycles <= WAIT_CYCLES
 
-    def _take_up(self, identity: _Identity, known: _Known, told: WorkloadNames | None) -> None:
+    def _take_up(self, identity: WorkloadKey, known: _Known, told: WorkloadNames | None) -> None:
+        if told is None or told is known.told:  # the same object for as long as nothing has changed
+            return
+        known.told = told
         names = _merged(known.names, told)
         if names == known.names:
             return
@@ -61,19 +67,19 @@ class Namings:
 
     def number(self, ref: WorkloadRef) -> int:
         """Which of its names a workload has now: 0 for the first."""
-        known = self._known.get(_identity(ref))
+        known = self._known.get(ref.key)
         return 0 if known is None else known.number
 
     def names(self, ref: WorkloadRef, number: int) -> WorkloadNames | None:
         """The names a workload had under this number; ``None`` where nobody told."""
-        known = self._known.get(_identity(ref))
+        known = self._known.get(ref.key)
         if known is not None and known.number == number:
             return known.names
-        return self._former.get((_identity(ref), number))
+        return self._former.get((ref.key, number))
 
     def waiting(self, ref: WorkloadRef) -> bool:
         """Whether its names are still being looked up."""
-        known = self._known.get(_identity(ref))
+        known = self._known.get(ref.key)
         return known is not None and known.waiting
 
     @property
@@ -83,7 +89,7 @@ class Namings:
 
     def keep(self, shown: Iterable[tuple[WorkloadRef, int]]) -> None:
         """Forget everybody but these."""
-        kept = {(_identity(ref), number) for ref, number in shown}
+        kept = {(ref.key, number) for ref, number in shown}
         identities = {identity for identity, _ in kept}
         self._known = {identity: known for identity, known in self._known.items() if identity in identities}
         self._former = {key: names for key, names in self._former.items() if key in kept}
@@ -118,15 +124,13 @@ class Namings:
         return restored
 
 
-def _identity(ref: WorkloadRef) -> _Identity:
-    return ref.kind.value, ref.id
-
-
-def _merged(known: WorkloadNames | None, told: WorkloadNames | None) -> WorkloadNames | None:
+def _merged(known: WorkloadNames | None, told: WorkloadNames) -> WorkloadNames:
     """What is told now; what is no longer told stays: whoever told it may be away."""
-    if known is None or told is None:
-        return told or known
-    return told.over(known)
+    if known is None:
+        return told
+    # Sources spell one image in several ways; a container's never changes, so the first one told stays.
+    merged = told.over(known)
+    return merged if known.image is None else replace(merged, image=known.image)
 
 
 def _check(kind: Any, id_: Any, number: Any, cycles: Any) -> None:

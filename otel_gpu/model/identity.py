@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 
 class ProcessKey(NamedTuple):
@@ -28,6 +28,10 @@ class WorkloadKind(StrEnum):
     HOST = "host"
 
 
+WorkloadKey: TypeAlias = tuple[str, str]
+"""A workload's kind and id."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadRef:
     """Which workload a process belongs to: enough to identify it, nothing that needs a look-up.
@@ -42,6 +46,17 @@ class WorkloadRef:
     pod_uid: str | None = None
     slurm_step: str | None = None
     outer_container_id: str | None = None
+
+    key: WorkloadKey = field(init=False, compare=False, repr=False)
+    """What identifies it: a container's id says nothing about a job of that number. Kept: it is asked for often."""
+
+    def __post_init__(self) -> None:
+        """Make the key."""
+        object.__setattr__(self, "key", (self.kind, self.id))
+
+    def __hash__(self) -> int:
+        """Of what identifies it: equal ones have the same."""
+        return hash(self.key)
 
 
 HOST_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "host")

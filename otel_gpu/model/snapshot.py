@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.model.identity import GpuIdentity, MigAccess, ProcessKey, WorkloadNames, WorkloadRef
+from otel_gpu.model.identity import GpuIdentity, MigAccess, ProcessKey, WorkloadKey, WorkloadNames, WorkloadRef
 
 
 class ProcessKind(StrEnum):
@@ -200,21 +200,21 @@ class Snapshot:
     """The world as read in one cycle. Nothing after this reads anything.
 
     ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
-    ``names_pending`` are ids of workloads whose names are still being looked up. ``grants`` are what runtimes and
-    schedulers say who may use.
+    ``names_pending`` are workloads whose names are still being looked up. ``grants`` are what runtimes and schedulers
+    say who may use.
     """
 
     wall_ns: int
     monotonic_ns: int
     gpus: tuple[GpuReading, ...]
     processes: Mapping[int, ProcessFacts]
-    names: Mapping[str, WorkloadNames]
+    names: Mapping[WorkloadKey, WorkloadNames]
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
     pids_complete: bool = True
-    names_pending: frozenset[str] = frozenset()
+    names_pending: frozenset[WorkloadKey] = frozenset()
     grants: tuple[Grant, ...] = ()
 
 
-NO_NAMES: Final[Mapping[str, WorkloadNames]] = MappingProxyType({})
+NO_NAMES: Final[Mapping[WorkloadKey, WorkloadNames]] = MappingProxyType({})
 NO_PROCESSES: Final[Mapping[int, ProcessFacts]] = MappingProxyType({})

@@ -154,7 +154,7 @@ def histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int =
         }
         gpus = tuple(draw(readings(index, at_ns, counter_mj)) for index in range(2) if draw(st.integers(0, 9)))
         names = {
-            ref.id: WorkloadNames(container=draw(st.sampled_from(["a", "b"])))
+            ref.key: WorkloadNames(container=draw(st.sampled_from(["a", "b"])))
             for ref in draw(st.sets(st.sampled_from(WORKLOADS[:3]), max_size=2))
         }
         sources = (SourceOutcome("nvml", SourceState.OK),)
@@ -167,7 +167,7 @@ def histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int =
                 names,
                 sources,
                 pids_complete=draw(st.booleans()),
-                names_pending=draw(st.frozensets(st.sampled_from([ref.id for ref in WORKLOADS]), max_size=2)),
+                names_pending=draw(st.frozensets(st.sampled_from([ref.key for ref in WORKLOADS]), max_size=2)),
                 grants=tuple(draw(st.lists(given_away, max_size=2))),
             )
         )

@@ -36,7 +36,7 @@ def test_what_one_does_not_know_another_may() -> None:
     api = read(known(WorkloadNames(container="main", extra=(("k8s.pod.label.team", "ml"),), image="web:1")))
     named = update(Directory(), cri, api)
     assert named.names == {
-        ID: WorkloadNames(
+        REF.key: WorkloadNames(
             container="main", pod="web-0", namespace="prod", image="web:1", extra=(("k8s.pod.label.team", "ml"),)
         )
     }
@@ -49,7 +49,7 @@ def test_names_are_told_of_who_is_there_or_was_given_a_gpu_and_of_nobody_else() 
         known(WorkloadNames(container="given"), Claim("0"), ref=given),
         known(WorkloadNames(container="other"), ref=other),
     )
-    assert set(update(Directory(), everybody).names) == {ID, given.id}
+    assert set(update(Directory(), everybody).names) == {REF.key, given.key}
 
 
 def test_an_id_that_two_claim_is_whose_its_cgroup_says_and_counted_once() -> None:
@@ -62,7 +62,7 @@ def test_an_id_that_two_claim_is_whose_its_cgroup_says_and_counted_once() -> Non
     ):
         directory = Directory()
         for cycle in range(3):
-            assert update(directory, docker, podman, asked=(asked,)).names == {ID: expected}
+            assert update(directory, docker, podman, asked=(asked,)).names == {REF.key: expected}
             assert directory.judged(0, docker) is docker
             judged = directory.judged(1, podman)
             assert judged.state is SourceState.DEGRADED
@@ -71,8 +71,15 @@ def test_an_id_that_two_claim_is_whose_its_cgroup_says_and_counted_once() -> Non
 
 
 def test_what_is_still_looked_up_by_anybody_is_pending() -> None:
-    named = update(Directory(), read(pending=frozenset({"x"})), read(pending=frozenset({"y"})))
-    assert named.pending == {"x", "y"}
+    other, settled = (replace(REF, id=letter * 64) for letter in "bc")
+    reads = read(pending=frozenset({ID, "nobody asked"})), read(pending=frozenset({other.id}))
+    assert update(Directory(), *reads, asked=(REF, other, settled)).pending == {REF.key, other.key}
+
+
+def test_a_job_with_the_number_of_a_container_is_somebody_else() -> None:
+    job, lxc = (WorkloadRef(kind, "101") for kind in (WorkloadKind.SLURM_JOB, WorkloadKind.LXC))
+    named = update(Directory(), read(known(WorkloadNames(title="train"), ref=job)), asked=(job, lxc))
+    assert named.names == {job.key: WorkloadNames(title="train")}
 
 
 def test_nothing_is_put_together_again_while_nothing_changes() -> None:

@@ -80,6 +80,12 @@ def test_the_beginning_of_two_uuids_is_neither() -> None:
     assert grants_of([Given(A, Claim("GPU-0000000000"), None)], twins).grants == ()
 
 
+def test_a_gpu_that_has_no_instance_yet_is_one_of_this_host_with_nothing_to_give() -> None:
+    undivided = (replace(GPUS[2], mig=()),)
+    for device in ("2", DIVIDED, "nvidia1"):
+        assert grants_of([Given(A, Claim(device), None)], undivided) == ((), ())
+
+
 def test_nothing_is_amiss_while_no_gpu_is_known() -> None:
     assert grants_of([Given(A, Claim("0"), None), Given(A, Claim("all"), None)], ()) == ((), ())
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
-    NO_NAMES,
     Attribution,
     GpuReading,
     Grant,
@@ -44,7 +44,7 @@ class Played:
         self,
         *gpus: GpuReading,
         processes: Iterable[ProcessFacts] = (),
-        names: Mapping[str, WorkloadNames] = NO_NAMES,
+        names: Mapping[str, WorkloadNames] = MappingProxyType({}),
         looked_up: bool = False,
         grants: Iterable[Grant] = (),
     ) -> Attribution:
@@ -57,9 +57,9 @@ class Played:
         ]
         there, given = list(processes), tuple(grants)
         world = snapshot(*read, processes=there, names=names, at_s=self.at_s)
-        asked = {facts.workload.id for facts in there} | {grant.workload.id for grant in given}
-        asked |= {ref.id for ref in self.attributor.held_workloads}
-        pending = frozenset(asked - names.keys()) if looked_up else frozenset()
+        asked = [*(facts.workload for facts in there), *(grant.workload for grant in given)]
+        asked += self.attributor.held_workloads
+        pending = frozenset(ref.key for ref in asked if looked_up and ref.key not in world.names)
         return self.attributor.observe(replace(world, names_pending=pending, grants=given))
 
     def restart(self, *, away_s: float = 0.0, same_boot: bool = True) -> None:

@@ -251,7 +251,7 @@ def test_who_is_booked_nowhere_is_booked_to_the_overflow_and_nothing_is_lost() -
 def test_with_a_new_name_the_old_lines_end_and_their_successors_start_at_zero() -> None:
     books = ledger()
     for now_s, name in ((0, "old"), (5, "new")):
-        books.namings.observe([REF], {"c1": WorkloadNames(container=name)})
+        books.namings.observe([REF], {REF.key: WorkloadNames(container=name)})
         admit(books, at(1), now_s=now_s, start_s=EPOCH / S)
         give(books, at(1), 10)
         settle(books, now_s)
@@ -295,7 +295,7 @@ def test_time_is_booked_by_state_and_memory_and_energy_only_while_idle(state: Gp
 
 def some_books() -> Ledger:
     books = ledger(max_processes=2)
-    books.namings.observe([REF], {"c1": WorkloadNames(container="web")})
+    books.namings.observe([REF], {REF.key: WorkloadNames(container="web")})
     for pid in (1, 2, 3):
         admit(books, at(pid))
         give(books, at(pid), pid)

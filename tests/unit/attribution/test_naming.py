@@ -9,10 +9,10 @@ import pytest
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
-    NO_NAMES,
     OVERFLOW_WORKLOAD,
     Attribution,
     WorkloadAttribution,
+    WorkloadKey,
     WorkloadKind,
     WorkloadNames,
     WorkloadRef,
@@ -43,7 +43,7 @@ class OneContainer(Played):
 
     def told(self, names: dict[str, WorkloadNames] | None = None, *, looked_up: bool = True) -> Attribution:
         """The next cycle, in which the name sources tell this."""
-        return self.next(gpu_with(listed(1)), processes=[old(1, WEB)], names=names or NO_NAMES, looked_up=looked_up)
+        return self.next(gpu_with(listed(1)), processes=[old(1, WEB)], names=names or {}, looked_up=looked_up)
 
 
 def all_of(answer: Attribution) -> list[tuple[int, WorkloadNames | None]]:
@@ -107,12 +107,12 @@ def test_a_job_is_held_as_a_container_is_while_somebody_looks_up_its_names() -> 
 def test_names_that_come_in_pieces_while_they_are_looked_up_are_one_name() -> None:
     played = Played()
 
-    def next_with(names: WorkloadNames, *pending: str) -> Attribution:
+    def next_with(names: WorkloadNames, *pending: WorkloadKey) -> Attribution:
         world = snapshot(gpu_with(listed(1)), processes=[old(1, WEB)], names={"web": names}, at_s=played.at_s)
         played.at_s += 5
         return played.attributor.observe(replace(world, names_pending=frozenset(pending)))
 
-    assert the(next_with(WorkloadNames(container="main"), "web")).held
+    assert the(next_with(WorkloadNames(container="main"), WEB.key)).held
     answer = next_with(WorkloadNames(container="main", pod="web-0"))
     assert all_of(answer) == [(0, WorkloadNames(container="main", pod="web-0"))]
     assert not the(answer).held
@@ -217,8 +217,8 @@ def test_who_shares_the_overflow_is_renamed_without_a_line_of_its_own() -> None:
 
 def test_names_are_forgotten_with_the_last_line_under_them() -> None:
     namings = Namings()
-    namings.observe([WEB, JOB], FIRST)
-    namings.observe([WEB, JOB], SECOND)
+    namings.observe([WEB, JOB], {WEB.key: FIRST["web"]})
+    namings.observe([WEB, JOB], {WEB.key: SECOND["web"]})
     namings.keep([(WEB, 1)])
     assert namings.names(WEB, 0) is None
     assert namings.names(WEB, 1) == SECOND["web"]
@@ -226,3 +226,10 @@ def test_names_are_forgotten_with_the_last_line_under_them() -> None:
     assert not namings.waiting(JOB)
     namings.keep([])
     assert namings.to_state() == Namings().to_state()
+
+
+def test_an_image_that_is_spelled_otherwise_later_is_the_same_image() -> None:
+    played = OneContainer()
+    for image in ("vllm:1", "docker.io/library/vllm:1", "vllm:1"):
+        answer = played.told({"web": WorkloadNames(container="first", image=image)})
+    assert all_of(answer) == [(0, WorkloadNames(container="first", image="vllm:1"))]

@@ -45,7 +45,7 @@ class Told:
             at_s=5.0 * self._cycle,
         )
         self._cycle += 1
-        pending = frozenset({CONTAINER_ID}) if name is None else frozenset()
+        pending = frozenset({CONTAINER.key}) if name is None else frozenset()
         attribution = self._attributor.observe(replace(world, names_pending=pending))
         return attribution, collect(Reading.of(attribution, SelfStats(0)))
 
