@@ -1,7 +1,7 @@
 """What names cost: CPU per cycle with 500 containers of which none changes. ``python -m bench.names``
 
 The servers run in a process of their own, so that only what an agent would pay is counted: reading the sources, putting
-together what they know, and whatever their threads do meanwhile.
+together what they know, taking up the names, and whatever their threads do meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from otel_gpu.attribution.naming import Namings
 from otel_gpu.clock import SystemClock
 from otel_gpu.directory import Directory
 from otel_gpu.model import WorkloadKind, WorkloadRef
@@ -43,9 +44,13 @@ def serve(directory: Path, ready: Event, stop: Event) -> None:
         [kubelet_servers.container(n, pod=f"pod-{n // 2}", name=f"main-{n % 2}") for n in range(CONTAINERS)],
     )
     kubelet = kubelet_servers.Kubelet(directory / "kubelet.sock")
-    device = kubelet_servers.devices("nvidia.com/gpu", f"{_GPU}::0")
+    kubelet.allocatable = [kubelet_servers.devices("nvidia.com/gpu", *(f"{_GPU}::{n}" for n in range(CONTAINERS // 2)))]
     kubelet.pods = [
-        kubelet_servers.pod(f"pod-{n}", kubelet_servers.given("main-0", device), kubelet_servers.given("main-1"))
+        kubelet_servers.pod(
+            f"pod-{n}",
+            kubelet_servers.given("main-0", kubelet_servers.devices("nvidia.com/gpu", f"{_GPU}::{n}")),
+            kubelet_servers.given("main-1"),
+        )
         for n in range(CONTAINERS // 2)
     ]
     with docker_api.serving_docker(engine, directory / "docker.sock"):
@@ -75,7 +80,7 @@ def servers() -> Iterator[Path]:
 
 def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef], cycles: int) -> float:
     """CPU of this process, user and system, over that many cycles in real time."""
-    directory, gpus = Directory(), (gpu(0), gpu(1))
+    directory, namings, gpus = Directory(), Namings(), (gpu(0), gpu(1))
     workloads = {ref: (number,) for number, ref in enumerate(refs)}
     for source in sources:
         source.read(workloads)
@@ -85,6 +90,7 @@ def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef],
     started_s = time.process_time()
     for _ in range(cycles):
         named = directory.update([source.read(workloads) for source in sources], workloads, gpus)
+        namings.observe(refs, named.names, pending=named.pending)
         assert len(named.names) == len(refs), f"{len(named.names)} of {len(refs)} are known"
         time.sleep(CYCLE_S)
     return (time.process_time() - started_s) / cycles * 1e3
@@ -99,8 +105,8 @@ def main() -> int:
     worst_ms = 0.0
     with servers() as directory:
         docker = DockerSource("docker", f"unix://{directory}/docker.sock", clock=clock)
-        cri = CriSource(str(directory / "cri.sock"), clock=clock)
         kubelet = PodResourcesSource(str(directory / "kubelet.sock"), clock=clock)
+        cri = CriSource(str(directory / "cri.sock"), clock=clock, expected=kubelet.given)
         worlds: dict[str, tuple[list[NameSource], list[str]]] = {
             "docker": ([docker], [docker_api.container_id(n) for n in range(CONTAINERS)]),
             "cri and pod-resources": ([cri, kubelet], [kubelet_servers.container_id(n) for n in range(CONTAINERS)]),

@@ -17,15 +17,14 @@ from otel_gpu.agent import Agent
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.directory import pids_by_workload
-from otel_gpu.doctor import Asked, examine, examine_names, is_blind, listed_pids, report
-from otel_gpu.engine import Engine
-from otel_gpu.environment import Kind
+from otel_gpu.doctor import Asked, examine, examine_names, is_blind, judged, listed_pids, report
+from otel_gpu.engine import Engine, close_together
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
-from otel_gpu.host import Host, open_host, open_names, open_nvml, open_procfs
+from otel_gpu.host import BRIEF_NAMES_S, Host, open_host, open_names, open_nvml, open_procfs
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Resources
@@ -37,6 +36,7 @@ from otel_gpu.model import Attribution, SourceState, WorkloadRef
 from otel_gpu.naming_sources import begin
 from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
+from otel_gpu.settings_names import Environment
 from otel_gpu.streams import say, write
 from otel_gpu.version import __version__
 from otel_gpu.view import View
@@ -91,7 +91,12 @@ def once(settings: Config, *, form: str) -> int:
     host = open_host(settings, clock, briefly=True)
     _announce_simulation(host)
     engine = Engine(
-        gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=settings.attribution
+        gpus=host.gpus,
+        processes=host.processes,
+        names=host.names,
+        lookout=host.lookout,
+        clock=clock,
+        options=settings.attribution,
     )
     try:
         attribution = engine.sample()
@@ -99,6 +104,8 @@ def once(settings: Config, *, form: str) -> int:
         if attribution.gpus:
             if settings.interval_s > 2:
                 say(f"sampling for {settings.interval_s:g} s…\n")
+            if host.lookout is not None:
+                host.lookout.wait(BRIEF_NAMES_S)  # whoever knows those whom only this sample has found
             time.sleep(settings.interval_s)
             attribution = engine.sample()
             account.observe(attribution)
@@ -111,7 +118,7 @@ def once(settings: Config, *, form: str) -> int:
             case "json":
                 text = to_json(attribution) + "\n"
             case _:
-                text = _exported(attribution, account.stats(), settings, _resources(settings, host), form)
+                text = _exported(attribution, account.stats(), settings, _resources(settings), form)
         write(sys.stdout, text)
     nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
     if nvml.state is SourceState.UNAVAILABLE:
@@ -132,8 +139,9 @@ def doctor(settings: Config) -> int:
     processes = open_procfs(settings, clock, briefly=True).read(listed_pids(gpus))
     workloads = pids_by_workload(processes.processes.values())
     findings = examine(gpus, processes)
-    findings += examine_names(settings.environment, _asked(settings, clock, workloads), workloads)
-    write(sys.stdout, report(findings, _paint()))
+    asked = judged(_asked(settings, clock, workloads), workloads, gpus.gpus)
+    findings += examine_names(settings.environment, asked, workloads)
+    write(sys.stdout, report(findings, _paint(), _size()[0] if sys.stdout.isatty() else None))
     return FAILED if is_blind(findings) else DONE
 
 
@@ -148,15 +156,14 @@ def _asked(settings: Config, clock: Clock, workloads: Mapping[WorkloadRef, Colle
             Asked(each, sources[each.name].read(workloads) if answered.get(each.name) else None) for each in candidates
         ]
     finally:
-        for source in sources.values():
-            source.close()
+        close_together(sources.values())
 
 
 def run(settings: Config, *, view: bool) -> int:
     """The agent, until SIGTERM or SIGINT."""
     clock = SystemClock()
     host = open_host(settings, clock)
-    agent = Agent(settings, host, _resources(settings, host), clock)
+    agent = Agent(settings, host, _resources(settings), clock)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -196,7 +203,13 @@ def _ignore(attribution: Attribution) -> None:
 
 def _exported(attribution: Attribution, stats: SelfStats, settings: Config, resources: Resources, form: str) -> str:
     """What the agent would export of this."""
-    reading = Reading.of(attribution, stats, currency=settings.currency, process_level=settings.process_metrics)
+    reading = Reading.of(
+        attribution,
+        stats,
+        currency=settings.currency,
+        process_level=settings.process_metrics,
+        held_too=True,  # there is no later cycle to tell them in
+    )
     collection = collect(reading)
     if form == "prometheus":
         return prometheus.render(collection, resources, prometheus.Exposition.TEXT).decode()
@@ -205,8 +218,9 @@ def _exported(attribution: Attribution, stats: SelfStats, settings: Config, reso
     return to_otlp_json(collection, resources)
 
 
-def _resources(settings: Config, host: Host) -> Resources:
-    extra_keys = settings.extra_keys(slurm=any(source.name == Kind.SLURM for source in host.names))
+def _resources(settings: Config) -> Resources:
+    # By what may come, not by what is there: a job that turns up later must not bring labels that others lack.
+    extra_keys = settings.extra_keys(slurm=settings.environment in {Environment.AUTO, Environment.SLURM})
     taken = taken_keys(settings.resource_attributes, extra_keys)
     if taken:
         log.warning("resource-attributes %s are left out: metrics have attributes of that name", ", ".join(taken))

@@ -35,20 +35,24 @@ class Directory:
         self._runtimes: Mapping[WorkloadKey, str | None] = {}
         self._known: dict[WorkloadKey, Known] = {}
         self._granted = Granted((), ())
-        self._holders: tuple[WorkloadRef, ...] = ()
         self._trouble: list[list[str]] = []
         self._counted: set[tuple[int, str]] = set()
+        self._keys: list[WorkloadKey] = []
+        self._named = Named({}, frozenset(), ())
 
     def update(self, reads: Sequence[NameRead], asked: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> Named:
         """Take up what the sources said, the weightiest first, of these workloads and these GPUs."""
         refs = list(asked)
-        self._put_together(reads, refs, gpus)
-        names = {
-            ref.key: known.names for ref in (*refs, *self._holders) if (known := self._known.get(ref.key)) is not None
-        }
-        pending = frozenset().union(*(read.pending for read in reads))
-        waiting = frozenset(ref.key for ref in refs if ref.id in pending) if pending else frozenset()
-        return Named(names, waiting, self._granted.grants)
+        keys = [ref.key for ref in refs]
+        ids = frozenset().union(*(read.pending for read in reads))
+        pending = frozenset(key for key in keys if key[1] in ids)
+        changed = self._put_together(reads, refs, gpus)
+        if changed or keys != self._keys or pending != self._named.pending:
+            self._keys = keys
+            told = dict.fromkeys((*keys, *(grant.workload.key for grant in self._granted.grants)))
+            names = {key: known.names for key in told if (known := self._known.get(key)) is not None}
+            self._named = Named(names, pending, self._granted.grants)
+        return self._named
 
     def judged(self, number: int, read: NameRead) -> NameRead:
         """The answer of a source, by its number, with what is wrong with it beside the others' or on this host.
@@ -67,11 +71,11 @@ class Directory:
 
     # -- only when something changed --------------------------------------------------
 
-    def _put_together(self, reads: Sequence[NameRead], refs: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> None:
+    def _put_together(self, reads: Sequence[NameRead], refs: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> bool:
         identities = tuple(_identity(gpu) for gpu in gpus)
         contested = {ref.key: ref.runtime for ref in refs if ref.key in self._contested} if self._contested else {}
         if _same(reads, self._reads) and identities == self._gpus and contested == self._runtimes:
-            return
+            return False
         runtimes = {ref.key: ref.runtime for ref in refs}
         self._reads, self._gpus = list(reads), identities
         self._contested = set()
@@ -79,9 +83,9 @@ class Directory:
         self._known = self._merged(reads, runtimes)
         self._runtimes = {key: runtimes[key] for key in self._contested if key in runtimes}
         self._granted = grants_of(self._given(reads), gpus)
-        self._holders = tuple({grant.workload.key: grant.workload for grant in self._granted.grants}.values())
         for given in self._granted.unknown:
             self._complain(reads, given)
+        return True
 
     def _merged(
         self, reads: Sequence[NameRead], runtimes: Mapping[WorkloadKey, str | None]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import shlex
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.environment import Candidate, Kind
+from otel_gpu.directory import Directory
+from otel_gpu.environment import Candidate, Kind, Presence
 from otel_gpu.export.text import Paint, Style, printable
 from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.settings_names import Environment
@@ -20,12 +23,43 @@ from otel_gpu.sources.hostfacts import (
     pid_namespace_is_initial,
 )
 
-_SETTINGS: Final = {
+_FLAGS: Final = {
     Kind.DOCKER: "--docker-host",
     Kind.PODMAN: "--podman-host",
     Kind.CRI: "--cri-socket",
     Kind.POD_RESOURCES: "--pod-resources-socket",
 }
+_NVML_FIX: Final = (
+    "make nvidia-smi work here first; in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=utility …, "
+    "in Kubernetes runtimeClassName: nvidia"
+)
+_PERSISTENCE_FIX: Final = "as root: nvidia-smi -pm 1"
+_SLURM_FIX: Final = (
+    "run as root, or with CAP_SYS_PTRACE: docker run --pid=host --cap-add SYS_PTRACE …, in a unit "
+    "AmbientCapabilities=CAP_SYS_PTRACE"
+)
+_API_FIX: Final = (
+    "docs/names.md has the ClusterRole; with it this says yes: kubectl auth can-i watch pods --all-namespaces "
+    "--as system:serviceaccount:NAMESPACE:otel-gpu"
+)
+_MISSING_FIXES: Final = {
+    Kind.DOCKER: "systemctl start docker; in a container: -v /var/run/docker.sock:/var/run/docker.sock:ro",
+    Kind.PODMAN: "systemctl enable --now podman.socket; in a container: -v /run/podman:/run/podman:ro",
+    Kind.CRI: "in a container, mount the directory of the runtime's socket (docs/names.md)",
+    Kind.POD_RESOURCES: "in a container, mount the kubelet's directory pod-resources (docs/names.md)",
+}
+_ENGINES: Final = {
+    "docker": "--docker-host unix:///var/run/docker.sock",
+    "podman": "--podman-host unix:///run/podman/podman.sock",
+}
+_CRI_SOCKETS: Final[Mapping[str | None, str]] = {
+    "containerd": "/run/containerd/containerd.sock",
+    "cri-o": "/run/crio/crio.sock",
+    "docker": "/run/cri-dockerd.sock",
+}
+_MOST_IDS: Final = 3
+_SHORT_ID: Final = 12
+"""So many characters of an id are enough for docker, podman and crictl."""
 
 
 class Verdict(StrEnum):
@@ -60,16 +94,30 @@ def examine(gpus: GpuRead, processes: ProcessRead, own_proc: Path = Path("/proc"
     return [*_nvml(gpus), *_namespaces(own_proc), *_proc(gpus, processes)]
 
 
+def judged(asked: Sequence[Asked], workloads: Collection[WorkloadRef], gpus: Sequence[GpuReading]) -> list[Asked]:
+    """Everybody with what is wrong with his answer beside the others' or on this host, as the agent finds it."""
+    directory = Directory()
+    reads = [each.read for each in asked if each.read is not None]
+    directory.update(reads, workloads, gpus)
+    answers = iter([directory.judged(number, read) for number, read in enumerate(reads)])
+    return [each if each.read is None else replace(each, read=next(answers)) for each in asked]
+
+
 def examine_names(
     environment: Environment, asked: Sequence[Asked], workloads: Collection[WorkloadRef]
 ) -> list[Finding]:
     """Judge who knows names: of everybody in general, and of these workloads, which are on GPUs."""
-    used = [each.candidate.name for each in asked if each.candidate.used]
-    by = f"{environment}: asked for names: {', '.join(used) or 'nobody'}"
+    used = [each for each in asked if each.candidate.used]
+    names = ", ".join(each.candidate.name for each in used) or "nobody"
     return [
-        Finding("environment", Verdict.OK, by),
-        *(_source(each) for each in asked if each.candidate.used or environment is Environment.AUTO),
+        Finding("environment", Verdict.OK, f"{environment}: asked for names: {names}"),
+        *map(_source, used),
         *_nameless(asked, workloads),
+        *(
+            Finding(each.candidate.name, Verdict.UNUSED, each.candidate.why, each.candidate.fix)
+            for each in asked
+            if not each.candidate.used and environment is Environment.AUTO
+        ),
     ]
 
 
@@ -84,22 +132,39 @@ def is_blind(findings: list[Finding]) -> bool:
     return any(finding.verdict is Verdict.BLIND for finding in findings)
 
 
-def report(findings: list[Finding], paint: Paint) -> str:
-    """The findings as lines, the fix under each that needs one."""
+def report(findings: list[Finding], paint: Paint, width: int | None = None) -> str:
+    """The findings as lines, the fix under each that needs one; wrapped to a width, where there is one.
+
+    A fix stays on a line of its own: it is there to be copied.
+    """
     styles = {
         Verdict.OK: Style.GREEN,
         Verdict.UNUSED: Style.DIM,
         Verdict.DEGRADED: Style.YELLOW,
         Verdict.BLIND: Style.RED,
     }
-    width = max(len(finding.subject) for finding in findings)
+    subjects = max(len(finding.subject) for finding in findings)
+    indent = len(Verdict.DEGRADED) + 2 + subjects + 2
     lines = []
     for finding in findings:
-        verdict = paint(finding.verdict.value.ljust(8), styles[finding.verdict])
-        lines.append(f"{verdict}  {finding.subject.ljust(width)}  {printable(finding.found)}")
+        verdict = paint(finding.verdict.value.ljust(len(Verdict.DEGRADED)), styles[finding.verdict])
+        first, *more = _wrapped(printable(finding.found), None if width is None else width - indent)
+        faint = [Style.DIM] if finding.verdict is Verdict.UNUSED else []
+        lines.append(f"{verdict}  {paint(f'{finding.subject.ljust(subjects)}  {first}', *faint)}")
+        lines += [" " * indent + paint(line, *faint) for line in more]
         if finding.fix is not None:
-            lines.append(f"{' ' * (10 + width)}  fix: {finding.fix}")
+            lines.append(f"{' ' * indent}{paint('fix:', Style.BOLD)} {printable(finding.fix)}")
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, max(width, 40), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 # ---------------------------------------------------------------------------- checks
@@ -107,11 +172,11 @@ def report(findings: list[Finding], paint: Paint) -> str:
 
 def _nvml(read: GpuRead) -> Iterator[Finding]:
     if not read.gpus:
-        yield Finding("nvml", Verdict.BLIND, read.reason or "no GPU", "see the line itself; nvidia-smi must work first")
+        yield Finding("nvml", Verdict.BLIND, read.reason or "no GPU", _NVML_FIX)
         return
     driver = read.driver.driver_version if read.driver is not None else None
     failed = [gpu for gpu in read.gpus if gpu.health is GpuHealth.FAILED]
-    answering = f"{len(read.gpus) - len(failed)} of {len(read.gpus)} GPUs answer"
+    answering = f"{len(read.gpus) - len(failed)} of {_counted(len(read.gpus), 'GPU')} answering"
     yield Finding(
         "nvml",
         Verdict.BLIND if len(failed) == len(read.gpus) else Verdict.DEGRADED if failed or read.reason else Verdict.OK,
@@ -201,33 +266,90 @@ def _proc(gpus: GpuRead, read: ProcessRead) -> Iterator[Finding]:
 
 
 def _source(asked: Asked) -> Finding:
-    name, why = asked.candidate.name, asked.candidate.why
-    if not asked.candidate.used:
-        return Finding(name, Verdict.UNUSED, why)
-    if asked.read is None:
-        return Finding(name, Verdict.DEGRADED, f"{why}: no answer in time", "see whether it answers others")
-    if asked.read.state is not SourceState.OK:
-        found = f"{asked.read.state.value}: {asked.read.reason}"
-        missing = asked.candidate.socket is not None and not asked.candidate.socket.there
-        setting = _SETTINGS.get(asked.candidate.kind)
-        return Finding(name, Verdict.DEGRADED, found, f"if it is elsewhere, {setting} says where" if missing else None)
-    known = len(asked.read.known)
-    told = f"{known} workload{'' if known == 1 else 's'} known"
-    if asked.candidate.kind is Kind.POD_RESOURCES:
-        told = f"{len(asked.read.pods)} containers of pods were given a GPU"
-    return Finding(name, Verdict.OK, f"{why}: {told}")
+    candidate, read = asked.candidate, asked.read
+    if candidate.lacks is not None:
+        return Finding(candidate.name, Verdict.DEGRADED, f"unavailable: {candidate.lacks}", candidate.fix)
+    if read is None:
+        fix = _fix(candidate, SourceState.UNAVAILABLE)
+        return Finding(candidate.name, Verdict.DEGRADED, f"{candidate.why}: no answer in time", fix)
+    if read.state is not SourceState.OK:
+        fix = _fix(candidate, read.state)
+        return Finding(candidate.name, Verdict.DEGRADED, f"{read.state.value}: {read.reason}", fix)
+    told = f"{_counted(len(read.known), 'workload')} known"
+    if candidate.kind is Kind.POD_RESOURCES:
+        told = f"{_counted(len(read.pods), 'container')} of pods given a GPU"
+    return Finding(candidate.name, Verdict.OK, f"{candidate.why}: {told}")
 
 
 def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
-    named = set().union(*(each.read.known for each in asked if each.read is not None))
-    could = {ref.id for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
-    nameless = sorted(could - named)
+    named = {known.ref.key for each in asked if each.read is not None for known in each.read.known.values()}
+    could = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
+    nameless = [could[key] for key in sorted(could.keys() - named)]
+    what = "container or job on a GPU" if len(could) == 1 else "containers and jobs on GPUs"
     if nameless:
-        yield Finding(
-            "names",
-            Verdict.DEGRADED,
-            f"{len(nameless)} of {len(could)} containers and jobs on GPUs go by their ids (first: {nameless[0]})",
-            "docs/names.md says what has to be mounted for whom",
-        )
+        first = ", ".join(f"{ref.id[:_SHORT_ID]} ({_runtime(ref)})" for ref in nameless[:_MOST_IDS])
+        more = f" and {len(nameless) - _MOST_IDS} more" if len(nameless) > _MOST_IDS else ""
+        found = f"missing for {len(nameless)} of {len(could)} {what}: {first}{more}"
+        yield Finding("names", Verdict.DEGRADED, found, "; ".join(dict.fromkeys(map(_name_fix, nameless))))
     elif could:
-        yield Finding("names", Verdict.OK, f"all of {len(could)} containers and jobs on GPUs have one")
+        yield Finding("names", Verdict.OK, f"known for {len(could)} of {len(could)} {what}")
+
+
+# ---------------------------------------------------------------------------- fixes of names
+
+
+def _fix(candidate: Candidate, state: SourceState) -> str:
+    """What to do about somebody who is asked and does not tell, or does not tell all. A command ends the line."""
+    if candidate.kind is Kind.SLURM:
+        return _SLURM_FIX
+    if candidate.kind is Kind.KUBERNETES:
+        return _API_FIX
+    if candidate.socket is None:
+        option = "--host" if candidate.kind is Kind.DOCKER else "--url"
+        return f"this must answer: {candidate.kind} {option} {shlex.quote(str(candidate.daemon))} version"
+    path = shlex.quote(str(candidate.socket.path))
+    if candidate.socket.presence in {Presence.SOCKET, Presence.DEAD}:
+        return _check(candidate.kind, path, state)
+    return _access(candidate.kind, path, candidate.socket.presence)
+
+
+def _access(kind: Kind, path: str, presence: Presence) -> str:
+    """How a socket comes there."""
+    if presence is Presence.MISSING:
+        return f"{_MISSING_FIXES[kind]}; if it is elsewhere: {_FLAGS[kind]} unix:///PATH"
+    if presence is Presence.OTHER:
+        return f"remove it, start anew who should listen there, then the agent's container; what it is: ls -ld {path}"
+    if kind in {Kind.DOCKER, Kind.PODMAN}:
+        return f"run as root, or log in anew after: usermod -aG $(stat -c %G {path}) USER"
+    return "run as root; in Kubernetes securityContext: {runAsUser: 0}"
+
+
+def _check(kind: Kind, path: str, state: SourceState) -> str:
+    """A command that asks what the agent asked."""
+    if kind is Kind.CRI:
+        return f"this must answer: crictl --runtime-endpoint unix://{path} ps"
+    if kind is Kind.POD_RESOURCES and state is SourceState.DEGRADED:
+        return "docs/names.md says what to mount; these must list the containers and the GPUs: crictl ps; nvidia-smi -L"
+    if kind is Kind.POD_RESOURCES:
+        return f"this must show the kubelet: ss -xlp | grep {path}"
+    asked = "containers/json" if state is SourceState.DEGRADED else "version"
+    return f"this must answer: curl --unix-socket {path} http://localhost/{asked}"
+
+
+def _runtime(ref: WorkloadRef) -> str:
+    if ref.kind is WorkloadKind.SLURM_JOB:
+        return "slurm"
+    return f"{ref.runtime or 'runtime unknown'}{', a pod' if ref.pod_uid is not None else ''}"
+
+
+def _name_fix(ref: WorkloadRef) -> str:
+    """Who would know its name, and how he is asked."""
+    if ref.kind is WorkloadKind.SLURM_JOB:
+        return "--environment slurm, as root"
+    if ref.pod_uid is not None:
+        return f"--cri-socket {_CRI_SOCKETS.get(ref.runtime, 'PATH')}"
+    if ref.runtime in _ENGINES:
+        return _ENGINES[ref.runtime]
+    if ref.runtime is None:
+        return " or ".join(_ENGINES.values())
+    return f"nobody who is asked here knows containers of {ref.runtime}"

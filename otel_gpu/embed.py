@@ -29,6 +29,9 @@ _KEYS: Final = (
 )  # fmt: skip
 """The settings that count here: of sampling, names, attribution. Exporters, listeners, logs are the service's own."""
 
+_DEFAULTS: Final = {"kubernetes-api": "never"}
+"""Other than the agent's: a service's account was given to the service, and is not used unless somebody says so."""
+
 
 class _Instruments:
     """What the instruments of a provider read: whoever is open on it, if anybody is."""
@@ -122,4 +125,4 @@ def _load(given: Mapping[str, object]) -> Config:
         if not isinstance(value, str):
             raise UsageError(f"instrument(): {name} is {value!r}; allowed is text: {by_name[name].allowed}")
         texts[by_name[name].key] = value
-    return load({}, os.environ, fixed=texts, command="instrument()", only=_KEYS).config
+    return load({}, os.environ, defaults=_DEFAULTS, fixed=texts, command="instrument()", only=_KEYS).config

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -18,12 +20,21 @@ from otel_gpu.model import (
     Snapshot,
     SourceOutcome,
     SourceState,
+    WorkloadKind,
+    WorkloadRef,
 )
 from otel_gpu.pidspace import kept_apart, named_pids, trust, without_rows
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
+from otel_gpu.sources.late import Lookout
 
 SHORTEST_WINDOW_S: Final = 1.0
 """Shorter windows hold too few of the driver's samples (about seven a second) to mean anything."""
+
+CLOSING_S: Final = 1.0
+"""What closing all sources of names may take together. A thread that hangs beyond that ends with the process."""
+
+_HAVE_NAMES: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB})
+"""Whose names somebody may know; all others are named by their cgroups."""
 
 
 class Engine:
@@ -36,11 +47,13 @@ class Engine:
         processes: ProcessSource,
         clock: Clock,
         names: Sequence[NameSource] = (),
+        lookout: Lookout | None = None,
         options: AttributionOptions | None = None,
     ) -> None:
         self._gpus = gpus
         self._processes = processes
         self._names = tuple(names)
+        self._lookout = lookout
         self._directory = Directory()
         self._clock = clock
         self._pass = threading.Lock()
@@ -72,8 +85,9 @@ class Engine:
     def close(self) -> None:
         """Let go of the driver, and ask nobody for names any more."""
         self._gpus.close()
-        for source in self._names:
-            source.close()
+        if self._lookout is not None:
+            self._lookout.close()
+        close_together(self._asked_for_names())
 
     # -- reading --------------------------------------------------------------------
 
@@ -105,16 +119,39 @@ class Engine:
     ) -> Named:
         """Names and grants as far as anybody knows by now."""
         workloads = pids_by_workload(processes, also=self._attributor.held_workloads)
-        reads, started_ns = [], []
-        for source in self._names:
+        sources, reads, started_ns = self._asked_for_names(), [], []
+        for source in sources:
             started_ns.append(self._clock.monotonic_ns())
             reads.append(source.read(workloads))
         ended_ns = [*started_ns[1:], self._clock.monotonic_ns()]
         named = self._directory.update(reads, workloads, gpus)
-        for number, (source, read) in enumerate(zip(self._names, reads, strict=True)):
+        for number, (source, read) in enumerate(zip(sources, reads, strict=True)):
             judged = self._directory.judged(number, read)
             outcomes.append(self._outcome(source.name, judged, started_ns[number], ended_ns[number]))
-        return named
+        return named if self._lookout is None else self._looked_for(named, workloads, self._lookout, outcomes)
+
+    def _looked_for(
+        self,
+        named: Named,
+        workloads: Mapping[WorkloadRef, Collection[int]],
+        lookout: Lookout,
+        outcomes: list[SourceOutcome],
+    ) -> Named:
+        """Have somebody looked for who knows those whom nobody knew; they wait while that is under way."""
+        started_ns = self._clock.monotonic_ns()
+        nameless = {
+            ref: pids for ref, pids in workloads.items() if ref.kind in _HAVE_NAMES and ref.key not in named.names
+        }
+        read = lookout.look_for(nameless)
+        outcomes.append(self._outcome(lookout.name, read, started_ns))
+        if not read.pending:
+            return named
+        waiting = frozenset(ref.key for ref in nameless if ref.id in read.pending)
+        return replace(named, pending=named.pending | waiting)
+
+    def _asked_for_names(self) -> tuple[NameSource, ...]:
+        """Everybody by now. Who comes later is at the end: the others keep their places, and count before him."""
+        return self._names if self._lookout is None else (*self._names, *self._lookout.sources)
 
     def _matched(
         self, gpu_read: GpuRead, process_read: ProcessRead
@@ -150,3 +187,17 @@ class Engine:
 
 def _departed(facts: ProcessFacts) -> ProcessFacts:
     return ProcessFacts(facts.key, facts.name, facts.start_time_s, facts.owner_uid, facts.workload, alive=False)
+
+
+def close_together(sources: Iterable[NameSource]) -> None:
+    """Close everybody at once, and wait for all together: many that hang take no longer than one."""
+    closing = [threading.Thread(target=source.close, name="otel-gpu-close", daemon=True) for source in sources]
+    for thread in closing:
+        try:
+            thread.start()
+        except RuntimeError:  # the container's limit of pids counts threads
+            thread.run()
+    deadline_s = time.monotonic() + CLOSING_S
+    for thread in closing:
+        if thread.is_alive():
+            thread.join(max(0.0, deadline_s - time.monotonic()))

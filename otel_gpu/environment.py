@@ -6,9 +6,10 @@ Looking (``read_facts``) is apart from judging (``candidates``), which is pure.
 from __future__ import annotations
 
 import os
+import socket
 import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -31,8 +32,11 @@ _CRI: Final = (
 )
 """Where runtimes listen for the kubelet. The last may be Docker's own; all others are there only for Kubernetes."""
 
-_POD_RESOURCES: Final = "var/lib/kubelet/pod-resources/kubelet.sock"
-_KUBELET: Final = "var/lib/kubelet"
+_KUBELETS: Final = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
+"""Root directories of the kubelet: its own, k0s's, MicroK8s's."""
+_POD_RESOURCES: Final = tuple(f"{kubelet}/pod-resources/kubelet.sock" for kubelet in _KUBELETS)
+SERVICE_ACCOUNT: Final = "var/run/secrets/kubernetes.io/serviceaccount"
+"""Where the kubelet mounts what a pod may show the API."""
 _CGROUPS: Final = (
     "sys/fs/cgroup",
     *(f"sys/fs/cgroup/{controller}" for controller in ("systemd", "cpuset", "devices", "freezer", "memory")),
@@ -40,6 +44,15 @@ _CGROUPS: Final = (
 """Tops of the hierarchies: the one of cgroup v2, and those that Slurm and the kubelet use of cgroup v1."""
 _SLURM_SCOPES: Final = "sys/fs/cgroup/system.slice"
 _SLURM: Final = ("etc/slurm", "etc/slurm-llnl", "run/slurm", "run/slurmd.pid", "var/spool/slurmd", "var/spool/slurm")
+
+NODE_NAME_FIX: Final = (
+    "set --node-name, or in the manifest: env: [{name: K8S_NODE_NAME, valueFrom: {fieldRef: {fieldPath: "
+    "spec.nodeName}}}]"
+)
+SERVICE_ACCOUNT_FIX: Final = (
+    "the API is asked as the service account of the agent's pod: run it in the cluster, with "
+    "automountServiceAccountToken: true"
+)
 
 MOST_USERS: Final = 16
 """So many users' Podman are asked at once: each takes a connection and a thread."""
@@ -60,9 +73,14 @@ class Presence(StrEnum):
     """What is at a path where a socket should be."""
 
     SOCKET = "socket"
-    MISSING = "missing"
     DENIED = "denied"
+    DEAD = "dead"
     OTHER = "other"
+    MISSING = "missing"
+
+
+_BEST_FIRST: Final = tuple(Presence)
+"""Of several places: where somebody may listen, where nobody does, where nobody could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +105,20 @@ class Facts:
     podman: Socket
     podman_users: Mapping[str, Socket]
     cri: tuple[Socket, ...]
-    pod_resources: Socket
+    pod_resources: tuple[Socket, ...]
     kubernetes_node: bool
     in_cluster: bool
+    service_account: bool
     slurm: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Somebody who could tell names: where, and why he is asked or is not; ``socket`` is what was found there."""
+    """Somebody who could tell names: where, and why he is asked or is not; ``socket`` is what was found there.
+
+    ``lacks`` is what he cannot be asked without, and ``fix`` where it comes from. Who is used all the same was wanted,
+    and is told as unavailable.
+    """
 
     name: str
     kind: Kind
@@ -103,6 +126,8 @@ class Candidate:
     why: str
     daemon: Daemon | None = None
     socket: Socket | None = None
+    lacks: str | None = None
+    fix: str | None = None
 
 
 # ---------------------------------------------------------------------------- looking
@@ -111,14 +136,18 @@ class Candidate:
 def read_facts(config: Config, environment: Mapping[str, str], root: Path = Path("/")) -> Facts:
     """Look at the places that count under these settings. ``root`` is the host's, for whoever has it elsewhere."""
     own = environment.get("XDG_RUNTIME_DIR", "")
+    in_cluster = bool(environment.get("KUBERNETES_SERVICE_HOST"))
     return Facts(
         docker=look(_given(config.docker_host) or root / _DOCKER),
         podman=look(_given(config.podman_host) or root / _PODMAN),
         podman_users={} if config.podman_host else _podman_of_users(root, Path(own) if own.startswith("/") else None),
-        cri=tuple(look(path) for path in ([config.cri_socket] if config.cri_socket else map(root.joinpath, _CRI))),
-        pod_resources=look(config.pod_resources_socket or root / _POD_RESOURCES),
-        kubernetes_node=_is_kubernetes_node(root) or bool(environment.get("KUBERNETES_SERVICE_HOST")),
-        in_cluster=bool(environment.get("KUBERNETES_SERVICE_HOST")),
+        cri=_look_at_all([config.cri_socket] if config.cri_socket else map(root.joinpath, _CRI)),
+        pod_resources=_look_at_all(
+            [config.pod_resources_socket] if config.pod_resources_socket else map(root.joinpath, _POD_RESOURCES)
+        ),
+        kubernetes_node=_is_kubernetes_node(root) or in_cluster,
+        in_cluster=in_cluster,
+        service_account=in_cluster and _has_service_account(environment, root),
         slurm=_sign_of_slurm(root),
     )
 
@@ -137,6 +166,39 @@ def look(path: Path) -> Socket:
     return Socket(path, Presence.SOCKET if os.access(path, os.W_OK) else Presence.DENIED, node)
 
 
+def _look_at_all(paths: Iterable[Path]) -> tuple[Socket, ...]:
+    """What is at each of them. If there is a choice, sockets that somebody left behind are told apart: who has
+    stopped listening, or was removed, must not hide who is there.
+    """
+    found = tuple(map(look, paths))
+    if sum(each.there for each in found) < 2:
+        return found
+    return tuple(
+        replace(each, presence=Presence.DEAD) if each.presence is Presence.SOCKET and _is_dead(each.path) else each
+        for each in found
+    )
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether nobody listens: connecting takes no time, it is refused or done or, if the queue is full, EAGAIN."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(0.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False  # whatever it is, the source will tell
+    return False
+
+
+def _has_service_account(environment: Mapping[str, str], root: Path) -> bool:
+    # Here, not above: HTTP and TLS are for those who run in a cluster.
+    from otel_gpu.sources.kubernetes.api import in_cluster  # noqa: PLC0415
+
+    return in_cluster(environment, root / SERVICE_ACCOUNT) is not None
+
+
 def _given(daemon: Daemon | None) -> Path | None:
     return None if daemon is None else daemon.socket
 
@@ -147,14 +209,14 @@ def _podman_of_users(root: Path, own: Path | None) -> dict[str, Socket]:
     directories = [] if own is None else [own]
     directories += sorted(root / "run/user" / name for name in _names(root / "run/user") if name.isdecimal())
     for directory in directories:
-        socket = look(directory / _PODMAN_OF_USER)
-        if socket.there and socket not in found.values():
-            found[f"podman-{directory.name if directory.name.isdecimal() else 'user'}"] = socket
+        podman = look(directory / _PODMAN_OF_USER)
+        if podman.there and podman not in found.values():
+            found[f"podman-{directory.name if directory.name.isdecimal() else 'user'}"] = podman
     return found
 
 
 def _is_kubernetes_node(root: Path) -> bool:
-    return (root / _KUBELET).is_dir() or any(
+    return any((root / kubelet).is_dir() for kubelet in _KUBELETS) or any(
         name.startswith("kubepods") for directory in _CGROUPS for name in _names(root / directory)
     )
 
@@ -236,43 +298,69 @@ def _podmans(config: Config, facts: Facts) -> Iterator[Candidate]:
 
 
 def _cri(config: Config, facts: Facts) -> Candidate:
-    first = next((socket for socket in facts.cri if socket.there), facts.cri[-1])
+    best = _best(facts.cri)
+    if not best.there:
+        best = facts.cri[-1]  # the usual one
     given = config.cri_socket is not None
-    own = facts.kubernetes_node or not str(first.path).endswith(f"/{_CONTAINERD}")
-    used = _asked(config, Environment.KUBERNETES, there=first.there and own, given=given)
-    why = str(first.path)
-    if not used:
-        why = _why_not(config, ", ".join(str(socket.path) for socket in facts.cri))
-        if first.there and not own and config.environment is Environment.AUTO:
-            why = f"{first.path} is no Kubernetes node's: there is neither {'/' + _KUBELET} nor a cgroup kubepods"
-    return Candidate("cri", Kind.CRI, used, why, socket=first)
+    own = facts.kubernetes_node or not str(best.path).endswith(f"/{_CONTAINERD}")
+    used = _asked(config, Environment.KUBERNETES, there=best.there and own, given=given)
+    why = str(best.path) if used else _why_not(config, _places(best, facts.cri))
+    if not used and best.there and not own and config.environment is Environment.AUTO:
+        why = f"{best.path} is no Kubernetes node's: there is neither /{_KUBELETS[0]} nor a cgroup kubepods"
+    return Candidate("cri", Kind.CRI, used, why, socket=best)
 
 
 def _pod_resources(config: Config, facts: Facts) -> Candidate:
-    socket = facts.pod_resources
+    best = _best(facts.pod_resources)
     given = config.pod_resources_socket is not None
-    used = _asked(config, Environment.KUBERNETES, there=socket.there, given=given)
-    why = str(socket.path) if used else _why_not(config, str(socket.path))
-    return Candidate("pod-resources", Kind.POD_RESOURCES, used, why, socket=socket)
+    used = _asked(config, Environment.KUBERNETES, there=best.there, given=given)
+    why = str(best.path) if used else _why_not(config, _places(best, facts.pod_resources))
+    return Candidate("pod-resources", Kind.POD_RESOURCES, used, why, socket=best)
+
+
+def _best(sockets: Sequence[Socket]) -> Socket:
+    """The first of those that promise most."""
+    return min(sockets, key=lambda each: _BEST_FIRST.index(each.presence))
+
+
+def _places(usual: Socket, sockets: Sequence[Socket]) -> str:
+    others = len(sockets) - 1
+    return f"{usual.path} and {others} other places (docs/names.md)" if others else str(usual.path)
 
 
 def _kubernetes(config: Config, facts: Facts, cri: Candidate) -> Candidate:
     chosen = config.kubernetes_api
-    possible = config.environment in {Environment.AUTO, Environment.KUBERNETES}
-    has_cri = cri.used and cri.socket is not None and cri.socket.presence is Presence.SOCKET
-    if not possible:
-        used, why = False, _why_not(config, "")
-    elif chosen is KubernetesApi.NEVER:
-        used, why = False, "not asked, for kubernetes-api is never"
-    elif chosen is KubernetesApi.ALWAYS:
+    by = Candidate("kubernetes", Kind.KUBERNETES, used=False, why="")
+    # One that nobody listens at now may be starting: a runtime that is there tells names.
+    has_cri = cri.used and cri.socket is not None and cri.socket.presence in {Presence.SOCKET, Presence.DEAD}
+    if config.environment not in {Environment.AUTO, Environment.KUBERNETES}:
+        return replace(by, why=_why_not(config, ""))
+    if chosen is KubernetesApi.NEVER:
+        return replace(by, why="not asked, for kubernetes-api is never")
+    if chosen is KubernetesApi.AUTO and not facts.in_cluster:
+        return replace(by, why="not in a cluster: KUBERNETES_SERVICE_HOST is not set")
+    if chosen is KubernetesApi.AUTO and has_cri and not config.pod_labels:
+        return replace(by, why="not needed: the node's container runtime tells names, and no pod-labels are wanted")
+    lacks, fix = _lacking(config, facts)
+    if chosen is KubernetesApi.ALWAYS:
         used, why = True, "asked, for kubernetes-api is always"
-    elif not facts.in_cluster:
-        used, why = False, "not in a cluster: KUBERNETES_SERVICE_HOST is not set"
-    elif has_cri and not config.pod_labels:
-        used, why = False, "not needed: the node's container runtime tells names, and no pod-labels are wanted"
+    elif config.pod_labels:
+        used, why = True, "asked for pod-labels"
+    elif lacks is None or config.environment is Environment.KUBERNETES:
+        used, why = True, "asked, for there is no CRI socket"
     else:
-        used, why = True, "asked for pod-labels" if has_cri else "asked, for there is no CRI socket"
-    return Candidate("kubernetes", Kind.KUBERNETES, used, why)
+        # Nobody wanted it in so many words, and many pods have no service account: that is no fault.
+        used, why = False, lacks
+    return replace(by, used=used, why=why, lacks=lacks, fix=fix)
+
+
+def _lacking(config: Config, facts: Facts) -> tuple[str | None, str | None]:
+    """What the API cannot be asked without, and where it comes from."""
+    if not facts.service_account:
+        return "there is no service account here", SERVICE_ACCOUNT_FIX
+    if not config.node_name:
+        return "which node this is is not known", NODE_NAME_FIX
+    return None, None
 
 
 def _slurm(config: Config, facts: Facts) -> Candidate:

@@ -12,6 +12,7 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.naming_sources import NameSources, begin
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.bounded import BoundedProcessSource
+from otel_gpu.sources.late import Lookout
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.sim.demo import demo_world
@@ -26,12 +27,16 @@ BRIEF_NAMES_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The sources of one host. ``simulated_because`` says why it is not a real one, where it is not."""
+    """The sources of one host. ``simulated_because`` says why it is not a real one, where it is not.
+
+    ``lookout`` finds more who know names, where that is wanted.
+    """
 
     gpus: GpuSource
     processes: ProcessSource
     names: tuple[NameSource, ...]
     simulated_because: str | None = None
+    lookout: Lookout | None = None
 
 
 def open_nvml(config: Config, clock: Clock, *, briefly: bool = False) -> NvmlSource:
@@ -58,10 +63,10 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
         except Unavailable as error:
             nvml.close()
             return _simulated(config, clock, str(error))
-    names = open_names(config, clock).open_all(lookout=not briefly)
+    names, lookout = open_names(config, clock).open_all()
     if briefly:
         begin(names, {}, clock, BRIEF_NAMES_S)
-    return Host(nvml, open_procfs(config, clock, briefly=briefly), names)
+    return Host(nvml, open_procfs(config, clock, briefly=briefly), names, lookout=lookout)
 
 
 def open_names(config: Config, clock: Clock) -> NameSources:

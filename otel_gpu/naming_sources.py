@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.environment import Candidate, Kind, Socket, candidates, read_facts
+from otel_gpu.environment import SERVICE_ACCOUNT, SERVICE_ACCOUNT_FIX, Candidate, Kind, Socket, candidates, read_facts
 from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.settings_names import Environment
 from otel_gpu.sources.absent import AbsentSource
 from otel_gpu.sources.base import NameSource, PodContainer
-from otel_gpu.sources.late import LateSources
+from otel_gpu.sources.late import Found, Lookout
 from otel_gpu.sources.slurm import SlurmSource
 from otel_gpu.values import Daemon
 
 if TYPE_CHECKING:
     from otel_gpu.sources.docker.client import DockerTls
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_S: Final = 5.0
 """How long one answer may take. Nobody waits for it but the thread that asks."""
 
-NODE_NAME_FIX: Final = (
-    "set --node-name, or in the manifest: env: [{name: K8S_NODE_NAME, valueFrom: {fieldRef: {fieldPath: "
-    "spec.nodeName}}}]"
-)
-SERVICE_ACCOUNT_FIX: Final = (
-    "the API is asked as the service account of the agent's pod: run it in the cluster, with "
-    "automountServiceAccountToken: true"
-)
+MOST_SOURCES: Final = 32
+"""So many are asked at all, those included that have gone since: each takes a thread."""
 
 _PEM: Final = ("ca", "cert", "key")
-_SERVICE_ACCOUNT: Final = "var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class NameSources:
@@ -45,6 +41,7 @@ class NameSources:
         self._clock = clock
         self._environment = environment
         self._root = root
+        self._opened: set[str] = set()
         self._expected_from: Callable[[], Collection[PodContainer]] = tuple
 
     def candidates(self, kinds: Collection[WorkloadKind] = ()) -> tuple[Candidate, ...]:
@@ -55,20 +52,31 @@ class NameSources:
             facts = replace(facts, slurm="its jobs are on GPUs")
         return candidates(self._config, facts)
 
-    def open_all(self, *, lookout: bool = True) -> tuple[NameSource, ...]:
-        """Whoever is to be asked; in auto with one more, who looks out for others."""
-        used = [candidate for candidate in self.candidates() if candidate.used]
-        sources = tuple(self.open(candidate) for candidate in used)
-        if self._config.environment is not Environment.AUTO or not lookout:
-            return sources
-        names = {candidate.name for candidate in used}
+    def open_all(self) -> tuple[tuple[NameSource, ...], Lookout | None]:
+        """Whoever is to be asked; and who looks out for others, in auto or where one of them could not be opened."""
+        found = self.open_new()
+        if self._config.environment is not Environment.AUTO and not found.failed:
+            return found.sources, None
+        return found.sources, Lookout(self.open_new, self._clock)
 
-        def find(kinds: Collection[WorkloadKind]) -> Sequence[NameSource]:
-            new = [each for each in self.candidates(kinds) if each.used and each.name not in names]
-            names.update(each.name for each in new)
-            return [self.open(each) for each in new]
-
-        return (*sources, LateSources(find))
+    def open_new(self, kinds: Collection[WorkloadKind] = ()) -> Found:
+        """Whoever is to be asked and was not opened before, with workloads of these kinds on GPUs."""
+        opened: list[NameSource] = []
+        failed: list[str] = []
+        for candidate in self.candidates(kinds):
+            if not candidate.used or candidate.name in self._opened:
+                continue
+            if len(self._opened) >= MOST_SOURCES:
+                failed.append(f"{candidate.name} is not asked: {MOST_SOURCES} are already, until the next start")
+                continue
+            try:
+                opened.append(self.open(candidate))
+            except Exception as error:  # one that cannot be had must cost its names, not the others'
+                log.debug("%s cannot be opened", candidate.name, exc_info=True)
+                failed.append(f"{candidate.name} cannot be asked: {str(error) or type(error).__name__}")
+            else:
+                self._opened.add(candidate.name)
+        return Found(tuple(opened), tuple(failed))
 
     def open(self, candidate: Candidate) -> NameSource:
         """The source of one of them. Nothing is asked before it is read."""
@@ -82,7 +90,9 @@ class NameSources:
             case Candidate(kind=Kind.KUBERNETES):
                 return self._kubernetes(candidate)
             case _:
-                return SlurmSource(self._config.proc_root, self._clock, candidate.name)
+                return SlurmSource(
+                    self._config.proc_root, self._clock, candidate.name, cgroup_root=self._root / "sys/fs/cgroup"
+                )
 
     def _engine(self, candidate: Candidate, daemon: Daemon) -> NameSource:
         from otel_gpu.sources.docker.source import DockerSource  # noqa: PLC0415
@@ -140,11 +150,10 @@ class NameSources:
         from otel_gpu.sources.kubernetes.api import in_cluster  # noqa: PLC0415
         from otel_gpu.sources.kubernetes.source import KubernetesSource  # noqa: PLC0415
 
-        server = in_cluster(self._environment, self._root / _SERVICE_ACCOUNT)
-        if server is None:
-            return AbsentSource(candidate.name, f"there is no service account here; {SERVICE_ACCOUNT_FIX}")
-        if not self._config.node_name:
-            return AbsentSource(candidate.name, f"which node this is is not known; {NODE_NAME_FIX}")
+        server = in_cluster(self._environment, self._root / SERVICE_ACCOUNT)
+        if candidate.lacks is not None or server is None:
+            lacks = candidate.lacks or "there is no service account any more"
+            return AbsentSource(candidate.name, f"{lacks}; {candidate.fix or SERVICE_ACCOUNT_FIX}")
         return KubernetesSource(
             server,
             node_name=self._config.node_name,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+from typing import Final
 
+from otel_gpu.attribution.naming import WAIT_CYCLES
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.engine import Engine
@@ -13,8 +16,12 @@ from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Attribution, SourceOutcome, SourceState
 from otel_gpu.sampler import Sampler
 from otel_gpu.selfcost import SelfCost
+from otel_gpu.sources.beside import NOT_YET
 
 log = logging.getLogger(__name__)
+
+_FIRST_ANSWER_S: Final = 10.0
+"""By then a source has answered, or has said that it had no answer in time; one that has done neither hangs."""
 
 
 class Sampling:
@@ -25,7 +32,12 @@ class Sampling:
 
     def __init__(self, config: Config, host: Host, clock: Clock) -> None:
         self.engine = Engine(
-            gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=config.attribution
+            gpus=host.gpus,
+            processes=host.processes,
+            names=host.names,
+            lookout=host.lookout,
+            clock=clock,
+            options=config.attribution,
         )
         cost = SelfCost()
         self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
@@ -33,7 +45,7 @@ class Sampling:
         self.readings = Readings(
             self._fresh, self.account, currency=config.currency, process_level=config.process_metrics
         )
-        self._state_log = StateLog()
+        self._state_log = StateLog(max(WAIT_CYCLES, math.ceil(_FIRST_ANSWER_S / config.interval_s)))
         self._stopped = False
 
     def start(self) -> None:
@@ -55,14 +67,23 @@ class Sampling:
 
 
 class StateLog:
-    """One log line per change of a source's state, none while it stays."""
+    """One log line per change of a source's state, none while it stays.
 
-    def __init__(self) -> None:
+    That a source has not answered yet is usual when it begins, and no news for so many cycles.
+    """
+
+    def __init__(self, patience_cycles: int = WAIT_CYCLES) -> None:
+        self._patience_cycles = patience_cycles
         self._states: dict[str, SourceState] = {}
+        self._waited: dict[str, int] = {}
 
     def observe(self, sources: tuple[SourceOutcome, ...]) -> None:
         """Log what changed since the last time."""
         for source in sources:
+            if source.reason == NOT_YET:
+                self._waited[source.name] = self._waited.get(source.name, 0) + 1
+                if self._waited[source.name] <= self._patience_cycles:
+                    continue
             before = self._states.get(source.name, SourceState.OK)
             self._states[source.name] = source.state
             if source.state is before:

@@ -76,9 +76,7 @@ def label_keys(text: str) -> tuple[str, ...]:
 
     by_label: dict[str, str] = {}
     for key in keys:
-        if (
-            len(key) > 317 or not key.isprintable() or " " in key
-        ):  # 253 of prefix, "/", 63 of name: Kubernetes's longest
+        if len(key) > _LONGEST_KEY or not key.isprintable() or " " in key:
             raise ValueError(text)
         other = by_label.setdefault(label_name(key), key)
         if other != key:
@@ -127,14 +125,14 @@ NAMES_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "cri-socket", "cri_socket", "", values.socket_path,
-        _A_SOCKET, "the container runtime's socket for the kubelet (CRI); if nothing is said, the first of the usual "
-        "ones of containerd, k3s, k0s, MicroK8s, CRI-O and cri-dockerd",
+        _A_SOCKET, "the container runtime's socket for the kubelet (CRI); if nothing is said, the usual one of "
+        "k3s, k0s, MicroK8s, CRI-O, cri-dockerd or containerd, the first that somebody listens at",
         also_variables=("CONTAINER_RUNTIME_ENDPOINT",),
     ),
     Setting(
         "pod-resources-socket", "pod_resources_socket", "", values.socket_path,
         _A_SOCKET, "the kubelet's socket that tells who was given which device; if nothing is said, "
-        "/var/lib/kubelet/pod-resources/kubelet.sock",
+        "/var/lib/kubelet/pod-resources/kubelet.sock, or where k0s and MicroK8s have it",
     ),
     Setting(
         "kubernetes-api", "kubernetes_api", "auto", values.choice(KubernetesApi), values.one_of(KubernetesApi),

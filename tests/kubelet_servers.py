@@ -34,6 +34,7 @@ from otel_gpu.sources.kubelet.proto.podresources_pb2 import (
 RUNTIME: Final = "runtime.v1.RuntimeService"
 LISTER: Final = "v1.PodResourcesLister"
 RUNNING, EXITED = 1, 2
+ENDED: Final = "ListContainers of those that have ended"
 
 
 class Refused(Exception):
@@ -47,13 +48,15 @@ class Refused(Exception):
 class NodeServer:
     """A service on a socket. ``answers`` has a function for each method that gives the raw bytes of its answer.
 
-    A method that is not there is UNIMPLEMENTED. ``calls`` counts. It can be stopped and started again.
+    A method that is not there is UNIMPLEMENTED. ``calls`` counts; ``filtered`` are requests of a method that count and
+    are answered under another name. It can be stopped and started again.
     """
 
     def __init__(self, path: Path, service: str) -> None:
         self.path = path
         self.service = service
         self.answers: dict[str, Callable[[], bytes]] = {}
+        self.filtered: dict[tuple[str, bytes], str] = {}
         self.calls: Counter[str] = Counter()
         self.ended = threading.Event()
         self._server: grpc.Server | None = None
@@ -99,12 +102,13 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
         service, _, method = details.method.strip("/").rpartition("/")
         if service != self._server.service or method not in self._server.answers:
             return None
-        return grpc.unary_unary_rpc_method_handler(lambda _, context: self._answer(method, context))
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: self._answer(method, request, context))
 
-    def _answer(self, method: str, context: grpc.ServicerContext) -> bytes:
-        self._server.calls[method] += 1
+    def _answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        name = self._server.filtered.get((method, request), method)
+        self._server.calls[name] += 1
         try:
-            return self._server.answers[method]()
+            return self._server.answers[name]()
         except Refused as refused:
             context.abort(refused.code, str(refused))
             raise AssertionError("not reached") from None
@@ -124,13 +128,18 @@ def socket_directory() -> Iterator[Path]:
 
 
 class Runtime(NodeServer):
-    """A runtime with containers, listed in the order of ``containers``."""
+    """A runtime with containers, listed in the order of ``containers``; on request only those that have ended."""
 
     def __init__(self, path: Path, containers: Iterable[Container] = (), name: bytes = b"containerd") -> None:
         super().__init__(path, RUNTIME)
         self.containers = list(containers)
         self.answers["Version"] = lambda: VersionResponse(runtime_name=name).SerializeToString()
         self.answers["ListContainers"] = lambda: listing(self.containers).SerializeToString()
+        # ListContainersRequest.filter.state.state = CONTAINER_EXITED
+        self.filtered["ListContainers", b"\x0a\x04\x12\x02\x08\x02"] = ENDED
+        self.answers[ENDED] = lambda: listing(
+            each for each in self.containers if each.state == EXITED
+        ).SerializeToString()
 
 
 def listing(containers: Iterable[Container]) -> ListContainersResponse:

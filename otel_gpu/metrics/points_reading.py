@@ -85,13 +85,19 @@ class Reading:
 
     @classmethod
     def of(
-        cls, attribution: Attribution, stats: SelfStats, *, currency: str = "", process_level: bool = True
+        cls,
+        attribution: Attribution,
+        stats: SelfStats,
+        *,
+        currency: str = "",
+        process_level: bool = True,
+        held_too: bool = False,
     ) -> Reading:
-        """Lay out a cycle; ``currency`` is that of its costs. Workloads that are held back have no rows."""
+        """Lay out a cycle; ``currency`` is that of its costs. Who is held back has rows only ``held_too``."""
         devices = {gpu.identity.uuid: _device(gpu) for gpu in attribution.gpus}
-        told = [workload for workload in attribution.workloads if not workload.held]
+        told = [workload for workload in attribution.workloads if held_too or not workload.held]
         identities = {_key(workload): WorkloadIdentity.of(workload.ref, workload.names) for workload in told}
-        held = {_key(workload) for workload in attribution.workloads if workload.held}
+        held = {_key(workload) for workload in attribution.workloads if workload.held and not held_too}
         processes = attribution.processes if process_level else ()
         return cls(
             attribution=attribution,

@@ -17,6 +17,9 @@ FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 30.0
 """Waited after a lost connection: the first time, doubled with each failure after that, at most."""
 
+NOT_YET: Final = "has not answered yet"
+"""The reason while nothing was left on a board: no answer is none that all is well."""
+
 
 class Board:
     """What is known by now and how its source fares. One thread writes, every cycle reads; neither waits."""
@@ -25,8 +28,8 @@ class Board:
         self._lock = threading.Lock()
         self._known: Mapping[str, Known] = NOBODY
         self._pods: Mapping[PodContainer, tuple[Claim, ...]] = NO_PODS
-        self._state = SourceState.OK
-        self._reason: str | None = None
+        self._state = SourceState.DEGRADED
+        self._reason: str | None = NOT_YET
         self._errors = 0
         self._told = threading.Event()
 
@@ -83,13 +86,17 @@ class Beside:
     """A thread that follows something for as long as it can, and begins again when the connection is lost.
 
     ``follow`` is called with this; it leaves what it finds on the board, and returns or raises when it cannot go on.
-    It must return soon after ``stopping``; while it waits, it does so in ``sleep``.
+    It must return soon after ``stopping``; while it waits, it does so in ``sleep``. ``longest_retry_s`` is for those
+    who cost nothing to try.
     """
 
-    def __init__(self, name: str, board: Board, follow: Callable[[Beside], None]) -> None:
+    def __init__(
+        self, name: str, board: Board, follow: Callable[[Beside], None], *, longest_retry_s: float | None = None
+    ) -> None:
         self._name = name
         self._board = board
         self._follow = follow
+        self._longest_retry_s = longest_retry_s
         self._wake = threading.Condition()
         self._woken = False
         self._stopping = False
@@ -133,7 +140,8 @@ class Beside:
 
     def next_pause_s(self) -> float:
         """How long to wait before it is tried again, longer each time."""
-        pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * (1 << self._failures))
+        longest_s = LONGEST_RETRY_S if self._longest_retry_s is None else self._longest_retry_s
+        pause_s = min(longest_s, FIRST_RETRY_S * (1 << self._failures))
         self._failures = min(self._failures + 1, 16)
         return pause_s
 

@@ -1,104 +1,121 @@
-"""Sources of names that were not there when the agent started: a runtime that is installed or comes up later."""
+"""Who was not there when the agent started: a runtime that is installed or comes up later, a job from nowhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_gpu.clock import Clock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NO_PODS, NOBODY, Claim, Known, NameRead, NameSource, PodContainer
+from otel_gpu.sources.base import NameRead, NameSource
 from otel_gpu.sources.beside import Beside, Board
 
+log = logging.getLogger(__name__)
+
 LOOK_S: Final = 60.0
-"""How often it looks whether somebody new is there. That takes a few calls of stat(2)."""
+SOON_S: Final = 5.0
+EARLY_S: Final = 120.0
+"""How often it looks whether somebody new is there, which takes a few calls of stat(2): soon as long as the host may be
+starting, and while somebody on a GPU has no name; else at leisure."""
 
-_WORST_FIRST: Final = (SourceState.UNAVAILABLE, SourceState.DEGRADED, SourceState.OK)
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Sources that are new, and of those that could not be opened the reasons: they are to be tried again."""
+
+    sources: tuple[NameSource, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
-class LateSources:
-    """Whoever comes late, as one source: the list of sources is made when the agent starts.
-
-    ``find`` opens those that are new, and is told which kinds of workloads were on GPUs so far. It is called on a
-    thread of its own, now and then, and when there is a new kind.
-    """
+class Lookout:
+    """Looks for sources of names on a thread of its own. ``find`` is told what kinds of workloads lack a name."""
 
     def __init__(
-        self,
-        find: Callable[[Collection[WorkloadKind]], Sequence[NameSource]],
-        *,
-        look_s: float = LOOK_S,
-        name: str = "environment",
+        self, find: Callable[[Collection[WorkloadKind]], Found], clock: Clock, *, name: str = "environment"
     ) -> None:
         self._name = name
         self._find = find
-        self._look_s = look_s
-        self._sources: tuple[NameSource, ...] = ()
-        self._kinds: frozenset[WorkloadKind] = frozenset()
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
         self._board = Board()
+        self._board.well()  # nobody is missed yet
         self._beside = Beside(name, self._board, self._follow)
-        self._known: Mapping[str, Known] = NOBODY
-        self._pods: Mapping[PodContainer, tuple[Claim, ...]] = NO_PODS
-        self._reads: tuple[NameRead, ...] = ()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._sources: tuple[NameSource, ...] = ()
+        # Both are replaced as a whole, by one thread each: who is nameless now, and for whom it has looked.
+        self._nameless: Mapping[WorkloadRef, Collection[int]] = {}
+        self._looked_for: frozenset[str] = frozenset()
+        self._looked = threading.Event()
 
     @property
     def name(self) -> str:
         """Its name in ``sources`` and in ``otel_gpu.source``."""
         return self._name
 
-    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """What all of them know together; of two who know one id, the first is believed."""
-        self._beside.start()
-        kinds = self._kinds.union(ref.kind for ref in workloads)
-        if kinds != self._kinds:
-            self._kinds = kinds
-            self._beside.wake()
-        own = self._board.read()
-        sources = self._sources
-        if not sources:
-            return own
-        reads = tuple(source.read(workloads) for source in sources)
-        self._put_together(reads)
-        state = next(state for state in _WORST_FIRST if any(read.state is state for read in (own, *reads)))
-        reasons = [own.reason] if own.reason else []
-        reasons += [f"{source.name}: {read.reason}" for source, read in zip(sources, reads, strict=True) if read.reason]
-        return NameRead(
-            self._known,
-            self._pods,
-            frozenset().union(*(read.pending for read in reads)),
-            state,
-            "; ".join(reasons) or None,
-            own.errors + sum(read.errors for read in reads),
-        )
+    @property
+    def sources(self) -> tuple[NameSource, ...]:
+        """Whoever came so far, in the order in which they came."""
+        return self._sources
 
-    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002
-        """Whoever is late is not waited for."""
-        return True
+    def look_for(self, nameless: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        """Say who has no name, with his pids. Who is new among them is pending until it has looked once."""
+        self._nameless = nameless
+        self._beside.start()
+        new = frozenset(ref.id for ref in nameless) - self._looked_for
+        if new:
+            self._looked.clear()
+            self._beside.wake()
+        read = self._board.read(new)
+        # Who cannot look is not waited for.
+        return replace(read, pending=frozenset()) if read.state is SourceState.UNAVAILABLE else read
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has looked for those it was told of last, and whoever came has answered; at most so long."""
+        deadline_ns = self._clock.monotonic_ns() + round(timeout_s * 1e9)
+        self._looked.wait(timeout_s)
+        for source in self._sources:
+            source.wait(max(0.0, (deadline_ns - self._clock.monotonic_ns()) / 1e9))
 
     def close(self) -> None:
-        """Look no more, and ask nobody."""
-        self._beside.stop()
-        for source in self._sources:
-            source.close()
+        """Look no more; waits for nobody. Whoever came is to be closed after it."""
+        with self._lock:
+            self._closed = True
+        self._beside.stop(timeout_s=0.0)
 
-    def _put_together(self, reads: tuple[NameRead, ...]) -> None:
-        """New mappings only where one of them is new: the same objects mean that nothing has changed."""
-        if len(reads) == len(self._reads) and all(
-            now.known is before.known and now.pods is before.pods
-            for now, before in zip(reads, self._reads, strict=True)
-        ):
-            return
-        self._reads = reads
-        known: dict[str, Known] = {}
-        pods: dict[PodContainer, tuple[Claim, ...]] = {}
-        for read in reversed(reads):
-            known.update(read.known)
-            pods.update(read.pods)
-        self._known, self._pods = known, pods
+    # -- on the thread ----------------------------------------------------------------
 
     def _follow(self, beside: Beside) -> None:
-        beside.well()
         while not beside.stopping:
-            beside.sleep(self._look_s)
-            if not beside.stopping:
-                self._sources = (*self._sources, *self._find(self._kinds))
-                self._board.well()
+            self._look()
+            beside.well()
+            beside.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        is_early = self._clock.monotonic_ns() - self._started_ns < EARLY_S * 1e9
+        return SOON_S if is_early or self._nameless else LOOK_S
+
+    def _look(self) -> None:
+        nameless = self._nameless
+        found = self._find({ref.kind for ref in nameless})
+        for source in found.sources:
+            source.read(nameless)  # it begins now, not in the next cycle, in which its names may be known
+            self._add(source)
+        self._looked_for = frozenset(ref.id for ref in nameless)
+        if nameless is self._nameless:
+            self._looked.set()
+        if found.failed:
+            self._board.degraded("; ".join(found.failed), errors=len(found.failed))
+        else:
+            self._board.well()
+
+    def _add(self, source: NameSource) -> None:
+        with self._lock:
+            if not self._closed:
+                self._sources = (*self._sources, source)
+                log.info("%s has come, and is asked for names", source.name)
+                return
+        source.close()

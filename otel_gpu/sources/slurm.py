@@ -21,6 +21,7 @@ from otel_gpu.sources.base import Claim, Known, NameRead
 from otel_gpu.sources.beside import Beside, Board
 from otel_gpu.sources.outside import told
 from otel_gpu.sources.procfs_files import read_file
+from otel_gpu.sources.slurm_cgroups import read_jobs, read_pids
 
 PRIVILEGE_FIX: Final = "run as root or give CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
 
@@ -28,6 +29,8 @@ _TRIES: Final = 3
 """Cycles in which a job's processes are read before it goes by its number: they may have ended meanwhile."""
 _PIDS: Final = 8
 """Of a job's processes so many are read in one cycle: one that can be read will do."""
+_WALK_S: Final = 15.0
+"""How often it looks which jobs there are: one that was given a GPU and does not use it is in no cycle's question."""
 _STUCK_S: Final = 5.0
 """A read that takes longer waits for a lock that a process stuck in the driver holds; nobody need wait with it."""
 
@@ -121,10 +124,16 @@ class _Asked(NamedTuple):
 
 
 class SlurmSource:
-    """Reads one environment per job, once, on a thread of its own: reading takes a lock of the process."""
+    """Reads one environment per job, once, on a thread of its own: reading takes a lock of the process.
 
-    def __init__(self, proc_root: Path, clock: Clock, name: str = "slurm") -> None:
+    Jobs are those on GPUs, and those that have a cgroup below ``cgroup_root`` as far as that can be seen.
+    """
+
+    def __init__(
+        self, proc_root: Path, clock: Clock, name: str = "slurm", *, cgroup_root: Path = Path("/sys/fs/cgroup")
+    ) -> None:
         self._root = proc_root
+        self._cgroup_root = cgroup_root
         self._clock = clock
         self._name = name
         self._board = Board()
@@ -137,6 +146,9 @@ class SlurmSource:
         self._known: dict[str, Known] = {}
         self._tries: dict[str, int] = {}
         self._trouble: dict[str, str] = {}
+        self._there: Mapping[str, Mapping[str, Path]] = {}  # jobs that have a cgroup, with those of their steps
+        self._walked_ns: int | None = None
+        self._steps_read: dict[str, tuple[str, ...]] = {}
 
     @property
     def name(self) -> str:
@@ -144,21 +156,21 @@ class SlurmSource:
         return self._name
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """What is known of the jobs among these by now."""
+        """What is known of the jobs among these by now, and of others."""
         asked = _jobs(workloads)
         with self._lock:
             before, self._asked, answered = self._asked, asked, self._answered
         pending = asked.keys() - answered
+        self._beside.start()
         if pending or _refs(asked) != _refs(before):
-            self._beside.start()
             self._beside.wake()
         stuck = self._stuck()
         read = self._board.read(frozenset() if stuck else frozenset(pending))
         return read if stuck is None else replace(read, state=SourceState.DEGRADED, reason=stuck)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the jobs asked for were looked at; without any there is nothing to wait for."""
-        return not self._asked or self._board.wait(timeout_s)
+        """Wait until it has looked once."""
+        return self._board.wait(timeout_s)
 
     def close(self) -> None:
         """Read no more."""
@@ -180,15 +192,19 @@ class SlurmSource:
         while not beside.stopping:
             self._look()
             beside.well()
-            beside.sleep(3600.0)
+            beside.sleep(_WALK_S)
 
     def _look(self) -> None:
         with self._lock:
             asked = self._asked
-        changed = self._forget(asked)
+        walked = self._walk()
+        changed = self._forget(_standing_for(self._there) | {id_: each.ref for id_, each in asked.items()})
         troubles = len(self._trouble)
         for job_id in sorted(asked.keys() - self._answered):
             changed |= self._look_at(asked[job_id])
+        for job_id in sorted(self._there) if walked else ():
+            if self._may_tell_more(job_id, on_gpu=job_id in asked):
+                changed |= self._look_into(job_id)
         if changed:
             self._board.know(MappingProxyType(dict(self._known)))
         if self._trouble:
@@ -198,51 +214,93 @@ class SlurmSource:
         else:
             self._board.well()
 
-    def _forget(self, asked: Mapping[str, _Asked]) -> bool:
-        """Let go of jobs that nobody asks for, and let another step stand for one whose step has ended."""
+    def _walk(self) -> bool:
+        """See which jobs there are, if that is due; true if so."""
+        now_ns = self._clock.monotonic_ns()
+        if self._walked_ns is not None and now_ns - self._walked_ns < (_WALK_S - 1.0) * 1e9:
+            return False
+        self._walked_ns = now_ns
+        self._there = read_jobs(self._cgroup_root)
+        return True
+
+    def _forget(self, refs: Mapping[str, WorkloadRef]) -> bool:
+        """Let go of jobs that are gone, and let another step stand for one whose step has ended."""
         with self._lock:
-            self._answered &= asked.keys()
-        for by_job in (self._tries, self._trouble):
-            for job_id in by_job.keys() - asked.keys():
+            self._answered &= refs.keys()
+        for by_job in (self._tries, self._trouble, self._steps_read):
+            for job_id in by_job.keys() - refs.keys():
                 del by_job[job_id]
-        kept = {id_: replace(known, ref=asked[id_].ref) for id_, known in self._known.items() if id_ in asked}
+        kept = {id_: replace(known, ref=refs[id_]) for id_, known in self._known.items() if id_ in refs}
         changed = kept != self._known
         self._known = kept if changed else self._known
         return changed
 
     def _look_at(self, asked: _Asked) -> bool:
-        """Read one job's environment; true if that told something."""
+        """Read the environment of a job on a GPU; true if that told something."""
         job_id = asked.ref.id
         tries = self._tries[job_id] = self._tries.get(job_id, 0) + 1
-        job, trouble = self._find(asked)
+        job, trouble = self._find(job_id, asked.pids[:_PIDS])
         if job is None and trouble is None and tries < _TRIES:
             return False  # nobody was left to ask; there will be others in the next cycle
         if job is not None:
-            self._known[job_id] = Known(asked.ref, job.names, claims=job.claims)
-            if job.changed is not None:
-                trouble = f"job {job_id}: {job.changed} is too long or no text, and is told in part"
-        if trouble is not None:
+            self._know(asked.ref, job)
+        elif trouble is not None:
             self._trouble[job_id] = trouble
         with self._lock:
             self._answered |= {job_id}
         return job is not None
 
-    def _find(self, asked: _Asked) -> tuple[Job | None, str | None]:
-        """The first environment that names this job, or what stands in the way."""
+    def _may_tell_more(self, job_id: str, *, on_gpu: bool) -> bool:
+        """Whether a job's cgroups may tell what is not known: who it is, or by a new step what it was given."""
+        known = self._known.get(job_id)
+        if known is None:
+            return not on_gpu
+        return not known.claims and self._steps_read.get(job_id) != tuple(self._there[job_id])
+
+    def _look_into(self, job_id: str) -> bool:
+        """Read environments of a job by its cgroups, one of each step, until one tells of GPUs; true if that is new."""
+        steps = self._there[job_id]
+        self._steps_read[job_id] = tuple(steps)
+        pids = [pid for step in list(steps.values())[:_PIDS] for pid in read_pids(step, most=1)]
+        job, trouble = self._find(job_id, pids, giving=True)
+        known = self._known.get(job_id)
+        if job is None:
+            if trouble is not None and known is None:
+                self._trouble[job_id] = trouble
+            return False
+        if known is None:
+            self._know(_first_step(job_id, steps), job)
+            with self._lock:
+                self._answered |= {job_id}
+            return True
+        self._known[job_id] = replace(known, claims=job.claims)  # its names stay what they were
+        return bool(job.claims)
+
+    def _know(self, ref: WorkloadRef, job: Job) -> None:
+        self._known[job.id] = Known(ref, job.names, claims=job.claims)
+        self._trouble.pop(job.id, None)
+        if job.changed is not None:
+            self._trouble[job.id] = f"job {job.id}: {job.changed} is too long or no text, and is told in part"
+
+    def _find(self, job_id: str, pids: Iterable[int], *, giving: bool = False) -> tuple[Job | None, str | None]:
+        """The first environment that names this job (and GPUs given, if one does), or what stands in the way."""
+        found: Job | None = None
         trouble: str | None = None
-        for pid in asked.pids[:_PIDS]:
+        for pid in pids:
             try:
                 job = parse_job(self._environ(pid))
             except PermissionError:
-                trouble = f"job {asked.ref.id}: {self._root}/{pid}/environ may not be read; {PRIVILEGE_FIX}"
+                trouble = f"job {job_id}: {self._root}/{pid}/environ may not be read; {PRIVILEGE_FIX}"
                 continue
             except OSError:  # it has ended
                 continue
-            if job is not None and job.id == asked.ref.id:
-                return job, None
-            if job is not None:
-                trouble = f"job {asked.ref.id}: process {pid} says it is of job {told(job.id)!r}, and is not believed"
-        return None, trouble
+            if job is not None and job.id == job_id:
+                if job.claims or not giving:
+                    return job, None
+                found = found or job
+            elif job is not None:
+                trouble = f"job {job_id}: process {pid} says it is of job {told(job.id)!r}, and is not believed"
+        return found, trouble
 
     def _environ(self, pid: int) -> bytes:
         self._reading = pid, self._clock.monotonic_ns()
@@ -250,6 +308,15 @@ class SlurmSource:
             return read_environ(self._root, pid)
         finally:
             self._reading = None
+
+
+def _standing_for(there: Mapping[str, Mapping[str, Path]]) -> dict[str, WorkloadRef]:
+    return {job_id: _first_step(job_id, steps) for job_id, steps in there.items()}
+
+
+def _first_step(job_id: str, steps: Iterable[str]) -> WorkloadRef:
+    """A job as the cgroups of its first step's processes name it."""
+    return WorkloadRef(WorkloadKind.SLURM_JOB, job_id, slurm_step=min(steps, default=None))
 
 
 def _refs(asked: Mapping[str, _Asked]) -> list[WorkloadRef]:

@@ -1,17 +1,32 @@
-"""``otel-gpu once`` on a node of Kubernetes: the driver's pids, the node's sockets and the API, put together."""
+"""A node of Kubernetes: the driver's pids, the node's sockets and the API, put together.
+
+``otel-gpu once`` knows the API by where the kubelet mounts service accounts, and no setting says otherwise: where the
+API is asked too, what ``once`` is made of runs in here, with another root.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from otel_gpu.clock import ManualClock, SystemClock
+from otel_gpu.config import load
+from otel_gpu.engine import Engine
+from otel_gpu.environment import SERVICE_ACCOUNT
+from otel_gpu.model import Attribution, GpuState, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.naming_sources import NameSources
 from otel_gpu.sources.hostfacts import pid_namespace_is_initial
+from otel_gpu.sources.kubelet import cri
+from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
 from tests.cli import otel_gpu
 from tests.kubelet_servers import (
+    EXITED,
     Kubelet,
     Runtime,
     container,
@@ -22,6 +37,9 @@ from tests.kubelet_servers import (
     pod_uid,
     socket_directory,
 )
+from tests.kubernetes_api import NODE, KubernetesApi
+from tests.kubernetes_api import container as api_container
+from tests.kubernetes_api import pod as api_pod
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World
 from tests.procfs_tree import ProcTree
@@ -31,28 +49,23 @@ SHARED = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
 WHOLE = "GPU-6c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
 TRAIN, INFER, WAITS = range(3)
 
-pytestmark = pytest.mark.skipif(
+in_the_host_s_pids = pytest.mark.skipif(
     pid_namespace_is_initial(Path("/proc")) is False,
     reason="needs the host's pid namespace: in another the agent rightly says that processes are hidden from it",
 )
 
 
+@dataclass(frozen=True)
+class Servers:
+    """A node's own."""
+
+    runtime: Runtime
+    kubelet: Kubelet
+
+
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of an agent on a node: two pods share a GPU in four parts, a third has one and no process."""
-    proc = ProcTree(tmp_path / "proc")
-    proc.set_own_pids()
-    world = World()
-    shared, whole = (world.gpu(uuid, name="NVIDIA A100-SXM4-80GB") for uuid in (SHARED, WHOLE))
-    for gpu in (shared, whole):
-        gpu.typical()
-        gpu.energy_steps(0, 600_000_000, 100)
-        gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=0)
-    shared.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=2 * GIB)
-    shared.compute(0, [Listed(4000 + number, GIB) for number in (TRAIN, INFER)])
-    for number in (TRAIN, INFER):
-        cgroup = f"0::/kubepods/burstable/pod{pod_uid(number)}/{container_id(number)}\n"
-        proc.add(4000 + number, comm=b"python3", cgroup=cgroup, start_ticks=100)
+def servers() -> Iterator[Servers]:
+    """Those of a node where two pods share a GPU in four parts, and a third has one."""
     with socket_directory() as directory:
         runtime = Runtime(
             directory / "cri.sock", [container(number, pod=f"pod-{number}", name="main") for number in range(3)]
@@ -67,18 +80,37 @@ def node(tmp_path: Path) -> Iterator[dict[str, str]]:
         runtime.start()
         kubelet.start()
         try:
-            yield {
-                "LD_LIBRARY_PATH": str(build()),
-                "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt")),
-                "HOST_PROC": str(proc.root),
-                "OTEL_GPU_ENVIRONMENT": "kubernetes",
-                "OTEL_GPU_KUBERNETES_API": "never",
-                "OTEL_GPU_CRI_SOCKET": str(runtime.path),
-                "OTEL_GPU_POD_RESOURCES_SOCKET": str(kubelet.path),
-            }
+            yield Servers(runtime, kubelet)
         finally:
             runtime.stop()
             kubelet.stop()
+
+
+@pytest.fixture
+def node(tmp_path: Path, servers: Servers) -> dict[str, str]:
+    """The environment of an agent there; the third pod has no process."""
+    proc = ProcTree(tmp_path / "proc")
+    proc.set_own_pids()
+    world = World()
+    shared, whole = (world.gpu(uuid, name="NVIDIA A100-SXM4-80GB") for uuid in (SHARED, WHOLE))
+    for each in (shared, whole):
+        each.typical()
+        each.energy_steps(0, 600_000_000, 100)
+        each.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=0)
+    shared.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=2 * GIB)
+    shared.compute(0, [Listed(4000 + number, GIB) for number in (TRAIN, INFER)])
+    for number in (TRAIN, INFER):
+        cgroup = f"0::/kubepods/burstable/pod{pod_uid(number)}/{container_id(number)}\n"
+        proc.add(4000 + number, comm=b"python3", cgroup=cgroup, start_ticks=100)
+    return {
+        "LD_LIBRARY_PATH": str(build()),
+        "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt")),
+        "HOST_PROC": str(proc.root),
+        "OTEL_GPU_ENVIRONMENT": "kubernetes",
+        "OTEL_GPU_KUBERNETES_API": "never",
+        "OTEL_GPU_CRI_SOCKET": str(servers.runtime.path),
+        "OTEL_GPU_POD_RESOURCES_SOCKET": str(servers.kubelet.path),
+    }
 
 
 def once(environment: Mapping[str, str], form: str) -> str:
@@ -88,6 +120,7 @@ def once(environment: Mapping[str, str], form: str) -> str:
     return result.stdout
 
 
+@in_the_host_s_pids
 def test_pods_are_named_and_have_what_the_kubelet_gave_them(node: Mapping[str, str]) -> None:
     document: dict[str, Any] = json.loads(once(node, "json"))
     sources = {source["name"]: (source["ok"], source["reason"]) for source in document["sources"]}
@@ -105,6 +138,7 @@ def test_pods_are_named_and_have_what_the_kubelet_gave_them(node: Mapping[str, s
     assert states["pod-0"] == [(SHARED, "unknown", GIB)] or states["pod-0"] == [(SHARED, "idle", GIB)]
 
 
+@in_the_host_s_pids
 def test_parts_of_a_time_sliced_gpu_are_told_to_prometheus(node: Mapping[str, str]) -> None:
     lines = [line for line in once(node, "prometheus").splitlines() if line.startswith("gpu_workload_allocation{")]
     shares = {
@@ -112,3 +146,163 @@ def test_parts_of_a_time_sliced_gpu_are_told_to_prometheus(node: Mapping[str, st
         for line in lines
     }
     assert shares == {"pod-0": 0.25, "pod-1": 0.5, "pod-2": 1.0}
+
+
+# ---------------------------------------------------------------------------- with the API
+
+
+class Node:
+    """An engine with the sources that settings lead to under a root of its own. ``pids`` are on the shared GPU."""
+
+    def __init__(self, root: Path, variables: Mapping[str, str], flags: Mapping[str, str], pids: int = 0) -> None:
+        flags = {"environment": "kubernetes", "node-name": NODE, **flags}
+        self.sources = NameSources(load(flags, {}).config, SystemClock(), variables, root).open_new().sources
+        on_gpu = [
+            facts(4000 + n, WorkloadRef(WorkloadKind.CONTAINER, container_id(n), pod_uid=pod_uid(n)))
+            for n in range(pids)
+        ]
+        readings = (gpu(0, [listed(each.key.pid, GIB) for each in on_gpu], memory=memory()), gpu(1, memory=memory()))
+        gpus = [
+            replace(reading, identity=replace(reading.identity, uuid=uuid))
+            for reading, uuid in zip(readings, (SHARED, WHOLE), strict=True)
+        ]
+        self._clock = ManualClock()
+        self._engine = Engine(
+            gpus=FakeGpus(gpu_read(*gpus)),
+            processes=FakeProcesses(process_read(*on_gpu)),
+            names=self.sources,
+            clock=self._clock,
+        )
+
+    def cycle(self) -> Attribution:
+        """What comes out five seconds later."""
+        self._clock.advance(5.0)
+        return self._engine.sample()
+
+    def until(self, condition: Callable[[Attribution], bool]) -> Attribution:
+        """Go on until it is so."""
+        deadline_s = time.monotonic() + 20.0
+        while not condition(answer := self.cycle()):
+            assert time.monotonic() < deadline_s, answer.workloads
+            time.sleep(0.02)
+        return answer
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._engine.close()
+
+
+def have(answer: Attribution, uuid: str) -> dict[str, tuple[float | None, bool]]:
+    """Who has a GPU now, by id: how much of it, and whether that is only possible."""
+    return {
+        workload.ref.id: (part.allocation, part.possible)
+        for workload in answer.workloads
+        for part in workload.gpus
+        if part.gpu_uuid == uuid and (part.active or part.possible)
+    }
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[KubernetesApi]:
+    """The API, and its service account where the kubelet mounts it."""
+    account = tmp_path / SERVICE_ACCOUNT
+    account.mkdir(parents=True)
+    served = KubernetesApi(account)
+    served.put(
+        *(
+            api_pod(
+                f"pod-{number}",
+                api_container(container_id(number)),
+                uid=pod_uid(number),
+                namespace="team-a",
+                labels={"team": f"of {number}", "secret": "x"},
+            )
+            for number in range(3)
+        )
+    )
+    yield served
+    served.close()
+
+
+def in_cluster(api: KubernetesApi) -> dict[str, str]:
+    return {"KUBERNETES_SERVICE_HOST": api.server.host, "KUBERNETES_SERVICE_PORT": str(api.server.port)}
+
+
+def on_node(servers: Servers) -> dict[str, str]:
+    return {"cri-socket": str(servers.runtime.path), "pod-resources-socket": str(servers.kubelet.path)}
+
+
+def test_the_runtime_the_kubelet_and_the_api_together_tell_names_gpus_and_labels(
+    tmp_path: Path, servers: Servers, api: KubernetesApi
+) -> None:
+    node = Node(tmp_path, in_cluster(api), {**on_node(servers), "pod-labels": "team"}, pids=2)
+    try:
+        answer = node.until(lambda answer: all(source.state is SourceState.OK for source in answer.sources))
+        answer = node.until(lambda answer: sum(not each.held for each in answer.workloads) == 3)
+    finally:
+        node.close()
+    assert {source.name for source in answer.sources} == {"nvml", "procfs", "cri", "kubernetes", "pod-resources"}
+    for workload in answer.workloads:
+        number = int(workload.ref.id, 16)
+        assert workload.names == WorkloadNames(
+            container="main",
+            image="registry.example/train:1",
+            pod=f"pod-{number}",
+            namespace="team-a",
+            pod_uid=pod_uid(number),
+            runtime="containerd",
+            extra=(("k8s.pod.label.team", f"of {number}"),),
+        )
+    assert have(answer, SHARED) == {container_id(0): (0.25, False), container_id(1): (0.5, False)}
+    assert have(answer, WHOLE) == {container_id(2): (1.0, False)}
+
+
+def test_without_the_runtime_s_socket_the_api_tells_whose_gpus_are_whose(
+    tmp_path: Path, servers: Servers, api: KubernetesApi
+) -> None:
+    flags = {"environment": "auto", "pod-resources-socket": str(servers.kubelet.path)}
+    node = Node(tmp_path, in_cluster(api), flags)
+    try:
+        assert {source.name for source in node.sources} == {"kubernetes", "pod-resources"}
+        answer = node.until(lambda answer: bool(have(answer, WHOLE)))
+    finally:
+        node.close()
+    assert have(answer, WHOLE) == {container_id(2): (1.0, False)}
+    assert {workload.names.pod for workload in answer.workloads if workload.names} == {"pod-0", "pod-1", "pod-2"}
+
+
+def test_what_was_given_moves_to_the_container_that_takes_the_place_of_one_that_ended(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
+    monkeypatch.setattr(cri, "ENDED_S", 0.05)
+    runtime = servers.runtime
+    node = Node(tmp_path, {}, {**on_node(servers), "kubernetes-api": "never"})
+    try:
+        node.until(lambda answer: have(answer, WHOLE) == {container_id(2): (1.0, False)})
+        runtime.containers[2] = container(2, pod="pod-2", name="main", state=EXITED)
+        node.until(lambda answer: have(answer, WHOLE) == {})
+        runtime.containers.append(container(3, pod="pod-2", name="main"))
+        answer = node.until(lambda answer: have(answer, WHOLE) == {container_id(3): (1.0, False)})
+    finally:
+        node.close()
+    [workload] = (each for each in answer.workloads if each.ref.id == container_id(3))
+    assert workload.names is not None
+    assert (workload.names.pod, [part.state for part in workload.gpus]) == ("pod-2", [GpuState.ALLOCATED])
+
+
+def test_of_a_pod_and_its_successor_nobody_is_said_to_have_both_gpus(tmp_path: Path, servers: Servers) -> None:
+    servers.kubelet.pods = [
+        pod("pod-2", given("main", devices("nvidia.com/gpu", uuid))) for uuid in (f"{SHARED}::0", WHOLE)
+    ]
+    node = Node(tmp_path, {}, {**on_node(servers), "kubernetes-api": "never"})
+    try:
+        answer = node.until(lambda answer: bool(have(answer, WHOLE)))
+    finally:
+        node.close()
+    assert have(answer, WHOLE) == have(answer, SHARED) == {container_id(2): (None, True)}
+    [kubelet] = (source for source in answer.sources if source.name == "pod-resources")
+    assert (kubelet.state, kubelet.reason) == (
+        SourceState.DEGRADED,
+        "'team-a/pod-2/main' is listed twice with different devices: which are those of the one that runs is not known",
+    )

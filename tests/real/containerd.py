@@ -121,15 +121,15 @@ class Containerd:
         self.pods.append(pod)
         return pod
 
-    def run_container(self, pod: Pod, name: str, *, labels: Mapping[str, str] | None = None) -> str:
-        """Start a container that sleeps; its id."""
+    def run_container(self, pod: Pod, name: str, *, labels: Mapping[str, str] | None = None, attempt: int = 0) -> str:
+        """Start a container that sleeps; its id. To be restarted is to be made anew, as the next attempt."""
         said = _labels(pod.name, pod.namespace, pod.uid) | {"io.kubernetes.container.name": name} | dict(labels or {})
         config: Fields = {
-            1: {1: name},
+            1: {1: name, 2: attempt},
             2: {1: IMAGE},
             3: ["/bin/busybox", "sleep", "600"],
             9: _map(said),
-            10: _map({"io.kubernetes.container.restartCount": "0"}),
+            10: _map({"io.kubernetes.container.restartCount": str(attempt)}),
             15: {2: {3: {1: _HOSTS, 2: _CONTAINERS, 3: _HOSTS}}},
         }
         created = self.call("CreateContainer", {1: pod.sandbox_id, 2: config, 3: pod.config})

@@ -63,12 +63,18 @@ class DockerEngine:
         """Start it, and wait until it answers."""
         program = needed_program("dockerd", REMEDY)
         runc = needed_program("runc", REMEDY)
-        # NVIDIA's runtime is runc with a hook before it; by that name, plain runc does for a host without a GPU.
+        # NVIDIA's runtime is runc with a hook before it; by that name, plain runc does for a host without a GPU. Where
+        # the hook is, requests for GPUs are served; one that does nothing shows what it would be told to do.
+        hook = self.directory / "bin" / "nvidia-container-runtime-hook"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\nexit 0\n", encoding="ascii")
+        hook.chmod(0o755)
+        environment = os.environ | {"PATH": f"{hook.parent}:{os.environ['PATH']}"}
         own = {"--data-root": "data", "--exec-root": "exec", "--pidfile": "pid"}
         words = [str(program), "-H", self.base_url, *(f"{flag}={self.directory / name}" for flag, name in own.items())]
         words += ["--iptables=false", "--bridge=none", "--storage-driver=vfs", f"--add-runtime=nvidia={runc}"]
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         until(self._answers)
 
     def kill(self) -> None:
@@ -124,6 +130,17 @@ class DockerEngine:
         """What the engine itself says of a container."""
         document: dict[str, Any] = self.client.inspect_container(key)
         return document
+
+    def visible_devices(self, key: str) -> list[str]:
+        """Which GPUs it has told the runtime to let a container see."""
+        environment = Path(f"/proc/{self.inspect(key)['State']['Pid']}/environ").read_bytes().decode().split("\0")
+        [value] = [word.partition("=")[2] for word in environment if word.startswith("NVIDIA_VISIBLE_DEVICES=")]
+        return value.split(",")
+
+    def happened_s(self, key: str, action: str) -> float:
+        """When it says that this happened to a container for the last time, in Unix time."""
+        told = self.client.events(since=0, until=f"{time.time():.9f}", filters={"container": key}, decode=True)
+        return float([event["timeNano"] for event in told if event["Action"] == action][-1] / 1e9)
 
     def _answers(self) -> bool:
         assert self._process is not None

@@ -9,9 +9,12 @@ import pytest
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import Known, NameRead
+from otel_gpu.sources.base import Known, NameRead, PodContainer
 from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.kubelet import cri
 from otel_gpu.sources.kubelet.cri import CriSource
+from otel_gpu.sources.kubelet.endpoint import open_wire
+from otel_gpu.sources.kubelet.proto.cri_pb2 import ListContainersResponse
 from tests.real.containerd import IMAGE, Containerd, Pod, containerd, pids_of
 from tests.unit.sources.kubelet.waiting import reading, soon, until
 
@@ -76,6 +79,39 @@ def test_a_container_that_starts_ends_and_is_removed_is_followed(runtime: Contai
         until(names, lambda answer: not answer.known[first].running)
         runtime.remove_container(first)
         until(names, lambda answer: answer.known.keys() == {second})
+    runtime.remove_pod(pod)
+
+
+def test_a_restarted_container_that_was_given_a_gpu_is_seen_long_before_the_next_list(
+    runtime: Containerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.2)
+    monkeypatch.setattr(cri, "ENDED_S", 0.2)
+    pod = runtime.run_pod("train-1", "team-a")
+    first = runtime.run_container(pod, "main")
+    given = [PodContainer("team-a", "train-1", "main")]
+    names = CriSource(str(runtime.socket), clock=SystemClock(), relist_s=600.0, expected=lambda: given)
+    with reading(names):
+        until(names, lambda answer: first in answer.known)
+        runtime.stop_container(first)
+        until(names, lambda answer: not answer.known[first].running)
+        second = runtime.run_container(pod, "main", attempt=1)
+        answer = until(names, lambda answer: second in answer.known)
+        assert (answer.known[first].running, answer.known[second].running) == (False, True)
+    runtime.remove_pod(pod)
+
+
+def test_nothing_of_the_grpc_library_is_needed_to_ask_containerd(runtime: Containerd) -> None:
+    pod = runtime.run_pod("wire-0", "team-a")
+    running, ended = (runtime.run_container(pod, name) for name in ("runs", "ends"))
+    runtime.stop_container(ended)
+    exited_only = b"\x0a\x04\x12\x02\x08\x02"
+    for request, ids in ((b"", {running, ended}), (exited_only, {ended})):
+        wire = open_wire(str(runtime.socket), 5.0, SystemClock())
+        answer = wire.ask("/runtime.v1.RuntimeService/ListContainers", request)
+        wire.close()
+        assert answer is not None
+        assert {each.id.decode() for each in ListContainersResponse.FromString(answer).containers} == ids
     runtime.remove_pod(pod)
 
 

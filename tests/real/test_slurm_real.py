@@ -7,14 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from otel_gpu.sources.slurm import PRIVILEGE_FIX
+from otel_gpu.clock import ManualClock
+from otel_gpu.sources.base import Claim, NameRead
+from otel_gpu.sources.slurm import PRIVILEGE_FIX, SlurmSource
+from otel_gpu.sources.slurm_cgroups import read_pids
 from tests.cli import clean_environment, command
 from tests.nvml_stub.world import Listed, World
 
@@ -38,38 +42,51 @@ GIVEN = {
 JOINING = 'echo $$ > "$1/cgroup.procs" && echo ready && exec sleep 60'
 
 
-def make_cgroup() -> list[Path]:
-    """Directories of a step, the innermost last: below a controller (cgroup v1), or at the top (v2)."""
-    top = Path("/sys/fs/cgroup/freezer")
-    top = top if top.is_dir() else Path("/sys/fs/cgroup")
-    made = [top / f"slurm_og{os.getpid()}"]
-    for name in ("uid_0", f"job_{JOB}", "step_0"):
-        made.append(made[-1] / name)
+@contextmanager
+def made_cgroups() -> Iterator[list[Path]]:
+    """Directories of a step, the innermost last: below a controller (cgroup v1), or at the top (v2).
+
+    Their top is no name of Slurm's, so that nobody else who looks for Slurm meanwhile finds it.
+    """
+    freezer = Path("/sys/fs/cgroup/freezer")
+    made: list[Path] = []
+    directory = freezer if freezer.is_dir() else Path("/sys/fs/cgroup")
     try:
-        for directory in made:
-            directory.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroups here: {error.strerror}")
-    return made
+        for name in (f"og-jobs-{os.getpid()}", "slurm", "uid_0", f"job_{JOB}", "step_0"):
+            directory /= name
+            try:
+                directory.mkdir()
+            except OSError as error:
+                pytest.skip(f"no cgroups here: {error.strerror}")
+            made.append(directory)
+        yield made
+    finally:
+        for each in reversed(made):
+            each.rmdir()
 
 
 @contextmanager
 def running_job(variables: Mapping[str, str]) -> Iterator[int]:
     """A process of the job, by its pid; its cgroup is gone after it."""
-    made = make_cgroup()
-    try:
-        with subprocess.Popen(
+    with cgroups_and_job(variables) as (_, pid):
+        yield pid
+
+
+@contextmanager
+def cgroups_and_job(variables: Mapping[str, str]) -> Iterator[tuple[Path, int]]:
+    """The top of a job's cgroups, and a process in them."""
+    with (
+        made_cgroups() as made,
+        subprocess.Popen(
             ["/bin/sh", "-c", JOINING, "sh", str(made[-1])], env=dict(variables), stdout=subprocess.PIPE, text=True
-        ) as process:
-            try:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "ready\n"
-                yield process.pid
-            finally:
-                process.kill()
-    finally:
-        for directory in reversed(made):
-            directory.rmdir()
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield made[0], process.pid
+        finally:
+            process.kill()
 
 
 def ask(stub_dir: Path, tmp_path: Path, pid: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -116,6 +133,28 @@ def test_a_process_that_claims_another_job_is_not_believed(stub_dir: Path, tmp_p
     assert f"job {JOB}: process {pid} says it is of job '1', and is not believed" in doctor
     assert told["gpu.workload.name"] == JOB
     assert "slurm.job.user" not in told
+
+
+def test_a_job_that_was_given_a_gpu_and_uses_none_is_known_until_it_has_gone() -> None:
+    clock = ManualClock()
+
+    def until(source: SlurmSource, happens: Callable[[NameRead], bool]) -> NameRead:
+        """Look at the cgroups again and again: while a process begins another program, it has no environment."""
+        end_s = time.monotonic() + 30
+        while not happens(read := source.read({})):
+            assert time.monotonic() < end_s, read
+            clock.advance(60.0)
+            source._beside.wake()
+            time.sleep(0.01)
+        return read
+
+    with cgroups_and_job(GIVEN) as (top, pid):
+        source = SlurmSource(Path("/proc"), clock, cgroup_root=top)
+        known = until(source, lambda read: JOB in read.known).known[JOB]
+        assert read_pids(top / "slurm/uid_0" / f"job_{JOB}" / "step_0", most=8) == (pid,)
+    assert (known.names.title, known.claims) == (GIVEN["SLURM_JOB_NAME"], (Claim("0"),))
+    until(source, lambda read: not read.known)
+    source.close()
 
 
 AS_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")

@@ -16,12 +16,27 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu import commands
+from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
+from otel_gpu.engine import Engine
 from otel_gpu.export.text import Style
-from otel_gpu.host import Host
+from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.sources.base import NameRead
 from tests.agent_process import agent_process
-from tests.builders import FakeGpus, FakeProcesses
+from tests.builders import (
+    CONTAINER,
+    CONTAINER_ID,
+    FakeGpus,
+    FakeNames,
+    FakeProcesses,
+    facts,
+    gpu,
+    gpu_read,
+    listed,
+    process_read,
+)
 from tests.cli import clean_environment, command, otel_gpu
+from tests.kubelet_servers import Kubelet, devices, given, pod, socket_directory
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 SIMULATED = "*** SIMULATED HOST, no figure is of a real GPU: "
@@ -99,6 +114,26 @@ def test_once_as_otlp_prints_one_request_with_a_resource_for_the_host_and_for_ea
     ]
     assert [attributes.get("service.name") for attributes in resources] == ["mine", *[None] * (len(resources) - 1)]
     assert all("gpu.workload.id" in attributes for attributes in resources[1:])
+
+
+@pytest.mark.parametrize("form", ["prometheus", "otlp"])
+def test_once_tells_whose_names_are_still_being_looked_up_for_there_is_no_later(form: str) -> None:
+    clock = ManualClock()
+    engine = Engine(
+        gpus=FakeGpus(gpu_read(gpu(0, [listed(1)]))),
+        processes=FakeProcesses(process_read(facts(1, CONTAINER))),
+        names=[FakeNames(NameRead(pending=frozenset({CONTAINER_ID})))],
+        clock=clock,
+    )
+    engine.sample()
+    clock.advance(1.0)
+    attribution = engine.sample()
+    assert [workload.held for workload in attribution.workloads] == [True]
+    settings = load({}, {}).config
+    account = SelfAccount(started_ns=0, cpu_s=lambda: 0.0, memory_bytes=lambda: None)
+    text = commands._exported(attribution, account.stats(), settings, commands._resources(settings), form)
+    assert CONTAINER_ID in text
+    assert "gpu_process_memory" in text or "gpu.process.memory" in text
 
 
 def test_once_as_json_prints_one_object_about_the_time_between_two_samples() -> None:
@@ -384,6 +419,25 @@ def test_doctor_tells_who_is_asked_for_names_and_who_could_be(no_nvml: Mapping[s
     assert rows["kubernetes"][0] == "unused"
 
 
+def test_doctor_finds_what_the_agent_finds_of_answers_beside_each_other(no_nvml: Mapping[str, str]) -> None:
+    """A pod was given a GPU, and nobody knows the id of its container."""
+    with socket_directory() as directory:
+        kubelet = Kubelet(directory / "kubelet.sock")
+        kubelet.pods = [
+            pod("train-0", given("main", devices("nvidia.com/gpu", "GPU-11111111-2222-3333-4444-555555555555")))
+        ]
+        kubelet.start()
+        try:
+            sockets = ("--pod-resources-socket", str(kubelet.path), "--cri-socket", str(directory / "away.sock"))
+            result = otel_gpu("doctor", *sockets, "--environment", "kubernetes", environment=no_nvml)
+        finally:
+            kubelet.stop()
+    rows = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
+    [(verdict, _, found)] = [row for row in rows if row[1] == "pod-resources"]
+    assert verdict == "degraded"
+    assert "nobody here knows the id of any container of a pod" in found
+
+
 def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
     result = otel_gpu("doctor", "--proc-root", str(tmp_path / "none"), environment=no_nvml)
     assert (result.returncode, result.stderr) == (1, "")
@@ -392,13 +446,22 @@ def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str
 
 def test_resource_attributes_that_are_left_out_are_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     given = {"OTEL_RESOURCE_ATTRIBUTES": "team=ml,hw.id=x,k8s.pod.name=y"}
-    host = Host(FakeGpus(), FakeProcesses(), ())
-    assert "hw.id" not in commands._resources(load({}, given).config, host).shared
+    assert "hw.id" not in commands._resources(load({}, given).config).shared
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "WARNING",
         "resource-attributes hw.id, k8s.pod.name are left out: metrics have attributes of that name",
     )
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [("auto", True), ("slurm", True), ("docker", False), ("podman", False), ("kubernetes", False), ("host", False)],
+)
+def test_the_labels_of_jobs_are_there_from_the_start_wherever_jobs_may_come(environment: str, told: bool) -> None:
+    """In Prometheus a label that some series have and others lack breaks sums by it."""
+    keys = commands._resources(load({"environment": environment}, {}).config).extra_keys
+    assert ("slurm.job.user" in keys) is told
 
 
 def test_config_tells_the_origin_of_every_value(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from otel_gpu import embed
 from otel_gpu.errors import UsageError
 from otel_gpu.host import Host
 from otel_gpu.model import SourceState
+from otel_gpu.settings_names import KubernetesApi
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses
 
@@ -138,6 +139,13 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant() 
 def test_what_is_no_provider_is_refused() -> None:
     wrong: Any = "http://localhost:4318"
     assert refusal(wrong, source="sim") == "instrument(): a MeterProvider is expected, not str"
+
+
+def test_the_services_own_account_is_used_only_if_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert embed._load({}).kubernetes_api is KubernetesApi.NEVER
+    assert embed._load({"kubernetes_api": "auto"}).kubernetes_api is KubernetesApi.AUTO
+    monkeypatch.setenv("OTEL_GPU_KUBERNETES_API", "always")
+    assert embed._load({}).kubernetes_api is KubernetesApi.ALWAYS
 
 
 # ---------------------------------------------------------------------------- a provider's life

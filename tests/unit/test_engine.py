@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import SHORTEST_WINDOW_S, Engine
+from otel_gpu.engine import CLOSING_S, SHORTEST_WINDOW_S, Engine
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
     Attribution,
@@ -20,9 +21,13 @@ from otel_gpu.model import (
     SourceState,
     UtilizationRead,
     UtilizationRow,
+    WorkloadKind,
     WorkloadNames,
+    WorkloadRef,
 )
+from otel_gpu.sources import late
 from otel_gpu.sources.base import Claim, GpuRead, Known, NameRead, ProcessRead
+from otel_gpu.sources.late import Lookout
 from tests.builders import (
     CONTAINER,
     CONTAINER_ID,
@@ -41,6 +46,19 @@ from tests.builders import (
 )
 
 FAR_S = 10.0
+
+
+class Hung(FakeNames):
+    """Its closing waits for others."""
+
+    def __init__(self, told: threading.Barrier) -> None:
+        super().__init__()
+        self._told = told
+
+    def close(self) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self._told.wait()
+            super().close()
 
 
 class World:
@@ -231,6 +249,110 @@ def test_who_is_held_back_is_asked_for_though_it_has_left() -> None:
     [workload] = world.next().workloads
     assert (workload.display_name, workload.held) == ("brief", False)
     assert names.asked == [{CONTAINER}, {CONTAINER}]
+
+
+def test_closing_tells_everybody_before_it_waits_for_anybody() -> None:
+    """Each of them returns when all of them were told: one after the other, none ever would."""
+    told = threading.Barrier(16, timeout=30)
+    names = [Hung(told) for _ in range(16)]
+    engine = Engine(gpus=FakeGpus(), processes=FakeProcesses(), names=names, clock=ManualClock())
+    engine.close()
+    assert [each.closed for each in names] == [True] * 16
+
+
+def test_closing_waits_for_all_together_and_leaves_those_who_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float | None] = []
+    monkeypatch.setattr(threading.Thread, "join", lambda _, timeout=None: waited.append(timeout))
+    told = threading.Barrier(17, timeout=30)
+    engine = Engine(
+        gpus=FakeGpus(), processes=FakeProcesses(), names=[Hung(told) for _ in range(16)], clock=ManualClock()
+    )
+    engine.close()  # the seventeenth never comes
+    told.abort()
+    assert len(waited) == 16
+    assert all(timeout is not None and 0.0 <= timeout <= CLOSING_S for timeout in waited)
+    assert waited == sorted(waited, key=lambda timeout: -(timeout or 0.0))  # one deadline, for all of them
+
+
+def test_closing_needs_no_threads_where_none_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    names = [FakeNames(), FakeNames()]
+    Engine(gpus=FakeGpus(), processes=FakeProcesses(), names=names, clock=ManualClock()).close()
+    assert all(each.closed for each in names)
+
+
+# ---------------------------------------------------------------------------- who comes later
+
+
+class Found(Lookout):
+    """A lookout that finds whoever is given to it, and says who is pending as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: late.Found(), ManualClock())
+        self.asked: list[set[WorkloadRef]] = []
+        self.pending: frozenset[str] = frozenset()
+        self.ended = False
+
+    def look_for(self, nameless: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        self.asked.append(set(nameless))
+        return NameRead(pending=self.pending)
+
+    def close(self) -> None:
+        self.ended = True
+
+
+def looking(names: Sequence[FakeNames], *processes: ProcessFacts) -> tuple[Engine, Found, ManualClock]:
+    lookout, clock = Found(), ManualClock()
+    listing = [listed(facts.key.pid) for facts in processes]
+    engine = Engine(
+        gpus=FakeGpus(gpu_read(gpu(0, listing))),
+        processes=FakeProcesses(process_read(*processes)),
+        names=names,
+        lookout=lookout,
+        clock=clock,
+    )
+    return engine, lookout, clock
+
+
+def test_who_comes_later_is_asked_from_then_on_and_listed_under_its_own_name() -> None:
+    docker = FakeNames(NameRead({CONTAINER_ID: Known(CONTAINER, WorkloadNames(container="web"))}), name="docker")
+    engine, lookout, clock = looking([FakeNames(name="cri")], facts(1, CONTAINER))
+    lookout.pending = frozenset({CONTAINER_ID})
+    first = engine.sample()
+    assert [source.name for source in first.sources[2:]] == ["cri", "environment"]
+    lookout._sources, lookout.pending = (docker,), frozenset()
+    clock.advance(FAR_S)
+    answer = engine.sample()
+    assert [source.name for source in answer.sources[2:]] == ["cri", "docker", "environment"]
+    [workload] = answer.workloads
+    assert (workload.display_name, workload.naming) == ("web", 0)  # and it was not renamed
+    engine.close()
+    assert docker.closed
+    assert lookout.ended
+
+
+def test_somebody_is_looked_for_who_knows_containers_and_jobs_without_a_name() -> None:
+    named = WorkloadRef(WorkloadKind.CONTAINER, "d" * 64)
+    job = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
+    unit = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "x.service")
+    cri = FakeNames(NameRead({named.id: Known(named, WorkloadNames(container="web"))}))
+    everybody = [CONTAINER, named, job, unit]
+    engine, lookout, _ = looking([cri], *(facts(pid, ref) for pid, ref in enumerate(everybody, 1)))
+    engine.sample()
+    assert lookout.asked == [{CONTAINER, job}]
+
+
+def test_a_workload_without_a_name_is_held_back_while_somebody_is_looked_for_and_no_longer_than_others() -> None:
+    engine, lookout, clock = looking([], facts(1, CONTAINER), facts(2))
+    lookout.pending = frozenset({CONTAINER_ID})
+    held = []
+    for _ in range(3):
+        held.append({workload.ref: workload.held for workload in engine.sample().workloads}[CONTAINER])
+        clock.advance(FAR_S)
+    assert held == [True, True, False]
 
 
 def test_closing_lets_go_of_everybody() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from otel_gpu.environment import Presence, look
 from tests.fake_root import FakeRoot, fake_root
 
 UID = 1000
+IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @pytest.fixture
@@ -22,6 +25,13 @@ def host() -> Iterator[FakeRoot]:
 
 def settings(**flags: str) -> Config:
     return load({name.replace("_", "-"): text for name, text in flags.items()}, {}).config
+
+
+def leave_behind(host: FakeRoot, path: str) -> None:
+    """A socket whose owner has gone."""
+    (host.root / path).parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(host.root / path))
 
 
 # ---------------------------------------------------------------------------- looking
@@ -66,7 +76,10 @@ def test_on_a_bare_host_nobody_is_asked_and_everybody_is_listed_with_the_reason(
     assert list(found) == ["cri", "kubernetes", "docker", "podman", "pod-resources", "slurm"]
     assert not any(each.used for each in found.values())
     assert found["docker"].why == f"not found at unix://{host.root}/var/run/docker.sock"
-    assert "run/k3s/containerd/containerd.sock" in found["cri"].why
+    where = f"not found at {host.root}/run/containerd/containerd.sock and 5 other places (docs/names.md)"
+    assert found["cri"].why == where
+    where = f"not found at {host.root}/var/lib/kubelet/pod-resources/kubelet.sock and 2 other places (docs/names.md)"
+    assert found["pod-resources"].why == where
     assert "KUBERNETES_SERVICE_HOST" in found["kubernetes"].why
 
 
@@ -139,7 +152,16 @@ def test_containerd_beside_docker_is_not_asked_for_pods(host: FakeRoot) -> None:
     assert "no Kubernetes node" in host.judge()["cri"].why
 
 
-@pytest.mark.parametrize("sign", ["var/lib/kubelet", "sys/fs/cgroup/kubepods.slice", "sys/fs/cgroup/memory/kubepods"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        "var/lib/kubelet",
+        "var/lib/k0s/kubelet",
+        "var/snap/microk8s/common/var/lib/kubelet",
+        "sys/fs/cgroup/kubepods.slice",
+        "sys/fs/cgroup/memory/kubepods",
+    ],
+)
 def test_containerd_of_a_node_is_asked(host: FakeRoot, sign: str) -> None:
     host.listen("run/containerd/containerd.sock")
     host.add(sign)
@@ -178,14 +200,83 @@ def test_beside_a_runtime_of_kubernetes_alone_containerd_is_dockers(host: FakeRo
     assert host.judge()["cri"].why == str(first)
 
 
+@pytest.mark.parametrize("what", ["directory", "file", "socket of nobody", "socket that is denied"])
+def test_what_cannot_be_asked_does_not_hide_the_runtime_that_can(
+    host: FakeRoot, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    host.add("var/lib/kubelet")
+    path = host.listen("run/containerd/containerd.sock")
+    match what:
+        case "directory":
+            host.add("run/crio/crio.sock")
+        case "file":
+            (host.add("run/crio") / "crio.sock").touch()
+        case "socket of nobody":
+            leave_behind(host, "run/crio/crio.sock")
+        case _:
+            denied = host.listen("run/crio/crio.sock")
+            monkeypatch.setattr(os, "access", lambda where, _mode: where != denied)
+    assert host.judge()["cri"].why == str(path)
+
+
+def test_of_what_cannot_be_asked_the_one_that_is_denied_comes_first_and_a_file_last(
+    host: FakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first needs a permission, the second a start; the third is nobody's."""
+    host.add("run/k3s/containerd/containerd.sock")
+    assert host.judge()["cri"].why == str(host.root / "run/k3s/containerd/containerd.sock")
+    for path in ("run/k0s/containerd.sock", "run/crio/crio.sock"):
+        leave_behind(host, path)
+    assert host.judge()["cri"].why == str(host.root / "run/k0s/containerd.sock")
+    monkeypatch.setattr(os, "access", lambda where, _mode: where.name != "crio.sock")
+    assert host.judge()["cri"].why == str(host.root / "run/crio/crio.sock")
+
+
+def test_a_socket_is_connected_to_only_if_there_is_a_choice(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: list[Path] = []
+
+    def is_dead(path: Path) -> bool:
+        probed.append(path)
+        return False
+
+    monkeypatch.setattr(environment, "_is_dead", is_dead)
+    first = host.listen("run/crio/crio.sock")
+    host.used()
+    assert probed == []
+    second = host.listen("run/containerd/containerd.sock")
+    host.used()
+    assert probed == [first, second]
+
+
+def test_a_runtime_that_takes_no_more_connections_is_not_taken_for_gone(host: FakeRoot) -> None:
+    path = host.root / "full.sock"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
+        listener.bind(str(path))
+        listener.listen(0)
+        waiting.connect(str(path))
+        assert not environment._is_dead(path)
+    assert environment._is_dead(path)
+
+
 def test_containerd_is_asked_anywhere_if_a_setting_names_it(host: FakeRoot) -> None:
     path = host.listen("run/containerd/containerd.sock")
     assert host.used(settings(cri_socket=str(path))) == ["cri"]
 
 
-def test_what_the_kubelet_gave_is_asked_for_where_it_tells(host: FakeRoot) -> None:
-    host.listen("var/lib/kubelet/pod-resources/kubelet.sock")
+@pytest.mark.parametrize(
+    "kubelet", ["var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet"]
+)
+def test_what_the_kubelet_gave_is_asked_for_where_it_tells(host: FakeRoot, kubelet: str) -> None:
+    path = host.listen(f"{kubelet}/pod-resources/kubelet.sock")
     assert host.used() == ["pod-resources"]
+    assert host.judge()["pod-resources"].why == str(path)
+
+
+def test_an_empty_directory_of_the_kubelets_does_not_hide_the_one_that_is_used(host: FakeRoot) -> None:
+    """k0s makes /var/lib/kubelet too: device plugins are there whatever the kubelet's root is."""
+    host.add("var/lib/kubelet/pod-resources")
+    path = host.listen("var/lib/k0s/kubelet/pod-resources/kubelet.sock")
+    assert host.judge()["pod-resources"].why == str(path)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +298,39 @@ def test_the_cluster_is_asked_where_the_node_alone_does_not_do(
 ) -> None:
     if cri:
         host.listen("run/crio/crio.sock")
-    variables = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"} if in_cluster else {}
-    assert host.judge(settings(**flags), **variables)["kubernetes"].used is asked
+    (host.add(ACCOUNT) / "token").touch()
+    found = host.judge(settings(node_name="n", **flags), **(IN_CLUSTER if in_cluster else {}))["kubernetes"]
+    assert found.used is asked
+
+
+@pytest.mark.parametrize("account", [False, True])
+@pytest.mark.parametrize(
+    ("flags", "used"),
+    [
+        ({}, False),
+        ({"kubernetes_api": "always"}, True),
+        ({"pod_labels": "app"}, True),
+        ({"environment": "kubernetes"}, True),
+    ],
+)
+def test_a_cluster_that_cannot_be_asked_is_a_fault_only_if_it_was_wanted(
+    host: FakeRoot, flags: dict[str, str], used: bool, account: bool
+) -> None:
+    """It takes an account, and then the node's name."""
+    lacks, fix = "there is no service account here", environment.SERVICE_ACCOUNT_FIX
+    if account:
+        (host.add(ACCOUNT) / "token").touch()
+        lacks, fix = "which node this is is not known", environment.NODE_NAME_FIX
+    found = host.judge(settings(**flags), **IN_CLUSTER)["kubernetes"]
+    assert (found.used, found.lacks, found.fix) == (used, lacks, fix)
+    assert (found.why == lacks) is not used
+
+
+def test_a_node_whose_runtime_tells_names_needs_no_service_account(host: FakeRoot) -> None:
+    host.listen("run/crio/crio.sock")
+    found = host.judge(settings(environment="kubernetes"), **IN_CLUSTER)["kubernetes"]
+    assert (found.used, found.lacks) == (False, None)
+    assert found.why.startswith("not needed")
 
 
 # ---------------------------------------------------------------------------- a named environment

@@ -13,6 +13,7 @@ from otel_gpu.config import Config, SourceChoice, load
 from otel_gpu.model import SourceState, WorkloadRef
 from otel_gpu.naming_sources import NameSources
 from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.late import Found, Lookout
 from otel_gpu.sources.procfs_files import ProcessDir
 from tests.procfs_tree import UVM, ProcTree
 
@@ -84,19 +85,13 @@ class Answers:
 def test_a_brief_look_waits_for_names_and_the_agent_does_not(
     config: Config, monkeypatch: pytest.MonkeyPatch, briefly: bool, asked: list[str]
 ) -> None:
-    source = Answers()
-    looked_out: list[bool] = []
-
-    def open_all(self: NameSources, *, lookout: bool) -> tuple[Answers]:
-        looked_out.append(lookout)
-        return (source,)
-
-    monkeypatch.setattr(NameSources, "open_all", open_all)
+    source, lookout = Answers(), Lookout(lambda _: Found(), ManualClock())
+    monkeypatch.setattr(NameSources, "open_all", lambda _: ((source,), lookout))
     opened = host.open_host(config, ManualClock(), briefly=briefly)
     opened.gpus.close()
     assert opened.names == (source,)
     assert source.asked == asked
-    assert looked_out == [not briefly]
+    assert opened.lookout is lookout  # a brief look may find a job, and Slurm with it
 
 
 def test_a_simulated_host_asks_nobody_else_for_names(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,18 +37,34 @@ def test_the_daemonset_mounts_directories_in_which_the_agent_finds_the_sockets()
     [container] = pod["containers"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
-    usual = [f"/{path}" for path in (environment._CONTAINERD, environment._POD_RESOURCES)]
+    usual = [f"/{path}" for path in (environment._CONTAINERD, environment._POD_RESOURCES[0])]
     assert {str(Path(path).parent) for path in usual} == mounts.keys() - {"/host/proc"}
     assert all(path in ("/host/proc", volumes[name]) for path, name in mounts.items())
 
 
-@pytest.mark.parametrize("path", environment._CRI)
-def test_every_runtime_that_is_looked_for_has_its_place_on_the_page(path: str) -> None:
+def test_the_daemonset_has_what_nvml_and_the_processes_of_others_take() -> None:
+    """Without NVIDIA's runtime there is no libnvidia-ml in the container, and without the variables no GPU."""
+    pod = manifest("DaemonSet")["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert pod["runtimeClassName"] == "nvidia"
+    assert (variables["NVIDIA_VISIBLE_DEVICES"], variables["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "utility")
+    assert pod["hostPID"] is True
+    assert container["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE"]
+    dockerfile = (Path(__file__).parents[2] / "Dockerfile").read_text(encoding="utf-8")
+    assert "HOST_PROC=/host/proc" in dockerfile
+    assert "/host/proc" in [mount["mountPath"] for mount in container["volumeMounts"]]
+    # Who asks for a GPU takes it from those who compute.
+    assert "resources" not in container or "nvidia.com/gpu" not in str(container["resources"])
+
+
+@pytest.mark.parametrize("path", [*environment._CRI, *environment._POD_RESOURCES])
+def test_every_place_that_is_looked_at_is_on_the_page(path: str) -> None:
     assert f"`/{path}`" in PAGE or f"`/{Path(path).parent}`" in PAGE
 
 
 def test_every_environment_and_every_flag_on_the_page_is_one() -> None:
     assert all(f"`{name}`" in PAGE for name in Environment)
-    others = {"--cap-add", "--pid", "--now", "--user"}
+    others = {"--cap-add", "--pid", "--now", "--user", "--gpus", "--device", "--privileged"}
     used = set(re.findall(r"--[a-z][a-z-]+", PAGE)) - others
     assert used <= {setting.flag for setting in SETTINGS}

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from otel_gpu import naming_sources
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
+from otel_gpu.engine import Engine
+from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.naming_sources import NameSources, begin
 from otel_gpu.sources.base import NameRead, NameSource
@@ -17,10 +20,12 @@ from otel_gpu.sources.docker.source import DockerSource
 from otel_gpu.sources.kubelet.cri import CriSource
 from otel_gpu.sources.kubelet.pod_resources import PodResourcesSource
 from otel_gpu.sources.kubernetes.source import KubernetesSource
-from otel_gpu.sources.late import LateSources
+from otel_gpu.sources.late import Found, Lookout
 from otel_gpu.sources.slurm import SlurmSource
+from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read
 from tests.cli import clean_environment
 from tests.fake_root import FakeRoot, fake_root
+from tests.procfs_tree import ProcTree
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"
@@ -38,7 +43,11 @@ def sources(host: FakeRoot, variables: Mapping[str, str] | None = None, **flags:
 
 
 def opened(host: FakeRoot, variables: Mapping[str, str] | None = None, **flags: str) -> dict[str, NameSource]:
-    return {source.name: source for source in sources(host, variables, **flags).open_all()}
+    return {source.name: source for source in sources(host, variables, **flags).open_all()[0]}
+
+
+def names(found: Found) -> list[str]:
+    return [source.name for source in found.sources]
 
 
 @pytest.fixture
@@ -58,7 +67,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 # ---------------------------------------------------------------------------- who is opened
 
 
-def test_in_auto_there_is_a_source_for_everybody_who_is_there_and_one_on_the_lookout(host: FakeRoot) -> None:
+def test_in_auto_there_is_a_source_for_everybody_who_is_there(host: FakeRoot) -> None:
     for path in (
         "var/run/docker.sock",
         "run/podman/podman.sock",
@@ -74,48 +83,99 @@ def test_in_auto_there_is_a_source_for_everybody_who_is_there_and_one_on_the_loo
         "podman": DockerSource,
         "pod-resources": PodResourcesSource,
         "slurm": SlurmSource,
-        "environment": LateSources,
     }
     assert next(iter(kinds)) == "cri"  # of two who know one id, the first is believed
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "kubernetes", "slurm", "host"])
-def test_a_named_environment_has_nobody_on_the_lookout(host: FakeRoot, name: str) -> None:
-    assert "environment" not in opened(host, environment=name)
-
-
-def test_a_brief_look_has_nobody_on_the_lookout(host: FakeRoot) -> None:
-    assert sources(host).open_all(lookout=False) == ()
+def test_a_named_environment_has_nobody_on_the_lookout_and_auto_has(host: FakeRoot, name: str) -> None:
+    assert sources(host, environment=name).open_all()[1] is None
+    assert isinstance(sources(host).open_all()[1], Lookout)
 
 
 def test_who_appears_after_the_start_is_found_once(host: FakeRoot) -> None:
-    late = opened(host)["environment"]
-    assert isinstance(late, LateSources)
-    assert list(late._find(())) == []
+    of_host = sources(host)
+    assert of_host.open_all()[0] == ()
+    assert names(of_host.open_new()) == []
     host.listen("var/run/docker.sock")
-    assert [source.name for source in late._find(())] == ["docker"]
-    assert list(late._find(())) == []
+    assert names(of_host.open_new()) == ["docker"]
+    assert names(of_host.open_new()) == []
 
 
 def test_a_job_on_a_gpu_is_as_good_as_a_sign_of_slurm(host: FakeRoot) -> None:
     """From within a container nothing else of it may be seen."""
-    late = opened(host)["environment"]
-    assert isinstance(late, LateSources)
-    assert list(late._find({WorkloadKind.CONTAINER})) == []
-    assert [source.name for source in late._find({WorkloadKind.SLURM_JOB})] == ["slurm"]
+    of_host = sources(host)
+    assert names(of_host.open_new({WorkloadKind.CONTAINER})) == []
+    assert names(of_host.open_new({WorkloadKind.SLURM_JOB})) == ["slurm"]
+
+
+def test_a_job_that_the_first_sample_finds_has_its_name_in_the_second(host: FakeRoot) -> None:
+    """As ``once`` takes them: there is no third."""
+    tree = ProcTree(host.root / "proc")
+    tree.add(70)
+    tree.write("70/environ", b"SLURM_JOB_ID=7\0SLURM_JOB_NAME=train\0")
+    clock = ManualClock()
+    there, lookout = sources(host, proc_root=str(tree.root)).open_all()
+    assert lookout is not None
+    engine = Engine(
+        gpus=FakeGpus(gpu_read(gpu(0, [listed(70)]))),
+        processes=FakeProcesses(process_read(facts(70, WorkloadRef(WorkloadKind.SLURM_JOB, "7")))),
+        names=there,
+        lookout=lookout,
+        clock=clock,
+    )
+    engine.sample()
+    lookout.wait(10.0)
+    clock.advance(1.0)
+    [workload] = engine.sample().workloads
+    engine.close()
+    assert (workload.display_name, workload.naming) == ("train", 0)
 
 
 def test_who_was_there_from_the_start_does_not_appear_a_second_time(host: FakeRoot) -> None:
     host.listen("var/run/docker.sock")
-    late = opened(host)["environment"]
-    assert isinstance(late, LateSources)
-    assert list(late._find(())) == []
+    of_host = sources(host)
+    assert [source.name for source in of_host.open_all()[0]] == ["docker"]
+    assert names(of_host.open_new()) == []
+
+
+@pytest.mark.parametrize("environment", ["auto", "docker"])
+def test_who_cannot_be_opened_costs_nobody_else_and_is_tried_again(
+    host: FakeRoot, monkeypatch: pytest.MonkeyPatch, environment: str
+) -> None:
+    host.listen("var/run/docker.sock")
+    host.listen("run/podman/podman.sock")
+    first = DockerSource.__init__
+
+    def refuse(self: DockerSource, name: str, base_url: str, **rest: Any) -> None:
+        if name == "docker":
+            raise Unavailable("no certificate")
+        first(self, name, base_url, **rest)
+
+    monkeypatch.setattr(DockerSource, "__init__", refuse)
+    of_host = sources(host, environment=environment)
+    there, lookout = of_host.open_all()
+    assert [source.name for source in there] == (["podman"] if environment == "auto" else [])
+    assert lookout is not None  # it has somebody to try again
+    assert of_host.open_new().failed == ("docker cannot be asked: no certificate",)
+    monkeypatch.setattr(DockerSource, "__init__", first)
+    assert of_host.open_new().failed == ()
+    assert of_host._opened >= {"docker"}
+
+
+def test_so_many_are_opened_and_no_more(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(naming_sources, "MOST_SOURCES", 1)
+    host.listen("var/run/docker.sock")
+    host.listen("run/podman/podman.sock")
+    found = sources(host).open_new()
+    assert names(found) == ["docker"]
+    assert found.failed == ("podman is not asked: 1 are already, until the next start",)
 
 
 def test_a_runtime_that_is_missing_in_a_named_environment_is_unavailable_with_the_reason(host: FakeRoot) -> None:
     clock = SystemClock()
     for name, where in (("docker", "var/run/docker.sock"), ("kubernetes", "run/containerd/containerd.sock")):
-        source = sources(host, environment=name).open_all()[0]
+        source = sources(host, environment=name).open_all()[0][0]
         assert begin([source], {}, clock, 10.0) == [True]
         read = source.read({})
         assert read.state is SourceState.UNAVAILABLE
@@ -185,13 +245,24 @@ def test_the_cluster_is_asked_as_the_pods_service_account_for_this_node(host: Fa
     assert (found._node_name, found._labels) == ("n1", ("app",))
 
 
-def test_without_the_nodes_name_the_cluster_is_not_asked_and_the_fix_is_told(host: FakeRoot) -> None:
+def test_without_the_nodes_name_the_cluster_is_not_asked_and_the_fix_is_told_where_it_was_wanted(
+    host: FakeRoot,
+) -> None:
     (host.add(ACCOUNT) / "token").write_text("x")
-    read = opened(host, IN_CLUSTER)["kubernetes"].read({})
+    read = opened(host, IN_CLUSTER, kubernetes_api="always")["kubernetes"].read({})
     assert read.state is SourceState.UNAVAILABLE
     assert read.reason is not None
     assert "--node-name" in read.reason
     assert "fieldPath: spec.nodeName" in read.reason
+
+
+def test_a_pod_without_an_account_or_its_nodes_name_does_not_ask_the_cluster_if_nobody_wanted_it(
+    host: FakeRoot,
+) -> None:
+    assert "kubernetes" not in opened(host, IN_CLUSTER, node_name="n1")
+    (host.add(ACCOUNT) / "token").write_text("x")
+    assert "kubernetes" not in opened(host, IN_CLUSTER)
+    assert "kubernetes" in opened(host, IN_CLUSTER, node_name="n1")
 
 
 def test_without_a_service_account_the_cluster_is_not_asked_and_the_fix_is_told(host: FakeRoot) -> None:

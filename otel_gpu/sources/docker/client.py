@@ -200,11 +200,16 @@ class Events:
 
 def lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Lines from pieces of any size, each as soon as it is whole. Blank ones are left out, and long ones cut."""
-    rest = b""
+    kept = bytearray()
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in whole if line.strip())
-        rest = rest[:_LONGEST_LINE]
+        *ends, beginning = chunk.split(b"\n")
+        for end in ends:
+            kept += end[: _LONGEST_LINE - len(kept)]
+            line = bytes(kept)
+            kept.clear()
+            if line.strip():
+                yield line
+        kept += beginning[: _LONGEST_LINE - len(kept)]
 
 
 # ---------------------------------------------------------------------------- errors of others

@@ -30,8 +30,9 @@ _CDI: Final = re.compile(r"(?:[0-9a-z-]+\.)*nvidia\.com/(?:gpu|mig)=(?:gpu(?=[0-
 _NODE: Final = re.compile(r"nvidia[0-9]{1,4}")
 _NO_DEVICES: Final = frozenset({"", "none", "void"})
 _VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES="
-# What moby's built-in NVIDIA driver answers to (daemon/nvidia_linux.go); of these only two mean a GPU.
-_CAPABILITIES: Final = frozenset({"gpu", "nvidia"})
+# moby's drivers for NVIDIA and what they are capable of (daemon/nvidia_linux.go). The last two are of version 29.
+_DRIVERS: Final = frozenset({"nvidia", "nvidia.cdi", "nvidia.runtime-hook"})
+_CAPABILITIES: Final = frozenset({"gpu", "nvidia", "compute", "compat32", "graphics", "utility", "video", "display"})
 _MOST_GPUS: Final = 64
 """More are in no host. A count beyond that is not believed."""
 
@@ -46,38 +47,45 @@ def parse_claims(document: Mapping[str, object]) -> tuple[Claim, ...]:
 
 def _claims(document: Mapping[str, object]) -> Iterator[Claim]:
     host = section(document, "HostConfig")
-    visible = _visible_devices(section(document, "Config"))
-    for request in entries(host, "DeviceRequests"):
-        yield from _requested(request, visible)
-    if _is_nvidia(host.get("Runtime")) or _is_nvidia(document.get("OCIRuntime")):  # the latter is Podman's
-        yield from _named(visible)
+    requests = [request for request in entries(host, "DeviceRequests") if _is_for_gpus(request)]
+    for request in requests:
+        yield from _requested(request)
+    # Whoever serves a request sets the variable anew, after the one that is told here, and NVIDIA's hook and runtime
+    # obey the last. moby sets what was requested (setNvidiaGPUs in daemon/nvidia_linux.go); NVIDIA's CDI files set
+    # "void" (NVIDIA/nvidia-container-toolkit#395). For --gpus 0 moby sets "void" too (moby/moby#48482; late 27 and 28);
+    # other versions set nothing then.
+    if not requests and (_is_nvidia(host.get("Runtime")) or _is_nvidia(document.get("OCIRuntime"))):  # Podman's
+        yield from _named(_visible_devices(section(document, "Config")))
     for device in entries(host, "Devices"):
         yield from _device_node(device)
     if host.get("Privileged") is True:
         yield _POSSIBLE
 
 
-def _requested(request: Mapping[str, object], visible: Sequence[str]) -> Iterator[Claim]:
+def _is_for_gpus(request: Mapping[str, object]) -> bool:
+    """Whether moby serves this with NVIDIA's GPUs (``handleDevice`` in daemon/devices.go)."""
     driver = request.get("Driver") or ""
-    ids = _texts(request.get("DeviceIDs"))
     if driver == "cdi":
+        return any(_CDI.fullmatch(name) for name in _texts(request.get("DeviceIDs")))
+    # A driver that is named is not asked for capabilities; before version 29 it was, and without them nothing started.
+    return text(driver) in _DRIVERS or (driver == "" and _wants_gpu(request.get("Capabilities")))
+
+
+def _requested(request: Mapping[str, object]) -> Iterator[Claim]:
+    ids, count = _texts(request.get("DeviceIDs")), request.get("Count")
+    if ids:
         yield from _named(ids)
-    elif driver == "nvidia" or (driver == "" and _wants_gpu(request.get("Capabilities"))):
-        count = request.get("Count")
-        if isinstance(count, int) and count < 0:
-            yield _EVERY
-        elif isinstance(count, int) and 0 < count <= _MOST_GPUS:
-            yield from (Claim(str(index)) for index in range(count))
-        else:
-            # Without a count and ids the hook finds what the image says, as it would under NVIDIA's runtime.
-            yield from _named(ids or visible)
+    elif isinstance(count, int) and count < 0:
+        yield _EVERY
+    elif isinstance(count, int) and count <= _MOST_GPUS:
+        yield from (Claim(str(index)) for index in range(count))
 
 
 def _wants_gpu(capabilities: object) -> bool:
-    """Capabilities are a list of lists: any of these, where each is all of those."""
+    """Capabilities are a list of lists: any of these, where each is all of those (daemon/internal/capabilities)."""
     if not isinstance(capabilities, list):
         return False
-    return any(isinstance(every, list) and any(one in _CAPABILITIES for one in _texts(every)) for every in capabilities)
+    return any(isinstance(every, list) and all(text(one) in _CAPABILITIES for one in every) for every in capabilities)
 
 
 def _is_nvidia(runtime: object) -> bool:

@@ -21,9 +21,15 @@ from otel_gpu.sources.docker.roster import ACTIONS, REMOVED, Roster
 _ANEW_S: Final = 300.0
 """After that long everything is asked anew, the events too: a connection can die, and an event be lost, unnoticed."""
 _WITHOUT_EVENTS_S: Final = 15.0
-"""How often the list is asked for where events are forbidden or not answered."""
+"""How often the list is asked for where events are forbidden, not answered, or end too soon."""
 _STEADY_S: Final = 10.0
 """A stream that ends after that long was cut by a proxy or a restart, and is opened again at once."""
+_TOO_SOON: Final = (
+    f"GET /events ends within {_STEADY_S:g} s; containers are listed every {_WITHOUT_EVENTS_S:g} s instead"
+)
+_UNIX_RETRY_S: Final = 2.0
+"""At most between attempts at a socket of this host: they cost next to nothing, and an engine that was restarted starts
+containers at once."""
 _PUBLISH_S: Final = 0.5
 """In a first list of hundreds, who is already described is told that often."""
 _MOST_FAILURES: Final = 5
@@ -56,7 +62,8 @@ class DockerSource:
         self._reader = Reader(runtime, frozenset(labels))
         self._runtimes = frozenset({None, runtime, *_OTHER_RUNTIMES.get(runtime, ())})
         self._board = Board()
-        self._beside = Beside(name, self._board, self._follow)
+        longest_retry_s = _UNIX_RETRY_S if base_url.startswith("unix://") else None
+        self._beside = Beside(name, self._board, self._follow, longest_retry_s=longest_retry_s)
         # The thread's own
         self._roster = Roster()
         self._troubles: dict[str, str] = {}  # by what they are about, until everything is asked anew
@@ -107,23 +114,27 @@ class DockerSource:
     # ------------------------------------------------------------------------ on the thread
 
     def _follow(self, beside: Beside) -> None:
+        # After a stream that ended too soon one round goes without, and the next is on trial.
+        resting = on_trial = False
         while not beside.stopping:
             began_s = self._now_s()
             self._troubles.clear()
             with closing(Engine(self._base_url, tls=self._tls, timeout_s=self._timeout_s)) as engine:
                 # Events come first: what changes while the list is made is then told by them.
-                listener = self._listening(engine)
+                listener = None if resting else self._listening(engine)
+                if resting or on_trial:
+                    self._troubles.setdefault("events", _TOO_SOON)
                 try:
                     self._list(engine, beside)
-                    until_s = began_s + (_WITHOUT_EVENTS_S if listener is None else _ANEW_S)
-                    lost = self._attend(engine, listener, beside, until_s)
+                    often = listener is None or on_trial
+                    lost = self._attend(engine, listener, beside, began_s + (_WITHOUT_EVENTS_S if often else _ANEW_S))
                 finally:
                     if listener is not None:
                         listener.close()
                     if steady := self._now_s() - began_s >= _STEADY_S:
                         beside.well()
-            if lost and not steady:
-                raise Unavailable("the stream of events ended")
+            resting, on_trial = lost and not steady, resting or (on_trial and listener is None)
+            self._new_errors += resting
 
     def _listening(self, engine: Engine) -> Listener | None:
         """Somebody who listens to events; ``None`` if the engine, or a proxy before it, does not let us."""

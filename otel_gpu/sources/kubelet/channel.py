@@ -1,21 +1,21 @@
-"""Calls over a node's unix sockets: the one home of gRPC among the sources. It takes 16 MB: import it late."""
+"""Calls over a node's unix sockets with the gRPC library, its one home among the sources.
+
+It takes 16 MB, so it is imported only where ``wire`` got no good answer: it knows why.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 from otel_gpu.errors import Unavailable, Unsupported
-
-_MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of one answer; what the kubelet and its clients agree on. gRPC alone would stop at 4 MiB."""
+from otel_gpu.sources.kubelet.wire import MOST_BYTES
 
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", _MOST_BYTES),
+    ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     # Of its own, or a channel made anew would inherit the pause after its predecessor's failures.
@@ -23,8 +23,6 @@ _OPTIONS: Final = (
     # Otherwise the escaped path, which servers in other languages than Go refuse as an address.
     ("grpc.default_authority", "localhost"),
 )
-
-M = TypeVar("M", bound=Message)
 
 
 class Channel:
@@ -35,22 +33,17 @@ class Channel:
         self._timeout_s = timeout_s
         self._channel = grpc.insecure_channel(f"unix:{quote(path)}", options=_OPTIONS)
 
-    def ask(self, method: str, kind: type[M]) -> M:
-        """The answer to a method by its full name, asked with nothing; ``Unavailable``, or ``Unsupported`` if there is
-        no such method.
-        """
+    def ask(self, method: str, request: bytes = b"") -> bytes:
+        """The answer to a method by its full name; ``Unavailable``, or ``Unsupported`` if there is no such method."""
         name = method.rpartition("/")[2]
         try:
             # Without a deserialiser: where one fails, gRPC logs a traceback.
-            raw: bytes = self._channel.unary_unary(method)(b"", timeout=self._timeout_s)
+            raw: bytes = self._channel.unary_unary(method)(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
             raise self._meant(method, name, error) from None
         except ValueError:  # "Cannot invoke RPC on closed channel!"
             raise Unavailable(f"{self._path}: closed before {name}") from None
-        try:
-            return kind.FromString(raw)
-        except DecodeError:
-            raise Unavailable(f"{self._path}: the answer to {name} cannot be read ({len(raw):,} bytes)") from None
+        return raw
 
     def close(self) -> None:
         """Hang up."""

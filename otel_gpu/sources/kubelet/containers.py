@@ -12,7 +12,7 @@ from otel_gpu.sources.base import NOBODY, Known
 from otel_gpu.sources.kubelet.proto.cri_pb2 import Container, ImageSpec, ListContainersResponse, VersionResponse
 from otel_gpu.sources.outside import told
 
-_RUNNING: Final = 1
+_RUNNING, _EXITED = 1, 2
 _NS_PER_S: Final = 1e9
 
 # Written by the kubelet on each of its containers (kubernetes, pkg/kubelet/types/labels.go).
@@ -69,6 +69,11 @@ def parse_containers(
             if trouble is not None:
                 troubles[id_] = trouble
     return Containers(known, troubles) if changed or len(known) != len(before.known) else before
+
+
+def parse_exited(answer: ListContainersResponse) -> Iterator[str]:
+    """The ids of those in a list that have ended."""
+    return (_text(container.id) for container in answer.containers if container.state == _EXITED)
 
 
 def _known(id_: str, container: Container, runtime: str | None, labels: Collection[str]) -> tuple[Known, str | None]:

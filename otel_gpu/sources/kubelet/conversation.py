@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
+from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.beside import Beside, Board
-from otel_gpu.sources.kubelet.endpoint import open_channel
-
-if TYPE_CHECKING:
-    from otel_gpu.sources.kubelet.channel import Channel
+from otel_gpu.sources.kubelet.endpoint import open_channel, open_wire, socket_path
 
 M = TypeVar("M", bound=Message)
+
+
+class _Line(Protocol):
+    """A connection to ask through: a wire, or the library's channel."""
+
+    def ask(self, method: str, request: bytes = b"") -> bytes | None:
+        """The answer to a method by its full name; ``None`` if there is no good one."""
+
+    def close(self) -> None:
+        """Hang up."""
 
 
 class Conversation:
     """Calls ``talk`` on a thread of its own, which asks and rests by turns; again after a loss.
 
-    Between two questions the channel is closed: open, it keeps threads of gRPC awake, which takes more CPU in seconds
-    than opening it again.
+    Between two questions nothing is open: an idle channel keeps threads of gRPC awake.
     """
 
-    def __init__(self, name: str, endpoint: str, timeout_s: float, board: Board, talk: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, endpoint: str, board: Board, talk: Callable[[], None], *, timeout_s: float, clock: Clock
+    ) -> None:
         self._endpoint = endpoint
         self._timeout_s = timeout_s
-        self._talk = talk
-        self._beside = Beside(name, board, self._follow)
-        self._channel: Channel | None = None
+        self._clock = clock
+        self._beside = Beside(name, board, lambda _: talk())
+        self._line: _Line | None = None
 
     def start(self) -> None:
         """Begin, unless it has begun."""
@@ -42,8 +51,8 @@ class Conversation:
     def close(self) -> None:
         """End it. A call that is under way is given up."""
         self._beside.stop(timeout_s=0.0)
-        if (channel := self._channel) is not None:
-            channel.close()
+        if (line := self._line) is not None:
+            line.close()
         self._beside.stop()
 
     # -- within ``talk`` ----------------------------------------------------------------
@@ -53,28 +62,32 @@ class Conversation:
         """Whether it is not to end."""
         return not self._beside.stopping
 
-    def ask(self, method: str, kind: type[M]) -> M:
-        """The answer to a method; see ``Channel.ask``."""
-        if self._channel is None:
-            self._channel = open_channel(self._endpoint, self._timeout_s)
-        # Whoever closes says so first and looks for a channel then: either it is seen here, or the channel there.
-        if self._beside.stopping:
+    def ask(self, method: str, kind: type[M], request: bytes = b"") -> M:
+        """The answer to a method by its full name; ``Unavailable``, or ``Unsupported`` if there is no such method."""
+        raw = self._asked(open_wire(self._endpoint, self._timeout_s, self._clock), method, request)
+        if raw is None and self.goes_on:
+            raw = self._asked(open_channel(self._endpoint, self._timeout_s), method, request)
+        if raw is None:
             raise Unavailable("closed")
-        return self._channel.ask(method, kind)
+        try:
+            return kind.FromString(raw)
+        except DecodeError:
+            name = method.rpartition("/")[2]
+            path = socket_path(self._endpoint)
+            raise Unavailable(f"{path}: the answer to {name} cannot be read ({len(raw):,} bytes)") from None
 
     def rest(self, seconds: float) -> bool:
         """Wait so long at most after what was answered well; true if woken."""
-        self._hang_up()
         self._beside.well()
         return self._beside.sleep(seconds)
 
-    def _follow(self, _: Beside) -> None:
+    def _asked(self, line: _Line, method: str, request: bytes) -> bytes | None:
+        self._line = line
         try:
-            self._talk()
+            # Whoever closes says so first and looks for a line then: either it is seen here, or the line there.
+            if self._beside.stopping:
+                raise Unavailable("closed")
+            return line.ask(method, request)
         finally:
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
+            self._line = None
+            line.close()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,7 +55,7 @@ class _Device(NamedTuple):
 
 
 class _Pod(NamedTuple):
-    """One pod of a list: what its containers were given, and what of it was not understood."""
+    """One pod of a list: what each of its containers was given, and what of it was not understood."""
 
     given: tuple[tuple[PodContainer, tuple[_Device, ...]], ...]
     troubles: tuple[str, ...]
@@ -92,14 +92,30 @@ def parse_pods(answer: ListPodResourcesResponse, replicas: Mapping[str, int], be
     pods = {raw: before.pods.get(raw) or _pod(raw) for raw in answer.pod_resources}
     if pods.keys() == before.pods.keys() and replicas == before.replicas:
         return before
-    given: dict[PodContainer, tuple[Claim, ...]] = {}
-    for pod in pods.values():
-        for where, devices in pod.given:
-            claims = (Claim(device.name, _replicas(device, replicas)) for device in devices)
-            # Twice under one name: a pod that has ended and its successor, both still listed.
-            given[where] = tuple(sorted((*given.get(where, ()), *claims), key=str))
-    troubles = tuple(sorted({trouble for pod in pods.values() for trouble in pod.troubles}))
-    return Pods(before.given if given == before.given else given, troubles, pods, replicas)
+    listed: dict[PodContainer, set[tuple[Claim, ...]]] = {}
+    for where, devices in (each for pod in pods.values() for each in pod.given):
+        claims = (Claim(device.name, _replicas(device, replicas)) for device in devices)
+        listed.setdefault(where, set()).add(tuple(sorted(claims, key=str)))
+    troubles = {trouble for pod in pods.values() for trouble in pod.troubles}
+    troubles.update(_listed_twice(where) for where, each in listed.items() if len(each) > 1)
+    given = {where: certain for where, each in listed.items() if (certain := _certain(each))}
+    return Pods(before.given if given == before.given else given, tuple(sorted(troubles)), pods, replicas)
+
+
+def _certain(listed: Set[tuple[Claim, ...]]) -> tuple[Claim, ...]:
+    """What a container was given; if it is listed as several have it, what it may have been given.
+
+    A pod that has ended and its successor, as those of a StatefulSet, have the same names, and for a while the kubelet
+    lists both. Nothing in its list tells them apart.
+    """
+    if len(listed) == 1:
+        return next(iter(listed))
+    return tuple(sorted({claim._replace(possible=True) for claims in listed for claim in claims}, key=str))
+
+
+def _listed_twice(where: PodContainer) -> str:
+    name = "/".join(where)
+    return f"{name[:200]!r} is listed twice with different devices: which are those of the one that runs is not known"
 
 
 def _replicas(device: _Device, replicas: Mapping[str, int]) -> int | None:
@@ -114,9 +130,8 @@ def _pod(raw: bytes) -> _Pod:
     given: list[tuple[PodContainer, tuple[_Device, ...]]] = []
     troubles: list[str] = []
     for container in pod.containers:
-        if devices := tuple(_devices(container, troubles)):
-            where = PodContainer(*(told(_text(name)) or "" for name in (pod.namespace, pod.name, container.name)))
-            given.append((where, devices))
+        where = PodContainer(*(told(_text(name)) or "" for name in (pod.namespace, pod.name, container.name)))
+        given.append((where, tuple(_devices(container, troubles))))
     return _Pod(tuple(given), tuple(troubles))
 
 

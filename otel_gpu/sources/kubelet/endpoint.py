@@ -7,7 +7,9 @@ import socket
 import stat
 from typing import TYPE_CHECKING, Final
 
+from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable
+from otel_gpu.sources.kubelet.wire import Wire
 
 if TYPE_CHECKING:
     from otel_gpu.sources.kubelet.channel import Channel
@@ -16,12 +18,18 @@ _LONGEST_PATH_BYTES: Final = 107
 """What fits into ``sun_path`` (unix(7)) before its final zero."""
 
 
+def open_wire(endpoint: str, timeout_s: float, clock: Clock) -> Wire:
+    """A wire to whoever listens there; ``Unavailable`` if nobody does. The call on it takes so long at most."""
+    path = socket_path(endpoint)
+    return Wire(path, connected(path), timeout_s, clock)
+
+
 def open_channel(endpoint: str, timeout_s: float) -> Channel:
     """A channel to whoever listens there; ``Unavailable`` if nobody does. Every call on it takes so long at most."""
     path = socket_path(endpoint)
-    look_at(path)
-    # Here, not above: without a socket, nothing of gRPC is needed. Its core prints every failed handshake by itself;
-    # what it is about comes with the error.
+    connected(path).close()
+    # Here, not above: as long as all is well, nothing of gRPC is needed. Its core prints every failed handshake by
+    # itself; what it is about comes with the error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from otel_gpu.sources.kubelet.channel import Channel  # noqa: PLC0415
 
@@ -40,16 +48,20 @@ def socket_path(endpoint: str) -> str:
     return path
 
 
-def look_at(path: str) -> None:
-    """Raise ``Unavailable`` unless somebody accepts connections there: gRPC would not tell why."""
+def connected(path: str) -> socket.socket:
+    """A connection to that path; ``Unavailable`` unless somebody accepts them there: gRPC would not tell why."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116
         if not stat.S_ISSOCK(mode):
             kind = "a directory: a mount made one where there was no socket" if stat.S_ISDIR(mode) else "a file"
             raise Unavailable(f"{path} is no socket but {kind}")
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(0.0)  # connected at once or not at all: EAGAIN, if the queue is full (unix(7))
-            probe.connect(path)
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(0.0)  # connected at once or not at all: EAGAIN, if the queue is full (unix(7))
+            connection.connect(path)
+        except OSError:
+            connection.close()
+            raise
     except FileNotFoundError:
         raise Unavailable(f"{path} does not exist; in a container, mount the host's directory there") from None
     except PermissionError:
@@ -60,3 +72,4 @@ def look_at(path: str) -> None:
         raise Unavailable(f"{path}: whoever listens there accepts no connections any more") from None
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror or error}") from None
+    return connection

@@ -35,7 +35,7 @@ _LABEL: Final = "k8s.pod.label."
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod: its uid, its containers that have an id by now, and what could not be told as it was."""
+    """A pod: its uid in the API, its containers that have an id by now, and what could not be told as it was."""
 
     uid: str
     containers: tuple[Known, ...] = ()
@@ -103,15 +103,15 @@ def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
         return None
     words = _Words(metadata)
     annotations = _object(metadata.get("annotations"))
+    in_cgroups = told(annotations.get(_CONFIG_HASH)) if _CONFIG_MIRROR in annotations else None
     names = WorkloadNames(
         pod=words.told("name", metadata.get("name")),
         namespace=words.told("namespace", metadata.get("namespace")),
-        pod_uid=uid,
+        pod_uid=in_cgroups or uid,
         extra=tuple(_labels(_object(metadata.get("labels")), labels, words)),
     )
-    in_cgroups = told(annotations.get(_CONFIG_HASH)) if _CONFIG_MIRROR in annotations else None
     containers: dict[str, Known] = {}
-    for known in _containers(_object(value), names, in_cgroups or uid, words):
+    for known in _containers(_object(value), names, words):
         containers.setdefault(known.ref.id, known)
     return Pod(uid, tuple(containers.values()), words.trouble)
 
@@ -150,7 +150,7 @@ def _labels(there: dict[str, object], wanted: Collection[str], words: _Words) ->
             yield f"{_LABEL}{key}", value
 
 
-def _containers(pod: dict[str, object], of_pod: WorkloadNames, pod_uid: str, words: _Words) -> Iterator[Known]:
+def _containers(pod: dict[str, object], of_pod: WorkloadNames, words: _Words) -> Iterator[Known]:
     status = _object(pod.get("status"))
     for statuses, specs in zip(_STATUSES, _SPECS, strict=True):
         for container in map(_object, _array(status.get(statuses))):
@@ -171,7 +171,7 @@ def _containers(pod: dict[str, object], of_pod: WorkloadNames, pod_uid: str, wor
                     runtime=runtime,
                 )
                 yield Known(
-                    ref=WorkloadRef(WorkloadKind.CONTAINER, hex_id, runtime=runtime, pod_uid=pod_uid),
+                    ref=WorkloadRef(WorkloadKind.CONTAINER, hex_id, runtime=runtime, pod_uid=of_pod.pod_uid),
                     names=names.over(of_pod),
                     running=isinstance(running, dict),
                     since_s=_unix_s(_object(running or state.get("terminated")).get("startedAt")),

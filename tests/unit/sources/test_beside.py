@@ -12,7 +12,7 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources import beside
 from otel_gpu.sources.base import Claim, Known, PodContainer
-from otel_gpu.sources.beside import Beside, Board
+from otel_gpu.sources.beside import NOT_YET, Beside, Board
 
 KNOWN = {"a": Known(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
 PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
@@ -45,6 +45,15 @@ def test_what_is_left_is_read_as_the_same_object_until_something_else_is() -> No
     assert first.pods is second.pods is PODS
     assert (first.state, first.reason, first.pending) == (SourceState.OK, None, frozenset())
     assert second.pending == {"b"}
+
+
+def test_who_has_not_answered_is_neither_well_nor_an_error() -> None:
+    board = Board()
+    board.know(KNOWN)
+    read = board.read()
+    assert (read.state, read.reason, read.errors) == (SourceState.DEGRADED, "has not answered yet", 0)
+    board.well()
+    assert board.read().state is SourceState.OK
 
 
 def test_an_error_is_read_once_and_the_state_until_it_changes() -> None:
@@ -92,7 +101,7 @@ def test_it_begins_again_whatever_ended_it_and_says_why() -> None:
     thread.start()
     until(lambda: len(calls) >= 4)
     thread.stop()
-    assert reasons[:3] == [None, "connection refused", "internal error: KeyError: 'a bug'"]
+    assert reasons[:3] == [NOT_YET, "connection refused", "internal error: KeyError: 'a bug'"]
 
 
 def test_it_starts_once_and_not_after_its_end() -> None:
@@ -138,6 +147,13 @@ def test_retries_are_further_and_further_apart_until_the_connection_stands(monke
     assert [thread.next_pause_s() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     thread.well()
     assert thread.next_pause_s() == 1.0
+
+
+def test_retries_are_never_further_apart_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "FIRST_RETRY_S", 1.0)
+    monkeypatch.setattr(beside, "LONGEST_RETRY_S", 30.0)
+    thread = Beside("test", Board(), lambda _: None, longest_retry_s=2.0)
+    assert [thread.next_pause_s() for _ in range(4)] == [1.0, 2.0, 2.0, 2.0]
 
 
 def test_a_thread_that_cannot_be_had_is_a_reason_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources import slurm
+from otel_gpu.sources import slurm, slurm_cgroups
 from otel_gpu.sources.base import Claim, NameRead
 from otel_gpu.sources.outside import LONGEST
 from otel_gpu.sources.slurm import SlurmSource, parse_gpus, parse_job, read_environ
+from otel_gpu.sources.slurm_cgroups import read_jobs, read_pids
 from tests.procfs_tree import ProcTree
 
 WAIT_S = 10.0
@@ -136,12 +138,25 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.tree = ProcTree(root)
         self.clock = ManualClock()
-        self.source = SlurmSource(root, self.clock)
+        self.cgroups = root.parent / "cgroup"
+        self.source = SlurmSource(root, self.clock, cgroup_root=self.cgroups)
         self.reads: list[int] = []
 
     def add(self, pid: int, **variables: str) -> None:
         self.tree.add(pid)
         self.tree.write(f"{pid}/environ", environ(**variables))
+
+    def add_cgroup(self, path: str, *pids: int) -> Path:
+        directory = self.cgroups / path
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        return directory
+
+    def later(self, until: Callable[[NameRead], bool]) -> NameRead:
+        """What is known without anybody on a GPU, once it has looked at the cgroups anew."""
+        self.clock.advance(15.0)
+        self.source._beside.wake()
+        return self.read({}, until)
 
     def read(self, workloads: dict[WorkloadRef, list[int]], until: Callable[[NameRead], bool]) -> NameRead:
         """Ask, cycle after cycle, until it is so."""
@@ -170,11 +185,12 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made.source.close()
 
 
-def test_without_jobs_it_does_nothing_and_there_is_nothing_to_wait_for(node: Node) -> None:
-    read = node.source.read({WorkloadRef(WorkloadKind.CONTAINER, "a" * 64): [1]})
-    assert read == NameRead()
-    assert node.source.wait(0.0)
-    assert node.source._beside._thread is None
+def test_without_jobs_it_knows_nobody_reads_nothing_and_all_is_well(node: Node) -> None:
+    workloads = {WorkloadRef(WorkloadKind.CONTAINER, "a" * 64): [1]}
+    node.source.read(workloads)
+    assert node.source.wait(WAIT_S)
+    assert node.source.read(workloads) == NameRead()
+    assert node.reads == []
 
 
 def test_a_job_is_pending_until_its_environment_was_read_and_then_known_with_all_its_names(node: Node) -> None:
@@ -293,6 +309,100 @@ def test_a_process_that_does_not_answer_holds_up_nobody_and_is_told(
     assert read.reason == f"{node.tree.root}/70/environ has not answered for 6 s; new jobs go by their numbers"
     let_go.set()
     assert node.read({job(): [70]}, lambda read: "7" in read.known).state is SourceState.OK
+
+
+# ---------------------------------------------------------------------------- jobs that use no GPU
+
+V2 = "system.slice/slurmstepd.scope"
+GIVEN = {**NODE, "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_JOB_GPUS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("path", "step"),
+    [
+        (f"{V2}/job_7/step_0/user/task_0", "0"),
+        ("system.slice/n1_slurmstepd.scope/job_7/step_batch/user/task_0", "batch"),
+        ("freezer/slurm/uid_1000/job_7/step_0", "0"),
+        ("cpuset/slurm_n1/uid_1000/job_7/step_batch/task_0", "batch"),
+    ],
+)
+def test_a_job_that_was_given_a_gpu_and_uses_none_is_found_by_its_cgroup(node: Node, path: str, step: str) -> None:
+    node.add(70, **GIVEN)
+    node.add_cgroup(path, 0, 70)
+    node.source.read({})
+    assert node.source.wait(WAIT_S)
+    read = node.source.read({})
+    assert (read.known["7"].ref, read.known["7"].names.title) == (job(step=step), "train")
+    assert read.known["7"].claims == (Claim("1"),)
+    assert (read.state, read.pending) == (SourceState.OK, frozenset())
+
+
+def test_it_is_read_once_known_at_once_when_it_uses_a_gpu_and_forgotten_when_it_ends(node: Node) -> None:
+    node.add(70, **GIVEN)
+    step = node.add_cgroup(f"{V2}/job_7/step_0", 70)
+    before = node.later(lambda read: "7" in read.known)
+    assert node.later(lambda read: bool(read.known)).known is before.known
+    assert not node.source.read({job(): [70]}).pending
+    assert node.reads == [70]
+    shutil.rmtree(step.parent)
+    node.later(lambda read: not read.known)
+    assert not node.source._steps_read
+
+
+def test_a_job_whose_processes_have_not_begun_is_looked_at_again(node: Node) -> None:
+    node.add_cgroup(f"{V2}/job_7/step_extern")
+    node.source.read({})
+    assert node.source.wait(WAIT_S)
+    assert not node.source.read({}).known
+    node.add(70, **GIVEN)
+    node.add_cgroup(f"{V2}/job_7/step_batch/user/task_0", 70)
+    node.later(lambda read: "7" in read.known)
+
+
+def test_what_a_later_step_was_given_is_added_and_the_names_stay(node: Node) -> None:
+    """In a job of several nodes the batch script does not know what this node gave."""
+    node.add(70, SLURM_JOB_ID="7", SLURM_JOB_NAME="train", SLURM_JOB_NUM_NODES="2")
+    node.add_cgroup(f"{V2}/job_7/step_batch/user/task_0", 70)
+    assert node.later(lambda read: "7" in read.known).known["7"].claims == ()
+    node.add(71, SLURM_JOB_ID="7", SLURM_JOB_NAME="hostname", SLURM_JOB_NUM_NODES="2", SLURM_STEP_GPUS="3")
+    node.add_cgroup(f"{V2}/job_7/step_0/user/task_0", 71)
+    known = node.later(lambda read: bool(read.known["7"].claims)).known["7"]
+    assert (known.claims, known.names.title) == ((Claim("3"),), "train")
+
+
+def test_slurms_own_processes_are_not_asked(node: Node) -> None:
+    node.add(69, SLURM_JOB_ID="1")
+    node.add(70, **GIVEN)
+    node.add_cgroup(f"{V2}/job_7/step_0/slurm", 69)
+    node.add_cgroup(f"{V2}/job_7/step_0/user/task_0", 70)
+    node.later(lambda read: "7" in read.known)
+    assert node.reads == [70]
+
+
+def test_a_job_in_a_cgroup_that_may_not_be_read_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_root: Path, _pid: int) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(slurm, "read_environ", denied)
+    node.add_cgroup(f"{V2}/job_7/step_0", 70)
+    read = node.later(lambda read: read.reason is not None and "may not be read" in read.reason)
+    assert (read.state, dict(read.known)) == (SourceState.DEGRADED, {})
+
+
+@pytest.mark.parametrize("path", ["job_x/step_0", "job_7;/step_0", "user.slice/job_7/step_0", "job_" + "7" * 30])
+def test_cgroups_that_are_no_jobs_are_passed_over(node: Node, path: str) -> None:
+    node.add_cgroup(f"{V2}/{path}", 70)
+    assert read_jobs(node.cgroups) == {}
+
+
+def test_jobs_and_cgroups_are_looked_at_up_to_a_bound(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_cgroups, "MOST_JOBS", 3)
+    monkeypatch.setattr(slurm_cgroups, "MOST_CGROUPS", 2)
+    for number in range(5):
+        node.add_cgroup(f"{V2}/job_{number}/step_0/user/task_0", number + 1)
+    jobs = read_jobs(node.cgroups)
+    assert len(jobs) == 3
+    assert read_pids(jobs["0"]["0"], most=1) == ()  # it is in the third
 
 
 def test_a_real_process_tells_its_environment() -> None:

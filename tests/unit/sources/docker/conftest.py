@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from otel_gpu.clock import SystemClock
+from otel_gpu.model import SourceState
+from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.docker import DockerSource
 from tests.docker_api import DockerApi, serving_docker
 
@@ -51,3 +53,24 @@ def until(happens: Callable[[], object], patience_s: float = 20.0) -> None:
     while not happens():
         assert time.monotonic() < deadline, "did not happen"
         time.sleep(0.005)
+
+
+def first_read(source: DockerSource) -> NameRead:
+    """What a source says once it says anything."""
+    assert source.wait(20)
+    return source.read({})
+
+
+def unavailable(source: DockerSource) -> str:
+    """The reason why a source has no names at all."""
+    read = first_read(source)
+    assert read.state is SourceState.UNAVAILABLE
+    assert read.errors >= 1
+    assert read.reason is not None
+    assert "\n" not in read.reason
+    return read.reason
+
+
+def names(source: DockerSource) -> set[str | None]:
+    """What the containers are called that a source knows."""
+    return {known.names.container for known in source.read({}).known.values()}

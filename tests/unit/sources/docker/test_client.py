@@ -33,6 +33,24 @@ def test_a_line_without_end_is_not_kept() -> None:
     assert following == b"next"
 
 
+def test_a_line_that_is_too_long_is_cut_also_if_it_comes_at_once() -> None:
+    assert [len(line) for line in lines(iter([b"x" * (2 << 20) + b"\nnext\n"]))] == [1 << 20, 4]
+
+
+def test_what_was_kept_of_a_line_is_not_copied_with_every_piece_of_it() -> None:
+    copied = 0
+
+    class Piece(bytes):
+        def __radd__(self, kept: bytes) -> bytes:
+            nonlocal copied
+            copied += len(kept)
+            return kept + bytes(self)
+
+    [line] = lines(iter([*[Piece(b"x")] * 5000, Piece(b"\n")]))
+    assert line == b"x" * 5000
+    assert copied <= 2 * 5000
+
+
 def test_events_of_a_proxy_that_does_not_chunk_come_one_by_one(api: DockerApi) -> None:
     """HTTP/1.0: the stream ends with the connection, and until then nobody knows how much is to come."""
     api.chunked = False

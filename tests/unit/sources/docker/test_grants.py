@@ -43,8 +43,13 @@ def devices(*paths: tuple[str, str]) -> dict[str, Any]:
         (request(DeviceIDs=["all"]), ["all"]),
         (request(Driver="nvidia", Count=-1), ["all"]),
         (request(Count=-1, Capabilities=[["tpu"], ["compute", "gpu"]]), ["all"]),
+        (request(Count=-1, Capabilities=[["compute"]]), ["all"]),
         (request(Count=-1, Capabilities=[["tpu"]]), []),
+        (request(Count=-1, Capabilities=[["gpu", "tpu"]]), []),
         (request(Count=-1, Capabilities=None), []),
+        (request(Driver="nvidia", Count=-1, Capabilities=None), ["all"]),
+        (request(Driver="nvidia.cdi", DeviceIDs=["nvidia.com/gpu=1"], Capabilities=None), ["1"]),
+        (request(Driver="nvidia.runtime-hook", Count=1, Capabilities=None), ["0"]),
         (request(Driver="amd", Count=-1), []),
         (request(Count=0), []),
         (request(Count=10**9), []),
@@ -54,10 +59,36 @@ def test_device_requests_give_what_nvidias_hook_would(document: dict[str, Any], 
     assert parse_claims(document) == tuple(Claim(device) for device in devices_given)
 
 
-def test_a_device_request_without_count_and_ids_leaves_it_to_the_image() -> None:
-    """moby sets no variable then, and the hook obeys the image's own."""
-    document = request(Count=0) | {"Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=1"]}}
-    assert parse_claims(document) == (Claim("1"),)
+@pytest.mark.parametrize("name", ["nvidia", "runc"])
+@pytest.mark.parametrize(
+    ("requested", "devices_given"),
+    [
+        (request(DeviceIDs=["1"]), ["1"]),
+        (request(Count=1), ["0"]),
+        (request(Count=0), []),
+        (request(Driver="cdi", DeviceIDs=["nvidia.com/gpu=1"], Capabilities=None), ["1"]),
+    ],
+)
+def test_a_device_request_counts_and_not_what_the_image_makes_visible(
+    requested: dict[str, Any], devices_given: list[str], name: str
+) -> None:
+    document = runtime("all", name)
+    document["HostConfig"] |= requested["HostConfig"]
+    assert parse_claims(document) == tuple(Claim(device) for device in devices_given)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        request(Driver="amd", Count=-1),
+        request(Count=-1, Capabilities=[["tpu"]]),
+        request(Driver="cdi", DeviceIDs=["vendor.com/net=0"], Capabilities=None),
+    ],
+)
+def test_a_request_for_other_devices_leaves_the_gpus_to_the_environment(other: dict[str, Any]) -> None:
+    document = runtime("0")
+    document["HostConfig"] |= other["HostConfig"]
+    assert parse_claims(document) == (Claim("0"),)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +188,8 @@ def test_several_ways_add_up_and_all_covers_the_rest() -> None:
         {"HostConfig": None},
         {"HostConfig": {"DeviceRequests": "all", "Devices": 7, "Runtime": 3, "Privileged": "yes"}},
         {"HostConfig": {"DeviceRequests": [None, 1, {"Driver": 1, "Count": "-1", "Capabilities": [["gpu"]]}]}},
-        {"HostConfig": {"DeviceRequests": [{"Count": -1, "Capabilities": [None, "gpu", [None]]}]}},
+        {"HostConfig": {"DeviceRequests": [{"Count": -1, "Capabilities": [None, "gpu", [None], [["gpu"], {}]]}]}},
+        {"HostConfig": {"DeviceRequests": [{"Count": -1, "Driver": ["nvidia"]}, {"Count": -1, "Driver": {"a": 1}}]}},
         {"HostConfig": {"Runtime": "nvidia"}, "Config": {"Env": [None, 1, {}]}},
         {"HostConfig": {"Devices": [{}, {"PathOnHost": None, "PathInContainer": []}]}},
     ],

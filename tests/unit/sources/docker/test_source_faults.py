@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import json
-import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import trustme
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.docker import DockerSource, DockerTls
+from otel_gpu.sources.beside import Beside
+from otel_gpu.sources.docker import DockerSource
 from tests.docker_api import Bad, DockerApi, container_id, serving_docker
-from tests.unit.sources.docker.conftest import MakeSource, until
+from tests.unit.sources.docker.conftest import MakeSource, first_read, names, unavailable, until
 
 INSPECT = "/containers/{id}/json"
-LOOPBACK = "127.0.0.1"
-
-
-def first_read(source: DockerSource) -> NameRead:
-    assert source.wait(20)
-    return source.read({})
-
-
-def unavailable(source: DockerSource) -> str:
-    """The reason why a source has no names at all."""
-    read = first_read(source)
-    assert read.state is SourceState.UNAVAILABLE
-    assert read.errors >= 1
-    assert read.reason is not None
-    assert "\n" not in read.reason
-    return read.reason
-
-
-def names(source: DockerSource) -> set[str | None]:
-    return {known.names.container for known in source.read({}).known.values()}
 
 
 # ---------------------------------------------------------------------------- no engine there
@@ -246,19 +223,94 @@ def test_events_that_are_never_answered_take_one_thread_and_no_names(api: Docker
     assert names(source) == {"one"}
 
 
-def test_a_stream_that_ends_at_once_again_and_again_is_not_asked_for_in_a_rush(
+def woken(source: DockerSource, clock: ManualClock, number: int) -> None:
+    """Let 16 s pass, and have the thread notice."""
+    clock.advance(16)
+    source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(number)): (1,)})
+
+
+def test_where_streams_end_too_soon_containers_are_listed_often_until_one_lasts(
     api: DockerApi, make_source: MakeSource
 ) -> None:
+    clock = ManualClock()
     api.run(1, "one")
-    source = make_source(api.base_url)
-    assert source.wait(10)
-    api.drop_events()
-    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
-    assert source.read({}).reason == "the stream of events ended"
-    assert names(source) == {"one"}
-    assert api.count("/events") == 1
+    source = make_source(api.base_url, clock=clock)
+    assert first_read(source).state is SourceState.OK
+    states = []
+    for round_number in range(1, 4):
+        api.drop_events()
+        # Whether it is the engine that ended is known at once; the stream is not asked for in a rush.
+        until(lambda expected=2 * round_number: api.count("/containers/json") == expected)  # type: ignore[misc]
+        until(lambda: source.read({}).state is SourceState.DEGRADED)
+        states.append(source.read({}).state)
+        assert api.count("/events") == round_number
+        api.run(10 + round_number, f"silent-{round_number}")
+        woken(source, clock, 100 + round_number)  # the next stream is on trial
+        until(lambda expected=f"silent-{round_number}": expected in names(source))  # type: ignore[misc]
+        until(lambda: len(api.streams) == 1)
+        states.append(source.read({}).state)
+    assert set(states) == {SourceState.DEGRADED}
+    read = source.read({})
+    assert read.reason == "GET /events ends within 10 s; containers are listed every 15 s instead"
+    api.start(20, "told")
+    until(lambda: "told" in names(source))
+    woken(source, clock, 200)  # this one has lasted
     until(lambda: source.read({}).state is SourceState.OK)
-    assert (api.count("/events"), api.count(INSPECT)) == (2, 1)
+    assert api.count(INSPECT) == 5 + 4  # the four that nobody knew, and each container once
+
+
+def test_a_stream_that_ends_too_soon_is_one_error(api: DockerApi, make_source: MakeSource) -> None:
+    clock = ManualClock()
+    source = make_source(api.base_url, clock=clock)
+    assert first_read(source).errors == 0
+    api.drop_events()
+    errors = 0
+
+    def listed(times: int) -> bool:
+        nonlocal errors
+        errors += source.read({}).errors
+        return api.count("/containers/json") == times and source.read({}).state is SourceState.DEGRADED
+
+    until(lambda: listed(2))
+    woken(source, clock, 100)
+    until(lambda: listed(3) and bool(api.streams))
+    errors += source.read({}).errors
+    assert errors == 1
+
+
+def test_a_stream_that_ends_with_its_engine_says_nothing_of_the_next(
+    socket_path: Path, make_source: MakeSource
+) -> None:
+    with serving_docker(DockerApi(), socket_path) as api:
+        source = make_source(api.base_url)
+        assert source.wait(10)
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    with serving_docker(DockerApi(), socket_path):
+        until(lambda: source.read({}).state is not SourceState.UNAVAILABLE)
+        assert source.read({}).state is SourceState.OK
+        source.close()
+
+
+@pytest.mark.parametrize(("base_url", "longest_s"), [("unix:///run/none.sock", 2.0), ("tcp://127.0.0.1:1", 30.0)])
+def test_a_socket_of_this_host_is_tried_again_soon_however_long_it_was_away(
+    base_url: str, longest_s: float, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    told = threading.Event()
+    next_pause_s = Beside.next_pause_s
+
+    def noted(self: Beside) -> float:
+        pauses.append(next_pause_s(self))
+        if len(pauses) == 8:
+            told.set()
+        return 0.001
+
+    monkeypatch.setattr(Beside, "next_pause_s", noted)
+    source = make_source(base_url)
+    source.read({})
+    assert told.wait(20)
+    source.close()
+    assert pauses[7] == longest_s
 
 
 def test_a_stream_that_a_proxy_ends_after_a_while_is_opened_again_at_once(
@@ -309,109 +361,3 @@ def test_a_source_that_was_lost_has_nothing_pending(socket_path: Path, make_sour
         assert source.wait(10)
     until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
     assert not source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(1), runtime="docker"): (1,)}).pending
-
-
-# ---------------------------------------------------------------------------- TCP and TLS
-
-
-def test_an_engine_over_tcp_is_asked_whatever_proxy_the_environment_names(
-    make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with serving_docker(DockerApi(), (LOOPBACK, 0)) as api:
-        api.run(1, "llm")
-        source = make_source(api.base_url)
-        assert first_read(source).state is SourceState.OK
-        api.start(2, "two")
-        until(lambda: names(source) == {"llm", "two"})
-        source.close()
-
-
-@contextmanager
-def served_with_tls(authority: trustme.CA, host: str = LOOPBACK, *, mutual: bool = False) -> Iterator[DockerApi]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(host).configure_cert(context)
-    if mutual:
-        context.verify_mode = ssl.CERT_REQUIRED
-        authority.configure_trust(context)
-    with serving_docker(DockerApi(), (LOOPBACK, 0), context) as api:
-        api.run(1, "llm")
-        yield api
-
-
-def written(authority: trustme.CA, directory: Path) -> DockerTls:
-    """The files that DOCKER_CERT_PATH has."""
-    ca, cert, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    authority.cert_pem.write_to_path(str(ca))
-    own = authority.issue_cert("client@example.org")
-    own.cert_chain_pems[0].write_to_path(str(cert))
-    own.private_key_pem.write_to_path(str(key))
-    return DockerTls(ca, cert, key)
-
-
-def test_over_tls_with_certificates_on_both_sides(
-    make_source: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = trustme.CA()
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "of-somebody-else.pem"))
-    with served_with_tls(authority, mutual=True) as api:
-        source = make_source(api.base_url, tls=written(authority, tmp_path))
-        assert first_read(source).state is SourceState.OK
-        key = api.start(2, "two")
-        until(lambda: key in source.read({}).known)
-        source.close()
-        assert not [thread for thread in threading.enumerate() if thread.name == "otel-gpu-events"]
-
-
-def test_an_engine_whose_certificate_is_of_another_authority_is_not_asked(
-    make_source: MakeSource, tmp_path: Path
-) -> None:
-    with served_with_tls(trustme.CA()) as api:
-        reason = unavailable(make_source(api.base_url, tls=written(trustme.CA(), tmp_path)))
-        assert "its certificate is not trusted" in reason
-        assert not api.asked
-
-
-def test_an_engine_whose_certificate_is_for_another_host_is_not_asked(make_source: MakeSource, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    with served_with_tls(authority, "elsewhere.example.org") as api:
-        reason = unavailable(make_source(api.base_url, tls=written(authority, tmp_path)))
-        assert "its certificate is not trusted" in reason
-        assert not api.asked
-
-
-@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-def test_an_engine_need_not_be_verified_if_that_is_said(make_source: MakeSource) -> None:
-    with served_with_tls(trustme.CA()) as api:
-        source = make_source(api.base_url, tls=DockerTls(verify=False))
-        assert first_read(source).state is SourceState.OK
-        source.close()
-
-
-def test_an_engine_that_wants_a_certificate_and_gets_none(make_source: MakeSource, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    with served_with_tls(authority, mutual=True) as api:
-        tls = DockerTls(ca=written(authority, tmp_path).ca)
-        assert unavailable(make_source(api.base_url, tls=tls))
-        assert not api.asked
-
-
-def test_certificates_that_are_missing_or_no_certificates(make_source: MakeSource, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    missing = tmp_path / "missing.pem"
-    garbage = tmp_path / "garbage.pem"
-    garbage.write_text("garbage", encoding="ascii")
-    with served_with_tls(authority) as api:
-        for tls in (
-            DockerTls(ca=missing),
-            DockerTls(ca=garbage),
-            DockerTls(ca=written(authority, tmp_path).ca, cert=missing, key=missing),
-            DockerTls(ca=written(authority, tmp_path).ca, cert=garbage, key=garbage),
-        ):
-            assert unavailable(make_source(api.base_url, tls=tls))
-
-
-def test_an_engine_with_tls_that_is_asked_without(make_source: MakeSource) -> None:
-    with served_with_tls(trustme.CA()) as api:
-        assert unavailable(make_source(api.base_url))

@@ -13,8 +13,8 @@ from otel_gpu.model import HOST_WORKLOAD, SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import PodContainer
 from otel_gpu.sources.kubelet import cri
 from otel_gpu.sources.kubelet.cri import CriSource
-from otel_gpu.sources.kubelet.proto.cri_pb2 import ListContainersResponse
-from tests.kubelet_servers import EXITED, Runtime, container, container_id
+from otel_gpu.sources.kubelet.proto.cri_pb2 import Container, ListContainersResponse
+from tests.kubelet_servers import ENDED, EXITED, Runtime, container, container_id
 from tests.unit.sources.kubelet.waiting import our_threads, reading, sockets_to, soon, until
 
 
@@ -113,10 +113,10 @@ def test_a_container_that_was_given_a_gpu_is_looked_for_until_it_is_there(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
-    expected: list[PodContainer] = []
-    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected)) as names:
+    expected: list[tuple[PodContainer, ...]] = [()]
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected[0])) as names:
         until(names, lambda _: runtime.calls["ListContainers"] == 1)
-        expected.append(PodContainer("team-a", "train-0", "main-1"))
+        expected[0] = (PodContainer("team-a", "train-0", "main-1"),)
         soon(lambda: runtime.calls["ListContainers"] >= 3)
         runtime.containers = [container(1)]
         until(names, lambda answer: container_id(1) in answer.known)
@@ -135,6 +135,50 @@ def test_the_next_attempt_of_a_container_that_was_given_a_gpu_is_looked_for(
         until(names, lambda answer: container_id(1) in answer.known)
         runtime.containers.append(container(2, name="main"))
         until(names, lambda answer: container_id(2) in answer.known)
+
+
+@pytest.mark.parametrize("successor", [(), (container(2, name="main"),)], ids=["ends", "is restarted"])
+def test_a_container_that_was_given_a_gpu_and_ends_is_noticed_without_waiting_for_the_next_list(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, successor: tuple[Container, ...]
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
+    monkeypatch.setattr(cri, "ENDED_S", 0.05)
+    runtime.containers = [container(1, name="main")]
+    expected = [PodContainer("team-a", "train-0", "main")]
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected)) as names:
+        until(names, lambda answer: container_id(1) in answer.known)
+        soon(lambda: runtime.calls[ENDED] >= 2)
+        assert runtime.calls["ListContainers"] == 1
+        runtime.containers = [container(1, name="main", state=EXITED), *successor]
+        answer = until(names, lambda answer: not answer.known[container_id(1)].running)
+        assert {id_ for id_, known in answer.known.items() if known.running} == (
+            {container_id(2)} if successor else set()
+        )
+
+
+def test_who_ended_without_having_been_given_a_gpu_can_wait(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.02)
+    monkeypatch.setattr(cri, "ENDED_S", 0.02)
+    runtime.containers = [container(1, name="main"), container(2, name="web"), container(3, name="old", state=EXITED)]
+    expected: list[tuple[PodContainer, ...]] = [()]
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected[0])) as names:
+        until(names, lambda answer: len(answer.known) == 3)
+        time.sleep(0.2)
+        assert runtime.calls[ENDED] == 0
+        expected[0] = (PodContainer("team-a", "train-0", "main"),)
+        runtime.containers[1] = container(2, name="web", state=EXITED)
+        soon(lambda: runtime.calls[ENDED] >= 3)
+        assert runtime.calls["ListContainers"] == 1
+
+
+def test_a_container_that_does_not_start_is_looked_for_every_15_seconds_in_the_end(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.01)
+    monkeypatch.setattr(cri, "PATIENT_S", 0.05)
+    expected = [PodContainer("team-a", "train-0", "main")]
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected)) as names:
+        until(names, lambda _: runtime.calls["ListContainers"] >= 10)  # doubled each time, they would take 5 s
 
 
 def test_a_text_that_was_cut_is_an_error_once_and_the_state_stays(runtime: Runtime) -> None:

@@ -185,9 +185,28 @@ def test_a_pod_that_cannot_be_read_costs_the_others_nothing() -> None:
     assert found.troubles == ("a pod in the kubelet's list cannot be read (2 bytes)",)
 
 
-def test_a_pod_and_its_successor_of_the_same_name_are_put_together() -> None:
+def test_of_a_pod_and_its_successor_of_the_same_name_it_is_only_possible_who_has_which() -> None:
     pods = [pod("train-0", given("main", devices("nvidia.com/gpu", id_))) for id_ in (OTHER_GPU, GPU)]
-    assert dict(parse_pods(pods_listing(pods), {}).given) == {WHERE: (Claim(GPU), Claim(OTHER_GPU))}
+    both = parse_pods(pods_listing(pods), {})
+    assert dict(both.given) == {WHERE: (Claim(GPU, possible=True), Claim(OTHER_GPU, possible=True))}
+    [trouble] = both.troubles
+    assert trouble == (
+        "'team-a/train-0/main' is listed twice with different devices: "
+        "which are those of the one that runs is not known"
+    )
+    one = parse_pods(pods_listing(pods[1:]), {}, both)
+    assert (dict(one.given), one.troubles) == ({WHERE: (Claim(GPU),)}, ())
+
+
+def test_a_successor_that_was_given_nothing_does_not_have_its_predecessor_s_gpu_for_certain() -> None:
+    pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU))), pod("train-0", given("main"))]
+    assert dict(parse_pods(pods_listing(pods), {}).given) == {WHERE: (Claim(GPU, possible=True),)}
+
+
+def test_a_pod_and_its_successor_with_the_same_gpu_leave_nothing_open() -> None:
+    pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU)), given(side)) for side in ("a", "b")]
+    found = parse_pods(pods_listing(pods), {})
+    assert (dict(found.given), found.troubles) == ({WHERE: (Claim(GPU),)}, ())
 
 
 ids = st.one_of(st.binary(max_size=20), st.sampled_from([b"GPU-", GPU.encode(), f"{GPU}::1".encode(), b"nvidia0/gi"]))

@@ -19,11 +19,13 @@ from otel_gpu.clock import SystemClock
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState
 from otel_gpu.sources.kubelet.cri import CriSource
-from otel_gpu.sources.kubelet.endpoint import look_at, open_channel, socket_path
+from otel_gpu.sources.kubelet.endpoint import connected, open_channel, open_wire, socket_path
 from otel_gpu.sources.kubelet.proto import cri_pb2, podresources_pb2
 from otel_gpu.sources.kubelet.proto.cri_pb2 import VersionResponse
 from tests.kubelet_servers import Runtime
 from tests.unit.sources.kubelet.waiting import open_files, our_threads, reading, soon, until
+
+VERSION = "/runtime.v1.RuntimeService/Version"
 
 
 @contextmanager
@@ -69,20 +71,20 @@ def test_a_path_that_no_socket_can_have_is_said() -> None:
 
 def test_a_socket_that_does_not_exist_is_said(directory: Path) -> None:
     with pytest.raises(Unavailable, match=r"none\.sock does not exist; in a container, mount"):
-        look_at(str(directory / "none.sock"))
+        connected(str(directory / "none.sock"))
 
 
 def test_a_file_is_no_socket(directory: Path) -> None:
     (directory / "x.sock").write_text("")
     with pytest.raises(Unavailable, match=r"x\.sock is no socket but a file"):
-        look_at(str(directory / "x.sock"))
+        connected(str(directory / "x.sock"))
 
 
 def test_a_socket_that_its_owner_left_behind_is_said(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / "x.sock"))
     with pytest.raises(Unavailable, match="nobody listens there any more"):
-        look_at(str(directory / "x.sock"))
+        connected(str(directory / "x.sock"))
 
 
 def test_somebody_who_accepts_nobody_is_said(directory: Path) -> None:
@@ -90,7 +92,7 @@ def test_somebody_who_accepts_nobody_is_said(directory: Path) -> None:
     with listening(path), socket.socket(socket.AF_UNIX) as first:
         first.connect(str(path))
         with pytest.raises(Unavailable, match="accepts no connections any more"):
-            look_at(str(path))
+            connected(str(path))
 
 
 def test_a_socket_of_somebody_else_s_is_said(directory: Path) -> None:
@@ -100,11 +102,11 @@ def test_a_socket_of_somebody_else_s_is_said(directory: Path) -> None:
         script = """
             import os, sys
             from otel_gpu.errors import Unavailable
-            from otel_gpu.sources.kubelet.endpoint import look_at
+            from otel_gpu.sources.kubelet.endpoint import connected
             if os.geteuid() == 0:
                 os.setuid(65534)
             try:
-                look_at(sys.argv[1])
+                connected(sys.argv[1])
             except Unavailable as error:
                 print(error)
         """
@@ -128,7 +130,7 @@ def test_somebody_who_speaks_no_grpc_is_said(directory: Path, serve: Callable[[s
         channel = open_channel(str(path), 2.0)
         try:
             with pytest.raises(Unavailable, match=re.escape(str(path))) as raised:
-                channel.ask("/runtime.v1.RuntimeService/Version", VersionResponse)
+                channel.ask(VERSION)
         finally:
             channel.close()
     assert "\n" not in str(raised.value)
@@ -140,7 +142,7 @@ def test_a_closed_channel_says_so(runtime: Runtime) -> None:
     channel.close()
     channel.close()
     with pytest.raises(Unavailable, match="closed before Version"):
-        channel.ask("/runtime.v1.RuntimeService/Version", VersionResponse)
+        channel.ask(VERSION)
 
 
 def test_a_path_with_odd_characters_is_a_path(directory: Path) -> None:
@@ -151,9 +153,11 @@ def test_a_path_with_odd_characters_is_a_path(directory: Path) -> None:
     server.start()
     plain.symlink_to(server.path)
     try:
-        channel = open_channel(str(plain), 5.0)
-        assert channel.ask("/runtime.v1.RuntimeService/Version", VersionResponse).runtime_name == b"containerd"
+        channel, wire = open_channel(str(plain), 5.0), open_wire(str(plain), 5.0, SystemClock())
+        answers = [channel.ask(VERSION), wire.ask(VERSION) or b""]
         channel.close()
+        wire.close()
+        assert [VersionResponse.FromString(raw).runtime_name for raw in answers] == [b"containerd"] * 2
     finally:
         server.stop()
 
@@ -172,7 +176,9 @@ def test_a_hundred_losses_leave_neither_threads_nor_descriptors(runtime: Runtime
     assert our_threads("cri") == 0
 
 
-def test_nothing_of_grpc_is_imported_without_a_socket_and_nothing_is_printed_with_any(directory: Path) -> None:
+def test_nothing_of_grpc_is_imported_while_all_is_well_or_without_a_socket_and_nothing_is_printed(
+    runtime: Runtime, directory: Path
+) -> None:
     script = """
         import contextlib, socket, sys, threading
         from otel_gpu.clock import SystemClock
@@ -188,6 +194,7 @@ def test_nothing_of_grpc_is_imported_without_a_socket_and_nothing_is_printed_wit
 
         for kind in (CriSource, PodResourcesSource):
             look(kind, sys.argv[1] + "/none.sock")
+        look(CriSource, sys.argv[1] + "/cri.sock")
         assert "grpc" not in sys.modules
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(sys.argv[1] + "/x.sock")
@@ -203,7 +210,11 @@ def test_nothing_of_grpc_is_imported_without_a_socket_and_nothing_is_printed_wit
     """
     words = [sys.executable, "-c", textwrap.dedent(script), str(directory)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "unavailable\n" * 4, "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "unavailable\nunavailable\nok\nunavailable\nunavailable\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize(("name", "made"), [("cri", cri_pb2), ("podresources", podresources_pb2)])

@@ -71,7 +71,7 @@ def test_a_kubelet_that_refuses_to_tell_what_is_allocatable_is_asked_again_later
         until(gave, lambda answer: answer.state is SourceState.DEGRADED)
         kubelet.answers["GetAllocatableResources"] = allocatable
         soon(lambda: kubelet.calls["List"] >= 4)
-        assert kubelet.calls["GetAllocatableResources"] == 1
+        assert kubelet.calls["GetAllocatableResources"] == 2  # once more by who knows what a refusal is
         clock.advance(pod_resources.ALLOCATABLE_SOON_S)
         answer = until(gave, lambda answer: answer.state is SourceState.OK)
     assert dict(answer.pods) == {TRAIN: (Claim(GPU, replicas=2),)}
@@ -99,9 +99,10 @@ def test_lists_without_news_leave_the_same_object(kubelet: Kubelet) -> None:
     with reading(source(kubelet)) as gave:
         first = until(gave, lambda answer: len(answer.pods) == 500)
         kubelet.pods.reverse()
-        lists = kubelet.calls["List"]
+        lists, holders = kubelet.calls["List"], gave.given()
         soon(lambda: kubelet.calls["List"] >= lists + 3)
         assert gave.read({}).pods is first.pods
+        assert gave.given() is holders
 
 
 def test_a_pod_that_is_new_on_a_gpu_is_looked_up_at_once(kubelet: Kubelet) -> None:
@@ -111,6 +112,21 @@ def test_a_pod_that_is_new_on_a_gpu_is_looked_up_at_once(kubelet: Kubelet) -> No
         ref = WorkloadRef(WorkloadKind.CONTAINER, container_id(1), pod_uid=pod_uid(1))
         soon(lambda: bool(gave.read({ref: [1]}).pods))
     assert kubelet.calls["List"] == 2
+
+
+def test_a_pod_that_is_listed_twice_is_an_error_once_and_its_gpus_are_possible_until_one_is_left(
+    kubelet: Kubelet,
+) -> None:
+    ended, successor = (pod("train-0", given("main", devices("nvidia.com/gpu", id_))) for id_ in (GPU, MIG))
+    kubelet.pods = [ended, successor]
+    with reading(source(kubelet)) as gave:
+        answer = until(gave, lambda answer: bool(answer.pods) and answer.reason is not None)
+        assert dict(answer.pods) == {TRAIN: (Claim(GPU, possible=True), Claim(MIG, possible=True))}
+        assert (answer.state, answer.errors) == (SourceState.DEGRADED, 1)
+        kubelet.pods = [successor]
+        answer = until(gave, lambda answer: answer.state is SourceState.OK)
+        assert dict(answer.pods) == {TRAIN: (Claim(MIG),)}
+        assert answer.errors == 0
 
 
 def test_a_kubelet_that_is_restarted_is_found_again_and_what_it_gave_stands(kubelet: Kubelet) -> None:

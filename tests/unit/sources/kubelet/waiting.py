@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from otel_gpu.sources.base import NameRead, NameSource
+from otel_gpu.sources.beside import NOT_YET
 
 PATIENCE_S = 20.0
 S = TypeVar("S", bound=NameSource)
@@ -27,7 +28,7 @@ def reading(source: S) -> Iterator[S]:
 def until(source: NameSource, condition: Callable[[NameRead], bool]) -> NameRead:
     """Read, without anybody on a GPU, until the answer is like that."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while not condition(answer := source.read({})):
+    while (answer := source.read({})).reason == NOT_YET or not condition(answer):
         assert time.monotonic() < deadline_s, answer
         time.sleep(0.01)
     return answer

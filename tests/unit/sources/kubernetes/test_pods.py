@@ -106,11 +106,13 @@ def test_a_digest_stays_where_nobody_asked_by_name() -> None:
     assert only(value).names.image == "sha256:abc"
 
 
-def test_a_static_pod_is_in_cgroups_by_the_hash_of_its_manifest_and_has_the_uid_of_its_mirror() -> None:
+def test_the_uid_of_a_static_pod_is_the_hash_of_its_manifest_as_in_cgroups_and_cri() -> None:
     annotations = {"kubernetes.io/config.hash": "ab" * 16, "kubernetes.io/config.mirror": "ab" * 16}
-    known = only(pod("etcd-node", container(A), uid="mirror", annotations=annotations))
+    found = parsed(pod("etcd-node", container(A), uid="mirror", annotations=annotations))
+    [known] = found.containers
 
-    assert (known.ref.pod_uid, known.names.pod_uid) == ("ab" * 16, "mirror")
+    assert (known.ref.pod_uid, known.names.pod_uid) == ("ab" * 16, "ab" * 16)
+    assert found.uid == "mirror"
 
 
 def test_a_hash_on_a_pod_that_is_no_mirror_means_nothing() -> None:
