@@ -133,9 +133,12 @@ class DockerEngine:
 
     def visible_devices(self, key: str) -> list[str]:
         """Which GPUs it has told the runtime to let a container see."""
-        environment = Path(f"/proc/{self.inspect(key)['State']['Pid']}/environ").read_bytes().decode().split("\0")
-        [value] = [word.partition("=")[2] for word in environment if word.startswith("NVIDIA_VISIBLE_DEVICES=")]
-        return value.split(",")
+        environ = Path(f"/proc/{self.inspect(key)['State']['Pid']}/environ")
+        name = b"NVIDIA_VISIBLE_DEVICES="
+        # The engine calls it started while it is still the runtime's own process, with another environment.
+        until(lambda: name in environ.read_bytes())
+        [value] = [word.removeprefix(name) for word in environ.read_bytes().split(b"\0") if word.startswith(name)]
+        return value.decode().split(",")
 
     def happened_s(self, key: str, action: str) -> float:
         """When it says that this happened to a container for the last time, in Unix time."""
