@@ -117,7 +117,7 @@ def test_a_container_that_was_given_a_gpu_is_looked_for_until_it_is_there(
     with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected[0])) as names:
         until(names, lambda _: runtime.calls["ListContainers"] == 1)
         expected[0] = (PodContainer("team-a", "train-0", "main-1"),)
-        soon(lambda: runtime.calls["ListContainers"] >= 3)
+        until(names, lambda _: runtime.calls["ListContainers"] >= 3)
         runtime.containers = [container(1)]
         until(names, lambda answer: container_id(1) in answer.known)
         lists = runtime.calls["ListContainers"]
