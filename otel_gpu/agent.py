@@ -8,14 +8,18 @@ from http import HTTPStatus
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.errors import Unavailable
+from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.exporting import Exporting
 from otel_gpu.host import Host
 from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.provider import AgentMetrics
+from otel_gpu.metrics.readings import Readings
 from otel_gpu.model import Attribution, SourceState
+from otel_gpu.sampler import FRESH_S
 from otel_gpu.sampling import Sampling
+from otel_gpu.web.compat import CompatServers
 from otel_gpu.web.metrics_route import PATH as METRICS_PATH
 from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.page import STYLE, page
@@ -55,7 +59,21 @@ class Agent:
         if config.serves_prometheus:
             routes[METRICS_PATH] = metrics_route(metrics.collect, resources)
         absent = {METRICS_PATH: "metrics are not served here; --prometheus serves them"}
-        self.web = WebServer(config.listen, routes, config.web_config, absent=absent)
+        # With processes, whatever the agent's own metrics have: other exporters are about them.
+        self._compat_readings = Readings(self._sampler.fresh, self._sampling.account)
+        self.compat = CompatServers(
+            config.compat,
+            self._reading,
+            host=config.listen.host,
+            host_name=resources.shared.get("host.name", ""),
+            health=self._healthz,
+            web_config=config.web_config,
+        )
+        try:
+            self.web = WebServer(config.listen, routes, config.web_config, absent=absent)
+        except UsageError:
+            self.compat.close()
+            raise
 
     def run(
         self,
@@ -78,12 +96,14 @@ class Agent:
             # What is under way is exported first: after that there is nothing left to collect.
             self.exporting.stop(_LAST_EXPORT_S)
             self.web.close()
+            self.compat.close()
             self._sampling.stop()
 
     def _start_threads(self) -> None:
         try:
             self._sampling.start()
             self.web.start()
+            self.compat.start()
             self.exporting.start()
         except RuntimeError as error:
             raise Unavailable(
@@ -91,6 +111,11 @@ class Agent:
             ) from None
 
     # -- what is served -------------------------------------------------------------
+
+    def _reading(self, max_age_s: float) -> Reading | None:
+        """The cycle that other exporters' listeners tell of, at most so old if it can be had."""
+        attribution = self._sampler.fresh(max(FRESH_S, max_age_s))
+        return None if attribution is None else self._compat_readings.of(attribution)
 
     def _page(self, _: Request) -> Response:
         refresh_s = max(1, round(self._config.interval_s))

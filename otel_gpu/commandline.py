@@ -14,6 +14,7 @@ from otel_gpu import streams
 from otel_gpu.config import SETTINGS, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
+from otel_gpu.settings_compat import COMPAT_SETTINGS
 from otel_gpu.settings_export import EXPORT_SETTINGS
 from otel_gpu.settings_names import NAMES_SETTINGS
 from otel_gpu.version import __version__
@@ -25,7 +26,7 @@ MISUSED: Final = 2
 _READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-level", "log-format")
 _LOOKING: Final = (*_READING, "energy-policy", "energy-model")
 _SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen", "web-config")
-_EXPORTING: Final = (*_SERVING, *(setting.key for setting in EXPORT_SETTINGS))
+_EXPORTING: Final = (*_SERVING, *(setting.key for setting in (*EXPORT_SETTINGS, *COMPAT_SETTINGS)))
 _NAMING: Final = tuple(setting.key for setting in NAMES_SETTINGS)
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (*_EXPORTING, *_NAMING),
@@ -34,10 +35,15 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "doctor": (*_READING, *_NAMING),
     "config": (*_EXPORTING, *_NAMING),
     "metrics": (),
+    "setup": ("deadline", "log-level", "log-format"),
+}
+_SETUPS: Final[Mapping[str, str]] = {
+    "accounting": "the driver's books per process, on every GPU, as root: otel-gpu setup accounting [--off]",
 }
 _OWN_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "once": {"interval": "1s"},
     "demo": {"exporters": "prometheus"},  # it needs no Collector
+    "setup": {"deadline": "30s"},  # nobody waits for it, and a driver without persistence mode loads first
 }
 _FIXED: Final[Mapping[str, Mapping[str, str]]] = {"demo": {"source": "sim"}}
 """Settings that make a command what it is: nothing and nobody changes them."""
@@ -70,10 +76,8 @@ def _complain(message: object, code: int) -> int:
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parsed = _parse(arguments)
-    if parsed.command == "metrics":  # the same whatever is configured, and however badly
-        from otel_gpu import commands  # noqa: PLC0415
-
-        return commands.metrics(as_markdown=parsed.format == "markdown")
+    if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
+        return _show(parsed)
     settled = _settle(parsed, environment)
     # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
     from otel_gpu import commands, logs  # noqa: PLC0415
@@ -90,14 +94,31 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     match parsed.command:
         case "doctor":
             return commands.doctor(loaded.config)
+        case "setup":
+            return commands.setup_accounting(loaded.config, off=parsed.off)
         case "once":
             return commands.once(loaded.config, form=parsed.format)
         case _:
             return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
 
 
+def _show(parsed: argparse.Namespace) -> int:
+    """What is the same whatever is configured, and however badly: the catalogue, and what can be set up."""
+    if parsed.command == "metrics":
+        from otel_gpu import commands  # noqa: PLC0415
+
+        return commands.metrics(as_markdown=parsed.format == "markdown")
+    if parsed.off:
+        raise UsageError(f"--off needs to know what: otel-gpu setup {'|'.join(_SETUPS)} --off")
+    for what, meaning in _SETUPS.items():
+        streams.write(sys.stdout, f"{what}  {meaning}\n")
+    return DONE
+
+
 def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settled:
     words, command = vars(parsed), parsed.command
+    # What is meant for others must stop neither.
+    only = {"demo": _EXPORTING, "setup": _COMMANDS["setup"]}.get(command, [setting.key for setting in SETTINGS])
     flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
     return settle(
         flags,
@@ -105,7 +126,7 @@ def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settl
         defaults=_OWN_DEFAULTS.get(command, {}),
         fixed=_FIXED.get(command, {}),
         command=command,
-        only=_EXPORTING if command == "demo" else [setting.key for setting in SETTINGS],
+        only=only,
     )
 
 
@@ -147,6 +168,9 @@ def _parser() -> argparse.ArgumentParser:
     metrics.add_argument(
         "--format", choices=("table", "markdown"), default="table", help="how to print it (default table)"
     )
+    setup = _command(commands, "setup", "what a host needs once, as root; alone it shows what there is")
+    setup.add_argument("what", nargs="?", metavar="WHAT", help=f"one of {', '.join(_SETUPS)}")
+    setup.add_argument("--off", action="store_true", help="switch it off again")
     return parser
 
 
@@ -177,16 +201,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parsed, unknown = _parser().parse_known_args(arguments)
     if unknown:
         word = unknown[0].partition("=")[0]
-        hint = nearest(word, _flags(parsed)) if word.startswith("-") else f"{parsed.command} takes flags only"
+        takes = "one thing to set up, and flags" if parsed.command == "setup" else "flags only"
+        hint = nearest(word, _flags(parsed)) if word.startswith("-") else f"{parsed.command} takes {takes}"
         raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {hint}")
     if parsed.command is None:
         raise UsageError(f"no command given; use one of {', '.join(_COMMANDS)}, or --help")
+    if parsed.command == "setup" and parsed.what not in {None, *_SETUPS}:
+        raise UsageError(f"setup does not know {parsed.what!r}; {nearest(parsed.what, _SETUPS)}")
     return parsed
 
 
 def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
     """Show the line as it should be where it begins with a flag that a command has."""
-    known = {"--config", "--view", "--format", *(setting.flag for setting in SETTINGS)}
+    known = {"--config", "--view", "--format", "--off", *(setting.flag for setting in SETTINGS)}
     if not arguments or arguments[0].partition("=")[0] not in known:
         return
     command = next((word for word in arguments if word in _COMMANDS), None)
@@ -198,5 +225,5 @@ def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
 
 def _flags(parsed: argparse.Namespace) -> list[str]:
     """The flags that the command given has."""
-    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word != "command"]
+    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word not in {"command", "what"}]
     return [f"--{word}" for word in (*own, "help")]

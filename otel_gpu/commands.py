@@ -10,16 +10,16 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from otel_gpu.agent import Agent
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.directory import pids_by_workload
-from otel_gpu.doctor import Asked, examine, examine_names, is_blind, judged, listed_pids, report
+from otel_gpu.doctor import Asked, examine, examine_accounting, examine_names, is_blind, judged, listed_pids, report
 from otel_gpu.engine import Engine, close_together
-from otel_gpu.errors import Unavailable, UsageError
+from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
@@ -37,6 +37,9 @@ from otel_gpu.naming_sources import begin
 from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
 from otel_gpu.settings_names import Environment
+from otel_gpu.setup import GpuAccounting, Mode, accounting, is_done
+from otel_gpu.setup import report as report_setup
+from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.streams import say, write
 from otel_gpu.version import __version__
 from otel_gpu.view import View
@@ -134,15 +137,25 @@ def doctor(settings: Config) -> int:
     nvml = open_nvml(settings, clock, briefly=True)
     try:
         gpus = nvml.read()
+        modes = _accounting(settings) if gpus.gpus else ()
     finally:
         nvml.close()
     processes = open_procfs(settings, clock, briefly=True).read(listed_pids(gpus))
     workloads = pids_by_workload(processes.processes.values())
-    findings = examine(gpus, processes)
+    findings = examine(gpus, processes) + examine_accounting(gpus, modes)
     asked = judged(_asked(settings, clock, workloads), workloads, gpus.gpus)
     findings += examine_names(settings.environment, asked, workloads)
     write(sys.stdout, report(findings, _paint(), _size()[0] if sys.stdout.isatty() else None))
     return FAILED if is_blind(findings) else DONE
+
+
+def _accounting(settings: Config) -> Sequence[GpuAccounting]:
+    """Accounting mode of every GPU, while NVML is open and answers."""
+    try:
+        return accounting(NvmlApi(), deadline_s=settings.deadline_s)
+    except OtelGpuError as error:
+        log.debug("accounting: %s", error)
+        return ()
 
 
 def _asked(settings: Config, clock: Clock, workloads: Mapping[WorkloadRef, Collection[int]]) -> list[Asked]:
@@ -157,6 +170,14 @@ def _asked(settings: Config, clock: Clock, workloads: Mapping[WorkloadRef, Colle
         ]
     finally:
         close_together(sources.values())
+
+
+def setup_accounting(settings: Config, *, off: bool) -> int:
+    """Switch accounting on, or off, on every GPU, and print what became of each."""
+    wanted = Mode.OFF if off else Mode.ON
+    gpus = accounting(NvmlApi(), deadline_s=settings.deadline_s, wanted=wanted)
+    write(sys.stdout, report_setup(gpus, wanted))
+    return DONE if is_done(gpus, wanted) else FAILED
 
 
 def run(settings: Config, *, view: bool) -> int:
@@ -186,6 +207,7 @@ def _announce(settings: Config, host: Host, agent: Agent) -> None:
     width = max(map(len, paths))
     lines = [f"otel-gpu {__version__} is running; look at"]
     lines += [f"  {agent.web.url}{pad(path, width)}  {what}" for path, what in paths.items()]
+    lines += [f"  {url}  as {exporter}" for url, exporter in agent.compat.urls.items()]
     every = f"every {settings.export_interval_s:g} s"
     lines += [f"and it exports to {pusher.target} {every}" for pusher in agent.exporting.pushers]
     say("\n".join(lines) + "\n")

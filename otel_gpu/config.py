@@ -17,8 +17,9 @@ from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.errors import UsageError
 from otel_gpu.setting import Found, Setting
+from otel_gpu.settings_compat import COMPAT_SETTINGS, CompatConfig, settle_listeners
 from otel_gpu.settings_export import EXPORT_SETTINGS
-from otel_gpu.settings_names import NAMES_SETTINGS, NamesConfig
+from otel_gpu.settings_names import NAMES_SETTINGS
 
 if TYPE_CHECKING:
     from otel_gpu.configfile import FileValue
@@ -49,7 +50,7 @@ class LogLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Config(NamesConfig):
+class Config(CompatConfig):
     """What the agent does, decided before it starts."""
 
     interval_s: float
@@ -161,6 +162,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     *NAMES_SETTINGS,
     *EXPORT_SETTINGS,
+    *COMPAT_SETTINGS,
 )  # fmt: skip
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -257,7 +259,21 @@ def settle(
     if wrong:
         return Settled(tuple(settled), unknown, wrong[0])
     config, settled = _with_room_for_exports(Config(**fields), settled)
+    try:
+        config, settled = _with_listeners(config, settled, environment)
+    except UsageError as error:
+        return Settled(tuple(settled), unknown, error)
     return Settled(tuple(settled), unknown, config)
+
+
+def _with_listeners(config: Config, settled: list[Value], environment: Mapping[str, str]) -> tuple[Config, list[Value]]:
+    """Other exporters as their own variables and flags have them, shown with the ports they come to."""
+    if not config.compat:
+        return config, settled
+    given = next(each for each in settled if each.key == "compat")
+    listeners, variables = settle_listeners(config, environment, f"{given.origin}: compat is {given.text!r}")
+    shown = Value("compat", ",".join(map(str, listeners)), ", ".join((given.origin, *variables)))
+    return replace(config, compat=listeners), [shown if each.key == shown.key else each for each in settled]
 
 
 def _with_room_for_exports(config: Config, settled: list[Value]) -> tuple[Config, list[Value]]:

@@ -15,6 +15,7 @@ from otel_gpu.environment import Candidate, Kind, Presence
 from otel_gpu.export.text import Paint, Style, printable
 from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.settings_names import Environment
+from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 from otel_gpu.sources.hostfacts import (
     CGROUP_NAMESPACE_FIX,
@@ -33,10 +34,11 @@ _NVML_FIX: Final = (
     "make nvidia-smi work here first; in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=utility …, "
     "in Kubernetes runtimeClassName: nvidia"
 )
+_ACCOUNTING_FIX: Final = "as root: otel-gpu setup accounting, or nvidia-smi -am 1"
 _PERSISTENCE_FIX: Final = "as root: nvidia-smi -pm 1"
 _SLURM_FIX: Final = (
-    "run as root, or with CAP_SYS_PTRACE: docker run --pid=host --cap-add SYS_PTRACE …, in a unit "
-    "AmbientCapabilities=CAP_SYS_PTRACE"
+    "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: docker run --user 0 --pid=host --cap-add SYS_PTRACE "
+    "--cap-add DAC_READ_SEARCH …, in a unit AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
 )
 _API_FIX: Final = (
     "docs/names.md has the ClusterRole; with it this says yes: kubectl auth can-i watch pods --all-namespaces "
@@ -92,6 +94,30 @@ class Asked:
 def examine(gpus: GpuRead, processes: ProcessRead, own_proc: Path = Path("/proc")) -> list[Finding]:
     """Judge one reading of the sources and the namespaces this process lives in."""
     return [*_nvml(gpus), *_namespaces(own_proc), *_proc(gpus, processes)]
+
+
+def examine_accounting(read: GpuRead, accounting: Sequence[GpuAccounting]) -> list[Finding]:
+    """Judge accounting on the GPUs that answer, all in one: without it nobody sees who comes and goes between looks."""
+    answering = {gpu.identity.index for gpu in read.gpus if gpu.health is not GpuHealth.FAILED}
+    asked = [gpu for gpu in accounting if gpu.index in answering]
+    on, off, unsupported, unknown = (
+        [gpu for gpu in asked if gpu.mode is mode] for mode in (Mode.ON, Mode.OFF, Mode.UNSUPPORTED, Mode.UNKNOWN)
+    )
+    lost = [gpu for gpu in on if gpu.is_lost_on_unload]
+    found = []
+    if on:
+        found.append(f"on for {len(on)} of {_counted(len(asked), 'GPU')}")
+    if lost:
+        found.append(f"persistence mode is off on {_indices(lost)}: it is lost there when the driver unloads")
+    if off:
+        found.append(f"off on {_indices(off)}: who comes and goes there between two looks is not seen")
+    reasons = dict.fromkeys(gpu.reason for gpu in (*unsupported, *unknown))
+    found += [f"{reason}: {_indices([gpu for gpu in asked if gpu.reason == reason])}" for reason in reasons]
+    if not found:
+        return []
+    verdict = Verdict.DEGRADED if off or unknown else Verdict.OK if on else Verdict.UNUSED
+    fix = _ACCOUNTING_FIX if off else _PERSISTENCE_FIX if lost else None
+    return [Finding("accounting", verdict, "; ".join(found), fix)]
 
 
 def judged(asked: Sequence[Asked], workloads: Collection[WorkloadRef], gpus: Sequence[GpuReading]) -> list[Asked]:
@@ -165,6 +191,10 @@ def _wrapped(text: str, width: int | None) -> list[str]:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _indices(gpus: Sequence[GpuAccounting]) -> str:
+    return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
 
 
 # ---------------------------------------------------------------------------- checks

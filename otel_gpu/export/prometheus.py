@@ -20,10 +20,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from otel_gpu.metrics.catalogue import Kind, Level, Metric
 from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.exposition_text import LabelValue, help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
 
@@ -37,7 +38,6 @@ class Exposition(Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-_Value: TypeAlias = str | int | bool | None
 _TARGET: Final = ("service.name", "service.namespace", "service.instance.id")
 """What a Collector makes ``job`` and ``instance`` of, and therefore leaves out of ``target_info``."""
 
@@ -58,7 +58,7 @@ class _Rendering:
     hash.
     """
 
-    own: dict[tuple[str, ...], dict[tuple[_Value, ...], str]] = field(default_factory=dict)
+    own: dict[tuple[str, ...], dict[tuple[LabelValue, ...], str]] = field(default_factory=dict)
     others: dict[tuple[_Kind, WorkloadIdentity | None], str] = field(default_factory=dict)
     others_by_id: dict[_Kind, dict[int, str]] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class PrometheusText:
         yield f"# HELP {name} Target metadata"
         yield f"# TYPE {name} {type_}"
         labels = _joined({key: value for key, value in attributes.items() if key not in _TARGET})
-        yield f"target_info{{{_text(labels)}}} 1"
+        yield f"target_info{{{labels_text(labels)}}} 1"
 
     def _samples(self, family: Family, last: _Rendering, now: _Rendering) -> Iterator[str]:
         metric, keys = family.metric, family.metric.keys
@@ -107,11 +107,12 @@ class PrometheusText:
             values = tuple(map(point.attributes.get, keys))
             labels = own.get(values)
             if labels is None:
-                labels = own[values] = own_before.get(values) or _text(zip(names, values, strict=True))
+                labels = own[values] = own_before.get(values) or labels_text(zip(names, values, strict=True))
             others = others_by_id.get(id(point.workload))
             if others is None:
                 found = kind, point.workload
-                others = now.others.get(found) or last.others.get(found) or _text(self._beyond(point.workload, kind))
+                others = now.others.get(found) or last.others.get(found)
+                others = others or labels_text(self._beyond(point.workload, kind))
                 others_by_id[id(point.workload)] = now.others[found] = others
             if math.isfinite(point.value):
                 series[labels, others] = repr(point.value)
@@ -143,7 +144,7 @@ def _head(metric: Metric, exposition: Exposition) -> Iterator[str]:
     """What precedes a metric's series. An updowncounter may fall, so to Prometheus it is a gauge."""
     name = prometheus_name(metric)
     type_ = "counter" if metric.kind is Kind.COUNTER else "gauge"
-    help_ = metric.description.replace("\\", r"\\").replace("\n", r"\n")
+    help_ = help_text(metric.description)
     if exposition is Exposition.OPENMETRICS:
         help_ = help_.replace('"', r"\"")
         # A counter's family is without _total, and a unit must be the end of its name.
@@ -168,24 +169,6 @@ def _joined(attributes: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if label.strip("_") and not label.startswith("__"):
             labels.setdefault(label, []).append((key, value))
     return ((label, ";".join(value for _, value in sorted(found))) for label, found in labels.items())
-
-
-def _text(labels: Iterable[tuple[str, _Value]]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-
-
-def _escaped(value: _Value) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case str():
-            # Half a surrogate pair is no Unicode; shown as Python would write it.
-            text = value.encode("utf-8", "backslashreplace").decode()
-            return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 # ---------------------------------------------------------------------------- negotiation

@@ -30,8 +30,10 @@ class Readings:
     def newest(self) -> Reading | None:
         """The newest cycle, sampled now if the last one is too old; ``None`` before the first."""
         attribution = self._fresh()
-        if attribution is None:
-            return None
+        return None if attribution is None else self.of(attribution)
+
+    def of(self, attribution: Attribution) -> Reading:
+        """This cycle, laid out once for however many ask for it in a row."""
         newest = self._newest
         if newest is None or newest.attribution is not attribution:
             self._account.observe(attribution)

@@ -55,7 +55,8 @@ class WebServer:
     """Serves routes on one address from construction (which binds it) to ``close``.
 
     ``web_config`` is a web configuration file: TLS, client certificates, passwords. Constructing reads it, and raises
-    UsageError for whatever is wrong with it. ``absent`` says of paths that somebody may look for how to have them.
+    UsageError for whatever is wrong with it. ``absent`` says of paths that somebody may look for how to have them;
+    ``remedy`` what to do if the address cannot be had.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class WebServer:
         web_config: Path | None = None,
         *,
         absent: Mapping[str, str] = _NONE,
+        remedy: str = "choose another with --listen HOST:PORT (port 0: any free one)",
         slowest_client_s: float = _SLOWEST_CLIENT_S,
         most_connections: int = _MOST_CONNECTIONS,
     ) -> None:
@@ -81,9 +83,7 @@ class WebServer:
             )
         except (OSError, OverflowError, TypeError, ValueError) as error:  # bind() raises them all for what is no host
             reason = getattr(error, "strerror", None) or str(error)
-            raise UsageError(
-                f"cannot listen on {address}: {reason}; choose another with --listen HOST:PORT (port 0: any free one)"
-            ) from None
+            raise UsageError(f"cannot listen on {address}: {reason}; {remedy}") from None
         self.address = Address(address.host, self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="otel-gpu-web", daemon=True)
 

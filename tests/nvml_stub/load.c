@@ -101,6 +101,7 @@ static const struct record records[] = {
     {.key = "driver_version", .read = read_driver_version},
     {.key = "nvml_version", .read = read_nvml_version},
     {.key = "cuda_version", .read = read_cuda_version},
+    {.key = "root", .read = read_root},
     {.key = "process_name", .read = read_process_name},
 };
 

@@ -1,4 +1,6 @@
 /* Who is on a device: the three process lists, in each of the forms drivers give them. */
+#include <unistd.h>
+
 #include "stub.h"
 
 static const struct list *processes_now(const struct call *call, enum list_kind kind) {
@@ -91,23 +93,39 @@ static const struct accounting *accounting_of(const struct call *call, int64_t p
     for (size_t i = end; i-- > first;) {
         const struct accounting *record = ITEM(const struct accounting, line, i);
         if (record->at_us <= call->now_us)
-            return record->forgotten ? NULL : record;
+            return record->forgotten || record->at_us <= call->gpu->accounting_cleared_us ? NULL : record;
     }
     return NULL;
 }
 
+/* nvml.h: on a GPU in MIG mode it is off. */
 static bool accounting_is_on(const struct call *call) {
-    const struct value *mode = value_now(call, ACCOUNTING_MODE);
-    return mode && mode->v[0];
+    const struct value *recorded = value_now(call, ACCOUNTING_MODE);
+    int set = call->gpu->accounting_set;
+    return recorded && !mig_is_on(call) && (set == AS_RECORDED ? recorded->v[0] : set == SET_ON);
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned int *mode) {
     ENTER(nvmlDeviceGetAccountingMode, device, GPU_ONLY);
     REQUIRE(mode);
-    const struct value *value = value_now(&call, ACCOUNTING_MODE);
-    if (!value)
+    if (!value_now(&call, ACCOUNTING_MODE))
         return NVML_ERROR_NOT_SUPPORTED;
-    *mode = (unsigned int)value->v[0];
+    *mode = accounting_is_on(&call);
+    return NVML_SUCCESS;
+}
+
+/* nvml.h: needs root, clears the books where it switches off, and is not supported on a GPU in MIG mode. */
+nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, unsigned int mode) {
+    ENTER(nvmlDeviceSetAccountingMode, device, NO_MIG_PARENT);
+    REQUIRE(mode <= 1);
+    if (!value_now(&call, ACCOUNTING_MODE))
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (call.world->has_root ? !call.world->root : geteuid() != 0)
+        return NVML_ERROR_NO_PERMISSION;
+    struct gpu *gpu = call.world->gpus[call.gpu_index];
+    if (!mode)
+        gpu->accounting_cleared_us = call.now_us;
+    gpu->accounting_set = mode ? SET_ON : SET_OFF;
     return NVML_SUCCESS;
 }
 

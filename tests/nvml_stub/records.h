@@ -24,7 +24,7 @@ bool parse_subject(struct line *line, struct world *world, struct word word, int
 bool parse_bus_id(const char *text, uint32_t *domain, uint32_t *bus, uint32_t *device, uint32_t *function);
 
 typedef bool record_reader(struct line *line, struct world *world, const struct record *record);
-record_reader read_epoch, read_driver_version, read_nvml_version, read_cuda_version, read_process_name;
+record_reader read_epoch, read_driver_version, read_nvml_version, read_cuda_version, read_root, read_process_name;
 record_reader read_gpu, read_gpu_numbers, read_serial, read_pci, read_event_types, read_row_mode, read_sizing;
 record_reader read_value, read_list, read_rows, read_sample, read_mig, read_accounting, read_event;
 

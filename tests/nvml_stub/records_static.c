@@ -67,6 +67,11 @@ bool read_cuda_version(struct line *line, struct world *world, const struct reco
     return next_u32(line, record->key, &world->cuda_version);
 }
 
+bool read_root(struct line *line, struct world *world, const struct record *record) {
+    world->has_root = true;
+    return next_flag(line, record->key, &world->root);
+}
+
 bool read_process_name(struct line *line, struct world *world, const struct record *record) {
     struct named_process *name = timeline_append(&world->names);
     if (!name)

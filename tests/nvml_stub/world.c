@@ -124,6 +124,8 @@ struct gpu *gpu_new(void) {
     gpu->accounting.item_bytes = sizeof(struct accounting);
     gpu->ring = 72;
     gpu->accounting_buffer = 4000;
+    atomic_init(&gpu->accounting_set, AS_RECORDED);
+    atomic_init(&gpu->accounting_cleared_us, INT64_MIN);
     gpu->event_types = 0x1f; /* single and double bit ECC errors, P-state, XID, clock */
     return gpu;
 }

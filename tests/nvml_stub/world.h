@@ -1,4 +1,5 @@
-/* The recorded world: read once from a file, then constant; every answer is a look-up at a world time. */
+/* The recorded world: read once from a file, then constant but for what is set; every answer is a look-up at a world
+ * time. */
 #ifndef STUB_WORLD_H
 #define STUB_WORLD_H
 
@@ -38,6 +39,7 @@ enum value_kind {
 };
 enum list_kind { COMPUTE, GRAPHICS, MPS, LIST_KINDS };
 enum fault_kind { FAULT_ERROR, FAULT_LATENCY, FAULT_HANG };
+enum setting { AS_RECORDED, SET_OFF, SET_ON };
 
 enum { MAX_GPUS = 256, MAX_MIG_SLOTS = 16, MAX_VALUES = 4, SIZING_EXACT = 0, SIZING_SUCCESS = -1 };
 #define ANYTHING (-1)            /* a fault's GPU or slot */
@@ -130,6 +132,8 @@ struct gpu {
     uint64_t event_types;
     bool row_per_sample;
     int sizing; /* SIZING_EXACT, SIZING_SUCCESS, or the count that every sizing call gives */
+    atomic_int accounting_set;            /* AS_RECORDED, or what was set since the world was read */
+    _Atomic int64_t accounting_cleared_us; /* what was booked until then is forgotten */
 };
 
 struct named_process {
@@ -143,6 +147,7 @@ struct world {
     const _Atomic int64_t *clock; /* mapped from NVML_STUB_CLOCK; NULL: the system's clock */
     char driver_version[80], nvml_version[80];
     uint32_t cuda_version;
+    bool has_root, root; /* whether whoever calls is root; if it is not said, the process's user tells */
     uint32_t gpu_count;
     struct gpu *gpus[MAX_GPUS];
     struct timeline names, events, faults;

@@ -331,12 +331,15 @@ class World:
         nvml_version: str = "13.580.65.06",
         cuda_version: int = 13000,
         epoch_us: int | None = None,
+        root: bool | None = None,
     ) -> None:
         self._lines = [f"driver_version {driver_version}", f"nvml_version {nvml_version}"]
         self._lines.append(f"cuda_version {cuda_version}")
         self._gpus = 0
         if epoch_us is not None:
             self._lines.append(f"epoch_us {epoch_us}")
+        if root is not None:  # else the effective user tells
+            self._lines.append(f"root {int(root)}")
 
     def gpu(
         self,

@@ -12,13 +12,14 @@ from otel_gpu import __version__, commandline, commands
 from otel_gpu.cli import main
 from otel_gpu.config import SETTINGS, Config, SourceChoice
 from otel_gpu.errors import Unavailable
+from otel_gpu.settings_compat import COMPAT_SETTINGS
 from otel_gpu.settings_export import EXPORT_SETTINGS
 from otel_gpu.settings_names import NAMES_SETTINGS
 
 pytestmark = pytest.mark.usefixtures("own_logging", "clean_variables")
 
 COMMANDS = ("run", "once", "demo", "doctor", "config")
-EXPORT_KEYS = tuple(setting.key for setting in EXPORT_SETTINGS)
+EXPORT_KEYS = tuple(setting.key for setting in (*EXPORT_SETTINGS, *COMPAT_SETTINGS))
 NAMES_KEYS = tuple(setting.key for setting in NAMES_SETTINGS)
 
 
@@ -69,7 +70,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Config, dict[str
 
         return call
 
-    for name in ("once", "run", "doctor"):
+    for name in ("once", "run", "doctor", "setup_accounting"):
         monkeypatch.setattr(commands, name, note(name))
     return noted
 
@@ -89,7 +90,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     out = capsys.readouterr().out
     assert ended.value.code == 0
-    assert all(re.search(rf"^    {command} ", out, re.MULTILINE) for command in (*COMMANDS, "metrics"))
+    assert all(re.search(rf"^    {command} ", out, re.MULTILINE) for command in (*COMMANDS, "metrics", "setup"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -124,9 +125,21 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no command given; use one of run, once, demo, doctor, config, metrics, or --help"),
+        ([], "no command given; use one of run, once, demo, doctor, config, metrics, setup, or --help"),
         (["onec"], "there is no command 'onec'; did you mean once?"),
-        (["frobnicate"], "there is no command 'frobnicate'; allowed are config, demo, doctor, metrics, once, run"),
+        (
+            ["frobnicate"],
+            "there is no command 'frobnicate'; allowed are config, demo, doctor, metrics, once, run, setup",
+        ),
+        (["setup", "acounting"], "setup does not know 'acounting'; did you mean accounting?"),
+        (["setup", "accounting", "GPU-0"], "setup does not know 'GPU-0'; setup takes one thing to set up, and flags"),
+        (["setup", "accounting", "--of"], "setup does not know '--of'; did you mean --off?"),
+        (["setup", "--off"], "--off needs to know what: otel-gpu setup accounting --off"),
+        (["--off", "setup", "accounting"], "flags come after the command: otel-gpu setup --off accounting"),
+        (
+            ["setup", "accounting", "--listen", "x"],
+            "setup does not know '--listen'; allowed are --config, --deadline, --help, --log-format, --log-level,",
+        ),
         (["once", "--intervall", "5s"], "once does not know '--intervall'; did you mean --interval?"),
         (["once", "--intervall=5s"], "once does not know '--intervall=5s'; did you mean --interval?"),
         (["--verison"], "otel-gpu does not know '--verison'; did you mean --version?"),
@@ -239,6 +252,29 @@ def test_variables_reach_the_command(
     run("doctor", "--deadline", "1s")
     ((name, config, _),) = settled
     assert (name, config.proc_root, config.deadline_s) == ("doctor", Path("/host/proc"), 1.0)
+
+
+def test_setup_alone_shows_what_can_be_set_up_whatever_is_configured(
+    run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_GPU_DEADLINE", "soon")
+    line = run("setup")
+    assert (line.code, line.err, settled) == (0, "", [])
+    assert [row.split()[0] for row in line.out.splitlines()] == ["accounting"]
+    assert "otel-gpu setup accounting [--off]" in line.out
+
+
+def test_setup_of_accounting_has_time_and_minds_no_setting_of_others(
+    run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@host")
+    monkeypatch.setenv("OTEL_GPU_INTERVAL", "often")
+    assert run("setup", "accounting").code == 0
+    assert run("setup", "--off", "accounting", "--deadline", "5s").code == 0
+    assert [(name, config.deadline_s, options) for name, config, options in settled] == [
+        ("setup_accounting", 30.0, {"off": False}),
+        ("setup_accounting", 5.0, {"off": True}),
+    ]
 
 
 def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monkeypatch: pytest.MonkeyPatch) -> None:

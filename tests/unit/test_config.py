@@ -57,6 +57,8 @@ A_VALUE = {
     "resource-attributes": ("a=b", "c=d", "e=f,g=h"),
     "service-name": ("a", "b", "c"),
     "process-metrics": ("off", "false", "off"),
+    "compat": ("gpu-inference:1", "gpu-idle-exporter:2,dcgm-exporter:3", "my-gpu-exporter:4"),
+    "my-gpu-exporter-flags": ("--log-level=info", "--metric-prefix=a", "--metrics-path=/m"),
 }
 """For each setting something that may stand in the file, the environment and a flag."""
 
@@ -125,6 +127,8 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
         resource_attributes={},
         service_name="",
         process_metrics=True,
+        compat=(),
+        my_gpu_exporter_flags={},
     )
     assert {value.origin for value in loaded.values} == {"default"}
     assert loaded.unknown_variables == ()
@@ -315,6 +319,17 @@ BAD = {
     "otlp-temporality": ("monthly", "cumulative, delta or lowmemory"),
     "resource-attributes": ("a", "nothing, or key=value pairs between commas, percent-encoded where needed"),
     "process-metrics": ("2", "on or off"),
+    "compat": (
+        "gpu-inference:0",
+        (
+            "nothing, or NAME or NAME:PORT between commas, each once, with a port from 1 to 65535, of gpu-inference, "
+            "my-gpu-exporter, gpu-idle-exporter, container-gpu-exporter, dcgm-exporter"
+        ),
+    ),
+    "my-gpu-exporter-flags": (
+        "metric-prefix",
+        "nothing, or flags with values, each once, such as --metric-prefix=gpu --kubernetes-enabled=true",
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from otel_gpu.doctor import (
     Finding,
     Verdict,
     examine,
+    examine_accounting,
     examine_names,
     is_blind,
     judged,
@@ -22,6 +23,7 @@ from otel_gpu.environment import Candidate, Kind, Presence, Socket
 from otel_gpu.export.text import Paint
 from otel_gpu.model import GpuReading, SourceState, UtilizationRead, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.settings_names import Environment
+from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import Claim, GpuRead, Known, NameRead, PodContainer, ProcessRead
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.values import Daemon
@@ -130,6 +132,65 @@ def test_a_partitioned_gpu_is_told_why_it_has_no_utilisation_and_needs_no_lists_
     finding = findings(own_proc, gpu_read(reading))["gpu 0"]
     assert "process lists" not in finding.found
     assert finding.found.endswith("lacks utilisation per process; MIG gives no utilisation per process")
+
+
+# ---------------------------------------------------------------------------- accounting
+
+IN_MIG_MODE = "not supported in MIG mode, where the driver keeps it off"
+
+
+def accounted(*modes: Mode | str, persistent: bool | None = True) -> list[Finding]:
+    """What is found of GPUs with these modes; a text is why it is not supported."""
+    gpus = [
+        GpuAccounting(index, "A", mode, persistent=persistent)
+        if isinstance(mode, Mode)
+        else GpuAccounting(index, "A", Mode.UNSUPPORTED, reason=mode, persistent=persistent)
+        for index, mode in enumerate(modes)
+    ]
+    return examine_accounting(gpu_read(*(complete(index) for index in range(len(modes)))), gpus)
+
+
+def test_accounting_that_is_on_everywhere_is_well() -> None:
+    assert accounted(Mode.ON, Mode.ON) == [Finding("accounting", Verdict.OK, "on for 2 of 2 GPUs")]
+
+
+def test_accounting_that_is_off_degrades_with_the_exact_fix() -> None:
+    (found,) = accounted(Mode.ON, Mode.OFF, Mode.OFF)
+    assert found == Finding(
+        "accounting",
+        Verdict.DEGRADED,
+        "on for 1 of 3 GPUs; off on GPU 1, 2: who comes and goes there between two looks is not seen",
+        "as root: otel-gpu setup accounting, or nvidia-smi -am 1",
+    )
+    assert not is_blind([found])
+
+
+def test_accounting_that_no_gpu_supports_is_unused_with_each_reason_once() -> None:
+    assert accounted(IN_MIG_MODE, "not supported", IN_MIG_MODE) == [
+        Finding("accounting", Verdict.UNUSED, f"{IN_MIG_MODE}: GPU 0, 2; not supported: GPU 1")
+    ]
+    (beside,) = accounted(Mode.ON, IN_MIG_MODE)
+    assert (beside.verdict, beside.found) == (Verdict.OK, f"on for 1 of 2 GPUs; {IN_MIG_MODE}: GPU 1")
+
+
+def test_without_persistence_mode_it_is_told_that_accounting_is_lost_where_it_is_on() -> None:
+    (found,) = accounted(Mode.ON, persistent=False)
+    assert found == Finding(
+        "accounting",
+        Verdict.OK,
+        "on for 1 of 1 GPU; persistence mode is off on GPU 0: it is lost there when the driver unloads",
+        "as root: nvidia-smi -pm 1",
+    )
+    assert "persistence" not in accounted(Mode.OFF, persistent=False)[0].found
+
+
+def test_a_gpu_that_answers_and_does_not_tell_its_mode_degrades_and_a_lost_one_is_told_of_elsewhere() -> None:
+    silent = [GpuAccounting(index, reason="no answer within 2.0 s") for index in (0, 1)]
+    assert examine_accounting(gpu_read(complete(0), failed_gpu(1)), silent) == [
+        Finding("accounting", Verdict.DEGRADED, "no answer within 2.0 s: GPU 0")
+    ]
+    assert examine_accounting(gpu_read(failed_gpu(0)), silent) == []
+    assert examine_accounting(gpu_read(complete(0)), ()) == []
 
 
 # ---------------------------------------------------------------------------- namespaces

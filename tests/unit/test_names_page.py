@@ -50,7 +50,8 @@ def test_the_daemonset_has_what_nvml_and_the_processes_of_others_take() -> None:
     assert pod["runtimeClassName"] == "nvidia"
     assert (variables["NVIDIA_VISIBLE_DEVICES"], variables["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "utility")
     assert pod["hostPID"] is True
-    assert container["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE"]
+    assert container["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE", "DAC_READ_SEARCH"]
+    assert container["securityContext"]["runAsUser"] == 0
     dockerfile = (Path(__file__).parents[2] / "Dockerfile").read_text(encoding="utf-8")
     assert "HOST_PROC=/host/proc" in dockerfile
     assert "/host/proc" in [mount["mountPath"] for mount in container["volumeMounts"]]

@@ -188,6 +188,45 @@ def test_accounting_plays_a_life_and_its_end(stage: Stage) -> None:
     assert code_of(pynvml.nvmlDeviceGetAccountingStats, h, 10) == pynvml.NVML_ERROR_NOT_FOUND
 
 
+def test_accounting_is_set_by_root_until_the_last_shutdown_and_off_forgets_the_books(stage: Stage) -> None:
+    world = World(root=True)
+    gpu = world.gpu()
+    gpu.typical()
+    gpu.accounting(0, 9, start_us=0)
+    gpu.accounting(2 * S, 10, start_us=2 * S)
+    stage.play(world)
+    h = handle()
+    pynvml.nvmlDeviceSetAccountingMode(h, 1)
+    assert (pynvml.nvmlDeviceGetAccountingMode(h), pynvml.nvmlDeviceGetAccountingPids(h)) == (1, [9])
+    stage.clock.set_us(S)
+    pynvml.nvmlDeviceSetAccountingMode(h, 0)
+    assert code_of(pynvml.nvmlDeviceGetAccountingPids, h) == pynvml.NVML_ERROR_NOT_SUPPORTED
+    pynvml.nvmlDeviceSetAccountingMode(h, 1)
+    stage.clock.set_us(3 * S)
+    assert pynvml.nvmlDeviceGetAccountingPids(h) == [10]
+    assert code_of(pynvml.nvmlDeviceSetAccountingMode, h, 2) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    pynvml.nvmlShutdown()
+    stage.play(world)
+    assert pynvml.nvmlDeviceGetAccountingMode(handle()) == 0
+
+
+def test_accounting_is_not_set_by_others_nor_in_mig_mode_where_it_is_always_off(stage: Stage) -> None:
+    world = World(root=False)
+    plain, partitioned, old = (world.gpu() for _ in range(3))
+    plain.typical()
+    partitioned.typical()
+    partitioned.mig_mode(0, enabled=True)
+    partitioned.accounting_mode(0, enabled=True)
+    stage.play(world)
+    wanted = {
+        plain: pynvml.NVML_ERROR_NO_PERMISSION,
+        partitioned: pynvml.NVML_ERROR_NOT_SUPPORTED,
+        old: pynvml.NVML_ERROR_NOT_SUPPORTED,
+    }
+    assert {gpu: code_of(pynvml.nvmlDeviceSetAccountingMode, handle(gpu.index), 1) for gpu in wanted} == wanted
+    assert [pynvml.nvmlDeviceGetAccountingMode(handle(gpu.index)) for gpu in (plain, partitioned)] == [0, 0]
+
+
 # ---------------------------------------------------------------------------- utilisation
 
 

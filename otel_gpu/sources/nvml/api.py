@@ -303,6 +303,11 @@ class NvmlApi:
         """Whether the driver keeps books per process."""
         return bool(call(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED)
 
+    def set_accounting(self, handle: Handle, *, enabled: bool) -> None:
+        """Have the driver keep books per process, or none: that forgets what is in them. NotPermitted if not root."""
+        mode = pynvml.NVML_FEATURE_ENABLED if enabled else pynvml.NVML_FEATURE_DISABLED
+        call(pynvml.nvmlDeviceSetAccountingMode, handle, mode)
+
     def accounting_pids(self, handle: Handle) -> frozenset[int]:
         """Pids in the books, running and ended."""
         return frozenset(call(pynvml.nvmlDeviceGetAccountingPids, handle))

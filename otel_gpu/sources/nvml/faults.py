@@ -23,6 +23,10 @@ class ListGrew(Unavailable):
     """More entries than the buffer holds: ask again at once."""
 
 
+class NotPermitted(Unsupported):
+    """Somebody with more rights would be answered."""
+
+
 class NoAnswerYet(Unavailable):
     """Nothing to report within the time given."""
 
@@ -33,7 +37,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: (DriverFailed, "NVML is not initialised"),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: (Unsupported, "not accepted by this driver (invalid argument)"),
     pynvml.NVML_ERROR_NOT_SUPPORTED: (Unsupported, "not supported"),
-    pynvml.NVML_ERROR_NO_PERMISSION: (Unsupported, "not permitted: run as root or on the host"),
+    pynvml.NVML_ERROR_NO_PERMISSION: (NotPermitted, "not permitted: run as root or on the host"),
     pynvml.NVML_ERROR_NOT_FOUND: (Gone, "not found"),
     pynvml.NVML_ERROR_INSUFFICIENT_SIZE: (ListGrew, "the list grew while it was read"),
     pynvml.NVML_ERROR_INSUFFICIENT_POWER: (DeviceFailed, "its external power cable is not attached"),

@@ -107,14 +107,20 @@ def test_open_files_of_others_need_a_privilege_and_the_reason_names_it(
     assert read.processes[7].name == "secret"
     assert read.processes[7].gpu_minors_open == frozenset()
     assert read.state is SourceState.DEGRADED
-    assert read.reason == "open files of 2 processes are not readable: run as root with CAP_SYS_PTRACE"
+    assert (
+        read.reason
+        == "open files of 2 processes are not readable: run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    )
     assert read.errors == 1
 
 
 def test_the_reason_goes_when_the_privilege_comes(tree: ProcTree, source: ProcfsSource, refuse: Refuse) -> None:
     tree.add(7, fds=CUDA_FDS)
     refuse("/7/fd", errno.EACCES)
-    assert source.read([]).reason == "open files of 1 process are not readable: run as root with CAP_SYS_PTRACE"
+    assert (
+        source.read([]).reason
+        == "open files of 1 process are not readable: run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    )
     refuse("/7/fd", 0)
     read = source.read([])
     assert (read.state, read.reason, set(read.processes)) == (SourceState.OK, None, {7})

@@ -274,9 +274,7 @@ def test_what_may_not_be_read_is_told_with_the_fix_until_the_job_is_gone(
 
     read = node.read(workloads, settled)
     assert read.reason is not None
-    assert read.reason.startswith(
-        f"job 7: {node.tree.root}/70/environ may not be read; run as root or give CAP_SYS_PTR"
-    )
+    assert read.reason.startswith(f"job 7: {node.tree.root}/70/environ may not be read; run as root with CAP_SYS_PTR")
     assert read.reason.endswith("(and 1 more)")
     assert errors == 2
     assert node.source.read(workloads).errors == 0

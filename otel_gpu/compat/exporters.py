@@ -1,0 +1,240 @@
+"""The table: what each exporter serves that can be stood in for. docs/compat.md says what is the same, what is truer.
+
+Names, labels and units are those of the exporters' own documentation; the texts of HELP are ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.compat import fields as f
+from otel_gpu.compat import options as o
+from otel_gpu.compat import share_fields as s
+from otel_gpu.compat.form import Exporter, Family, Join, Kind, Option
+from otel_gpu.compat.subjects import (
+    container_memories,
+    container_processes,
+    containers,
+    devices,
+    host,
+    living_processes,
+    process_energies,
+    processes,
+    shares,
+)
+
+_GAUGE, _COUNTER = Kind.GAUGE, Kind.COUNTER
+
+# ---------------------------------------------------------------------------- gpu-inference
+
+_GPU: Final = (("gpu", f.gpu_index),)
+_CONTAINER: Final = (("container_name", f.container_name), ("container_id", f.container_id))
+
+_GPU_INFERENCE: Final = Exporter(
+    name="gpu-inference",
+    port=9201,
+    max_age_s=10,
+    families=(
+        Family("gpu_memory_total_bytes", _GAUGE, "Memory of the GPU.", devices, _GPU, f.memory_total),
+        Family("gpu_memory_used_bytes", _GAUGE, "Memory in use, not the driver's own.", devices, _GPU, f.memory_used),
+        Family("gpu_memory_free_bytes", _GAUGE, "Memory free.", devices, _GPU, f.memory_free),
+        Family("gpu_memory_known_bytes", _GAUGE, "Memory in use that the driver lists.", devices, _GPU, f.memory_known),
+        Family("gpu_memory_unknown_bytes", _GAUGE, "Memory in use that it does not.", devices, _GPU, f.memory_unknown),
+        Family(
+            "container_gpu_memory_bytes", _GAUGE, "Memory of a container, by how it was found.",
+            container_memories, (*_CONTAINER, *_GPU, ("method", f.method)), f.container_memory,
+        ),
+        Family(
+            "container_gpu_detected", _GAUGE, "1 for each container that uses a GPU or was given one.",
+            containers, _CONTAINER, f.present, Join.LARGEST,
+        ),
+        Family("gpu_inference_active", _GAUGE, "1 where any memory was inferred.", host, (), f.inferring),
+    ),
+    variables=(
+        Option("EXPORTER_PORT", o.port, o.PORT, sets="address"),
+        Option("SCRAPE_INTERVAL", o.seconds, "seconds, up to 86400", sets="max_age_s"),
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------- my-gpu-exporter
+
+_ITS_PROCESS: Final = (
+    ("pid", f.pid),
+    ("gpu", f.gpu_index),
+    ("process_name", f.process_name),
+    ("pod", f.pod),
+    ("namespace", f.namespace),
+    ("container", f.pod_container),
+    ("pod_uid", f.pod_uid),
+    ("container_id", f.container_id),
+)
+_POD_RESOURCES: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+_MY_GPU: Final = Exporter(
+    name="my-gpu-exporter",
+    port=9400,
+    max_age_s=1,
+    prefix="my_gpu_process_",
+    health="/health",
+    families=(
+        Family("energy_joules", _COUNTER, "Energy of a process.", processes, _ITS_PROCESS, f.process_joules),
+        Family(
+            "energy_joules_total", _COUNTER, "Energy of a process, by whether it was estimated.",
+            process_energies, (*_ITS_PROCESS, ("energy_estimated", f.estimated)), f.process_joules_by_method,
+        ),
+        Family("sm_utilization_ratio", _GAUGE, "SM share, 0 to 1.", processes, _ITS_PROCESS, f.sm_ratio),
+        Family(
+            "memory_utilization_ratio", _GAUGE, "Share of time with memory traffic, 0 to 1.",
+            processes, _ITS_PROCESS, f.bandwidth_ratio,
+        ),
+        Family("memory_used_bytes", _GAUGE, "Memory of a process.", processes, _ITS_PROCESS, f.process_memory),
+        Family(
+            "start_time_seconds", _GAUGE, "Start of a process, Unix time.",
+            processes, _ITS_PROCESS, f.start_time, Join.LARGEST,
+        ),
+        Family("active", _GAUGE, "1 while it runs, 0 once it ended.", processes, _ITS_PROCESS, f.active, Join.LARGEST),
+        Family("gpu_energy_joules_total", _COUNTER, "Energy of all processes.", devices, _GPU, f.attributed_joules),
+        Family("gpu_process_count", _GAUGE, "Processes on the GPU.", devices, _GPU, f.process_count),
+    ),
+    flags=(
+        Option("dcgm-update-frequency", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
+        Option("process-scan-interval", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
+        Option("kubernetes-enabled", o.go_switch, "true or false", sets="kubernetes"),
+        Option("pod-resources-socket", o.socket, "a path", agent="pod-resources-socket", usual=_POD_RESOURCES),
+        Option("metric-retention", o.go_duration_s, o.GO_DURATION, agent="retention"),
+        Option("metric-prefix", o.metric_prefix, "what a metric's name may begin with", sets="prefix"),
+        Option("listen-address", o.listen, o.LISTEN, sets="address"),
+        Option("metrics-path", o.url_path, "a path such as /metrics", sets="path"),
+        Option("log-level", o.log_level, "debug, info, warn or error", agent="log-level"),
+        Option("enable-energy-estimation", o.only_true, "true: energy of shared GPUs is always divided"),
+        Option("gpu-idle-power", o.only_zero, "0: the agent finds out itself, and energy-policy says who pays for it"),
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------- gpu-idle-exporter
+
+_IDLE_PROCESS: Final = (("gpu", f.gpu_index), ("pid", f.pid), ("process", f.process_name))
+_IDLE_DEVICE: Final = (("gpu", f.gpu_index), ("model", f.gpu_name), ("uuid", f.gpu_uuid))
+
+_GPU_IDLE: Final = Exporter(
+    name="gpu-idle-exporter",
+    port=9835,
+    max_age_s=5,
+    prefix="gpu_idle_",
+    health="/healthz",
+    families=(
+        Family(
+            "process_compute_utilization_percent", _GAUGE, "SM share of a process.",
+            living_processes, _IDLE_PROCESS, f.sm_percent,
+        ),
+        Family(
+            "process_memory_used_bytes", _GAUGE, "Memory of a process.",
+            living_processes, _IDLE_PROCESS, f.process_memory,
+        ),
+        Family(
+            "process_idle_seconds", _GAUGE, "Time since it worked, 0 while it works, absent where nobody can tell.",
+            living_processes, _IDLE_PROCESS, f.idle_seconds, Join.LARGEST,
+        ),
+        Family(
+            "process_idle_memory_bytes", _GAUGE, "Memory it holds while idle, absent where nobody can tell.",
+            living_processes, _IDLE_PROCESS, f.idle_memory,
+        ),
+        Family("device_utilization_percent", _GAUGE, "Work of the GPU.", devices, _IDLE_DEVICE, f.gpu_percent),
+        Family("device_memory_used_bytes", _GAUGE, "Memory in use.", devices, _IDLE_DEVICE, f.memory_used),
+        Family("device_memory_total_bytes", _GAUGE, "Memory of the GPU.", devices, _IDLE_DEVICE, f.memory_total),
+        Family("device_power_watts", _GAUGE, "Power drawn.", devices, _IDLE_DEVICE, f.power_watts),
+        Family("device_temperature_celsius", _GAUGE, "Temperature.", devices, _IDLE_DEVICE, f.temperature),
+        Family("memory_total_bytes", _GAUGE, "Memory held by idle processes.", devices, _GPU, f.idle_memory_total),
+    ),
+    variables=(
+        Option("HTTP_PORT", o.port, o.PORT, sets="address"),
+        Option("POLL_INTERVAL", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
+        Option("NODE_NAME", o.label_value, "any text", label="node"),
+        Option("POD_NAME", o.label_value, "any text", label="pod"),
+        Option("POD_NAMESPACE", o.label_value, "any text", label="namespace"),
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------- container-gpu-exporter
+# Two exporters go by this name, one in Go and one in Python. Their names do not meet, so both are here.
+
+_ITS_GPU: Final = (("index", f.gpu_index), ("name", f.gpu_name), ("uuid", f.gpu_uuid))
+_DOCKER: Final = (("pid", f.pid), ("container_id", f.short_container_id), ("container", f.container_name))
+
+_CONTAINER_GPU: Final = Exporter(
+    name="container-gpu-exporter",
+    port=9910,
+    max_age_s=3,
+    families=(
+        Family(
+            "container_gpu_memory_usage", _GAUGE, "Memory of a container in MiB.",
+            containers, (*_ITS_GPU, ("container_name", f.container_name)), f.container_memory_mib,
+        ),
+        Family("core_utilization", _GAUGE, "Work of the GPU in percent.", devices, _ITS_GPU, f.gpu_percent),
+        Family(
+            "memory_utilization", _GAUGE, "Time with memory traffic in percent.",
+            devices, _ITS_GPU, f.memory_controller_percent,
+        ),
+        Family("power_usage", _GAUGE, "Power drawn in watts.", devices, _ITS_GPU, f.power_watts),
+        Family("power_limit", _GAUGE, "Power allowed in watts.", devices, _ITS_GPU, f.power_limit_watts),
+        Family("memory_usage", _GAUGE, "Memory in use in MiB.", devices, _ITS_GPU, f.in_mib(f.memory_used)),
+        Family("memory_total", _GAUGE, "Memory of the GPU in MiB.", devices, _ITS_GPU, f.in_mib(f.memory_total)),
+        Family(
+            "docker_gpu_memory_usage", _GAUGE, "Memory of a process of a container in no pod, in bytes.",
+            container_processes, _DOCKER, f.memory_in_container,
+        ),
+        Family(
+            "pod_gpu_memory_usage", _GAUGE, "Memory of a process of a pod, in bytes.",
+            container_processes, (("pid", f.pid), ("pod", f.pod)), f.memory_in_pod,
+        ),
+        Family(
+            "docker_gpu_memory_perc_usage", _GAUGE, "Memory of a process of a container or pod, in percent.",
+            container_processes, (*_DOCKER, ("pod", f.pod)), f.memory_percent,
+        ),
+    ),
+)  # fmt: skip
+
+# ---------------------------------------------------------------------------- dcgm-exporter
+
+_SHARE: Final = (
+    ("gpu", s.gpu_index),
+    ("UUID", s.gpu_uuid),
+    ("pci_bus_id", s.pci_bus_id),
+    ("device", s.device_node),
+    ("modelName", s.gpu_name),
+    ("GPU_I_PROFILE", s.mig_profile),
+    ("GPU_I_ID", s.mig_instance),
+    ("Hostname", s.host_name),
+    ("DCGM_FI_DRIVER_VERSION", s.driver_version),
+    ("container", s.container),
+    ("namespace", s.namespace),
+    ("pod", s.pod),
+)
+
+_DCGM: Final = Exporter(
+    name="dcgm-exporter",
+    port=9400,
+    max_age_s=30,
+    prefix="DCGM_FI_DEV_",
+    health="/health",
+    families=(
+        Family("SM_CLOCK", _GAUGE, "Clock of the SMs (in MHz).", shares, _SHARE, s.sm_clock, Join.LARGEST),
+        Family("MEM_CLOCK", _GAUGE, "Clock of the memory (in MHz).", shares, _SHARE, s.memory_clock, Join.LARGEST),
+        Family("GPU_TEMP", _GAUGE, "Temperature (in C).", shares, _SHARE, s.temperature, Join.LARGEST),
+        Family("POWER_USAGE", _GAUGE, "Power drawn (in W).", shares, _SHARE, s.power_watts),
+        Family("TOTAL_ENERGY_CONSUMPTION", _COUNTER, "Energy drawn (in mJ).", shares, _SHARE, s.energy_mj),
+        Family("GPU_UTIL", _GAUGE, "Work of the GPU (in %).", shares, _SHARE, s.gpu_percent),
+        Family("MEM_COPY_UTIL", _GAUGE, "Memory traffic (in %).", shares, _SHARE, s.memory_controller_percent),
+        Family("XID_ERRORS", _GAUGE, "The last XID, 0 for none.", shares, _SHARE, s.last_xid, Join.LARGEST),
+        Family("FB_FREE", _GAUGE, "Memory free (in MiB).", shares, _SHARE, s.free_mib),
+        Family("FB_USED", _GAUGE, "Memory in use (in MiB).", shares, _SHARE, s.used_mib),
+    ),
+    variables=(
+        Option("DCGM_EXPORTER_LISTEN", o.listen, o.LISTEN, sets="address"),
+        Option("DCGM_EXPORTER_INTERVAL", o.milliseconds, "milliseconds, up to 86400000", sets="max_age_s"),
+    ),
+)
+
+EXPORTERS: Final = {exporter.name: exporter for exporter in (_GPU_INFERENCE, _MY_GPU, _GPU_IDLE, _CONTAINER_GPU, _DCGM)}
+"""By the name that ``--compat`` has for them."""

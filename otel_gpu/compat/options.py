@@ -1,0 +1,116 @@
+"""Values as other exporters' variables and flags have them. Each parser raises ValueError and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.values import Address, address, socket_path, whole_number
+
+_GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_GO_PART: Final = r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)"
+_LONGEST_S: Final = 86_400.0
+
+GO_DURATION: Final = "a duration up to 24h, such as 5s or 1m30s"
+PORT: Final = "a port from 1 to 65535"
+LISTEN: Final = ":PORT on the agent's host, or HOST:PORT, with a port from 1 to 65535"
+
+
+def port(text: str) -> Address:
+    """A port of the agent's host."""
+    return Address("", whole_number(1, 65535)(text))
+
+
+def listen(text: str) -> Address:
+    """``:9400``, ``host:9400``. In Go no host is every host; here it is the agent's, which is loopback until told."""
+    text = text.strip()
+    found = port(text[1:]) if text.startswith(":") else address(text)
+    if not found.port:
+        raise ValueError(text)
+    return found
+
+
+def go_duration_s(text: str) -> float:
+    """``1m30s``, ``500ms``, as Go writes them, in seconds."""
+    parts = re.findall(_GO_PART, text.strip(), re.ASCII)
+    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+        raise ValueError(text)
+    return _within(sum(float(number) * _GO_UNITS[unit] for number, unit in parts), text)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds."""
+    if not re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", text.strip(), re.ASCII):
+        raise ValueError(text)
+    return _within(float(text), text)
+
+
+def milliseconds(text: str) -> float:
+    """A whole number of milliseconds, in seconds."""
+    return _within(whole_number(1, 10**9)(text) / 1e3, text)
+
+
+def _within(found_s: float, text: str) -> float:
+    if not 0 < found_s <= _LONGEST_S:
+        raise ValueError(text)
+    return found_s
+
+
+def go_switch(text: str) -> bool:
+    """What Go takes for a truth value."""
+    word = text.strip()
+    if word in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if word in ("0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise ValueError(text)
+
+
+def only_true(text: str) -> bool:
+    """True, and nothing else."""
+    if not go_switch(text):
+        raise ValueError(text)
+    return True
+
+
+def only_zero(text: str) -> float:
+    """Zero, and nothing else."""
+    if not re.fullmatch(r"0+(?:\.0*)?", text.strip()):
+        raise ValueError(text)
+    return 0.0
+
+
+def metric_prefix(text: str) -> str:
+    """What a metric's name may begin with; an underscore follows."""
+    if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", text.strip(), re.ASCII):
+        raise ValueError(text)
+    return f"{text.strip()}_"
+
+
+def url_path(text: str) -> str:
+    """A path on a listener."""
+    if not re.fullmatch(r"/[A-Za-z0-9._~/-]*", text.strip(), re.ASCII):
+        raise ValueError(text)
+    return text.strip()
+
+
+def log_level(text: str) -> str:
+    """The agent's name for a level of Go's."""
+    level = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}.get(text.strip())
+    if level is None:
+        raise ValueError(text)
+    return level
+
+
+def socket(text: str) -> Path:
+    """The path of a socket."""
+    path = socket_path(text)
+    if path is None:
+        raise ValueError(text)
+    return path
+
+
+def label_value(text: str) -> str:
+    """Any text."""
+    return text.strip()

@@ -1,0 +1,176 @@
+"""The vocabulary of shares: a GPU's figures divided among its workloads, such that what is told sums to the GPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from otel_gpu.compat.fields import MIB, scaled, used_bytes
+from otel_gpu.compat.subjects import Claims, Share, named
+from otel_gpu.metrics.points_reading import Device
+from otel_gpu.model import GpuReading, MigReading
+
+# ---------------------------------------------------------------------------- labels
+
+
+def gpu_index(share: Share) -> str:
+    """The GPU's index."""
+    return str(share.device.gpu.identity.index)
+
+
+def gpu_uuid(share: Share) -> str:
+    """The GPU's UUID."""
+    return share.device.gpu.identity.uuid
+
+
+def pci_bus_id(share: Share) -> str:
+    """Where the GPU is."""
+    return share.device.gpu.identity.pci_bus_id or ""
+
+
+def device_node(share: Share) -> str:
+    """Its file under /dev: its number is the minor, which is not always the index."""
+    identity = share.device.gpu.identity
+    return f"nvidia{identity.index if identity.minor is None else identity.minor}"
+
+
+def gpu_name(share: Share) -> str:
+    """The GPU's name, with its vendor."""
+    return share.device.gpu.identity.name
+
+
+def mig_profile(share: Share) -> str:
+    """The profile of the MIG instance that the workload is on."""
+    return "" if share.row is None else share.row.use.mig_profile or ""
+
+
+def mig_instance(share: Share) -> str:
+    """The number of that instance among the GPU's."""
+    found = _instance(share)
+    return "" if found is None or found.gpu_instance_id is None else str(found.gpu_instance_id)
+
+
+def host_name(share: Share) -> str:
+    """The node's name, or the host's."""
+    return share.scene.host_name
+
+
+def driver_version(share: Share) -> str:
+    """The driver's version."""
+    driver = share.scene.reading.attribution.driver
+    return "" if driver is None else driver.driver_version or ""
+
+
+def pod(share: Share) -> str:
+    """The workload's pod."""
+    return "" if share.row is None else named(share.row, "k8s.pod.name")
+
+
+def namespace(share: Share) -> str:
+    """The namespace of its pod."""
+    return "" if share.row is None else named(share.row, "k8s.namespace.name")
+
+
+def container(share: Share) -> str:
+    """The container; of what is in none, the name of the workload, without which all of them would be one series."""
+    return "" if share.row is None else named(share.row, "gpu.workload.name")
+
+
+def _instance(share: Share) -> MigReading | None:
+    uuid = None if share.row is None else share.row.use.mig_uuid
+    return next((mig for mig in share.device.gpu.reading.mig or () if mig.uuid == uuid), None)
+
+
+# ---------------------------------------------------------------------------- values that divide
+
+
+def _divided(
+    whole: Callable[[Device], float | None],
+    claimed: Callable[[Claims], float | None],
+    measure: Callable[[Device, float], float | None] = lambda _, together: together,
+) -> Callable[[Share], float | None]:
+    """One's part of ``whole``: what one has ``claimed``, by a ``measure`` which is all claims together unless told.
+
+    The rest is what no part that is told has. Nobody's part can be told without a measure; then all of it is the rest.
+    """
+
+    def value(share: Share) -> float | None:
+        total, together = whole(share.device), claimed(share.all) or 0
+        if total is None:
+            return None
+        measured = measure(share.device, together)
+        if share.own is None:
+            return max(0.0, total - total * together / measured) if measured else total
+        own = claimed(share.own)
+        if own is None or measured is None:
+            return None
+        return total * own / measured if measured else 0.0
+
+    return value
+
+
+def _drawn_mj(device: Device, together: float) -> float | None:
+    """What the GPU drew in the window; idle and unattributed energy is in it, and in nobody's claim."""
+    energy = device.gpu.energy
+    return None if energy is None else max(energy.delta_mj, together)
+
+
+gpu_percent = _divided(lambda device: scaled(device.gpu.reading.gpu_ratio, 100), lambda claims: claims.sm_ratio)
+memory_controller_percent = _divided(
+    lambda device: scaled(device.gpu.reading.memory_controller_ratio, 100), lambda claims: claims.bandwidth_ratio
+)
+power_watts = _divided(lambda device: device.gpu.reading.power_w, lambda claims: claims.energy_mj, _drawn_mj)
+
+
+def used_mib(share: Share) -> float | None:
+    """MiB held; nobody's are those that no workload explains. Lists that claim more than is used are cut to it."""
+    split = share.device.gpu.memory
+    if split is None:
+        return None
+    used, together = used_bytes(split), share.all.held_bytes or 0
+    if share.own is None:
+        return max(0, used - together) / MIB
+    held = share.own.held_bytes
+    return None if held is None else held * (used / together if together > used else 1) / MIB
+
+
+def free_mib(share: Share) -> float | None:
+    """MiB free, which are nobody's."""
+    split = share.device.gpu.memory
+    return None if split is None or share.row is not None else split.free_bytes / MIB
+
+
+def energy_mj(share: Share) -> float | None:
+    """Millijoules since the books began; nobody's are those drawn idle and those that are not attributed.
+
+    Not what is left over: that would jump when a workload is forgotten, and Prometheus would count the jump.
+    """
+    device = share.device.gpu.totals
+    if device is None or not share.device.tells_energy:
+        return None
+    if share.row is None:
+        return device.idle_mj + device.unattributed_mj
+    totals = share.row.use.totals
+    return None if totals is None or not share.row.tells_energy else totals.energy.total_mj or 0
+
+
+# ---------------------------------------------------------------------------- values that do not
+
+
+def _of_gpu(read: Callable[[GpuReading], float | None]) -> Callable[[Share], float | None]:
+    """The GPU's own figure, for everybody who is on it now: a dashboard of a pod looks for it under its pod."""
+
+    def value(share: Share) -> float | None:
+        present = share.row is None or share.row.use.active
+        return read(share.device.gpu.reading) if present else None
+
+    return value
+
+
+def _last_xid(reading: GpuReading) -> float | None:
+    return 0 if reading.last_xid is None and reading.xid_errors == 0 else reading.last_xid
+
+
+temperature = _of_gpu(lambda reading: reading.temperature_c)
+sm_clock = _of_gpu(lambda reading: reading.sm_clock_mhz)
+memory_clock = _of_gpu(lambda reading: reading.memory_clock_mhz)
+last_xid = _of_gpu(_last_xid)

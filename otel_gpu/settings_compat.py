@@ -1,0 +1,201 @@
+"""Settings of other exporters' names: whom the agent stands in for, and what they were told.
+
+Variables and flags of another exporter count where the agent stands in for it. Elsewhere nobody looks at them: an
+``HTTP_PORT`` may be there for any program.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_gpu import values
+from otel_gpu.compat.listener import Listener
+from otel_gpu.errors import UsageError
+from otel_gpu.setting import Setting
+from otel_gpu.settings_names import NamesConfig
+
+if TYPE_CHECKING:
+    from otel_gpu.compat.form import Exporter, Option
+    from otel_gpu.config import Config
+
+_FLAGS: Final = "my-gpu-exporter-flags"
+_ITS_FLAGS: Final = "my-gpu-exporter"
+"""The exporter whose flags these are; the others have variables."""
+
+NAMES: Final = ("gpu-inference", "my-gpu-exporter", "gpu-idle-exporter", "container-gpu-exporter", "dcgm-exporter")
+
+
+@dataclass(frozen=True, slots=True)
+class CompatConfig(NamesConfig):
+    """Whom the agent stands in for. It stands on the settings of names because slots allow for one line of ancestors.
+
+    ``compat`` has what each listener does, once variables and flags have been looked at (``settle_listeners``).
+    """
+
+    compat: tuple[Listener, ...]
+    my_gpu_exporter_flags: Mapping[str, str]
+
+
+def listeners(text: str) -> tuple[Listener, ...]:
+    """``NAME`` or ``NAME:PORT`` between commas, each once; a port of 0 is the exporter's own. Nothing is nobody."""
+    found: dict[str, Listener] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, port = part.partition(":")
+        name = name.strip()
+        if name in found or not re.fullmatch(r"[a-z0-9-]+", name):
+            raise ValueError(text)
+        found[name] = Listener(name, values.Address("", values.whole_number(1, 65535)(port) if separator else 0))
+    return tuple(found.values())
+
+
+def flags(text: str) -> dict[str, str]:
+    """Flags as a command line has them, each once: ``--name=value`` or ``--name value``; nothing is none."""
+    words = iter(shlex.split(text))
+    found: dict[str, str] = {}
+    for word in words:
+        name, separator, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name or name in found:
+            raise ValueError(text)
+        value = value if separator else next(words, "")
+        if not value:
+            raise ValueError(text)
+        found[name] = value
+    return found
+
+
+COMPAT_SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        "compat", "compat", "", listeners,
+        f"nothing, or NAME or NAME:PORT between commas, each once, with a port from 1 to 65535, of {', '.join(NAMES)}",
+        "other exporters whose series are served as well, each on its own port and on the host of --listen, as "
+        f"NAME[:PORT][,NAME…]: {', '.join(NAMES)}",
+    ),
+    Setting(
+        _FLAGS, "my_gpu_exporter_flags", "", flags,
+        "nothing, or flags with values, each once, such as --metric-prefix=gpu --kubernetes-enabled=true",
+        "flags of my-gpu-exporter, for where compat has it, such as --my-gpu-exporter-flags='--metric-prefix=gpu'",
+    ),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------------------- what they were told
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a variable or a flag says, and which it was."""
+
+    option: Option
+    text: str
+    origin: str
+
+
+def settle_listeners(
+    config: Config, environment: Mapping[str, str], where: str
+) -> tuple[tuple[Listener, ...], tuple[str, ...]]:
+    """What each listener does, and the variables that had a say. UsageError says in one line what is wrong.
+
+    ``where`` says where ``compat`` stands, and what.
+    """
+    settled: list[Listener] = []
+    variables: list[str] = []
+    for wanted in config.compat:
+        exporter = _exporter(wanted.exporter, where)
+        told = list(_told(exporter, config, environment))
+        variables += [each.origin for each in told if each.origin in environment]
+        settled.append(_settled(wanted, exporter, told, config))
+    _refuse_same_port(config, settled, where)
+    return tuple(settled), tuple(variables)
+
+
+def _told(exporter: Exporter, config: Config, environment: Mapping[str, str]) -> Iterator[Told]:
+    for option in exporter.variables:
+        text = environment.get(option.name)
+        if text:
+            yield Told(option, text, option.name)
+    flags_given = config.my_gpu_exporter_flags if exporter.name == _ITS_FLAGS else {}
+    known = {option.name: option for option in exporter.flags}
+    for name, text in flags_given.items():
+        if name not in known:
+            raise UsageError(f"{_FLAGS}: --{name} is no flag of {_ITS_FLAGS}; allowed is --{', --'.join(known)}")
+        yield Told(known[name], text, f"{_FLAGS}: --{name}")
+
+
+def _settled(wanted: Listener, exporter: Exporter, told: Sequence[Told], config: Config) -> Listener:
+    fields: dict[str, Any] = {
+        "address": values.Address("", exporter.port),
+        "max_age_s": exporter.max_age_s,
+        "prefix": exporter.prefix,
+    }
+    labels: list[tuple[str, str]] = []
+    ages_s: list[float] = []
+    for each in told:
+        value = _parsed(each)
+        if each.option.agent:
+            _refuse_other(each, value, config)
+        elif each.option.label:
+            labels.append((each.option.label, value))
+        elif each.option.sets == "max_age_s":
+            ages_s.append(value)
+        elif each.option.sets:
+            fields[each.option.sets] = value
+    if ages_s:
+        fields["max_age_s"] = min(ages_s)
+    if wanted.address.port:
+        fields["address"] = values.Address(fields["address"].host, wanted.address.port)
+    if exporter.health is not None and fields.get("path") == exporter.health:
+        raise UsageError(
+            f"{_FLAGS}: --metrics-path is {exporter.health!r}; allowed is another: there it answers for its health"
+        )
+    return replace(wanted, labels=tuple(labels), **fields)
+
+
+def _parsed(told: Told) -> Any:
+    try:
+        return told.option.parse(told.text)
+    except ValueError:
+        raise UsageError(f"{told.origin} is {told.text!r}; allowed is {told.option.allowed}") from None
+
+
+def _refuse_other(told: Told, value: object, config: Config) -> None:
+    """There is one agent with one log and one memory, whomever it stands in for."""
+    key = told.option.agent
+    field = {"retention": "retention_s"}.get(key, key.replace("-", "_"))
+    own = getattr(config, field)
+    if value != (told.option.usual if own is None else own):
+        raise UsageError(f"{told.origin} is {told.text!r}; allowed is what the agent does: say --{key} to it")
+
+
+def _refuse_same_port(config: Config, settled: Sequence[Listener], where: str) -> None:
+    taken = {(config.listen.host, config.listen.port): "--listen"} if config.listen.port else {}
+    for listener in settled:
+        place = listener.address.host or config.listen.host, listener.address.port
+        other = taken.setdefault(place, listener.exporter)
+        if other != listener.exporter:
+            raise UsageError(
+                f"{where}; {other} and {listener.exporter} would both listen on port {listener.address.port}; "
+                f"allowed is a port for each, such as {listener.exporter}:{_next_port(listener.address.port)}"
+            )
+
+
+def _next_port(port: int) -> int:
+    return port + 1 if port < 65535 else port - 1
+
+
+def _exporter(name: str, where: str) -> Exporter:
+    # Here, not above: it brings the metrics, and few need it before they start.
+    from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
+
+    if name not in EXPORTERS:
+        raise UsageError(f"{where}; allowed is {', '.join(EXPORTERS)}, and {name!r} is none of them{_hint(name)}")
+    return EXPORTERS[name]
+
+
+def _hint(name: str) -> str:
+    close = difflib.get_close_matches(name, NAMES, n=1)
+    return f"; did you mean {close[0]}?" if close else ""

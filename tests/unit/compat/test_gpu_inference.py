@@ -1,0 +1,89 @@
+"""gpu-inference-exporter: memory that the driver lists, and memory that it does not."""
+
+from __future__ import annotations
+
+from otel_gpu.model import WorkloadKind, WorkloadRef
+from tests.builders import CONTAINER, CONTAINER_ID
+from tests.unit.compat.told import lines, text, values
+from tests.unit.metrics.builders import answer, device, part, split, workload
+
+NAME = "gpu-inference"
+HIDDEN = WorkloadRef(WorkloadKind.CONTAINER, "b" * 64)
+LISTED = f'container_name="vllm",container_id="{CONTAINER_ID}"'
+UNLISTED = f'container_name="",container_id="{HIDDEN.id}"'
+
+
+def shared() -> str:
+    """A GPU with a container that is listed, one that is not, and a job in no container."""
+    return text(
+        NAME,
+        answer(
+            device(memory=split(limit=100, reserved=5, measured=30, inferred=20, unattributed=10)),
+            workloads=[
+                workload(part(measured=25)),
+                workload(part(inferred_bytes=20), ref=HIDDEN, names=None),
+                workload(part(measured=5), ref=WorkloadRef(WorkloadKind.SLURM_JOB, "7"), names=None),
+            ],
+        ),
+    )
+
+
+def test_everything_is_told_in_its_names_and_labels() -> None:
+    assert [line for line in shared().splitlines() if not line.startswith("# HELP")] == [
+        "# TYPE gpu_memory_total_bytes gauge",
+        'gpu_memory_total_bytes{gpu="0"} 100',
+        "# TYPE gpu_memory_used_bytes gauge",
+        'gpu_memory_used_bytes{gpu="0"} 60',
+        "# TYPE gpu_memory_free_bytes gauge",
+        'gpu_memory_free_bytes{gpu="0"} 35',
+        "# TYPE gpu_memory_known_bytes gauge",
+        'gpu_memory_known_bytes{gpu="0"} 30',
+        "# TYPE gpu_memory_unknown_bytes gauge",
+        'gpu_memory_unknown_bytes{gpu="0"} 30',
+        "# TYPE container_gpu_memory_bytes gauge",
+        f'container_gpu_memory_bytes{{{LISTED},gpu="0",method="nvidia-smi"}} 25',
+        f'container_gpu_memory_bytes{{{UNLISTED},gpu="0",method="inference"}} 20',
+        "# TYPE container_gpu_detected gauge",
+        f"container_gpu_detected{{{LISTED}}} 1",
+        f"container_gpu_detected{{{UNLISTED}}} 1",
+        "# TYPE gpu_inference_active gauge",
+        "gpu_inference_active 1",
+    ]
+
+
+def test_known_and_unknown_are_what_is_used_even_where_the_lists_claim_more() -> None:
+    claimed = answer(device(memory=split(limit=100, reserved=0, measured=50, overcount=8)))
+    assert lines(NAME, "gpu_memory_used_bytes", claimed) == ['gpu_memory_used_bytes{gpu="0"} 42']
+    assert lines(NAME, "gpu_memory_known_bytes", claimed) == ['gpu_memory_known_bytes{gpu="0"} 42']
+    assert lines(NAME, "gpu_memory_unknown_bytes", claimed) == ['gpu_memory_unknown_bytes{gpu="0"} 0']
+
+
+def test_a_gpu_that_tells_no_memory_has_no_series_and_inference_is_neither_on_nor_off() -> None:
+    assert [line for line in text(NAME, answer(device())).splitlines() if not line.startswith("#")] == []
+
+
+def test_inference_is_off_where_nothing_was_inferred() -> None:
+    assert lines(NAME, "gpu_inference_active", answer(device(memory=split(measured=9)))) == ["gpu_inference_active 0"]
+
+
+def test_a_container_on_two_mig_instances_of_a_gpu_is_one_series() -> None:
+    parts = [part(mig_uuid=uuid, measured=held) for uuid, held in (("MIG-1", 3), ("MIG-2", 4))]
+    told = answer(device(memory=split(measured=7)), workloads=[workload(*parts)])
+    assert values(NAME, "container_gpu_memory_bytes", told, "gpu", "method") == {("0", "nvidia-smi"): 7}
+    assert values(NAME, "container_gpu_detected", told, "container_name") == {"vllm": 1}
+
+
+def test_a_container_with_both_kinds_of_memory_has_both_series() -> None:
+    told = answer(device(), workloads=[workload(part(measured=3, inferred_bytes=4))])
+    assert values(NAME, "container_gpu_memory_bytes", told, "method") == {"nvidia-smi": 3, "inference": 4}
+
+
+def test_a_container_that_has_gone_or_only_could_use_a_gpu_is_told_of_no_more() -> None:
+    told = answer(device(), workloads=[workload(part(measured=3, active=False)), workload(ref=HIDDEN)])
+    assert lines(NAME, "container_gpu_detected", told) == []
+    assert lines(NAME, "container_gpu_memory_bytes", told) == []
+
+
+def test_of_a_renamed_container_only_the_new_name_is_told() -> None:
+    old, new = (workload(part(measured=held), ref=CONTAINER, naming=naming) for naming, held in ((0, 1), (1, 2)))
+    assert values(NAME, "container_gpu_memory_bytes", answer(device(), workloads=[old, new]), "gpu") == {"0": 2}

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from otel_gpu.compat.listener import Listener
+from otel_gpu.config import load
+from otel_gpu.errors import UsageError
+from otel_gpu.metrics.points import Reading
+from otel_gpu.values import Address
+from otel_gpu.web.compat import CompatServers
+from otel_gpu.web.exchange import Response
+from tests.unit.export.exposition import simulated_reading
+from tests.web import ask
+
+
+def listener(name: str, **options: str) -> Listener:
+    """As settled, on any free port."""
+    (found,) = load({"compat": name, **options}, {"POD_NAME": "p"}).config.compat
+    return Listener(
+        found.exporter,
+        Address(found.address.host, 0),
+        found.path,
+        found.max_age_s,
+        found.prefix,
+        found.labels,
+        found.kubernetes,
+    )
+
+
+@contextmanager
+def serving(
+    listeners: Sequence[Listener], newest: Callable[[float], Reading | None]
+) -> Iterator[tuple[CompatServers, list[Address]]]:
+    servers = CompatServers(
+        listeners,
+        newest,
+        host="127.0.0.1",
+        host_name="node-1",
+        health=lambda _: Response("ok\n"),
+        web_config=None,
+    )
+    servers.start()
+    try:
+        yield servers, [server.address for server in servers.servers]
+    finally:
+        servers.close()
+
+
+def test_each_exporter_is_on_its_own_port_with_its_own_series_only() -> None:
+    reading = simulated_reading()
+    with serving([listener("gpu-idle-exporter"), listener("dcgm-exporter")], lambda _: reading) as (_, (idle, dcgm)):
+        told = [ask(address, "/metrics") for address in (idle, dcgm)]
+        health = [ask(idle, "/healthz"), ask(dcgm, "/health")]
+        nothing = ask(idle, "/health")
+    assert [answer.headers["Content-Type"] for answer in told] == ["text/plain; version=0.0.4; charset=utf-8"] * 2
+    series = [[line for line in answer.body.splitlines() if not line.startswith("#")] for answer in told]
+    assert all(line.startswith("gpu_idle_") and 'pod="p"' in line for line in series[0])
+    assert all(line.startswith("DCGM_FI_DEV_") and 'Hostname="node-1"' in line for line in series[1])
+    assert [answer.body for answer in health] == ["ok\n", "ok\n"]
+    assert nothing.status == 404
+
+
+def test_a_listener_asks_for_a_reading_as_old_as_its_exporter_would_look() -> None:
+    asked: list[float] = []
+
+    def newest(max_age_s: float) -> None:
+        asked.append(max_age_s)
+
+    with serving([listener("gpu-inference"), listener("container-gpu-exporter")], newest) as (_, addresses):
+        answers = [ask(address, "/metrics") for address in addresses]
+    assert asked == [10, 3]
+    assert {(answer.status, answer.body) for answer in answers} == {(503, "the first sample is under way\n")}
+
+
+def test_its_flags_are_heeded() -> None:
+    flags = {"my-gpu-exporter-flags": "--metric-prefix=mine --metrics-path=/m --kubernetes-enabled=false"}
+    reading = simulated_reading()
+    with serving([listener("my-gpu-exporter", **flags)], lambda _: reading) as (servers, (address,)):
+        told = ask(address, "/m").body
+        assert ask(address, "/metrics").status == 404
+        assert servers.urls == {f"http://{address}/m": "my-gpu-exporter"}
+    assert 'mine_active{pid="' in told
+    assert 'pod="",namespace="",container="",pod_uid="",container_id="' in told
+    assert 'pod="v' not in told
+
+
+def test_a_port_that_is_taken_is_told_in_one_line_and_the_others_are_freed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        blocked = Listener("gpu-inference", Address("", port))
+        with pytest.raises(UsageError) as caught, serving([listener("dcgm-exporter"), blocked], lambda _: None):
+            pass
+    assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert str(caught.value).endswith("; choose another with --compat gpu-inference:PORT")
