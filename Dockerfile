@@ -1,9 +1,15 @@
 # syntax=docker/dockerfile:1
 # Two stages: one builds the wheel and installs it with the pinned, hash-checked runtime; the other has neither
-# compiler nor package index. BASE is an argument so that the same recipe builds on any Debian with Python 3.11+.
+# compiler nor package index of ours. Nothing here needs BuildKit.
+#
+#   docker build --build-arg VERSION=0.1.0.dev0 -t otel-gpu:0.1.0.dev0 .
+#
+# BASE is any Debian-like image with Python 3.11+ as python3; BUILD_BASE has the same Python at the same path, with venv,
+# and may have more.
 ARG BASE=python:3.11-slim-bookworm
+ARG BUILD_BASE=${BASE}
 
-FROM ${BASE} AS build
+FROM ${BUILD_BASE} AS build
 WORKDIR /src
 COPY constraints/ constraints/
 RUN python3 -m venv /opt/otel-gpu \
@@ -16,12 +22,16 @@ COPY pyproject.toml README.md LICENSE ./
 COPY otel_gpu/ otel_gpu/
 RUN /tmp/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation -w /tmp/dist . \
  && /opt/otel-gpu/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps /tmp/dist/*.whl \
- && rm -rf /opt/otel-gpu/lib/python3*/site-packages/pip /opt/otel-gpu/bin/pip*
+ && /opt/otel-gpu/bin/pip uninstall --quiet --yes --disable-pip-version-check setuptools pip
 
 FROM ${BASE}
+ARG VERSION=unknown
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="otel-gpu" \
       org.opencontainers.image.description="Who is using the GPU, per process, container and pod, through OpenTelemetry" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/otel-gpu /opt/otel-gpu
 # The host's /proc is expected here: docker run --pid=host -v /proc:/host/proc:ro
 # Names come from sockets at their usual paths: -v /var/run/docker.sock:/var/run/docker.sock:ro (docs/names.md)
@@ -31,9 +41,13 @@ ENV PATH=/opt/otel-gpu/bin:$PATH \
     NVIDIA_DRIVER_CAPABILITIES=utility \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
+# A number, so that Kubernetes' runAsNonRoot can tell. GPUs, NVML and /metrics need no more; whose processes are on the GPU,
+# and the names from engines' sockets, take root and two capabilities: docs/deployment.md
+USER 65532:65532
 EXPOSE 9464
+# A bare socket: no shell, and no HTTP library, whose import costs ten times as much as all of this, every time.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
-    CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/healthz', timeout=4)"]
+    CMD ["python3", "-ISc", "import socket; s = socket.create_connection(('127.0.0.1', 9464), 4); s.sendall(b'GET /healthz HTTP/1.0\\r\\nHost: 127.0.0.1:9464\\r\\n\\r\\n'); raise SystemExit(b' 200 ' not in s.recv(64))"]
 ENTRYPOINT ["otel-gpu"]
 # Where OTLP goes is told by OTEL_EXPORTER_OTLP_ENDPOINT, or that it goes nowhere by OTEL_METRICS_EXPORTER=none.
 CMD ["run", "--prometheus", "--listen", "0.0.0.0:9464"]

@@ -11,7 +11,7 @@ RUN_ARGS ?=
 ACCURACY_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real collector check fmt fuzz accuracy proto lock clean compiler
+.PHONY: help run test test-real collector manifests check fmt fuzz accuracy proto lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that
 
 collector: ## build the OpenTelemetry Collector that tests run (once; needs Go), and print its path
 	@tools/collector/build.sh
+
+manifests: ## build helm, kustomize and a strict reader of manifests that tests run (once; needs Go)
+	@tools/manifests/build.sh
 
 check: $(VENV)/.dev ## lint, types, import directions
 	$(BIN)/ruff check .

@@ -303,10 +303,13 @@ class ProcfsSource:
         if count[FaultKind.HIDDEN] or (not init_is_listed and self._is_mounted_with_hidepid(this.root_fd)):
             reasons.append(
                 f"processes of other users are hidden: {self._root} is mounted with hidepid: "
-                "run as root with CAP_SYS_PTRACE, or remount it with hidepid=0"
+                "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or remount it with hidepid=0"
             )
         if denied := count[FaultKind.DENIED]:
-            reasons.append(f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE")
+            reasons.append(
+                f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE and "
+                "CAP_DAC_READ_SEARCH"
+            )
         if this.untold:
             reasons.append(self._untold(this))
         if self._boot_time_s is None:

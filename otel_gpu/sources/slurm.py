@@ -23,7 +23,10 @@ from otel_gpu.sources.outside import told
 from otel_gpu.sources.procfs_files import read_file
 from otel_gpu.sources.slurm_cgroups import read_jobs, read_pids
 
-PRIVILEGE_FIX: Final = "run as root or give CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)"
+PRIVILEGE_FIX: Final = (
+    "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (docker run --user 0 --cap-add SYS_PTRACE "
+    "--cap-add DAC_READ_SEARCH)"
+)
 
 _TRIES: Final = 3
 """Cycles in which a job's processes are read before it goes by its number: they may have ended meanwhile."""
