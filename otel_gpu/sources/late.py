@@ -63,11 +63,13 @@ class Lookout:
 
     def look_for(self, nameless: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
         """Say who has no name, with his pids. Who is new among them is pending until it has looked once."""
-        self._nameless = nameless
-        self._beside.start()
+        # Before it begins: it may have looked by the time this returns, and who came is asked in the next cycle only.
         new = frozenset(ref.id for ref in nameless) - self._looked_for
         if new:
             self._looked.clear()
+        self._nameless = nameless
+        self._beside.start()
+        if new:
             self._beside.wake()
         read = self._board.read(new)
         # Who cannot look is not waited for.

@@ -12,6 +12,7 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.absent import AbsentSource
 from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.beside import Beside
 from otel_gpu.sources.late import EARLY_S, LOOK_S, SOON_S, Found, Lookout
 from tests.builders import CONTAINER, CONTAINER_ID, FakeNames
 
@@ -162,3 +163,13 @@ def test_a_source_that_cannot_be_says_why() -> None:
     assert absent.read({}) == NameRead(state=SourceState.UNAVAILABLE, reason="which node this is is not known")
     assert absent.wait(0.0)
     absent.close()
+
+
+def test_who_is_new_is_pending_however_quickly_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was found while it was told of him is asked only in the next cycle."""
+    lookout = Lookout(lambda _: Found(), ManualClock())
+    # As quick as can be: it has looked before starting it returns.
+    monkeypatch.setattr(Beside, "start", lambda _: lookout._look())
+    job = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
+    assert lookout.look_for({job: (70,)}).pending == {"7"}
+    assert lookout.look_for({job: (70,)}).pending == frozenset()
