@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import docker
 from docker.constants import DEFAULT_DOCKER_API_VERSION
+from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection
 from docker.types import CancellableStream
 
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
@@ -36,6 +38,29 @@ class DockerTls:
     cert: Path | None = None
     key: Path | None = None
     verify: bool = True
+
+
+class _Connection(UnixHTTPConnection):  # type: ignore[misc]  # the SDK has no types
+    """As the SDK's, which leaves a socket behind that it could not connect."""
+
+    def connect(self) -> None:
+        """Connect, or leave nothing."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(self.timeout)
+            connection.connect(self.unix_socket)
+        except OSError:
+            connection.close()
+            raise
+        self.sock = connection
+
+
+class _Adapter(UnixHTTPAdapter):  # type: ignore[misc]
+    def get_connection(self, url: str, proxies: Any = None) -> Any:
+        pool = super().get_connection(url, proxies)
+        make = partial(_Connection, pool.base_url, pool.socket_path, pool.timeout)
+        pool._new_conn = make  # noqa: SLF001 - how urllib3 lets a pool have connections of its own
+        return pool
 
 
 class Engine:
@@ -112,7 +137,6 @@ class Engine:
             # Docker makes a directory in the place of a bind mount whose source is missing.
             kind = "directory" if stat.S_ISDIR(mode) else "file"
             raise Unavailable(f"{self._where}: is a {kind}, not a socket; is the engine's socket mounted there?")
-        # Tried here first, because the SDK leaves behind a socket that it could not connect.
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(self._timeout_s)
             connection.connect(str(self._path))
@@ -129,6 +153,8 @@ class Engine:
         client = docker.APIClient(self._base_url, version=version, timeout=self._timeout_s, tls=tls)
         # The address given is the one asked, with the certificates given: requests would obey HTTP_PROXY, .netrc and
         # REQUESTS_CA_BUNDLE, which are there for other hosts.
+        if self._path is not None:
+            client.mount("http+docker://", _Adapter(str(self._path), timeout=self._timeout_s))
         client.trust_env = False
         client.max_redirects = 0
         return client

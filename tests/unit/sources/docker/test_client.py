@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from otel_gpu.errors import Unavailable
 from otel_gpu.sources.docker.client import Engine, lines
 from otel_gpu.sources.docker.roster import ACTIONS
-from tests.docker_api import DockerApi
+from tests.docker_api import DockerApi, serving_docker
 from tests.unit.sources.docker.conftest import until
 
 
@@ -64,3 +67,14 @@ def test_events_of_a_proxy_that_does_not_chunk_come_one_by_one(api: DockerApi) -
         api.drop_events()
         assert list(read) == []
         events.release()
+
+
+def test_a_connection_that_is_refused_leaves_no_socket_behind(socket_path: Path) -> None:
+    """The engine may die between two questions; a socket that nobody closes is a warning, and that an error here."""
+    with serving_docker(DockerApi(), socket_path):
+        engine = Engine(f"unix://{socket_path}", tls=None, timeout_s=5.0)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="connection refused"):
+            engine.containers()
+    gc.collect()
+    engine.close()

@@ -49,7 +49,7 @@ def test_a_socket_that_may_not_be_opened(
     def denied(_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("docker.transport.unixconn.UnixHTTPConnection.connect", denied)  # root may open anything
+    monkeypatch.setattr("otel_gpu.sources.docker.client._Connection.connect", denied)  # root may open anything
     assert "permission denied; add the agent's user to the socket's group" in unavailable(make_source(api.base_url))
 
 
