@@ -19,14 +19,14 @@ from typing import Final
 
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.clock import SystemClock
-from otel_gpu.directory import Directory
+from otel_gpu.directory import Directory, PidsByWorkload
 from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameSource
 from otel_gpu.sources.docker import DockerSource
 from otel_gpu.sources.kubelet.cri import CriSource
 from otel_gpu.sources.kubelet.pod_resources import PodResourcesSource
 from tests import docker_api, kubelet_servers
-from tests.builders import gpu
+from tests.builders import facts, gpu
 
 CONTAINERS: Final = 500
 LIMIT_MS: Final = 1.0
@@ -81,17 +81,25 @@ def servers() -> Iterator[Path]:
 def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef], cycles: int) -> float:
     """CPU of this process, user and system, over that many cycles in real time."""
     directory, namings, gpus = Directory(), Namings(), (gpu(0), gpu(1))
-    workloads = {ref: (number,) for number, ref in enumerate(refs)}
-    for source in sources:
-        source.read(workloads)
-        source.wait(60)
-    directory.update([source.read(workloads) for source in sources], workloads, gpus)
-    time.sleep(2)
-    started_s = time.process_time()
-    for _ in range(cycles):
+    processes = [facts(number, ref) for number, ref in enumerate(refs, start=1)]
+
+    pids_by_workload = PidsByWorkload()
+
+    def cycle() -> None:
+        workloads = pids_by_workload.of(processes)
         named = directory.update([source.read(workloads) for source in sources], workloads, gpus)
         namings.observe(refs, named.names, pending=named.pending)
         assert len(named.names) == len(refs), f"{len(named.names)} of {len(refs)} are known"
+
+    for source in sources:
+        source.read(pids_by_workload.of(processes))
+        source.wait(60)
+    while not namings.are_settled:  # whoever is new is looked at for some cycles: that is a change
+        cycle()
+        time.sleep(1)
+    started_s = time.process_time()
+    for _ in range(cycles):
+        cycle()
         time.sleep(CYCLE_S)
     return (time.process_time() - started_s) / cycles * 1e3
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.granting import Given, Granted, grants_of
-from otel_gpu.model import GpuReading, Grant, ProcessFacts, SourceState, WorkloadKey, WorkloadNames, WorkloadRef
+from otel_gpu.model import (
+    GpuReading,
+    Grant,
+    ProcessFacts,
+    ProcessKey,
+    SourceState,
+    WorkloadKey,
+    WorkloadNames,
+    WorkloadRef,
+)
 from otel_gpu.sources.base import Known, NameRead, PodContainer
 
+_NOBODY: Final[frozenset[WorkloadKey]] = frozenset()
 _NOBODY_KNOWS_PODS: Final = (
     "containers were given GPUs, and nobody here knows the id of any container of a pod: mount the socket of the "
     "container runtime (--cri-socket), or allow the Kubernetes API (--kubernetes-api always)"
@@ -18,7 +29,10 @@ _NOBODY_KNOWS_PODS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What is known in one cycle. ``names`` are of workloads on a GPU and of those that were given one."""
+    """What is known in one cycle. ``names`` are of workloads on a GPU and of those that were given one.
+
+    As long as nobody comes, goes or is told of anew, they are the same object.
+    """
 
     names: Mapping[WorkloadKey, WorkloadNames]
     pending: frozenset[WorkloadKey]
@@ -37,21 +51,23 @@ class Directory:
         self._granted = Granted((), ())
         self._trouble: list[list[str]] = []
         self._counted: set[tuple[int, str]] = set()
-        self._keys: list[WorkloadKey] = []
-        self._named = Named({}, frozenset(), ())
+        self._asked: Collection[WorkloadRef] = ()
+        self._named = Named(MappingProxyType({}), _NOBODY, ())
 
-    def update(self, reads: Sequence[NameRead], asked: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> Named:
-        """Take up what the sources said, the weightiest first, of these workloads and these GPUs."""
-        refs = list(asked)
-        keys = [ref.key for ref in refs]
+    def update(self, reads: Sequence[NameRead], asked: Collection[WorkloadRef], gpus: Sequence[GpuReading]) -> Named:
+        """Take up what the sources said, the weightiest first, of these workloads and these GPUs.
+
+        ``asked`` must not change after that: while it is the same object, it stands for the same workloads.
+        """
         ids = frozenset().union(*(read.pending for read in reads))
-        pending = frozenset(key for key in keys if key[1] in ids)
-        changed = self._put_together(reads, refs, gpus)
-        if changed or keys != self._keys or pending != self._named.pending:
-            self._keys = keys
-            told = dict.fromkeys((*keys, *(grant.workload.key for grant in self._granted.grants)))
+        pending = frozenset(ref.key for ref in asked if ref.id in ids) if ids else _NOBODY
+        if self._put_together(reads, asked, gpus) or asked is not self._asked:
+            self._asked = asked
+            told = dict.fromkeys((*(ref.key for ref in asked), *(grant.workload.key for grant in self._granted.grants)))
             names = {key: known.names for key in told if (known := self._known.get(key)) is not None}
-            self._named = Named(names, pending, self._granted.grants)
+            self._named = Named(MappingProxyType(names), pending, self._granted.grants)
+        elif pending != self._named.pending:
+            self._named = replace(self._named, pending=pending)
         return self._named
 
     def judged(self, number: int, read: NameRead) -> NameRead:
@@ -160,6 +176,26 @@ def pids_by_workload(
     for facts in processes:
         found.setdefault(facts.workload, []).append(facts.key.pid)
     return found
+
+
+class PidsByWorkload:
+    """The same, cycle after cycle: the same mapping while the processes and their workloads are the same."""
+
+    def __init__(self) -> None:
+        self._keys: list[ProcessKey] = []
+        self._refs: list[WorkloadRef] = []
+        self._also: Collection[WorkloadRef] = ()
+        self._found: Mapping[WorkloadRef, Collection[int]] = MappingProxyType({})
+
+    def of(
+        self, processes: Collection[ProcessFacts], *, also: Collection[WorkloadRef] = ()
+    ) -> Mapping[WorkloadRef, Collection[int]]:
+        """Those of this cycle."""
+        keys, refs = [facts.key for facts in processes], [facts.workload for facts in processes]
+        if keys != self._keys or refs != self._refs or also != self._also:
+            self._keys, self._refs, self._also = keys, refs, also
+            self._found = MappingProxyType(pids_by_workload(processes, also=also))
+        return self._found
 
 
 def _same(now: Sequence[NameRead], before: Sequence[NameRead]) -> bool:

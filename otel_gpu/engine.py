@@ -12,7 +12,7 @@ from typing import Final
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
-from otel_gpu.directory import Directory, Named, pids_by_workload
+from otel_gpu.directory import Directory, Named, PidsByWorkload
 from otel_gpu.model import (
     Attribution,
     GpuReading,
@@ -54,6 +54,7 @@ class Engine:
         self._processes = processes
         self._names = tuple(names)
         self._lookout = lookout
+        self._pids_by_workload = PidsByWorkload()
         self._directory = Directory()
         self._clock = clock
         self._pass = threading.Lock()
@@ -106,7 +107,7 @@ class Engine:
             monotonic_ns=started_ns,
             gpus=gpus,
             processes=MappingProxyType(processes),
-            names=MappingProxyType(named.names),
+            names=named.names,
             sources=tuple(outcomes),
             driver=gpu_read.driver,
             pids_complete=process_read.pids_complete,
@@ -115,10 +116,10 @@ class Engine:
         )
 
     def _named(
-        self, processes: Iterable[ProcessFacts], gpus: Sequence[GpuReading], outcomes: list[SourceOutcome]
+        self, processes: Collection[ProcessFacts], gpus: Sequence[GpuReading], outcomes: list[SourceOutcome]
     ) -> Named:
         """Names and grants as far as anybody knows by now."""
-        workloads = pids_by_workload(processes, also=self._attributor.held_workloads)
+        workloads = self._pids_by_workload.of(processes, also=self._attributor.held_workloads)
         sources, reads, started_ns = self._asked_for_names(), [], []
         for source in sources:
             started_ns.append(self._clock.monotonic_ns())

@@ -63,6 +63,7 @@ class Ledger:
         self.workloads: Lines[WorkloadLine] = Lines(max_workloads, retention_ns)
         self.devices: dict[str, DeviceSums] = {}
         self.namings = Namings()
+        self._names_kept_at = 0
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
         self._overflowed: set[WorkloadAt] = set()
         self._granted: set[WorkloadLine] = set()
@@ -242,7 +243,9 @@ class Ledger:
         for uuid, device in self.devices.items():
             used = {line.at.place.mig_uuid for line in self.workloads.entries if line.at.place.gpu_uuid == uuid}
             device.profiles = {mig: name for mig, name in device.profiles.items() if mig in used}
-        self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
+        if not self.namings.are_settled or self._names_kept_at != self.workloads.changes:
+            self._names_kept_at = self.workloads.changes
+            self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
 
     # -- state ----------------------------------------------------------------------
 

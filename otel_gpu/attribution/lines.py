@@ -62,6 +62,8 @@ class Lines(Generic[LineT]):
         self.entries: dict[LineT, Entry] = {}
         self.overflow: set[LineT] = set()
         self.retired: dict[str, Sums] = {}
+        self.changes = 0
+        """How often a line was opened or forgotten: while it is the same, they are the same lines."""
         self._cap = cap
         self._retention_ns = retention_ns
         self._gone: dict[ProcessAt | WorkloadAt, int] = {}
@@ -97,6 +99,7 @@ class Lines(Generic[LineT]):
     def open(self, line: LineT, ref: WorkloadRef, since_ns: int, moment: Moment) -> Entry:
         """A new line, counting from ``since_ns`` (Unix time)."""
         entry = self.entries[line] = Entry(ref, self._since_ns(line, since_ns, moment))
+        self.changes += 1
         return entry
 
     def open_overflow(self, line: LineT, ref: WorkloadRef, epoch_ns: int, moment: Moment) -> Entry:
@@ -135,6 +138,7 @@ class Lines(Generic[LineT]):
     def forget(self, line: LineT, moment: Moment) -> None:
         """Drop a line; what it came to stays in the sum of all."""
         entry = self.entries.pop(line)
+        self.changes += 1
         self.overflow.discard(line)
         self.retired.setdefault(line.at.place.gpu_uuid, Sums()).add(entry.sums)
         self._gone.pop(line.at, None)
@@ -160,4 +164,5 @@ class Lines(Generic[LineT]):
     def restore(self, entries: dict[LineT, Entry], overflow: set[LineT], retired: dict[str, Sums], gone: Gone) -> None:
         """Take up the lines of an earlier run."""
         self.entries, self.overflow, self.retired = entries, overflow, retired
+        self.changes += 1
         self._gone, self._gone_before_ns = dict(gone.at), gone.before_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_gpu.model import WorkloadKey, WorkloadNames, WorkloadRef
 
@@ -28,12 +28,25 @@ class _Known:
     told: WorkloadNames | None = None
 
 
+class _Observed(NamedTuple):
+    """What a cycle told, and of whom."""
+
+    identities: list[WorkloadKey]
+    told: Mapping[WorkloadKey, WorkloadNames]
+
+    def is_same_as(self, other: _Observed) -> bool:
+        """Whether it is the same mapping, and the same workloads in the same order."""
+        return self.told is other.told and self.identities == other.identities
+
+
 class Namings:
     """The names of every workload in the books, and how often they have changed."""
 
     def __init__(self) -> None:
         self._known: dict[WorkloadKey, _Known] = {}
         self._former: dict[tuple[WorkloadKey, int], WorkloadNames | None] = {}
+        self._waiting: frozenset[WorkloadKey] = frozenset()
+        self._settled: _Observed | None = None
 
     def observe(
         self,
@@ -42,16 +55,25 @@ class Namings:
         *,
         pending: Collection[WorkloadKey] = (),
     ) -> None:
-        """Take up what a cycle tells of these; of those ``pending`` more may come.
+        """Take up what a cycle tells of these; of those ``pending`` more may come. ``told`` must not change after that.
 
         Who left while it was held back is released like everybody: its last figures have to be told.
         """
-        left = {identity for identity, known in self._known.items() if known.waiting}
-        for identity in left | {ref.key for ref in workloads}:
+        observed = _Observed([ref.key for ref in workloads], told)
+        if self._settled is not None and observed.is_same_as(self._settled):
+            return
+        waiting: set[WorkloadKey] = set()
+        settled = True
+        for identity in self._waiting.union(observed.identities):
             known = self._known.setdefault(identity, _Known())
-            known.cycles += 1
+            known.cycles = min(known.cycles + 1, WAIT_CYCLES + 1)
             self._take_up(identity, known, told.get(identity))
             known.waiting = known.number == 0 and identity in pending and known.cycles <= WAIT_CYCLES
+            if known.waiting:
+                waiting.add(identity)
+            settled = settled and known.cycles > WAIT_CYCLES
+        self._waiting = frozenset(waiting)
+        self._settled = observed if settled else None
 
     def _take_up(self, identity: WorkloadKey, known: _Known, told: WorkloadNames | None) -> None:
         if told is None or told is known.told:  # the same object for as long as nothing has changed
@@ -85,13 +107,21 @@ class Namings:
     @property
     def anybody_waits(self) -> bool:
         """Whether any workload's names are still being looked up."""
-        return any(known.waiting for known in self._known.values())
+        return bool(self._waiting)
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether a cycle that tells the same of the same workloads would change nothing."""
+        return self._settled is not None
 
     def keep(self, shown: Iterable[tuple[WorkloadRef, int]]) -> None:
         """Forget everybody but these."""
         kept = {(ref.key, number) for ref, number in shown}
         identities = {identity for identity, _ in kept}
-        self._known = {identity: known for identity, known in self._known.items() if identity in identities}
+        if not self._known.keys() <= identities:
+            self._known = {identity: known for identity, known in self._known.items() if identity in identities}
+            self._waiting = self._waiting & self._known.keys()
+            self._settled = None
         self._former = {key: names for key, names in self._former.items() if key in kept}
 
     # -- state ----------------------------------------------------------------------
@@ -116,6 +146,7 @@ class Namings:
             for kind, id_, number, cycles, names, waiting in data["known"]:
                 _check(kind, id_, number, cycles)
                 restored._known[kind, id_] = _Known(number, cycles, _names_from(names), bool(waiting))
+            restored._waiting = frozenset(identity for identity, known in restored._known.items() if known.waiting)
             for kind, id_, number, names in data["former"]:
                 _check(kind, id_, number, 0)
                 restored._former[(kind, id_), number] = _names_from(names)

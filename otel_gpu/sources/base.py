@@ -130,7 +130,10 @@ class NameSource(Protocol):
         """Its name in ``sources`` and in ``otel_gpu.source``."""
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """What is known by now; ``workloads`` are those on GPUs, each with its pids."""
+        """What is known by now; ``workloads`` are those on GPUs, each with its pids.
+
+        The mapping does not change after that: the same object is the same workloads again.
+        """
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for what it finds out first of all; false if that takes longer."""

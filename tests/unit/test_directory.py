@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.directory import Directory, Named, pids_by_workload
+from otel_gpu.directory import Directory, Named, PidsByWorkload, pids_by_workload
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, Known, NameRead, PodContainer
 from tests.builders import facts, gpu, uuid_of
@@ -96,6 +96,31 @@ def test_pids_are_those_of_their_workload_and_who_has_left_has_none() -> None:
     left = replace(REF, id="left")
     found = pids_by_workload([facts(1, REF), facts(2, REF), facts(3)], also=[left, REF])
     assert {ref.id: list(pids) for ref, pids in found.items()} == {"left": [], ID: [1, 2], "host": [3]}
+
+
+def test_pids_are_the_same_object_until_anybody_comes_goes_or_moves() -> None:
+    left = replace(REF, id="left")
+    pids = PidsByWorkload()
+    first = pids.of([facts(1, REF), facts(2)])
+    assert pids.of([facts(1, REF), facts(2)]) is first
+    for processes, also in (
+        ([facts(1, REF), facts(2), facts(3)], ()),
+        ([facts(1, REF)], ()),
+        ([facts(1), facts(2)], ()),
+        ([facts(1, REF), facts(3)], ()),
+        ([facts(1, REF), facts(2)], (left,)),
+    ):
+        assert pids.of(processes, also=also) == pids_by_workload(processes, also=also) != first
+
+
+def test_names_are_the_same_object_while_the_workloads_and_what_is_told_of_them_are() -> None:
+    directory, told, asked = Directory(), read(known(WorkloadNames(container="one"))), (REF,)
+    first = directory.update([told], asked, [])
+    assert directory.update([replace(told, pending=frozenset({ID}))], asked, []).names is first.names
+    assert directory.update([told], asked, []).names is first.names
+    renamed = read(known(WorkloadNames(container="two")))
+    assert directory.update([renamed], asked, []).names[REF.key].container == "two"
+    assert directory.update([renamed], (), []).names == {}
 
 
 # ---------------------------------------------------------------------------- grants

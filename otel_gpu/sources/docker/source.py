@@ -10,13 +10,14 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.model import SourceState, WorkloadRef
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.beside import Beside, Board
 from otel_gpu.sources.docker.client import DockerTls, Engine
 from otel_gpu.sources.docker.containers import Reader, is_container_id, parse_event, parse_listed
 from otel_gpu.sources.docker.listener import Listener
 from otel_gpu.sources.docker.roster import ACTIONS, REMOVED, Roster
+from otel_gpu.sources.unknown import Unknown, is_container
 
 _ANEW_S: Final = 300.0
 """After that long everything is asked anew, the events too: a connection can die, and an event be lost, unnoticed."""
@@ -69,6 +70,8 @@ class DockerSource:
         self._troubles: dict[str, str] = {}  # by what they are about, until everything is asked anew
         self._new_errors = 0
         self._listener: Listener | None = None
+        # The cycles' own
+        self._missing = Unknown(is_container)
         # Shared with the cycles
         self._lock = threading.Lock()
         self._asked: set[str] = set()
@@ -79,7 +82,7 @@ class DockerSource:
         """What is known by now. A container that is not is looked up before the next cycle."""
         self._beside.start()
         read = self._board.read()
-        missing = [ref for ref in workloads if ref.kind is WorkloadKind.CONTAINER and ref.id not in read.known]
+        missing = self._missing.among(workloads, read.known)
         if not missing or read.state is SourceState.UNAVAILABLE:
             return read
         pending = self._look_up(missing)

@@ -8,12 +8,13 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
-from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NOBODY, Known, NameRead, PodContainer
+from otel_gpu.model import SourceState, WorkloadRef
+from otel_gpu.sources.base import Known, NameRead, PodContainer
 from otel_gpu.sources.beside import Board
 from otel_gpu.sources.kubelet.containers import NO_CONTAINERS, Containers, parse_containers, parse_exited, parse_runtime
 from otel_gpu.sources.kubelet.conversation import Conversation
 from otel_gpu.sources.kubelet.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.unknown import Unknown, is_container
 
 RELIST_S: Final = 120.0
 """How often it lists what is there, to learn who ended. A list of 500 containers takes 1.5 to 2 ms of CPU."""
@@ -68,8 +69,7 @@ class CriSource:
         self._expected_of: Collection[PodContainer] = ()
         self._there_of: Mapping[str, PodContainer] = self._there
         self._patience_s = EXPECTED_S
-        self._refs: tuple[WorkloadRef, ...] = ()
-        self._refs_of: Mapping[str, Known] = NOBODY
+        self._unknown = Unknown(is_container)
         # Ids that were asked for, and those among them that the newest list does not have. Both are replaced as a
         # whole, by one thread each.
         self._asked: frozenset[str] = frozenset()
@@ -79,11 +79,7 @@ class CriSource:
         """What is known by now. An id that nobody knows is looked for once, and in every later list."""
         self._conversation.start()
         answer = self._board.read()
-        refs = tuple(workloads)
-        if answer.known is not self._refs_of or refs != self._refs:
-            self._refs, self._refs_of = refs, answer.known
-            asked = (ref.id for ref in refs if ref.kind is WorkloadKind.CONTAINER)
-            self._asked = frozenset(id_ for id_ in asked if id_ not in answer.known)
+        self._asked = frozenset(ref.id for ref in self._unknown.among(workloads, answer.known))
         wanted = self._asked - self._unlisted
         if wanted or self._expected() is not self._expected_of:
             self._conversation.wake()

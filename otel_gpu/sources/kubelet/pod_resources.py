@@ -49,18 +49,17 @@ class PodResourcesSource:
         self._pods = NO_GRANTS
         self._given: Collection[PodContainer] = NO_GRANTS.given.keys()
         self._troubles: frozenset[str] = frozenset()
-        self._refs: tuple[WorkloadRef, ...] = ()
+        self._workloads: Collection[WorkloadRef] = ()
         self._seen: frozenset[str] = frozenset()
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
         """What was given by now. A pod that is new on a GPU was given it just before: that is looked up at once."""
         self._conversation.start()
-        refs = tuple(workloads)
-        if refs != self._refs:
-            seen = frozenset(ref.id for ref in refs if ref.pod_uid is not None)
+        if workloads is not self._workloads:
+            seen = frozenset(ref.id for ref in workloads if ref.pod_uid is not None)
             if not seen <= self._seen:
                 self._conversation.wake()
-            self._refs, self._seen = refs, seen
+            self._workloads, self._seen = workloads, seen
         return self._board.read()
 
     def wait(self, timeout_s: float) -> bool:

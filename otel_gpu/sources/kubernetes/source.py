@@ -21,6 +21,7 @@ from otel_gpu.sources.beside import Beside, Board
 from otel_gpu.sources.kubernetes.api import Api, ApiServer, Busy
 from otel_gpu.sources.kubernetes.pods import Failure, Pod, parse_event, parse_list
 from otel_gpu.sources.kubernetes.roster import Roster
+from otel_gpu.sources.unknown import Unknown
 
 SETTLE_S: Final = 6.0
 """How long a container can run before the kubelet has told the API its id. It usually takes a second or two."""
@@ -58,6 +59,7 @@ class KubernetesSource:
         self._api = Api(server, clock, timeout_s)
         self._board = Board()
         self._beside = Beside(name, self._board, self._follow)
+        self._unknown = Unknown(_may_be_a_pods)
         self._asked_s: dict[str, float] = {}  # unknown containers: when they were asked for first
         # What follows is the thread's own.
         self._roster = Roster()
@@ -75,7 +77,7 @@ class KubernetesSource:
         self._beside.start()
         answered = self._board.told
         read = self._board.read()
-        unknown = {ref.id for ref in workloads if _may_be_a_pods(ref) and ref.id not in read.known}
+        unknown = {ref.id for ref in self._unknown.among(workloads, read.known)}
         pending = self._pending(unknown, answered=answered, away=read.state is SourceState.UNAVAILABLE)
         return replace(read, pending=pending) if pending else read
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.options import AttributionOptions
@@ -233,3 +235,52 @@ def test_an_image_that_is_spelled_otherwise_later_is_the_same_image() -> None:
     for image in ("vllm:1", "docker.io/library/vllm:1", "vllm:1"):
         answer = played.told({"web": WorkloadNames(container="first", image=image)})
     assert all_of(answer) == [(0, WorkloadNames(container="first", image="vllm:1"))]
+
+
+# ---------------------------------------------------------------------------- done once
+
+
+_REFS = (WEB, JOB, UNIT)
+_TOLD: tuple[dict[WorkloadKey, WorkloadNames], ...] = (
+    {},
+    {WEB.key: WorkloadNames(container="first")},
+    {WEB.key: WorkloadNames(container="second"), JOB.key: WorkloadNames(title="train")},
+)
+_CYCLES = st.lists(
+    st.tuples(st.sampled_from(_TOLD), st.sets(st.sampled_from(_REFS)), st.booleans(), st.booleans()), max_size=20
+)
+
+
+@given(_CYCLES)
+def test_a_mapping_that_is_the_same_object_leads_to_what_an_equal_one_leads_to(
+    cycles: list[tuple[dict[WorkloadKey, WorkloadNames], set[WorkloadRef], bool, bool]],
+) -> None:
+    once, anew = Namings(), Namings()
+    for told, here, is_pending, keeps in cycles:
+        refs = [ref for ref in _REFS if ref in here]
+        pending = {ref.key for ref in refs} if is_pending else set()
+        once.observe(refs, told, pending=pending)
+        anew.observe(refs, dict(told), pending=pending)
+        if keeps:
+            for namings in (once, anew):
+                namings.keep((ref, namings.number(ref)) for ref in refs[:1])
+        assert once.to_state() == anew.to_state()
+        assert once.anybody_waits == any(once.waiting(ref) for ref in _REFS)
+
+
+def test_once_they_are_settled_the_same_cycle_looks_at_no_name() -> None:
+    class Counting(dict[WorkloadKey, WorkloadNames]):
+        asked = 0
+
+        def get(self, *key: object) -> WorkloadNames | None:  # type: ignore[override]
+            self.asked += 1
+            return super().get(*key)  # type: ignore[call-overload,no-any-return]
+
+    told, namings = Counting(_TOLD[2]), Namings()
+    while not namings.are_settled:
+        namings.observe([WEB, JOB], told)
+    asked = told.asked
+    namings.observe([WEB, JOB], told)
+    assert told.asked == asked
+    namings.observe([WEB, JOB, UNIT], told)
+    assert told.asked == asked + 3
