@@ -1,0 +1,224 @@
+"""Many agents in one process: each the real engine, sampler, encoder and exporter, on a simulated host of its own."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.sdk.metrics.export import MetricsData
+
+from bench.fleet.ledger import Sent, counters_of, metrics_of
+from bench.fleet.metered import MeteredHost
+from bench.fleet.world import fleet_world, host_name
+from otel_gpu.clock import Clock, SystemClock
+from otel_gpu.config import load
+from otel_gpu.export.exporter_log import ExporterLog
+from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.otlp import open_otlp
+from otel_gpu.export.push import Pusher
+from otel_gpu.export.sender import Delivery, Sender
+from otel_gpu.metrics.provider import AgentMetrics
+from otel_gpu.resources import host_resources
+from otel_gpu.sampling import Sampling
+from otel_gpu.selfcost import SelfCost
+from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.values import Address
+
+LAST_EXPORT_S: Final = 20.0
+"""What an agent's last export may take."""
+
+_TOGETHER: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Agents of one process: their numbers, whom each sends to, how often they sample and export (s)."""
+
+    numbers: range
+    nodes: Sequence[Address]
+    interval_s: float
+    export_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the agents of one process have done and cost so far.
+
+    ``simulation_cpu_s`` is what of ``cpu_s`` went into the simulated hosts; a real one costs other time, in the driver.
+    """
+
+    agents: int
+    cycles: int
+    exports: int
+    points: int
+    cpu_s: float
+    simulation_cpu_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last word of one process's agents; ``plain_bytes`` and ``gzip_bytes`` are of one agent's last export."""
+
+    look: Look
+    sent: Sequence[Sent]
+    plain_bytes: int
+    gzip_bytes: int
+    points: int
+
+
+class _Account:
+    """What one agent sent, as its senders saw it."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.points: dict[int, int] = {}
+        self.untaken_points = 0
+        self.last: list[MetricsData] = []
+        self._last_ns = 0
+
+    def note(self, data: MetricsData, *, taken: bool) -> None:
+        """One request, after it was answered or given up."""
+        metrics = metrics_of(data)
+        count = sum(len(points) for _, points in metrics)
+        time_ns = metrics[0][1][0].time_unix_nano
+        self.points[time_ns] = self.points.get(time_ns, 0) + count
+        if not taken:
+            self.untaken_points += count  # it may be there all the same: only the answer was late
+        if time_ns == self._last_ns:
+            self.last.append(data)
+        else:
+            self._last_ns, self.last = time_ns, [data]
+
+    def sent(self) -> Sent:
+        return Sent(self.host, dict(self.points), self.untaken_points, counters_of(self.last))
+
+
+class _Noting:
+    """A sender whose requests are noted."""
+
+    def __init__(self, sender: Sender, account: _Account) -> None:
+        self._sender, self._account = sender, account
+
+    def send(self, data: MetricsData) -> Delivery:
+        delivery = self._sender.send(data)
+        self._account.note(data, taken=delivery.taken)
+        return delivery
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+class FleetAgent:
+    """One agent, as ``otel-gpu run`` puts it together, without a listener of its own."""
+
+    def __init__(self, number: int, plan: Plan, log: ExporterLog, clock: Clock) -> None:
+        node = plan.nodes[number % len(plan.nodes)]
+        settings = {
+            "interval": f"{round(plan.interval_s * 1e3)}ms",
+            "export-interval": f"{round(plan.export_interval_s * 1e3)}ms",
+            "otlp-endpoint": f"http://{node}",
+        }
+        config = load(settings, {}).config
+        self.account = _Account(host_name(number))
+        self._metered = MeteredHost(SimulatedHost(fleet_world(number), clock))
+        self._sampling = Sampling(config, self._metered.host, clock)
+        resources = host_resources(
+            service_name=config.service,
+            given={"host.name": self.account.host, "host.id": f"{number:032x}"},
+            environment={},
+        )
+        self.pusher = Pusher(
+            str(config.otlp_target),
+            lambda timeout_s: _Noting(open_otlp(config, log, timeout_s), self.account),
+            Encoder(resources),
+            AgentMetrics(self._sampling.readings).collect,
+            interval_s=config.export_interval_s,
+            export_timeout_s=config.export_timeout_s,
+            request_timeout_s=config.otlp_timeout_s,
+            monotonic_s=lambda: clock.monotonic_ns() / 1e9,
+        )
+
+    @property
+    def cycles(self) -> int:
+        """Samples taken."""
+        return self._sampling.sampler.passes
+
+    @property
+    def simulation_cpu_s(self) -> float:
+        """CPU time that the simulated host took."""
+        return self._metered.cpu_s
+
+    def start(self) -> None:
+        """Begin to sample and to export."""
+        self._sampling.start()
+        self.pusher.start()
+
+    def begin_stop(self) -> None:
+        """Ask for the last export."""
+        self.pusher.begin_stop(LAST_EXPORT_S)
+
+    def finish_stop(self) -> None:
+        """Wait for it, and end."""
+        self.pusher.finish_stop()
+        self._sampling.stop()
+
+
+class Crew:
+    """The agents of one process."""
+
+    def __init__(self, plan: Plan) -> None:
+        clock = SystemClock()
+        self._plan = plan
+        self._log = ExporterLog()
+        self._cost = SelfCost()
+        self._agents = [FleetAgent(number, plan, self._log, clock) for number in plan.numbers]
+        self._started = 0
+
+    def start(self, stop: threading.Event) -> None:
+        """Start them one after the other within an export's interval, as hosts of a fleet are not in step either."""
+        self._log.install()
+        pause_s = self._plan.export_interval_s / len(self._agents)
+        for agent in self._agents:
+            agent.start()
+            self._started += 1
+            if stop.wait(pause_s):
+                return
+
+    def look(self) -> Look:
+        """What they have done and cost so far."""
+        return Look(
+            agents=len(self._agents),
+            cycles=sum(agent.cycles for agent in self._agents),
+            exports=sum(len(agent.account.points) for agent in self._agents),
+            points=sum(sum(list(agent.account.points.values())) for agent in self._agents),
+            cpu_s=time.process_time(),
+            simulation_cpu_s=sum(agent.simulation_cpu_s for agent in self._agents),
+            memory_bytes=self._cost.memory_bytes() or 0,
+        )
+
+    def end(self) -> End:
+        """Let all export once more, and stop, a few at a time: hosts of a fleet do not go down in step either."""
+        running = self._agents[: self._started]
+        for first in range(0, len(running), _TOGETHER):
+            few = running[first : first + _TOGETHER]
+            for agent in few:
+                agent.begin_stop()
+            for agent in few:
+                agent.finish_stop()
+        look = self.look()
+        self._log.remove()
+        last = running[0].account.last if running else []
+        plain = [encode_metrics(data).SerializeToString() for data in last]
+        return End(
+            look=look,
+            sent=[agent.account.sent() for agent in self._agents],
+            plain_bytes=sum(map(len, plain)),
+            gzip_bytes=sum(len(gzip.compress(body, 6)) for body in plain),
+            points=sum(len(points) for data in last for _, points in metrics_of(data)),
+        )

@@ -1,0 +1,72 @@
+"""Processes of ours that are asked questions over a pipe, and are gone when whoever asks is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Final, TypeVar
+
+from bench.fleet.errors import FleetError
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 300.0
+_END_S: Final = 5.0
+
+
+class Child:
+    """A process, as the one who asks it sees it."""
+
+    def __init__(self, name: str, connection: Connection, pid: int) -> None:
+        self.name = name
+        self.pid = pid
+        self._connection = connection
+
+    def say(self, message: object) -> None:
+        """Ask, or order."""
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise FleetError(f"{self.name} has ended") from None
+
+    def hear(self, kind: type[T]) -> T:
+        """The answer, which is of this kind."""
+        try:
+            if not self._connection.poll(_PATIENCE_S):
+                raise FleetError(f"{self.name} has not answered for {_PATIENCE_S:g} s")
+            answer = self._connection.recv()
+        except (EOFError, OSError):
+            raise FleetError(f"{self.name} has ended") from None
+        if not isinstance(answer, kind):
+            raise FleetError(f"{self.name} said {answer!r}")
+        return answer
+
+
+@contextmanager
+def child(name: str, serve: Callable[..., None], *arguments: object) -> Iterator[Child]:
+    """``serve(connection, *arguments)`` in a process of its own. Not forked: whoever calls may have threads.
+
+    It ends when its connection does; killed at the end if it still runs.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(theirs, serve, arguments), name=name, daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield Child(name, ours, process.pid or 0)
+    finally:
+        ours.close()
+        process.join(_END_S)
+        process.kill()
+        process.join()
+
+
+def _run(connection: Connection, serve: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    # Ctrl-C goes to all at a terminal: the one who asks decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(EOFError, OSError):  # nobody asks any more
+        serve(connection, *arguments)

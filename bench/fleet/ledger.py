@@ -1,0 +1,92 @@
+"""Both ends of the pipeline, and what became of the points between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.sdk.metrics.export import Metric, MetricsData, NumberDataPoint, Sum
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What one agent made of exports: points by their time (Unix time in ns), whether or not they were taken.
+
+    ``untaken_points`` are those among them that the node's Collector did not say it has. ``counters`` are the sums over
+    all series of each counter in the last export.
+    """
+
+    host: str
+    points: Mapping[int, int]
+    untaken_points: int
+    counters: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What the backend has of one host: points by their time, each series once; and as ``counters`` in the last one."""
+
+    points: Mapping[int, int]
+    counters: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """All of it together. A point is of one series at one time; one that came twice was received once."""
+
+    sent_points: int
+    received_points: int
+    lost_points: int
+    unknown_points: int
+    untaken_points: int
+    hosts_with_other_counters: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that was sent is there, and nothing else."""
+        return not (self.lost_points or self.unknown_points or self.hosts_with_other_counters)
+
+
+def balance(sent: Sequence[Sent], received: Mapping[str, Received]) -> Balance:
+    """Compare what agents sent with what the backend has, export by export."""
+    nothing = Received({}, {})
+    lost = unknown = 0
+    differing: list[str] = []
+    for one in sent:
+        there = received.get(one.host, nothing)
+        for time_ns in one.points.keys() | there.points.keys():
+            missing = one.points.get(time_ns, 0) - there.points.get(time_ns, 0)
+            lost += max(0, missing)
+            unknown += max(0, -missing)
+        if one.counters != there.counters:
+            differing.append(one.host)
+    strangers = received.keys() - {one.host for one in sent}
+    return Balance(
+        sent_points=sum(sum(one.points.values()) for one in sent),
+        received_points=sum(sum(one.points.values()) for one in received.values()),
+        lost_points=lost,
+        unknown_points=unknown + sum(sum(received[host].points.values()) for host in strangers),
+        untaken_points=sum(one.untaken_points for one in sent),
+        hosts_with_other_counters=tuple(sorted(differing)),
+    )
+
+
+def metrics_of(data: MetricsData) -> list[tuple[Metric, Sequence[NumberDataPoint]]]:
+    """Every metric in a request and its points; the agent has no others than numbers."""
+    return [
+        (metric, [point for point in metric.data.data_points if isinstance(point, NumberDataPoint)])
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    ]
+
+
+def counters_of(requests: Sequence[MetricsData]) -> dict[str, float]:
+    """The sum over all series of each counter in the requests of one export, the same in whatever order they come."""
+    values: dict[str, list[float]] = {}
+    for data in requests:
+        for metric, points in metrics_of(data):
+            if isinstance(metric.data, Sum) and metric.data.is_monotonic:
+                values.setdefault(metric.name, []).extend(point.value for point in points)
+    return {name: math.fsum(of) for name, of in values.items()}
