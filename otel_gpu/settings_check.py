@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 
 from otel_gpu.config import Config, Loaded
 from otel_gpu.errors import UsageError
+from otel_gpu.settings_compat import check_flags
 from otel_gpu.settings_export import Exporter, Protocol
 
 _LARGEST_BYTES: Final = 1 << 20
@@ -17,6 +18,8 @@ _WITH_TLS: Final = "an https:// endpoint with it"
 def check_exports(loaded: Loaded) -> None:
     """UsageError in one line for what cannot work; what no exporter uses is not looked at."""
     config = loaded.config
+    flags = next(value for value in loaded.values if value.key == "my-gpu-exporter-flags")
+    check_flags(config, f"{flags.origin}: {flags.key} is {flags.text!r}")
     if config.pushes:
         _check_retention(loaded)
     if Exporter.OTLP in config.exporters:

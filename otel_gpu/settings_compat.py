@@ -54,14 +54,22 @@ def listeners(text: str) -> tuple[Listener, ...]:
 
 
 def flags(text: str) -> dict[str, str]:
-    """Flags as a command line has them, each once: ``--name=value`` or ``--name value``; nothing is none."""
+    """Flags as Go's package ``flag`` reads them; nothing is none.
+
+    ``-name=value``, ``--name=value``, ``--name value``; alone it is true, for those that are switches; of two the last.
+    """
+    if not text.strip():
+        return {}
+    switches = {option.name for option in _exporters()[_ITS_FLAGS].flags if option.bare}
     words = iter(shlex.split(text))
     found: dict[str, str] = {}
     for word in words:
-        name, separator, value = word.lstrip("-").partition("=")
-        if not word.startswith("-") or not name or name in found:
+        match = re.fullmatch(r"--?([^-=][^=]*)(?:=(.*))?", word, re.DOTALL)
+        if match is None:
             raise ValueError(text)
-        value = value if separator else next(words, "")
+        name, value = match.groups()
+        if value is None:
+            value = "true" if name in switches else next(words, "")
         if not value:
             raise ValueError(text)
         found[name] = value
@@ -77,7 +85,7 @@ COMPAT_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         _FLAGS, "my_gpu_exporter_flags", "", flags,
-        "nothing, or flags with values, each once, such as --metric-prefix=gpu --kubernetes-enabled=true",
+        "nothing, or flags as on its own command line, such as --metric-prefix=gpu --kubernetes-enabled",
         "flags of my-gpu-exporter, for where compat has it, such as --my-gpu-exporter-flags='--metric-prefix=gpu'",
     ),
 )  # fmt: skip
@@ -93,6 +101,12 @@ class Told:
     option: Option
     text: str
     origin: str
+
+
+def check_flags(config: Config, where: str) -> None:
+    """UsageError where flags are for an exporter that nobody stands in for; ``where`` says where they are, and what."""
+    if config.my_gpu_exporter_flags and _ITS_FLAGS not in {listener.exporter for listener in config.compat}:
+        raise UsageError(f"{where}; allowed is nothing without {_ITS_FLAGS} in compat: --compat {_ITS_FLAGS}")
 
 
 def settle_listeners(
@@ -134,10 +148,11 @@ def _settled(wanted: Listener, exporter: Exporter, told: Sequence[Told], config:
     }
     labels: list[tuple[str, str]] = []
     ages_s: list[float] = []
+    notes: list[str] = []
     for each in told:
         value = _parsed(each)
-        if each.option.agent:
-            _refuse_other(each, value, config)
+        if not _can_be_had(each.option, value, config):
+            notes.append(f"{each.origin} is {each.text!r}; {each.option.note}")
         elif each.option.label:
             labels.append((each.option.label, value))
         elif each.option.sets == "max_age_s":
@@ -152,7 +167,7 @@ def _settled(wanted: Listener, exporter: Exporter, told: Sequence[Told], config:
         raise UsageError(
             f"{_FLAGS}: --metrics-path is {exporter.health!r}; allowed is another: there it answers for its health"
         )
-    return replace(wanted, labels=tuple(labels), **fields)
+    return replace(wanted, labels=tuple(labels), notes=tuple(notes), **fields)
 
 
 def _parsed(told: Told) -> Any:
@@ -162,25 +177,47 @@ def _parsed(told: Told) -> Any:
         raise UsageError(f"{told.origin} is {told.text!r}; allowed is {told.option.allowed}") from None
 
 
-def _refuse_other(told: Told, value: object, config: Config) -> None:
-    """There is one agent with one log and one memory, whomever it stands in for."""
-    key = told.option.agent
-    field = {"retention": "retention_s"}.get(key, key.replace("-", "_"))
-    own = getattr(config, field)
-    if value != (told.option.usual if own is None else own):
-        raise UsageError(f"{told.origin} is {told.text!r}; allowed is what the agent does: say --{key} to it")
+def _can_be_had(option: Option, value: Any, config: Config) -> bool:
+    """Whether a listener can have this: there is one agent with one log and one memory, whomever it stands in for."""
+    if option.only is not None:
+        return bool(value == option.only)
+    match option.agent:
+        case "":
+            return True
+        case "retention":  # a listener can leave out what the agent still knows
+            return bool(value <= config.retention_s)
+        case "pod-resources-socket" if config.source == "sim":  # nobody is asked: names are simulated too
+            return True
+        case key:
+            own = getattr(config, key.replace("-", "_"))
+            return bool(value == (option.usual if own is None else own))
 
 
 def _refuse_same_port(config: Config, settled: Sequence[Listener], where: str) -> None:
-    taken = {(config.listen.host, config.listen.port): "--listen"} if config.listen.port else {}
+    taken = [(config.listen, "--listen")] if config.listen.port else []
     for listener in settled:
-        place = listener.address.host or config.listen.host, listener.address.port
-        other = taken.setdefault(place, listener.exporter)
-        if other != listener.exporter:
-            raise UsageError(
-                f"{where}; {other} and {listener.exporter} would both listen on port {listener.address.port}; "
-                f"allowed is a port for each, such as {listener.exporter}:{_next_port(listener.address.port)}"
-            )
+        place = values.Address(listener.address.host or config.listen.host, listener.address.port)
+        for other, name in taken:
+            if _meet(place, other):
+                raise UsageError(
+                    f"{where}; {name} and {listener.exporter} would both listen on port {place.port}"
+                    f"{_why_they_meet(place.host, other.host)}; "
+                    f"allowed is a port for each, such as {listener.exporter}:{_next_port(place.port)}"
+                )
+        taken.append((place, listener.exporter))
+
+
+def _meet(one: values.Address, other: values.Address) -> bool:
+    """Whether two cannot both listen. On Linux :: is every address of IPv4 as well (net.ipv6.bindv6only is 0)."""
+    hosts = {one.host, other.host}
+    if one.port != other.port or len(hosts) == 1:
+        return one.port == other.port
+    return "::" in hosts or ("0.0.0.0" in hosts and not any(":" in host for host in hosts))  # noqa: S104
+
+
+def _why_they_meet(*hosts: str) -> str:
+    one, other = sorted(hosts, key=lambda host: (host != "::", host != "0.0.0.0"))  # noqa: S104
+    return "" if one == other else f" ({one} is every address, {other} too)"
 
 
 def _next_port(port: int) -> int:
@@ -188,12 +225,17 @@ def _next_port(port: int) -> int:
 
 
 def _exporter(name: str, where: str) -> Exporter:
+    exporters = _exporters()
+    if name not in exporters:
+        raise UsageError(f"{where}; allowed is {', '.join(exporters)}, and {name!r} is none of them{_hint(name)}")
+    return exporters[name]
+
+
+def _exporters() -> Mapping[str, Exporter]:
     # Here, not above: it brings the metrics, and few need it before they start.
     from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
 
-    if name not in EXPORTERS:
-        raise UsageError(f"{where}; allowed is {', '.join(EXPORTERS)}, and {name!r} is none of them{_hint(name)}")
-    return EXPORTERS[name]
+    return EXPORTERS
 
 
 def _hint(name: str) -> str:

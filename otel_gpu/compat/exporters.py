@@ -12,16 +12,15 @@ from otel_gpu.compat import fields as f
 from otel_gpu.compat import options as o
 from otel_gpu.compat import share_fields as s
 from otel_gpu.compat.form import Exporter, Family, Join, Kind, Option
+from otel_gpu.compat.shares import shares
 from otel_gpu.compat.subjects import (
     container_memories,
     container_processes,
     containers,
     devices,
-    host,
     living_processes,
     process_energies,
     processes,
-    shares,
 )
 
 _GAUGE, _COUNTER = Kind.GAUGE, Kind.COUNTER
@@ -29,7 +28,7 @@ _GAUGE, _COUNTER = Kind.GAUGE, Kind.COUNTER
 # ---------------------------------------------------------------------------- gpu-inference
 
 _GPU: Final = (("gpu", f.gpu_index),)
-_CONTAINER: Final = (("container_name", f.container_name), ("container_id", f.container_id))
+_CONTAINER: Final = (("container_name", f.container_name), ("container_id", f.short_container_id))
 
 _GPU_INFERENCE: Final = Exporter(
     name="gpu-inference",
@@ -49,7 +48,7 @@ _GPU_INFERENCE: Final = Exporter(
             "container_gpu_detected", _GAUGE, "1 for each container that uses a GPU or was given one.",
             containers, _CONTAINER, f.present, Join.LARGEST,
         ),
-        Family("gpu_inference_active", _GAUGE, "1 where any memory was inferred.", host, (), f.inferring),
+        Family("gpu_inference_active", _GAUGE, "1 where memory in use is not listed.", devices, _GPU, f.inferring),
     ),
     variables=(
         Option("EXPORTER_PORT", o.port, o.PORT, sets="address"),
@@ -100,15 +99,30 @@ _MY_GPU: Final = Exporter(
     flags=(
         Option("dcgm-update-frequency", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
         Option("process-scan-interval", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
-        Option("kubernetes-enabled", o.go_switch, "true or false", sets="kubernetes"),
-        Option("pod-resources-socket", o.socket, "a path", agent="pod-resources-socket", usual=_POD_RESOURCES),
-        Option("metric-retention", o.go_duration_s, o.GO_DURATION, agent="retention"),
+        Option("kubernetes-enabled", o.go_switch, "true or false", sets="kubernetes", bare=True),
+        Option(
+            "pod-resources-socket", o.socket, "a path", agent="pod-resources-socket", usual=_POD_RESOURCES,
+            note="the kubelet is asked once for all: --pod-resources-socket of the agent says where",
+        ),
+        Option(
+            "metric-retention", o.go_retention_s, o.GO_RETENTION, sets="retention_s", agent="retention",
+            note="nothing is remembered for longer than the agent does: its own --retention says how long",
+        ),
         Option("metric-prefix", o.metric_prefix, "what a metric's name may begin with", sets="prefix"),
         Option("listen-address", o.listen, o.LISTEN, sets="address"),
         Option("metrics-path", o.url_path, "a path such as /metrics", sets="path"),
-        Option("log-level", o.log_level, "debug, info, warn or error", agent="log-level"),
-        Option("enable-energy-estimation", o.only_true, "true: energy of shared GPUs is always divided"),
-        Option("gpu-idle-power", o.only_zero, "0: the agent finds out itself, and energy-policy says who pays for it"),
+        Option(
+            "log-level", o.log_level, "debug, info, warn or error", agent="log-level",
+            note="there is one log: --log-level of the agent says how much is in it",
+        ),
+        Option(
+            "enable-energy-estimation", o.go_switch, "true or false", bare=True, only=True,
+            note="energy of a shared GPU is always divided: --energy-model of the agent says how",
+        ),
+        Option(
+            "gpu-idle-power", o.watts, "watts", only=0.0,
+            note="idle power is found out, and not told: --energy-policy of the agent says who pays for it",
+        ),
     ),
 )  # fmt: skip
 
@@ -160,7 +174,7 @@ _GPU_IDLE: Final = Exporter(
 # Two exporters go by this name, one in Go and one in Python. Their names do not meet, so both are here.
 
 _ITS_GPU: Final = (("index", f.gpu_index), ("name", f.gpu_name), ("uuid", f.gpu_uuid))
-_DOCKER: Final = (("pid", f.pid), ("container_id", f.short_container_id), ("container", f.container_name))
+_DOCKER: Final = (("pid", f.pid), ("container_id", f.docker_id), ("container", f.docker_name))
 
 _CONTAINER_GPU: Final = Exporter(
     name="container-gpu-exporter",

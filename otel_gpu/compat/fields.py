@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from otel_gpu.compat.form import Scene
 from otel_gpu.compat.subjects import OfContainer, OfDevice, OfProcess, held_bytes, named
 from otel_gpu.metrics import points_use
 from otel_gpu.metrics.points_device import device_points
@@ -78,6 +77,16 @@ def short_container_id(subject: OnGpu) -> str:
     return container_id(subject)[:_SHORT_ID]
 
 
+def docker_id(subject: OnGpu) -> str:
+    """The same of a container that is in no pod."""
+    return "" if pod(subject) else short_container_id(subject)
+
+
+def docker_name(subject: OnGpu) -> str:
+    """The name of a container that is in no pod."""
+    return "" if pod(subject) else container_name(subject)
+
+
 def of_pod(key: str) -> Callable[[OnGpu], str]:
     """What Kubernetes calls it; nothing where the listener tells nothing of pods."""
 
@@ -109,11 +118,16 @@ def used_bytes(split: MemorySplit) -> int:
     return split.limit_bytes - (split.reserved_bytes or 0) - split.free_bytes
 
 
+def _unknown_bytes(split: MemorySplit) -> int:
+    return split.inferred_bytes + split.unattributed_bytes
+
+
 memory_total = _memory(lambda split: split.limit_bytes)
 memory_used = _memory(used_bytes)
 memory_free = _memory(lambda split: split.free_bytes)
 memory_known = _memory(lambda split: split.measured_bytes - split.overcount_bytes)
-memory_unknown = _memory(lambda split: split.inferred_bytes + split.unattributed_bytes)
+memory_unknown = _memory(_unknown_bytes)
+inferring = _memory(lambda split: int(_unknown_bytes(split) > 0))
 
 
 def gpu_percent(subject: OfDevice) -> float | None:
@@ -162,12 +176,6 @@ def _of_gpu(metric: str, subject: OfDevice) -> float | None:
     uuid = subject.device.gpu.identity.uuid
     found = [point.value for point in device_points(metric, subject.scene.reading) if point.attributes["hw.id"] == uuid]
     return sum(found) if found else None
-
-
-def inferring(scene: Scene) -> float | None:
-    """1 where any memory was inferred; unknown without a GPU that tells its memory."""
-    splits = [device.gpu.memory for device in scene.reading.devices if device.gpu.memory is not None]
-    return int(any(split.inferred_bytes for split in splits)) if splits else None
 
 
 # ---------------------------------------------------------------------------- values of processes and containers

@@ -52,9 +52,11 @@ class Family(Generic[S]):
 class Option:
     """A variable or a flag of another exporter. It counts where that exporter is stood in for, and nowhere else.
 
-    ``sets`` is the field of the listener that it decides; ``label`` the label it puts on every series; ``agent`` the
-    setting of the agent that already decides it, for every listener alike: the two must agree. ``usual`` is what the
-    agent does if that setting says nothing.
+    ``sets`` is the field of the listener that it decides; ``label`` the label it puts on every series. ``bare`` is a
+    flag that is true without a value, as Go has them.
+
+    ``agent`` is the setting of the agent that decides it for every listener alike, ``usual`` what the agent does if
+    that setting says nothing, ``only`` what it does always. Another value is told with ``note``, and stops nobody.
     """
 
     name: str
@@ -62,8 +64,11 @@ class Option:
     allowed: str
     sets: str = ""
     label: str = ""
+    bare: bool = False
     agent: str = ""
     usual: Any = None
+    only: Any = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from typing import Final
 
 from otel_gpu.values import Address, address, socket_path, whole_number
 
-_GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_GO_PART: Final = r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)"
+_GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_GO_PART: Final = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
 _LONGEST_S: Final = 86_400.0
+_LONGEST_GO_S: Final = (2**63 - 1) / 1e9
 
 GO_DURATION: Final = "a duration up to 24h, such as 5s or 1m30s"
+GO_RETENTION: Final = "a duration such as 5m or 1h30m"
 PORT: Final = "a port from 1 to 65535"
 LISTEN: Final = ":PORT on the agent's host, or HOST:PORT, with a port from 1 to 65535"
 
@@ -33,10 +35,19 @@ def listen(text: str) -> Address:
 
 def go_duration_s(text: str) -> float:
     """``1m30s``, ``500ms``, as Go writes them, in seconds."""
-    parts = re.findall(_GO_PART, text.strip(), re.ASCII)
-    if not parts or "".join(number + unit for number, unit in parts) != text.strip():
+    return _within(go_retention_s(text), text)
+
+
+def go_retention_s(text: str) -> float:
+    """The same, however long; 0 is none."""
+    word = text.strip().removeprefix("+")
+    parts = re.findall(_GO_PART, word, re.ASCII)
+    if word != "0" and (not parts or "".join(number + unit for number, unit in parts) != word):
         raise ValueError(text)
-    return _within(sum(float(number) * _GO_UNITS[unit] for number, unit in parts), text)
+    found_s = sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
+    if found_s > _LONGEST_GO_S:
+        raise ValueError(text)
+    return found_s
 
 
 def seconds(text: str) -> float:
@@ -67,18 +78,11 @@ def go_switch(text: str) -> bool:
     raise ValueError(text)
 
 
-def only_true(text: str) -> bool:
-    """True, and nothing else."""
-    if not go_switch(text):
+def watts(text: str) -> float:
+    """A number of watts."""
+    if not re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{0,9})?", text.strip(), re.ASCII):
         raise ValueError(text)
-    return True
-
-
-def only_zero(text: str) -> float:
-    """Zero, and nothing else."""
-    if not re.fullmatch(r"0+(?:\.0*)?", text.strip()):
-        raise ValueError(text)
-    return 0.0
+    return float(text)
 
 
 def metric_prefix(text: str) -> str:
@@ -96,11 +100,8 @@ def url_path(text: str) -> str:
 
 
 def log_level(text: str) -> str:
-    """The agent's name for a level of Go's."""
-    level = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}.get(text.strip())
-    if level is None:
-        raise ValueError(text)
-    return level
+    """The agent's name for a level of Go's; what is none is info there too."""
+    return {"debug": "debug", "warn": "warning", "error": "error"}.get(text, "info")
 
 
 def socket(text: str) -> Path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from otel_gpu.compat.fields import MIB, scaled, used_bytes
-from otel_gpu.compat.subjects import Claims, Share, named
+from otel_gpu.compat.fields import MIB, scaled
+from otel_gpu.compat.shares import Claims, Extent, Share
+from otel_gpu.compat.subjects import named
 from otel_gpu.metrics.points_reading import Device
 from otel_gpu.model import GpuReading, MigReading
 
@@ -23,8 +24,9 @@ def gpu_uuid(share: Share) -> str:
 
 
 def pci_bus_id(share: Share) -> str:
-    """Where the GPU is."""
-    return share.device.gpu.identity.pci_bus_id or ""
+    """Where the GPU is, as NVML and so DCGM write it: eight digits of the domain, all in capitals."""
+    domain, separator, rest = (share.device.gpu.identity.pci_bus_id or "").partition(":")
+    return f"{domain:0>8}:{rest}".upper() if separator else ""
 
 
 def device_node(share: Share) -> str:
@@ -90,20 +92,24 @@ def _divided(
 ) -> Callable[[Share], float | None]:
     """One's part of ``whole``: what one has ``claimed``, by a ``measure`` which is all claims together unless told.
 
-    The rest is what no part that is told has. Nobody's part can be told without a measure; then all of it is the rest.
+    Nobody's is what is left, and has a series where that is not 0, or where nothing else would be told of the GPU.
     """
 
     def value(share: Share) -> float | None:
-        total, together = whole(share.device), claimed(share.all) or 0
-        if total is None:
+        total, together = whole(share.device), claimed(share.all)
+        if total is None or share.extent is Extent.NOTHING:
             return None
-        measured = measure(share.device, together)
+        if share.extent is Extent.WHOLE:
+            return total
+        measured = None if together is None else measure(share.device, together)
+        if together is None or measured is None:
+            return total if share.row is None else None
         if share.own is None:
-            return max(0.0, total - total * together / measured) if measured else total
+            return (total - total * (together / measured) if measured else total) or None
         own = claimed(share.own)
-        if own is None or measured is None:
+        if own is None:
             return None
-        return total * own / measured if measured else 0.0
+        return total * (own / measured) if measured else 0.0
 
     return value
 
@@ -122,33 +128,24 @@ power_watts = _divided(lambda device: device.gpu.reading.power_w, lambda claims:
 
 
 def used_mib(share: Share) -> float | None:
-    """MiB held; nobody's are those that no workload explains. Lists that claim more than is used are cut to it."""
-    split = share.device.gpu.memory
-    if split is None:
-        return None
-    used, together = used_bytes(split), share.all.held_bytes or 0
-    if share.own is None:
-        return max(0, used - together) / MIB
-    held = share.own.held_bytes
-    return None if held is None else held * (used / together if together > used else 1) / MIB
+    """MiB held, listed or inferred; nobody's are those that no workload explains."""
+    return None if share.extent is Extent.NOTHING else scaled(share.memory.used_bytes, 1 / MIB)
 
 
 def free_mib(share: Share) -> float | None:
-    """MiB free, which are nobody's."""
-    split = share.device.gpu.memory
-    return None if split is None or share.row is not None else split.free_bytes / MIB
+    """MiB free, divided as those held."""
+    return None if share.extent is Extent.NOTHING else scaled(share.memory.free_bytes, 1 / MIB)
 
 
 def energy_mj(share: Share) -> float | None:
     """Millijoules since the books began; nobody's are those drawn idle and those that are not attributed.
 
-    Not what is left over: that would jump when a workload is forgotten, and Prometheus would count the jump.
+    Always so, however many are on the GPU, and not what is left over: that would jump when a workload comes, goes or is
+    forgotten, and Prometheus would count the jump.
     """
-    device = share.device.gpu.totals
-    if device is None or not share.device.tells_energy:
-        return None
     if share.row is None:
-        return device.idle_mj + device.unattributed_mj
+        device = share.device.gpu.totals
+        return device.idle_mj + device.unattributed_mj if device is not None and share.device.tells_energy else None
     totals = share.row.use.totals
     return None if totals is None or not share.row.tells_energy else totals.energy.total_mj or 0
 
@@ -157,11 +154,11 @@ def energy_mj(share: Share) -> float | None:
 
 
 def _of_gpu(read: Callable[[GpuReading], float | None]) -> Callable[[Share], float | None]:
-    """The GPU's own figure, for everybody who is on it now: a dashboard of a pod looks for it under its pod."""
+    """The GPU's own figure, for everybody who is on it now, or nobody's if none is: a dashboard looks under its pod."""
 
     def value(share: Share) -> float | None:
-        present = share.row is None or share.row.use.active
-        return read(share.device.gpu.reading) if present else None
+        told = share.extent is Extent.WHOLE or (share.extent is Extent.PART and share.row is not None)
+        return read(share.device.gpu.reading) if told else None
 
     return value
 

@@ -1,4 +1,4 @@
-"""Whom series of other exporters are of: GPUs, processes, containers, and shares of a GPU that sum to it."""
+"""Whom series of other exporters are of: GPUs, processes, containers. Shares of a GPU are in ``shares``."""
 
 from __future__ import annotations
 
@@ -40,49 +40,6 @@ class OfContainer:
     inferred: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What somebody has of a GPU now; what is not known, or has ended, is ``None``."""
-
-    sm_ratio: float | None
-    bandwidth_ratio: float | None
-    energy_mj: int | None
-    held_bytes: int | None
-
-    @classmethod
-    def of(cls, use: WorkloadGpu) -> Claims:
-        """Of a workload's part. What has left may still have drawn energy in this window, and nothing else."""
-        energy_mj = use.energy.total_mj
-        if not use.active:
-            return cls(None, None, energy_mj or None, None)
-        return cls(use.sm_ratio, use.bandwidth_ratio, energy_mj, held_bytes(use))
-
-    @classmethod
-    def sum(cls, claims: Iterable[Claims]) -> Claims:
-        """What all of them have together, each as far as it is known."""
-        known = tuple(claims)
-        return cls(
-            sm_ratio=sum(each.sm_ratio or 0.0 for each in known),
-            bandwidth_ratio=sum(each.bandwidth_ratio or 0.0 for each in known),
-            energy_mj=sum(each.energy_mj or 0 for each in known),
-            held_bytes=sum(each.held_bytes or 0 for each in known),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A workload's share of a GPU; with no ``row`` and no ``own`` it is what no workload has.
-
-    ``all`` is what all workloads have together.
-    """
-
-    scene: Scene
-    device: Device
-    all: Claims
-    row: Row[WorkloadGpu] | None = None
-    own: Claims | None = None
-
-
 def held_bytes(use: WorkloadGpu) -> int | None:
     """Memory of a workload on a GPU, listed by the driver or inferred; ``None`` where neither is known."""
     known = [part for part in (use.measured_bytes, use.inferred_bytes) if part is not None]
@@ -97,11 +54,6 @@ def named(row: Row[WorkloadGpu] | Row[ProcessAttribution], key: str) -> str:
 # ---------------------------------------------------------------------------- whom there is
 
 
-def host(scene: Scene) -> Iterator[Scene]:
-    """The host, once."""
-    yield scene
-
-
 def devices(scene: Scene) -> Iterator[OfDevice]:
     """Every GPU."""
     return (OfDevice(scene, device) for device in scene.reading.devices)
@@ -110,7 +62,7 @@ def devices(scene: Scene) -> Iterator[OfDevice]:
 def processes(scene: Scene) -> Iterator[OfProcess]:
     """Every process on a GPU, those that ended and are still told of too."""
     by_uuid = _devices(scene)
-    return (OfProcess(scene, row, by_uuid.get(row.use.gpu_uuid)) for row in _newest(scene.reading.processes))
+    return (OfProcess(scene, row, by_uuid.get(row.use.gpu_uuid)) for row in newest(scene.reading.processes))
 
 
 def living_processes(scene: Scene) -> Iterator[OfProcess]:
@@ -133,7 +85,7 @@ def process_energies(scene: Scene) -> Iterator[OfProcess]:
 def containers(scene: Scene) -> Iterator[OfContainer]:
     """Every container that uses a GPU or was given one."""
     by_uuid = _devices(scene)
-    for row in _newest(scene.reading.workloads):
+    for row in newest(scene.reading.workloads):
         if _in_container(row) and row.use.active:
             yield OfContainer(scene, row, by_uuid.get(row.use.gpu_uuid))
 
@@ -146,29 +98,15 @@ def container_memories(scene: Scene) -> Iterator[OfContainer]:
             yield OfContainer(scene, each.row, each.device, inferred=True)
 
 
-def shares(scene: Scene) -> Iterator[Share]:
-    """Every workload's share of every GPU that answers, and what is left of it."""
-    rows: dict[str, list[tuple[Row[WorkloadGpu], Claims]]] = {}
-    for row in _newest(scene.reading.workloads):
-        if not row.use.possible:
-            rows.setdefault(row.use.gpu_uuid, []).append((row, Claims.of(row.use)))
-    for device in scene.reading.devices:
-        here = rows.get(device.gpu.identity.uuid, [])
-        together = Claims.sum(claims for _, claims in here)
-        for row, claims in here:
-            yield Share(scene, device, together, row, claims)
-        yield Share(scene, device, together)
-
-
-def _newest(rows: Iterable[Row[Use]]) -> Iterable[Row[Use]]:
+def newest(rows: Iterable[Row[Use]]) -> Iterable[Row[Use]]:
     """One row for each workload or process and place. After a rename, the old name is left out: the new one counts on
     from zero, which Prometheus takes for a restart. Most exporters do not have the names that tell the two apart.
     """
-    newest: dict[tuple[str, ...], Row[Use]] = {}
+    found: dict[tuple[str, ...], Row[Use]] = {}
     for row in rows:  # older names come first
         kind, id_ = (value for _, value in row.identity.attributes[:2])
-        newest[kind, id_, row.use.gpu_uuid, row.use.mig_uuid or "", str(row.attributes.get("process.pid"))] = row
-    return newest.values()
+        found[kind, id_, row.use.gpu_uuid, row.use.mig_uuid or "", str(row.attributes.get("process.pid"))] = row
+    return found.values()
 
 
 def _devices(scene: Scene) -> dict[str, Device]:

@@ -39,9 +39,9 @@ class Prometheus:
     process: AgentProcess
     address: Address
 
-    def query(self, expression: str) -> Sequence[Series]:
-        """What an expression gives now, one sample for each series."""
-        return [Series(one["metric"], [_sample(one["value"])]) for one in self._ask(expression, "vector")]
+    def query(self, expression: str, at_s: float | None = None) -> Sequence[Series]:
+        """What an expression gives now, or gave at a Unix time, one sample for each series."""
+        return [Series(one["metric"], [_sample(one["value"])]) for one in self._ask(expression, "vector", at_s)]
 
     def raw(self, selector: str, window: str = "1h") -> Sequence[Series]:
         """The samples of a selector as they were stored, none computed."""
@@ -50,24 +50,38 @@ class Prometheus:
             for one in self._ask(f"{selector}[{window}]", "matrix")
         ]
 
+    def get(self, path: str, **asked: str) -> Any:
+        """What its HTTP API has there, as in ``get("/api/v1/rules")``."""
+        answer = json.loads(ask(self.address, f"{path}?{urlencode(asked)}").body)
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
     @property
     def remote_write_url(self) -> str:
         """Where it takes remote writes."""
         return f"http://{self.address}/api/v1/write"
 
-    def _ask(self, expression: str, kind: str) -> Sequence[Mapping[str, Any]]:
-        answer = json.loads(ask(self.address, "/api/v1/query?" + urlencode({"query": expression})).body)
-        assert answer["status"] == "success", answer
-        assert answer["data"]["resultType"] == kind, answer
-        result: Sequence[Mapping[str, Any]] = answer["data"]["result"]
+    def _ask(self, expression: str, kind: str, at_s: float | None = None) -> Sequence[Mapping[str, Any]]:
+        asked = {"query": expression} | ({} if at_s is None else {"time": repr(at_s)})
+        data = self.get("/api/v1/query", **asked)
+        assert data["resultType"] == kind, data
+        result: Sequence[Mapping[str, Any]] = data["result"]
         return result
 
 
 @contextmanager
-def prometheus(target: Address | None, *, directory: Path, **scrape: object) -> Iterator[Prometheus]:
+def prometheus(
+    target: Address | None,
+    *,
+    directory: Path,
+    flags: Sequence[str] = (),
+    rules: Sequence[Path] = (),
+    **scrape: object,
+) -> Iterator[Prometheus]:
     """Start a Prometheus and wait until it is ready; with no target it only takes remote writes.
 
-    ``scrape`` is what else its scrape configuration says. Its data are in ``directory``. It is killed at the end.
+    ``scrape`` is what else its scrape configuration says. Groups of ``rules`` that do not say how often are evaluated
+    every second. Its data are in ``directory``. It is killed at the end.
     """
     program = needed_program("prometheus", _REMEDY)
     [address] = free_addresses(1)
@@ -75,7 +89,12 @@ def prometheus(target: Address | None, *, directory: Path, **scrape: object) -> 
     job = {"job_name": "test", "scrape_interval": "1s", "scrape_timeout": "1s", **scrape}
     jobs = [] if target is None else [job | {"static_configs": [{"targets": [str(target)]}]}]
     configuration = directory / "prometheus.yml"
-    configuration.write_text(json.dumps({"scrape_configs": jobs}), encoding="utf-8")
+    configured = {
+        "global": {"evaluation_interval": "1s"},
+        "rule_files": [str(path) for path in rules],
+        "scrape_configs": jobs,
+    }
+    configuration.write_text(json.dumps(configured), encoding="utf-8")
     words = [
         str(program),
         f"--config.file={configuration}",
@@ -83,6 +102,7 @@ def prometheus(target: Address | None, *, directory: Path, **scrape: object) -> 
         f"--web.listen-address={address}",
         "--web.enable-remote-write-receiver",
         "--log.level=warn",
+        *flags,
     ]
     with agent_process(directory=directory, words=words) as process:
         process.until(lambda: answers(address, "/-/ready"))

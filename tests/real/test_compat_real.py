@@ -118,19 +118,6 @@ def test_time_slicing_sums_are_the_gpus_and_no_more(stage: Stage) -> None:
     assert set(counts) == {"0", "1", "2", "3"}
 
 
-def test_cost_at_a_price_per_kilowatt_hour_is_energy_times_price(stage: Stage) -> None:
-    """From my-gpu-exporter's documentation, with a shorter window; both sides are extrapolated by Prometheus."""
-    theirs = stage.by("pod", 'sum by (pod) (increase(my_gpu_process_energy_joules{pod!=""}[1m]) / 3600000 * 0.10)')
-    ours = stage.by(
-        "k8s_pod_name",
-        'sum by (k8s_pod_name) (increase(gpu_workload_energy_joules_total{k8s_pod_name!=""}[1m]))',
-    )
-    shared = {pod for pod in theirs if ours.get(pod, 0) > 0}
-    assert len(shared) >= 5
-    for pod in shared:
-        assert theirs[pod] == pytest.approx(ours[pod] / 3_600_000 * 0.10, rel=0.3), pod
-
-
 def test_dcgm_power_and_energy_sum_to_each_gpus(stage: Stage) -> None:
     watts, whole = stage.sums("UUID", "DCGM_FI_DEV_POWER_USAGE"), stage.sums("hw_id", "hw_power_watts")
     for uuid, told in watts.items():
@@ -141,14 +128,14 @@ def test_dcgm_power_and_energy_sum_to_each_gpus(stage: Stage) -> None:
         assert len({round(value) for value in energies[uuid]} & millis(joules)) >= 3, uuid
 
 
-def test_the_panels_of_dcgms_dashboard_have_something_to_show(stage: Stage) -> None:
+def test_dashboards_of_dcgm_have_something_to_show(stage: Stage) -> None:
+    """What it is, test_compat_queries_real has; here it is there, for every GPU and every pod of a lively host."""
     assert len(stage.by("gpu", "max by (gpu) (DCGM_FI_DEV_GPU_TEMP)")) == 4
-    assert stage.server.query("avg(DCGM_FI_DEV_GPU_TEMP)")[0].value > 20
-    assert stage.server.query("sum(DCGM_FI_DEV_POWER_USAGE)")[0].value > 200
-    for family in ("SM_CLOCK", "MEM_CLOCK", "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "XID_ERRORS"):
+    for family in ("SM_CLOCK", "MEM_CLOCK", "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "XID_ERRORS"):
         assert stage.server.query(f'DCGM_FI_DEV_{family}{{gpu="0"}}'), family
     for pod in stage.by("pod", 'count by (pod) (DCGM_FI_DEV_GPU_TEMP{pod!=""})'):
         assert stage.server.query(f'DCGM_FI_DEV_POWER_USAGE{{pod="{pod}"}}'), pod
+    assert not stage.server.query('DCGM_FI_DEV_GPU_TEMP{pod="", container=""}')
 
 
 # ---------------------------------------------------------------------------- memory
@@ -168,7 +155,9 @@ def test_known_and_unknown_memory_are_what_is_used(stage: Stage) -> None:
     )
     assert spare
     assert all(one.value >= 0 for one in spare)
-    assert stage.server.query("gpu_inference_active")[0].value == 1
+    active = stage.server.query("gpu_inference_active == on (gpu) (gpu_memory_unknown_bytes > bool 0)")
+    assert {one.labels["gpu"] for one in active} == {"0", "1", "2", "3"}
+    assert stage.by("gpu", "gpu_inference_active")["3"] == 1  # Ollama's memory is hidden, or a script's
 
 
 def test_memory_per_container_is_the_agents_own(stage: Stage) -> None:
@@ -188,14 +177,14 @@ def agreed(stage: Stage) -> dict[str, float]:
         'sum by (container_id) (gpu_workload_memory_usage_bytes{container_id!=""})'
         ' and on (container_id) (max by (container_id) (gpu_workload_access{container_id!=""}) > 0)',
     )
-    return theirs if theirs == ours else {}
+    return theirs if theirs == {id_[:12]: held for id_, held in ours.items()} else {}
 
 
 # ---------------------------------------------------------------------------- idle
 
 
 def test_who_is_idle_and_how_much_is_wasted_is_what_the_agent_says(stage: Stage) -> None:
-    """The queries of gpu-idle-exporter's README; nobody in a demo this young has been idle for ten minutes."""
+    """The queries of gpu-idle-exporter's README, for less than ten minutes: this demo is too young for them."""
 
     def idle(seconds: int) -> tuple[set[str], set[str]]:
         theirs = stage.server.query(f"gpu_idle_process_idle_seconds > {seconds}")
@@ -215,7 +204,6 @@ def test_who_is_idle_and_how_much_is_wasted_is_what_the_agent_says(stage: Stage)
         return bool(theirs) and theirs == ours and wasted == own and max(wasted.values()) > 0
 
     stage.agent.until(same)
-    assert idle(600) == (set(), set())
     top = stage.server.query("topk(10, gpu_idle_process_idle_memory_bytes > 0)")
     assert top
     total = stage.server.query("sum(gpu_idle_memory_total_bytes)")[0].value

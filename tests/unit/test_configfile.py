@@ -57,11 +57,21 @@ def test_what_is_no_mapping_is_refused_with_an_example(text: str) -> None:
     assert complaint(text) == "agent.yaml: a mapping of settings is expected, such as 'interval: 5s'"
 
 
-@pytest.mark.parametrize(
-    "text", ["seed: 1\nlisten:\n  host: a\n", "seed: 1\nlisten: [a]\n", "seed: 1\n? [a]\n: b\n", "seed: 1\n{a: b}: c\n"]
-)
-def test_anything_but_one_word_under_another_is_refused_with_its_line(text: str) -> None:
+@pytest.mark.parametrize("text", ["seed: 1\n? [a]\n: b\n", "seed: 1\n{a: b}: c\n"])
+def test_a_key_that_is_no_word_is_refused_with_its_line(text: str) -> None:
     assert complaint(text) == "agent.yaml:2: a setting is 'key: value' on one line"
+
+
+@pytest.mark.parametrize("value", ["\n  host: a", "[a, [b]]", "[{a: b}]"])
+def test_a_value_that_is_no_word_and_no_list_of_words_is_refused_with_its_key_and_line(value: str) -> None:
+    assert complaint(f"seed: 1\nlisten: {value}\n") == (
+        "agent.yaml:2: listen is no word and no list of words; a setting is 'key: value'"
+    )
+
+
+@pytest.mark.parametrize(("value", "text"), [("[a, b:1]", "a,b:1"), ("\n- a\n- b", "a,b"), ("[a]", "a"), ("[]", "")])
+def test_a_list_of_words_is_as_good_as_words_between_commas(value: str, text: str) -> None:
+    assert parse_config(f"compat: {value}\n", "f")["compat"].text == text
 
 
 @pytest.mark.parametrize(

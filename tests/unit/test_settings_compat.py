@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.listener import Listener
 from otel_gpu.config import Value, load, settle
 from otel_gpu.errors import UsageError
+from otel_gpu.settings_check import check_exports
 from otel_gpu.settings_compat import NAMES
 from otel_gpu.values import Address
 
@@ -166,19 +168,44 @@ def test_its_flags_are_those_of_its_command_line() -> None:
         "--pod-resources-socket=/var/lib/kubelet/pod-resources/kubelet.sock --enable-energy-estimation=true "
         "--gpu-idle-power=0"
     )
-    assert told == Listener("my-gpu-exporter", Address("0.0.0.0", 9500), "/m", 2.0, "gpu_", kubernetes=False)
+    expected = Listener("my-gpu-exporter", Address("0.0.0.0", 9500), "/m", 2.0, "gpu_", kubernetes=False)
+    assert told == replace(expected, retention_s=300.0)
 
 
-def test_they_stand_in_the_file_too_and_count_for_nobody_else(tmp_path: Path) -> None:
+def test_they_are_read_as_go_reads_them() -> None:
+    assert my_gpu("--kubernetes-enabled").kubernetes
+    assert my_gpu("-kubernetes-enabled -metric-prefix x") == my_gpu("--metric-prefix=x")
+    assert not my_gpu("--kubernetes-enabled=false --enable-energy-estimation").kubernetes
+    assert my_gpu("--metric-prefix=a --metric-prefix=b").prefix == "b_"
+    assert my_gpu("--metric-retention=1m0.5s").retention_s == 60.5
+
+
+def test_they_stand_in_the_file_too(tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml"
-    file.write_text('compat: gpu-inference\nmy-gpu-exporter-flags: "--whatever=1"\n', encoding="utf-8")
-    assert only({"config": str(file)}).exporter == "gpu-inference"
-    assert complaint({"config": str(file), "compat": "my-gpu-exporter"}).startswith(
+    file.write_text('compat: my-gpu-exporter\nmy-gpu-exporter-flags: "--metric-prefix=x"\n', encoding="utf-8")
+    assert only({"config": str(file)}).prefix == "x_"
+    file.write_text('compat: my-gpu-exporter\nmy-gpu-exporter-flags: "--whatever=1"\n', encoding="utf-8")
+    assert complaint({"config": str(file)}).startswith(
         "my-gpu-exporter-flags: --whatever is no flag of my-gpu-exporter; allowed is --dcgm-update-frequency, --process"
     )
 
 
-@pytest.mark.parametrize("text", ["metric-prefix=x", "--metric-prefix", "--a=1 --a=2", "--a='", "--=x", "-"])
+@pytest.mark.parametrize("compat", ["", "gpu-inference"])
+def test_flags_of_an_exporter_that_nobody_stands_in_for_are_refused_and_not_ignored(compat: str) -> None:
+    loaded = load({"compat": compat, "my-gpu-exporter-flags": "--metric-prefix=x"}, {})
+    with pytest.raises(UsageError) as caught:
+        check_exports(loaded)
+    assert str(caught.value) == (
+        "--my-gpu-exporter-flags: my-gpu-exporter-flags is '--metric-prefix=x'; "
+        "allowed is nothing without my-gpu-exporter in compat: --compat my-gpu-exporter"
+    )
+    check_exports(load({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": "--metric-prefix=x"}, {}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["metric-prefix=x", "--metric-prefix", "--a='", "--=x", "-", "--", "---a=1", "--kubernetes-enabled false"],
+)
 def test_what_are_no_flags_are_refused(text: str) -> None:
     assert complaint({"my-gpu-exporter-flags": text}).startswith("--my-gpu-exporter-flags: my-gpu-exporter-flags is ")
 
@@ -194,15 +221,16 @@ def test_what_are_no_flags_are_refused(text: str) -> None:
         "kubernetes-enabled=perhaps",
         "process-scan-interval=10",
         "dcgm-update-frequency=0s",
-        "enable-energy-estimation=false",
-        "gpu-idle-power=25",
-        "log-level=loud",
+        "enable-energy-estimation=perhaps",
+        "gpu-idle-power=a lot",
+        "metric-retention=5",
+        "metric-retention=9999999h",
         "pod-resources-socket=kubelet.sock",
     ],
 )
 def test_a_bad_flag_is_told_in_one_line(flag: str) -> None:
     name, _, value = flag.partition("=")
-    told = complaint({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": f"--{flag}"})
+    told = complaint({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": f"'--{flag}'"})
     assert told.startswith(f"my-gpu-exporter-flags: --{name} is {value!r}; allowed is ")
 
 
@@ -214,7 +242,87 @@ def test_a_bad_flag_is_told_in_one_line(flag: str) -> None:
         ("pod-resources-socket=/x.sock", "pod-resources-socket", "/x.sock"),
     ],
 )
-def test_what_the_agent_decides_for_all_must_agree_with_it(flag: str, agents: str, value: str) -> None:
-    told = complaint({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": f"--{flag}"})
-    assert told.endswith(f"; allowed is what the agent does: say --{agents} to it")
-    assert my_gpu(f"--{flag}", **{agents: value}).exporter == "my-gpu-exporter"
+def test_what_the_agent_decides_for_all_stops_nobody_and_is_told_with_the_agents_own_flag(
+    flag: str, agents: str, value: str
+) -> None:
+    name, _, text = flag.partition("=")
+    (note,) = my_gpu(f"--{flag}").notes
+    assert note.startswith(f"my-gpu-exporter-flags: --{name} is {text!r}; ")
+    assert f"--{agents} " in note
+    assert my_gpu(f"--{flag}", **{agents: value}).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("flag", "same", "agents"),
+    [
+        ("enable-energy-estimation=false", "enable-energy-estimation", "--energy-model"),
+        ("gpu-idle-power=25", "gpu-idle-power=0.0", "--energy-policy"),
+    ],
+)
+def test_what_is_always_so_stops_nobody_either(flag: str, same: str, agents: str) -> None:
+    (note,) = my_gpu(f"--{flag}").notes
+    assert agents in note
+    assert my_gpu(f"--{same}").notes == ()
+
+
+def test_a_level_that_is_none_is_info_there_too() -> None:
+    assert my_gpu("--log-level=loud").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "told_s", "notes"), [("30s", 30.0, 0), ("0", 0.0, 0), ("5m", 300.0, 0), ("1h", None, 1)]
+)
+def test_a_shorter_retention_is_the_listeners_own_and_a_longer_one_is_the_agents(
+    text: str, told_s: float | None, notes: int
+) -> None:
+    told = my_gpu(f"--metric-retention={text}")
+    assert (told.retention_s, len(told.notes)) == (told_s, notes)
+
+
+def test_on_a_simulated_host_no_socket_is_asked_and_none_is_demanded() -> None:
+    assert my_gpu("--pod-resources-socket=/x.sock", source="sim").notes == ()
+
+
+# ---------------------------------------------------------------------------- one port for two
+
+
+@pytest.mark.parametrize(
+    ("listen", "address", "why"),
+    [
+        ("127.0.0.1:9464", "0.0.0.0:9464", " (0.0.0.0 is every address, 127.0.0.1 too)"),
+        ("0.0.0.0:9464", "127.0.0.1:9464", " (0.0.0.0 is every address, 127.0.0.1 too)"),
+        ("127.0.0.1:9464", "[::]:9464", " (:: is every address, 127.0.0.1 too)"),
+        ("0.0.0.0:9464", "[::]:9464", " (:: is every address, 0.0.0.0 too)"),
+        ("0.0.0.0:9464", ":9464", ""),
+    ],
+)
+def test_a_port_that_the_agent_has_on_another_address_too_is_refused_by_its_name(
+    listen: str, address: str, why: str
+) -> None:
+    flags = {"listen": listen, "compat": "my-gpu-exporter", "my-gpu-exporter-flags": f"--listen-address={address}"}
+    assert complaint(flags) == (
+        f"--compat: compat is 'my-gpu-exporter'; --listen and my-gpu-exporter would both listen on port 9464{why}; "
+        "allowed is a port for each, such as my-gpu-exporter:9465"
+    )
+
+
+@pytest.mark.parametrize(("listen", "address"), [("[::1]:9464", "0.0.0.0:9464"), ("127.0.0.1:9464", "[::1]:9464")])
+def test_addresses_that_do_not_meet_can_have_one_port(listen: str, address: str) -> None:
+    assert my_gpu(f"--listen-address={address}", listen=listen).address.port == 9464
+
+
+# ---------------------------------------------------------------------------- in the file
+
+
+@pytest.mark.parametrize("text", ["[gpu-inference, 'dcgm-exporter:9401']", "\n- gpu-inference\n- dcgm-exporter:9401"])
+def test_in_the_file_names_may_stand_in_a_list(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"compat: {text}\n", encoding="utf-8")
+    told = load({"config": str(file)}, {}).config.compat
+    assert [str(each) for each in told] == ["gpu-inference:9201", "dcgm-exporter:9401"]
+
+
+def test_a_list_of_anything_else_is_refused_with_the_key(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text("compat:\n- gpu-inference: 9201\n", encoding="utf-8")
+    assert complaint({"config": str(file)}).startswith(f"{file}:1: compat is no word and no list of words")

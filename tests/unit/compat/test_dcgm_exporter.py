@@ -13,12 +13,15 @@ from otel_gpu.model import (
     EnergySplit,
     GpuReading,
     MethodEnergy,
+    MigAttribution,
+    WorkloadAttribution,
     WorkloadKind,
     WorkloadNames,
     WorkloadRef,
 )
-from tests.builders import DRIVER, MIB, mig
+from tests.builders import DRIVER, MIB, listed, mig
 from tests.builders import gpu as reading_of
+from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, Played, gpu_with, old
 from tests.unit.compat.told import lines, values
 from tests.unit.export.exposition import simulated_reading
 from tests.unit.metrics.builders import answer, device, part, split, totals, workload
@@ -31,7 +34,7 @@ PEER = WorkloadNames(container="train", pod="train-0", namespace="research")
 
 def reading() -> GpuReading:
     base = reading_of(power_w=200, temperature_c=60, gpu_ratio=0.9, energy_mj=5_000)
-    identity = replace(base.identity, pci_bus_id="00000000:07:00.0", minor=3)
+    identity = replace(base.identity, pci_bus_id="0000:1b:00.0", minor=3)
     return replace(
         base,
         identity=identity,
@@ -73,42 +76,152 @@ def parts_of(family: str, attribution: Attribution) -> dict[str, float]:
 
 def test_the_labels_are_its_own() -> None:
     device_ = (
-        'gpu="0",UUID="GPU-0",pci_bus_id="00000000:07:00.0",device="nvidia3",modelName="NVIDIA A100-SXM4-80GB",'
+        'gpu="0",UUID="GPU-0",pci_bus_id="00000000:1B:00.0",device="nvidia3",modelName="NVIDIA A100-SXM4-80GB",'
         'GPU_I_PROFILE="",GPU_I_ID="",Hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06"'
     )
     assert lines(NAME, "DCGM_FI_DEV_GPU_TEMP", shared(), host_name="node-1") == [
         f'DCGM_FI_DEV_GPU_TEMP{{{device_},container="vllm",namespace="inference",pod="vllm-0"}} 60',
         f'DCGM_FI_DEV_GPU_TEMP{{{device_},container="train",namespace="research",pod="train-0"}} 60',
         f'DCGM_FI_DEV_GPU_TEMP{{{device_},container="camera.service",namespace="",pod=""}} 60',
-        f'DCGM_FI_DEV_GPU_TEMP{{{device_},container="",namespace="",pod=""}} 60',
     ]
+
+
+# ---------------------------------------------------------------------------- a GPU that is shared
 
 
 @pytest.mark.parametrize(
     ("family", "parts", "whole"),
     [
-        ("GPU_UTIL", (60, 30, 0, 0), 90),
-        ("MEM_COPY_UTIL", (20, 20, 0, 0), 40),
+        ("GPU_UTIL", (60, 30, 0, None), 90),
+        ("MEM_COPY_UTIL", (20, 20, 0, None), 40),
         ("POWER_USAGE", (100, 60, 20, 20), 200),
         ("FB_USED", (40, 20, 10, 5), 75),
         ("TOTAL_ENERGY_CONSUMPTION", (5_000, 3_000, 100, 1_000), 9_100),
     ],
 )
 def test_of_a_shared_gpu_everybody_has_their_own_part(
-    family: str, parts: tuple[float, float, float, float], whole: float
+    family: str, parts: tuple[float | None, ...], whole: float
 ) -> None:
     found = parts_of(family, shared())
-    assert found == pytest.approx(dict(zip(("vllm", "train", "camera.service", ""), parts, strict=True)))
+    named = dict(zip(("vllm", "train", "camera.service", ""), parts, strict=True))
+    assert found == pytest.approx({name: part for name, part in named.items() if part is not None})
     assert sum(found.values()) == pytest.approx(whole)
 
 
 @pytest.mark.parametrize(("family", "value"), [("GPU_TEMP", 60), ("SM_CLOCK", 1410), ("MEM_CLOCK", 1215)])
-def test_what_does_not_divide_is_the_same_for_everybody(family: str, value: float) -> None:
-    assert parts_of(family, shared()) == dict.fromkeys(["vllm", "train", "camera.service", ""], value)
+def test_what_does_not_divide_is_the_same_for_everybody_and_not_nobodys(family: str, value: float) -> None:
+    assert parts_of(family, shared()) == dict.fromkeys(["vllm", "train", "camera.service"], value)
 
 
-def test_free_memory_is_nobodys() -> None:
-    assert parts_of("FB_FREE", shared()) == {"": 20}
+def test_free_memory_is_divided_as_what_is_used_so_that_every_series_has_the_gpus_share() -> None:
+    used, free = parts_of("FB_USED", shared()), parts_of("FB_FREE", shared())
+    assert sum(free.values()) == 20
+    assert used.keys() == free.keys()
+    for name in used:
+        # To the byte: parts of it there are none.
+        assert used[name] / (used[name] + free[name]) == pytest.approx(75 / 95, abs=1 / MIB)
+
+
+def test_who_holds_nothing_has_no_part_of_what_is_free_and_no_0_by_0() -> None:
+    gpu = device(reading(), memory=split(limit=100 * MIB, reserved=0, measured=40 * MIB))
+    told = answer(gpu, workloads=[workload(part(measured=40 * MIB)), workload(part(measured=0), ref=OTHER, names=PEER)])
+    assert parts_of("FB_USED", told) == {"vllm": 40, "train": 0}
+    assert parts_of("FB_FREE", told) == {"vllm": 60}
+
+
+def test_where_all_hold_nothing_all_have_as_much_of_what_is_free() -> None:
+    gpu = device(reading(), memory=split(limit=100 * MIB, reserved=0))
+    told = answer(gpu, workloads=[workload(part(measured=0)), workload(part(measured=0), ref=OTHER, names=PEER)])
+    assert parts_of("FB_USED", told) == {"vllm": 0, "train": 0}
+    assert parts_of("FB_FREE", told) == {"vllm": 50, "train": 50}
+
+
+def test_a_share_of_memory_that_nobody_knows_is_absent_and_the_rest_is_nobodys() -> None:
+    gpu = device(reading(), memory=split(limit=100 * MIB, reserved=0, unattributed=40 * MIB))
+    told = answer(gpu, workloads=[workload(part()), workload(part(), ref=OTHER, names=PEER)])
+    assert parts_of("FB_USED", told) == {"": 40}
+    assert parts_of("FB_FREE", told) == {"": 60}
+
+
+# ---------------------------------------------------------------------------- a GPU that is not
+
+
+GAUGES = ("SM_CLOCK", "MEM_CLOCK", "GPU_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "XID_ERRORS", "FB_USED")
+
+
+def alone(*workloads: WorkloadAttribution) -> Attribution:
+    """A GPU where somebody holds 40 of 60 MiB in use, did 41 % of the work, and drew half of the energy."""
+    gpu = device(
+        reading(),
+        memory=split(limit=100 * MIB, reserved=0, measured=40 * MIB, unattributed=20 * MIB),
+        totals=DeviceTotals(500, 400, 100),
+    )
+    return answer(replace(gpu, energy=EnergySplit(1_000, 500, 400, 100)), workloads=workloads)
+
+
+def one_pod() -> WorkloadAttribution:
+    use = part(measured=40 * MIB, sm_ratio=0.41, bandwidth_ratio=0.1, energy=MethodEnergy(500, 0, 0))
+    return workload(replace(use, totals=totals(measured_mj=500)))
+
+
+WHOLE = dict(zip((*GAUGES, "FB_FREE"), (1410, 1215, 60, 200, 90, 40, 0, 60, 40), strict=True))
+
+
+def test_a_pod_alone_on_a_gpu_has_the_gpus_figures_and_there_is_no_other_series() -> None:
+    told = alone(one_pod())
+    assert {family: parts_of(family, told) for family in WHOLE} == {
+        family: {"vllm": pytest.approx(value)} for family, value in WHOLE.items()
+    }
+
+
+def test_a_gpu_that_nobody_is_on_has_one_series_of_each() -> None:
+    told = alone()
+    assert {family: parts_of(family, told) for family in WHOLE} == {
+        family: {"": pytest.approx(value)} for family, value in WHOLE.items()
+    }
+
+
+def test_who_left_or_only_could_be_there_takes_nothing_from_who_is_alone() -> None:
+    left = workload(part(measured=MIB, active=False, energy=MethodEnergy(0, 9, 0)), ref=OTHER, names=PEER)
+    could = workload(part(possible=True), ref=UNIT, names=None)
+    told = alone(one_pod(), left, could)
+    for family, value in WHOLE.items():
+        assert parts_of(family, told) == {"vllm": pytest.approx(value)}, family
+
+
+def test_while_a_neighbours_name_is_looked_up_nobody_is_alone() -> None:
+    held = replace(workload(part(measured=20 * MIB), ref=OTHER, names=None), held=True)
+    told = alone(one_pod(), held)
+    assert parts_of("FB_USED", told) == {"vllm": 40, "": 20}
+    assert parts_of("POWER_USAGE", told) == {"vllm": 100, "": 100}
+    assert parts_of("GPU_TEMP", told) == {"vllm": 60}
+
+
+def test_energy_is_everybodys_own_also_of_who_is_alone_since_a_counter_must_not_jump_when_somebody_joins() -> None:
+    before = parts_of("TOTAL_ENERGY_CONSUMPTION", alone(one_pod()))
+    joined = workload(replace(part(measured=MIB), totals=totals()), ref=OTHER, names=PEER)
+    during = parts_of("TOTAL_ENERGY_CONSUMPTION", alone(one_pod(), joined))
+    assert before == {"vllm": 500, "": 500}
+    assert during == before | {"train": 0}
+
+
+def test_energy_never_falls_while_pods_come_and_go_and_rises_by_what_the_gpu_drew() -> None:
+    played = Played()
+    seen: list[dict[str, float]] = []
+    refs = {1: WEB, 2: JOB}
+    for there in ((1,), (1,), (1, 2), (1, 2), (2,), (), (1,), (1, 2), ()):
+        reading_ = replace(gpu_with(*map(listed, there)), utilization=played.rows(*((pid, 40) for pid in there)))
+        told = played.next(reading_, processes=[old(pid, refs[pid]) for pid in there])
+        seen.append(parts_of("TOTAL_ENERGY_CONSUMPTION", told))
+        if len(seen) > 1:
+            rose = {name: value - seen[-2].get(name, 0) for name, value in seen[-1].items()}
+            assert min(rose.values()) >= 0
+            assert seen[-1].keys() >= seen[-2].keys()
+            assert sum(rose.values()) == CYCLE_MJ
+    assert set(seen[-1]) == {"web", "job", ""}
+
+
+# ---------------------------------------------------------------------------- what is known
 
 
 @pytest.mark.parametrize(("errors", "last", "told"), [(0, None, 0), (3, 79, 79), (None, None, None), (2, None, None)])
@@ -118,24 +231,23 @@ def test_the_last_xid_is_told_and_zero_only_where_there_was_none(
     assert parts_of("XID_ERRORS", shared(xid_errors=errors, last_xid=last)).get("vllm") == told
 
 
-def test_a_pod_alone_on_a_gpu_has_all_of_its_work() -> None:
-    gpu = replace(device(replace(reading(), gpu_ratio=0.83)), energy=EnergySplit(500, 500, 0, 0))
-    told = answer(gpu, workloads=[workload(part(sm_ratio=0.41, energy=MethodEnergy(500, 0, 0)))])
-    assert parts_of("GPU_UTIL", told) == pytest.approx({"vllm": 83, "": 0})
-    assert parts_of("POWER_USAGE", told) == pytest.approx({"vllm": 200, "": 0})
-
-
 def test_work_that_nobody_is_known_to_do_is_nobodys() -> None:
-    told = answer(device(reading()), workloads=[workload(part(sm_ratio=None))])
+    told = answer(
+        device(reading()),
+        workloads=[workload(part(sm_ratio=None)), workload(part(sm_ratio=None), ref=OTHER, names=PEER)],
+    )
     assert parts_of("GPU_UTIL", told) == {"": 90}
     assert parts_of("POWER_USAGE", told) == {"": 200}
+    idle = replace(told, gpus=(device(replace(reading(), gpu_ratio=0.0)),))
+    assert parts_of("GPU_UTIL", idle) == {"": 0}
 
 
 def test_who_is_known_to_do_nothing_does_nothing_even_if_nobody_does_anything() -> None:
     gpu = replace(device(replace(reading(), gpu_ratio=0.01)), energy=EnergySplit(0, 0, 0, 0))
-    told = answer(gpu, workloads=[workload(part(sm_ratio=0.0, energy=MethodEnergy(0, 0, 0)))])
-    assert parts_of("GPU_UTIL", told) == {"vllm": 0, "": 1}
-    assert parts_of("POWER_USAGE", told) == {"vllm": 0, "": 200}
+    use = part(sm_ratio=0.0, energy=MethodEnergy(0, 0, 0))
+    told = answer(gpu, workloads=[workload(use), workload(use, ref=OTHER, names=PEER)])
+    assert parts_of("GPU_UTIL", told) == {"vllm": 0, "train": 0, "": 1}
+    assert parts_of("POWER_USAGE", told) == {"vllm": 0, "train": 0, "": 200}
 
 
 def test_what_the_driver_does_not_tell_is_absent() -> None:
@@ -150,7 +262,7 @@ def test_lists_that_claim_more_than_is_used_are_cut_to_it() -> None:
     gpu = device(memory=split(limit=100 * MIB, reserved=0, measured=50 * MIB, overcount=10 * MIB))
     uses = (part(measured=40 * MIB), part(measured=10 * MIB))
     told = answer(gpu, workloads=[workload(uses[0]), workload(uses[1], ref=OTHER, names=PEER)])
-    assert parts_of("FB_USED", told) == pytest.approx({"vllm": 32, "train": 8, "": 0})
+    assert parts_of("FB_USED", told) == pytest.approx({"vllm": 32, "train": 8})
 
 
 def test_a_pod_that_ended_keeps_its_energy_and_has_nothing_else() -> None:
@@ -167,13 +279,53 @@ def test_nobodys_energy_does_not_jump_when_a_pod_is_forgotten() -> None:
     assert parts_of("TOTAL_ENERGY_CONSUMPTION", replace(told, workloads=()))[""] == 1_000
 
 
-def test_a_workload_on_a_mig_instance_is_told_with_it() -> None:
+def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_rest_of_the_gpu() -> None:
+    instances = [
+        MigAttribution("MIG-1", "1g.10gb", split(limit=30 * MIB, reserved=0, measured=10 * MIB, unattributed=2 * MIB)),
+        MigAttribution("MIG-2", "2g.20gb", split(limit=40 * MIB, reserved=0, measured=20 * MIB)),
+    ]
+    gpu = device(
+        replace(reading(), mig=(mig("MIG-1", (7, 0)), mig("MIG-2", (3, 0)))),
+        memory=split(limit=100 * MIB, reserved=0, measured=30 * MIB, unattributed=2 * MIB),
+        mig=instances,
+    )
+    uses = [
+        part(mig_uuid="MIG-1", mig_profile="1g.10gb", measured=10 * MIB, energy=MethodEnergy(0, 500, 0)),
+        part(mig_uuid="MIG-2", mig_profile="2g.20gb", measured=15 * MIB, energy=MethodEnergy(0, 250, 0)),
+        part(mig_uuid="MIG-2", mig_profile="2g.20gb", measured=5 * MIB, energy=MethodEnergy(0, 0, 0)),
+    ]
+    told = answer(
+        replace(gpu, energy=EnergySplit(1_000, 750, 250, 0)),
+        workloads=[
+            workload(uses[0]),
+            workload(uses[1], ref=OTHER, names=PEER),
+            workload(uses[2], ref=UNIT, names=None),
+        ],
+    )
+    places = ("GPU_I_ID", "GPU_I_PROFILE", "container")
+    first, second = ("7", "1g.10gb", "vllm"), ("3", "2g.20gb", "train")
+    third, nobody = ("3", "2g.20gb", "camera.service"), ("", "", "")
+    assert values(NAME, "DCGM_FI_DEV_FB_USED", told, *places) == {first: 12, second: 15, third: 5}
+    assert values(NAME, "DCGM_FI_DEV_FB_FREE", told, *places) == {first: 18, second: 15, third: 5, nobody: 30}
+    assert values(NAME, "DCGM_FI_DEV_POWER_USAGE", told, *places) == {first: 100, second: 50, third: 0, nobody: 50}
+    assert values(NAME, "DCGM_FI_DEV_GPU_TEMP", told, *places) == {first: 60, second: 60, third: 60}
+
+
+def test_a_pod_alone_on_one_instance_has_not_the_whole_gpu() -> None:
     gpu = device(replace(reading(), mig=(mig("MIG-1", (7, 0)),)), memory=split(limit=100 * MIB, measured=MIB))
-    told = answer(gpu, workloads=[workload(part(mig_uuid="MIG-1", mig_profile="1g.10gb", measured=MIB))])
-    assert values(NAME, "DCGM_FI_DEV_FB_USED", told, "GPU_I_ID", "GPU_I_PROFILE", "pod") == {
-        ("7", "1g.10gb", "vllm-0"): 1,
-        ("", "", ""): 0,
-    }
+    use = part(mig_uuid="MIG-1", mig_profile="1g.10gb", measured=MIB, energy=MethodEnergy(0, 500, 0))
+    told = answer(replace(gpu, energy=EnergySplit(1_000, 500, 500, 0)), workloads=[workload(use)])
+    assert parts_of("POWER_USAGE", told) == {"vllm": 100, "": 100}
+    assert parts_of("FB_USED", told) == {"vllm": 1}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "told"),
+    [("0000:1b:00.0", "00000000:1B:00.0"), ("00000001:af:00.0", "00000001:AF:00.0"), (None, ""), ("", "")],
+)
+def test_the_pci_address_is_written_as_nvml_writes_it(kernels: str | None, told: str) -> None:
+    gpu = device(replace(reading(), identity=replace(reading().identity, pci_bus_id=kernels)))
+    assert values(NAME, "DCGM_FI_DEV_GPU_TEMP", answer(gpu), "pci_bus_id") == {told: 60}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

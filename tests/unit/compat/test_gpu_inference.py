@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from otel_gpu.model import WorkloadKind, WorkloadRef
+import pytest
+
+from otel_gpu.model import MemorySplit, WorkloadKind, WorkloadRef
 from tests.builders import CONTAINER, CONTAINER_ID
 from tests.unit.compat.told import lines, text, values
 from tests.unit.metrics.builders import answer, device, part, split, workload
 
 NAME = "gpu-inference"
 HIDDEN = WorkloadRef(WorkloadKind.CONTAINER, "b" * 64)
-LISTED = f'container_name="vllm",container_id="{CONTAINER_ID}"'
-UNLISTED = f'container_name="",container_id="{HIDDEN.id}"'
+LISTED = f'container_name="vllm",container_id="{CONTAINER_ID[:12]}"'
+UNLISTED = 'container_name="",container_id="bbbbbbbbbbbb"'
 
 
 def shared() -> str:
@@ -47,7 +49,7 @@ def test_everything_is_told_in_its_names_and_labels() -> None:
         f"container_gpu_detected{{{LISTED}}} 1",
         f"container_gpu_detected{{{UNLISTED}}} 1",
         "# TYPE gpu_inference_active gauge",
-        "gpu_inference_active 1",
+        'gpu_inference_active{gpu="0"} 1',
     ]
 
 
@@ -62,8 +64,14 @@ def test_a_gpu_that_tells_no_memory_has_no_series_and_inference_is_neither_on_no
     assert [line for line in text(NAME, answer(device())).splitlines() if not line.startswith("#")] == []
 
 
-def test_inference_is_off_where_nothing_was_inferred() -> None:
-    assert lines(NAME, "gpu_inference_active", answer(device(memory=split(measured=9)))) == ["gpu_inference_active 0"]
+@pytest.mark.parametrize(
+    ("memory", "active"),
+    [(split(measured=9), 0), (split(measured=9, inferred=1), 1), (split(measured=9, unattributed=1), 1)],
+)
+def test_inference_is_active_for_each_gpu_with_memory_in_use_that_is_not_listed(
+    memory: MemorySplit, active: int
+) -> None:
+    assert values(NAME, "gpu_inference_active", answer(device(memory=memory)), "gpu") == {"0": active}
 
 
 def test_a_container_on_two_mig_instances_of_a_gpu_is_one_series() -> None:

@@ -59,7 +59,7 @@ def test_of_ten_gigabytes_used_and_two_known_the_one_hidden_container_has_eight(
     for _ in range(2):
         answer = played.next(gpu_with(listed(1, 2 * GIB), used_gib=10), processes=[old(1, A), hidden], names=NAMES)
     found = values("gpu-inference", "container_gpu_memory_bytes", answer, "container_id", "method")
-    assert found == {(A.id, "nvidia-smi"): 2 * GIB, (B.id, "inference"): 8 * GIB}
+    assert found == {(A.id[:12], "nvidia-smi"): 2 * GIB, (B.id[:12], "inference"): 8 * GIB}
     assert values("gpu-inference", "gpu_memory_known_bytes", answer, "gpu") == {"0": 2 * GIB}
     assert values("gpu-inference", "gpu_memory_unknown_bytes", answer, "gpu") == {"0": 8 * GIB}
 

@@ -41,7 +41,9 @@ def test_every_option_sets_what_a_listener_has_or_has_another_say() -> None:
     for each in EXPORTERS.values():
         for option in (*each.variables, *each.flags):
             assert not option.sets or option.sets in Listener.__slots__
-            assert sum(map(bool, (option.sets, option.label, option.agent))) <= 1
+            assert not (option.sets and option.label)
+            assert bool(option.note) == bool(option.agent or option.only is not None)
+            assert option.sets or option.label or option.note, "a flag that is ignored without a word"
 
 
 @pytest.mark.parametrize("name", EXPORTERS)

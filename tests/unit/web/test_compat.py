@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -14,21 +15,14 @@ from otel_gpu.values import Address
 from otel_gpu.web.compat import CompatServers
 from otel_gpu.web.exchange import Response
 from tests.unit.export.exposition import simulated_reading
+from tests.unit.metrics.builders import STATS, answer, device, process
 from tests.web import ask
 
 
 def listener(name: str, **options: str) -> Listener:
     """As settled, on any free port."""
     (found,) = load({"compat": name, **options}, {"POD_NAME": "p"}).config.compat
-    return Listener(
-        found.exporter,
-        Address(found.address.host, 0),
-        found.path,
-        found.max_age_s,
-        found.prefix,
-        found.labels,
-        found.kubernetes,
-    )
+    return replace(found, address=Address(found.address.host, 0))
 
 
 @contextmanager
@@ -96,3 +90,31 @@ def test_a_port_that_is_taken_is_told_in_one_line_and_the_others_are_freed() -> 
             pass
     assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{port}: ")
     assert str(caught.value).endswith("; choose another with --compat gpu-inference:PORT")
+
+
+def test_a_shorter_retention_holds_for_its_listener_and_the_last_value_is_told_once() -> None:
+    ended = answer(device(), processes=[process(1, active=False), process(2)])
+    later = [Reading.of(replace(ended, monotonic_ns=round(at_s * 1e9)), STATS) for at_s in (0, 30, 30.1)]
+    readings = iter(later * 2)
+    flags = {"my-gpu-exporter-flags": "--metric-retention=30s"}
+    told = []
+    for listeners in ([listener("my-gpu-exporter", **flags)], [listener("my-gpu-exporter")]):
+        with serving(listeners, lambda _: next(readings)) as (_, (address,)):
+            told += [ask(address, "/metrics").body.count("my_gpu_process_active{") for _ in range(3)]
+    assert told == [2, 2, 1, 2, 2, 2]
+
+
+def test_what_only_the_agent_can_be_told_is_warned_of_in_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    flags = {"my-gpu-exporter-flags": "--metric-retention=1h --log-level=debug --metric-prefix=x"}
+    with serving([listener("my-gpu-exporter", **flags)], lambda _: None):
+        pass
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    retention, level = (record.getMessage() for record in caplog.records)
+    assert retention == (
+        "my-gpu-exporter-flags: --metric-retention is '1h'; nothing is remembered for longer than the agent does: "
+        "its own --retention says how long"
+    )
+    assert level == (
+        "my-gpu-exporter-flags: --log-level is 'debug'; "
+        "there is one log: --log-level of the agent says how much is in it"
+    )

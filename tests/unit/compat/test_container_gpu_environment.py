@@ -1,0 +1,101 @@
+"""container-gpu-exporter on a host with Docker and Kubernetes: the configuration file says who is asked for names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.clock import ManualClock, SystemClock
+from otel_gpu.config import load
+from otel_gpu.engine import Engine, close_together
+from otel_gpu.model import WorkloadKind, WorkloadRef
+from otel_gpu.naming_sources import NameSources, begin
+from tests.builders import GIB, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
+from tests.docker_api import DockerApi, serving_docker
+from tests.kubelet_servers import Runtime, container, container_id, socket_directory
+from tests.unit.compat.told import values
+
+NAME = "container-gpu-exporter"
+PATIENCE_S = 10.0
+IN_POD, IN_DOCKER = 1, 2
+
+
+@dataclass(frozen=True)
+class Both:
+    """The sockets of a container runtime of Kubernetes and of Docker."""
+
+    cri: Path
+    docker: str
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """A pod's container of one, and a container of the other."""
+    docker = DockerApi()
+    docker.run(IN_DOCKER, "ollama")
+    with socket_directory() as directory, serving_docker(docker, directory / "docker.sock"):
+        runtime = Runtime(directory / "cri.sock", [container(IN_POD, pod="vllm-0", name="vllm")])
+        runtime.start()
+        try:
+            yield Both(directory / "cri.sock", docker.base_url)
+        finally:
+            runtime.stop()
+
+
+def told(both: Both, environment: str, directory: Path) -> dict[str, dict[str, float]]:
+    """What the listener serves of a process of each, with this environment in the configuration file."""
+    file = directory / "agent.yaml"
+    file.write_text(
+        f"compat: {NAME}\nenvironment: {environment}\ncri-socket: {both.cri}\ndocker-host: {both.docker}\n",
+        encoding="utf-8",
+    )
+    processes = [
+        facts(100 * number, WorkloadRef(WorkloadKind.CONTAINER, container_id(number))) for number in (IN_POD, IN_DOCKER)
+    ]
+    sources, _ = NameSources(load({"config": str(file)}, {}).config, SystemClock(), {}, directory).open_all()
+    try:
+        begin(sources, {each.workload: [each.key.pid] for each in processes}, SystemClock(), PATIENCE_S)
+        clock = ManualClock()
+        reading = gpu(0, [listed(each.key.pid, GIB) for each in processes], memory=memory(used_gib=2))
+        engine = Engine(
+            gpus=FakeGpus(gpu_read(reading)),
+            processes=FakeProcesses(process_read(*processes)),
+            names=sources,
+            clock=clock,
+        )
+        for _ in range(4):  # who has no name is told of once nobody can be expected to know it
+            clock.advance(5.0)
+            answer = engine.sample()
+    finally:
+        close_together(sources)
+    return {
+        "docker": values(NAME, "docker_gpu_memory_usage", answer, "container"),
+        "pods": values(NAME, "pod_gpu_memory_usage", answer, "pod"),
+        "containers": values(NAME, "container_gpu_memory_usage", answer, "container_name"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            "docker",
+            {"docker": {"": GIB, "ollama": GIB}, "pods": {}, "containers": {"": 1024, "ollama": 1024}},
+        ),
+        (
+            "kubernetes",
+            {"docker": {"": GIB}, "pods": {"vllm-0": GIB}, "containers": {"": 1024, "vllm": 1024}},
+        ),
+        (
+            "auto",
+            {"docker": {"ollama": GIB}, "pods": {"vllm-0": GIB}, "containers": {"ollama": 1024, "vllm": 1024}},
+        ),
+    ],
+)
+def test_the_file_chooses_who_is_asked_and_so_what_is_served(
+    both: Both, tmp_path: Path, environment: str, expected: dict[str, dict[str, float]]
+) -> None:
+    assert told(both, environment, tmp_path) == expected
