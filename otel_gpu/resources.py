@@ -12,6 +12,7 @@ from typing import Final
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.model import Pod
 from otel_gpu.version import __version__
 
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -28,10 +29,12 @@ def host_resources(
     environment: Mapping[str, str],
     extra_keys: tuple[str, ...] = (),
     etc: Path = Path("/etc"),
+    pod: Pod | None = None,
 ) -> Resources:
     """The Resources of this host; what is ``given`` (OTEL_RESOURCE_ATTRIBUTES) counts before what is found.
 
-    Without those of ``taken_keys``. Workloads may have ``extra_keys`` beside the usual ones.
+    Without those of ``taken_keys``. Workloads may have ``extra_keys`` beside the usual ones. An agent that speaks of a
+    ``pod`` is one of several on its host.
     """
     taken = taken_keys(given, extra_keys)
     given = {key: value for key, value in given.items() if key not in taken}
@@ -43,7 +46,8 @@ def host_resources(
         **{key: value for key, value in given.items() if not key.startswith("service.")},
     }
     known = {key: value for key, value in shared.items() if value}
-    instance = uuid.uuid5(_INSTANCES, f"{service_name}@{known.get('host.id') or known['host.name']}")
+    where = known.get("host.id") or known["host.name"]
+    instance = uuid.uuid5(_INSTANCES, f"{service_name}@{where if pod is None else f'{where}/{pod}'}")
     agent = {
         "service.instance.id": str(instance),
         "service.version": __version__,

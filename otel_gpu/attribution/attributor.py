@@ -17,7 +17,7 @@ from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Resident, residents
 from otel_gpu.attribution.tracker import GpuTracker
-from otel_gpu.model import Attribution, GpuHealth, GpuReading, Snapshot, WorkloadRef
+from otel_gpu.model import Attribution, GpuReading, Snapshot, WorkloadRef
 
 _Here = Mapping[ProcessAt, Resident]
 
@@ -55,7 +55,7 @@ class Attributor:
         here = {
             reading.identity.uuid: {resident.at: resident for resident in residents(reading, snapshot.processes)}
             for reading in snapshot.gpus
-            if reading.health is not GpuHealth.FAILED
+            if reading.answered
         }
         _name(books.ledger, here, snapshot)
         views = tuple(self._gpu(books, reading, here.get(reading.identity.uuid), cycle) for reading in snapshot.gpus)
@@ -79,6 +79,7 @@ class Attributor:
             moment=moment,
             processes=snapshot.processes,
             grants=snapshot.grants,
+            infers=snapshot.infers,
         )
 
     def _gpu(self, books: Bookkeeper, reading: GpuReading, now: _Here | None, cycle: Cycle) -> GpuView:
@@ -145,7 +146,7 @@ class Attributor:
             raise ValueError("this is no saved state") from error
         if away_us > 0:
             for tracker in restored._trackers.values():
-                tracker.gap(away_us)
+                tracker.be_away(away_us)
         restored._books = books
         restored._previous_ns = now_ns
         return restored

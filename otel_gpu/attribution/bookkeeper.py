@@ -153,7 +153,9 @@ class Bookkeeper:
                 else:
                     missing.add(line)
         unused = [line for line in self.unused(uuid, cycle) if line not in books.present]
-        billed = self._billed_us(books, unused, sm_counts, cycle)
+        # Who pays for a GPU's time together with others whom nobody sees, and how many they are, cannot be told.
+        shared = not cycle.infers and (result is None or result.crowded)
+        billed = {} if shared else self._billed_us(books, unused, sm_counts, cycle)
         self._book_allocated(books, unused, billed, cycle)
         windows_us = {line: self._window_us(line, cycle) for line in books.present}
         for line, ats in books.present.items():
@@ -161,7 +163,7 @@ class Bookkeeper:
             step = self._idle.setdefault(line, IdleState()).observe(
                 window_us=windows_us[line],
                 worked=worked or (None if line in missing else worked),
-                others_worked=result is not None and _others_worked(ats, result),
+                others_worked=result is not None and (result.crowded or _others_worked(ats, result)),
                 held_bytes=_held(ats, result) if result is not None else None,
                 energy_mj=books.energy[line].energy_mj if line in books.energy else 0,
                 billed_us=billed.get(line, 0),

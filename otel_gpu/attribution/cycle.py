@@ -14,6 +14,7 @@ from otel_gpu.model import Grant, ProcessFacts
 class Cycle:
     """``window_us`` is 0 for the first; ``complete`` is false where pids may be invisible.
 
+    ``infers`` is false where those who are seen must not be given what those who are not may have used.
     ``wall_s`` and ``now_s`` are the clocks as read; ``moment`` is the time of the books, which never goes back.
     """
 
@@ -24,6 +25,7 @@ class Cycle:
     moment: Moment
     processes: Mapping[int, ProcessFacts]
     grants: tuple[Grant, ...] = ()
+    infers: bool = True
 
     def granted(self, gpu_uuid: str) -> tuple[Grant, ...]:
         """Who was given this GPU, or an instance of it."""

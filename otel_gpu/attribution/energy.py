@@ -58,7 +58,10 @@ class Interval:
     ``alone`` says that the one listed process was so at both ends, and nobody left in between. ``strangers`` says
     that somebody must be on the GPU whom nothing shows: memory in use that no list and no evidence explains.
     ``known`` is false where the lists could not be read, or need not be complete: nobody listed is not nobody there.
-    ``held_w`` is the GPU's power with contexts and no work.
+    ``held_w`` is the GPU's power with contexts and no work. ``crowded`` says that of others on the GPU nothing is known
+    but that they may be there: what they do not use for certain is all that the parties can be given. ``away`` says
+    that the agent did not run for a part of it: who was alone before and after is taken to have been so all the time,
+    and nobody else is given anything.
     """
 
     delta_mj: int
@@ -70,6 +73,8 @@ class Interval:
     held_w: float = 0.0
     anomalous: bool = False
     known: bool = True
+    crowded: bool = False
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ class EnergyDivider:
         listed = [party for party in parties if not party.hidden]
         if interval.anomalous:
             return {_UNATTRIBUTED: 1.0}, {}
+        if interval.away:
+            return _nobody_looked(interval, parties)
         if not listed:
             return _nobody_listed(interval, parties)
         if len(parties) == 1 and interval.alone and not interval.foreign_sm_us:
@@ -134,23 +141,25 @@ class EnergyDivider:
         total = float(max(0, interval.delta_mj))
         work = _work(parties, factors)
         if work is None:
-            return _add({}, _by_capacity(parties), total)
+            return {_UNATTRIBUTED: 1.0} if interval.crowded else _add({}, _by_capacity(parties), total)
         foreign = float(max(0, interval.foreign_sm_us))
         worked = sum(work.values()) + foreign
         standing = min(total, max(0.0, interval.held_w) * interval.duration_s * 1000) if worked > 0 else total
         claims: dict[_Claim, float] = {}
-        _add(claims, self._standing(parties, work, foreign), standing)
+        _add(claims, self._standing(parties, work, foreign, crowded=interval.crowded), standing)
         if worked > 0:
             _add(claims, {**{(0, key): share for key, share in work.items()}, _UNATTRIBUTED: foreign}, total - standing)
         return claims
 
     def _standing(
-        self, parties: Sequence[Party], work: Mapping[ProcessAt, float], foreign: float
+        self, parties: Sequence[Party], work: Mapping[ProcessAt, float], foreign: float, *, crowded: bool
     ) -> dict[_Claim, float]:
         if self._policy is EnergyPolicy.NONE:
             return {_IDLE: 1.0}
         if self._policy is EnergyPolicy.SM and sum(work.values()) + foreign > 0:
             return {**{(0, at): share for at, share in work.items()}, _UNATTRIBUTED: foreign}
+        if crowded:  # among how many it divides is not known
+            return {_UNATTRIBUTED: 1.0}
         if self._policy is EnergyPolicy.MEMORY and any(party.memory_bytes for party in parties):
             return {(0, party.at): (party.memory_bytes or 0) * party.presence for party in parties}
         return _by_workload(parties)
@@ -180,11 +189,20 @@ class EnergyDivider:
 def _nobody_listed(
     interval: Interval, parties: tuple[Party, ...]
 ) -> tuple[dict[_Claim, float], dict[ProcessAt, Method]]:
-    if len(parties) == 1 and not interval.foreign_sm_us:
+    if len(parties) == 1 and not interval.foreign_sm_us and not interval.crowded:
         return {(0, parties[0].at): 1.0}, {parties[0].at: Method.INFERRED}
     if parties or interval.foreign_sm_us or interval.strangers or not interval.known:
         return {_UNATTRIBUTED: 1.0}, {}
     return {_IDLE: 1.0}, {}
+
+
+def _nobody_looked(
+    interval: Interval, parties: tuple[Party, ...]
+) -> tuple[dict[_Claim, float], dict[ProcessAt, Method]]:
+    if len(parties) == 1 and interval.alone and not interval.foreign_sm_us and not interval.crowded:
+        method = Method.INFERRED if parties[0].hidden else Method.ESTIMATED
+        return {(0, parties[0].at): 1.0}, {parties[0].at: method}
+    return {_UNATTRIBUTED: 1.0}, {}
 
 
 def _work(parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> dict[ProcessAt, float] | None:

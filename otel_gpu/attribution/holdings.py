@@ -44,6 +44,7 @@ class Holdings:
         """How the memory divides and who probably holds what, by MIG instance, "" for the GPU itself.
 
         ``granted`` are workloads that were given a place and have nobody in sight there, with their age in seconds.
+        In a cycle that infers nothing, nobody probably holds anything.
         """
         memory: dict[str, MemorySplit | None] = {}
         hidden: dict[str, HiddenSplit] = {}
@@ -51,7 +52,7 @@ class Holdings:
         for pool in pools:
             members = [resident for resident in now.values() if resident.at.place.mig_uuid in pool.mig_uuids]
             parts = split(pool.memory, (resident.memory_bytes for resident in members))
-            if parts is not None:
+            if parts is not None and cycle.infers:
                 gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
                 candidates = [_candidate(r, owners[r.at], cycle) for r in members if r.memory_bytes is None]
                 if parts.unattributed_bytes >= UNEXPLAINED_BYTES:

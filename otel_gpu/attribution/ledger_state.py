@@ -30,7 +30,7 @@ def ledger_state(ledger: Ledger, *, now_ns: int) -> dict[str, Any]:
         "processes": _lines_state(ledger.processes, now_ns),
         "workloads": _lines_state(ledger.workloads, now_ns),
         "devices": {
-            uuid: [sums.name, sums.index, sums.profiles, sums.attributed_mj, sums.idle_mj, sums.unattributed_mj]
+            uuid: [sums.name, sums.index, dict(sums.profiles), sums.attributed_mj, sums.idle_mj, sums.unattributed_mj]
             for uuid, sums in sorted(ledger.devices.items())
         },
         "namings": ledger.namings.to_state(),

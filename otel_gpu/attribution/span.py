@@ -40,6 +40,7 @@ class Span:
         self.strangers = strangers
         self._at_start = frozenset(resident.at for resident in residents)
         self._alone = complete
+        self.away = False
 
     @property
     def duration_us(self) -> int:
@@ -97,9 +98,17 @@ class Span:
         self._duration_us += window_us
         self._alone = False
 
+    def be_away(self, window_us: int) -> None:
+        """Add the time between two runs of the agent: who is there at both ends shows when the next cycle is added."""
+        self._duration_us += window_us
+        self.away = True
+
     @property
     def alone(self) -> bool:
-        """One process all the time, at both ends and in between, and none that could be invisible."""
+        """One process all the time, at both ends and in between, and none that could be invisible.
+
+        Where the agent was away, so far as both ends of that can tell.
+        """
         return self._alone and not self.foreign and not self.strangers
 
     def parties(self, inferred_bytes: Mapping[ProcessAt, int]) -> tuple[Party, ...]:
@@ -152,4 +161,4 @@ class Span:
 
 
 _COUNTS: Final = ("_duration_us", "_told_us", "_samples", "foreign_us")
-_FLAGS: Final = ("_told", "foreign", "strangers", "_alone")
+_FLAGS: Final = ("_told", "foreign", "strangers", "_alone", "away")

@@ -28,7 +28,10 @@ NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class GpuCycle:
-    """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself."""
+    """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself.
+
+    ``crowded`` says that others may be on it of whom nothing can be seen: neither how many, nor what they do.
+    """
 
     residents: Mapping[ProcessAt, Resident]
     memory: Mapping[str, MemorySplit | None]
@@ -39,6 +42,7 @@ class GpuCycle:
     baseline: BaselineEstimate | None
     anomalies: int
     lists_told: bool = True
+    crowded: bool = False
 
     def held_bytes(self, at: ProcessAt) -> int | None:
         """Memory of a process by the driver's figure, or else as inferred; ``None`` where neither tells."""
@@ -81,7 +85,7 @@ class GpuTracker:
         """
         memory, hidden = self._holdings.observe(reading, now, self._here, owners, cycle, granted=granted)
         compute = self._rows.observe(reading.utilization, cycle.window_us)
-        strangers = unexplained_bytes(memory) >= UNEXPLAINED_BYTES
+        strangers = unexplained_bytes(memory) >= UNEXPLAINED_BYTES or (not cycle.infers and _cannot_tell(memory))
         lists_told = _lists_told(reading)
         known = lists_told and cycle.complete
         self._add_to_span(now, compute, cycle, strangers=strangers or visited, known=known)
@@ -92,7 +96,10 @@ class GpuTracker:
             if isinstance(at, ProcessAt)
         }
         metered = self.meter.read(reading)
-        division = self._divide(metered, reading, inferred, known=known) if metered is not None else None
+        crowded = not cycle.infers and (strangers or self._span.strangers)
+        division = None
+        if metered is not None:
+            division = self._divide(metered, reading, inferred, known=known, crowded=crowded)
         if metered is not None or self._span.duration_us == 0 or self.meter.is_silent:
             self._span = Span(now.values(), complete=known, strangers=strangers)
         # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
@@ -102,7 +109,18 @@ class GpuTracker:
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
         estimate = self._baseline.estimate()
-        return GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies, lists_told=lists_told)
+        return GpuCycle(
+            now,
+            memory,
+            hidden,
+            compute,
+            metered,
+            division,
+            estimate,
+            anomalies,
+            lists_told=lists_told,
+            crowded=crowded,
+        )
 
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
@@ -115,6 +133,11 @@ class GpuTracker:
         self._span.gap(window_us)
         self.forget(frozenset(filter(gone, self._here)))
 
+    def be_away(self, window_us: int) -> None:
+        """The agent did not run for so long."""
+        self._rows.observe(None, window_us)
+        self._span.be_away(window_us)
+
     # -- energy ---------------------------------------------------------------------
 
     def _add_to_span(
@@ -126,7 +149,7 @@ class GpuTracker:
         strangers: bool,
         known: bool,
     ) -> None:
-        if cycle.window_us <= 0:
+        if cycle.window_us <= 0 and not self._span.away:
             return
         present = {at: (resident, self._part(resident, cycle)) for at, resident in now.items()}
         for at, resident in self._here.items():
@@ -158,28 +181,33 @@ class GpuTracker:
         return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
     def _divide(
-        self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int], *, known: bool
+        self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int], *, known: bool, crowded: bool
     ) -> Division:
         span = self._span
         parties = span.parties(inferred)
+        # Of others who cannot be seen no more is known than that they did not work while these did.
+        unseen_us = span.told_us - sum(party.sm_us or 0 for party in parties) if crowded else 0
+        foreign_us = max(span.foreign_us, unseen_us)
         # Shares over the span, of the time that its figures of work speak of.
         told = [party for party in parties if party.sm_us is not None]
         told_us = max(1, span.told_us)
         shares = {party.at.key: (party.sm_us or 0) / told_us for party in told}
-        utilization = sum(shares.values()) + span.foreign_us / told_us if span.told_us else None
-        usable = not metered.anomalous and not metered.reset and metered.duration_s > 0
-        if usable and known:  # a GPU whose users may be invisible teaches nothing about being idle
+        utilization = sum(shares.values()) + foreign_us / told_us if span.told_us else None
+        usable = not (metered.anomalous or metered.reset or span.away) and metered.duration_s > 0
+        # A GPU whose users may be invisible teaches nothing about being idle: only what it may draw, and drew at least.
+        if usable and (known or crowded):
             power_w = metered.delta_mj / 1000 / metered.duration_s
+            seen = 0.0 if utilization is None and not parties else utilization
             self._baseline.observe(
                 power_w=power_w,
-                utilization=0.0 if utilization is None and not parties else utilization,
+                utilization=None if crowded else seen,
                 resident=bool(parties) or span.strangers,
                 power_limit_w=reading.power_limit_w,
                 dt_s=metered.duration_s,
             )
         estimate = self._baseline.estimate()
         factors: dict[ProcessAt, float] = {}
-        if usable and utilization is not None and not span.foreign_us:
+        if usable and utilization is not None and not foreign_us and not crowded:
             self._learned.observe(
                 shares,
                 power_w=metered.delta_mj / 1000 / metered.duration_s,
@@ -189,19 +217,21 @@ class GpuTracker:
                 dt_s=metered.duration_s,
                 sm_clock_mhz=reading.sm_clock_mhz,
             )
-        if self._options.energy_model is EnergyModel.LEARNED:
+        if self._options.energy_model is EnergyModel.LEARNED and not crowded:
             by_key = self._learned.factors(shares)
             factors = {party.at: by_key.get(party.at.key, 1.0) for party in parties}
         interval = Interval(
             delta_mj=metered.delta_mj,
             duration_s=metered.duration_s,
             parties=parties,
-            foreign_sm_us=span.foreign_us,
+            foreign_sm_us=foreign_us,
             alone=span.alone,
             strangers=span.strangers,
             held_w=estimate.held_w,
             anomalous=metered.anomalous,
             known=known,
+            crowded=crowded,
+            away=span.away,
         )
         return self._divider.divide(interval, factors)
 
@@ -241,6 +271,14 @@ class GpuTracker:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a state of a GPU") from error
         return restored
+
+
+def _cannot_tell(memory: Mapping[str, MemorySplit | None]) -> bool:
+    """Whether memory does not show if others are there: none is told, or the GPU is divided among instances.
+
+    An agent in a container sees the instances that the container was given, and the energy of the whole GPU.
+    """
+    return memory.get("") is None or len(memory) > 1
 
 
 def _lists_told(reading: GpuReading) -> bool:

@@ -60,6 +60,8 @@ def _title(attribution: Attribution, width: int, paint: Paint, *, simulated: boo
     words = f"otel-gpu  {at}"
     if attribution.driver is not None and attribution.driver.driver_version is not None:
         words += f"  driver {printable(attribution.driver.driver_version)}"
+    if attribution.pod is not None:
+        words += f"  pod {printable(str(attribution.pod))}"
     words = shorten(words, width)
     title = words.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
     if not simulated:
@@ -97,6 +99,8 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
 
 
 def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
+    if attribution.pod is not None:
+        return []  # an answer of one pod has no figures of GPUs
     columns = (
         Column("GPU", right=True),
         Column("NAME", shrinks=True),
@@ -193,6 +197,8 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     ]
     if rows:
         return table(columns, rows, width, paint)
+    if attribution.pod is not None:
+        return ["nobody of this pod is seen on a GPU"]
     return ["nobody holds a GPU" if _all_told(attribution) else "who holds a GPU is not known"]
 
 
@@ -222,6 +228,8 @@ def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     ]
     if rows:
         return table(columns, rows, width, paint)
+    if attribution.pod is not None:
+        return ["no process of this pod is seen on a GPU"]
     return ["no process is on a GPU" if _all_told(attribution) else "which processes are on a GPU is not known"]
 
 

@@ -56,7 +56,11 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: one instrument, with one set of keys. ``unit`` is in UCUM."""
+    """One metric: one instrument, with one set of keys. ``unit`` is in UCUM.
+
+    ``of_pod`` is whether it is told of a single pod too. What speaks of whole GPUs is not: every pod on them would tell
+    the same, and a sum over agents would count it as often.
+    """
 
     name: str
     kind: Kind
@@ -65,6 +69,7 @@ class Metric:
     attributes: tuple[Attribute, ...]
     level: Level
     stability: Stability
+    of_pod: bool
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -128,24 +133,30 @@ _NAMED: Final = (*_GPU, HW_NAME, HW_MODEL, HW_VENDOR)
 
 
 def _hardware(name: str, kind: Kind, unit: str, description: str, attributes: tuple[Attribute, ...]) -> Metric:
-    return Metric(name, kind, unit, description, attributes, Level.DEVICE, Stability.DEVELOPMENT)
+    return Metric(name, kind, unit, description, attributes, Level.DEVICE, Stability.DEVELOPMENT, of_pod=False)
 
 
 def _device(name: str, kind: Kind, unit: str, description: str, *own: Attribute) -> Metric:
-    return Metric(name, kind, unit, description, (*_PLACE, *own), Level.DEVICE, Stability.ALPHA)
+    return Metric(name, kind, unit, description, (*_PLACE, *own), Level.DEVICE, Stability.ALPHA, of_pod=False)
 
 
 def _workload(name: str, kind: Kind, unit: str, description: str, *own: Attribute) -> Metric:
-    return Metric(name, kind, unit, description, (*_PLACE, OVERFLOW, *own), Level.WORKLOAD, Stability.ALPHA)
+    attributes = (*_PLACE, OVERFLOW, *own)
+    return Metric(name, kind, unit, description, attributes, Level.WORKLOAD, Stability.ALPHA, of_pod=True)
 
 
 def _process(name: str, kind: Kind, unit: str, description: str, *own: Attribute) -> Metric:
     attributes = (*_PLACE, PID, EXECUTABLE, OVERFLOW, *own)
-    return Metric(name, kind, unit, description, attributes, Level.PROCESS, Stability.ALPHA)
+    return Metric(name, kind, unit, description, attributes, Level.PROCESS, Stability.ALPHA, of_pod=True)
 
 
 def _agent(name: str, kind: Kind, unit: str, description: str, *own: Attribute) -> Metric:
-    return Metric(name, kind, unit, description, own, Level.AGENT, Stability.ALPHA)
+    return Metric(name, kind, unit, description, own, Level.AGENT, Stability.ALPHA, of_pod=True)
+
+
+def _explained(name: str, kind: Kind, unit: str, description: str) -> Metric:
+    """How well the agent explains a GPU as a whole."""
+    return Metric(name, kind, unit, description, _GPU, Level.AGENT, Stability.ALPHA, of_pod=False)
 
 
 _GAUGE, _COUNTER, _UPDOWN = Kind.GAUGE, Kind.COUNTER, Kind.UPDOWNCOUNTER
@@ -242,14 +253,14 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _agent("otel_gpu.collection.duration", _GAUGE, "s", "How long the source took in the last cycle.", SOURCE),
     _agent("otel_gpu.source.errors", _COUNTER, "{error}", "Errors met in reading the source.", SOURCE),
-    _agent("otel_gpu.attribution.coverage", _GAUGE, "1", "Fraction of used GPU memory that somebody's is.", *_GPU),
-    _agent(
+    _explained("otel_gpu.attribution.coverage", _GAUGE, "1", "Fraction of used GPU memory that somebody's is."),
+    _explained(
         "otel_gpu.conservation.memory.error", _GAUGE, "By",
-        "By how much the memory states miss the limit; not 0 is a bug.", *_GPU,
+        "By how much the memory states miss the limit; not 0 is a bug.",
     ),
-    _agent(
+    _explained(
         "otel_gpu.conservation.energy.error", _GAUGE, "J",
-        "By how much energy given to somebody misses the GPU's; not 0 is a bug.", *_GPU,
+        "By how much energy given to somebody misses the GPU's; not 0 is a bug.",
     ),
     _agent("otel_gpu.cpu.time", _COUNTER, "s", "CPU time of the agent."),
     _agent("otel_gpu.memory.usage", _UPDOWN, "By", "Resident memory of the agent."),

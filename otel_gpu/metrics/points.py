@@ -15,11 +15,14 @@ __all__ = ["Point", "Reading", "points"]
 
 
 def points(metric_name: str, reading: Reading, before: int = 0) -> Iterable[Point]:
-    """The points of a metric in this cycle; KeyError if there is no such metric.
+    """The points of a metric in this cycle; KeyError if there is no such metric. None of GPUs where a pod is told of.
 
     ``before`` is how many points the metrics before it gave: the last of the catalogue tells how many there are.
     """
-    match BY_NAME[metric_name].level:
+    metric = BY_NAME[metric_name]
+    if reading.attribution.pod is not None and not metric.of_pod:
+        return ()
+    match metric.level:
         case Level.DEVICE:
             return device_points(metric_name, reading)
         case Level.WORKLOAD:

@@ -16,7 +16,7 @@ ATTRIBUTION: Final = "attribution"
 
 def _up(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
-        yield Point(int(source.state is not SourceState.UNAVAILABLE), {"otel_gpu.source": source.name})
+        yield Point(int(source.state.answers), {"otel_gpu.source": source.name})
 
 
 def _state(reading: Reading) -> Iterator[Point]:

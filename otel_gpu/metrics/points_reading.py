@@ -121,18 +121,17 @@ def _owner(process: ProcessAttribution) -> _WorkloadKey:
 
 
 def _device(gpu: GpuAttribution) -> Device:
-    reading, totals = gpu.reading, gpu.totals
+    counted = gpu.counted
     attributes: Attributes = {"hw.id": gpu.identity.uuid, "gpu.index": str(gpu.identity.index)}
     profiles = {"": ""} | {mig.uuid: mig.profile or "" for mig in gpu.mig or ()}
-    metered = reading.energy_mj is not None or reading.power_w is not None
     return Device(
         gpu=gpu,
         attributes=attributes,
         places={
             uuid: {**attributes, "gpu.mig.uuid": uuid, "gpu.mig.profile": profile} for uuid, profile in profiles.items()
         },
-        tells_energy=totals is not None and (metered or totals.total_mj > 0),
-        tells_work=reading.utilization is not None,
+        tells_energy=counted.energy,
+        tells_work=counted.work,
     )
 
 

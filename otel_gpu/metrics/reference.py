@@ -58,7 +58,8 @@ _OPENING: Final = f"""# Metrics
 
 What is not known has no point: no metric is ever 0, -1 or NaN for want of a figure.
 A gauge speaks of the last window between two samples. A counter never falls, and starts at 0.
-*development* marks a name of OpenTelemetry's conventions that may still change there, *alpha* one of ours."""
+*development* marks a name of OpenTelemetry's conventions that may still change there, *alpha* one of ours.
+*scope* is with which `--scope` it is told: what speaks of whole GPUs is not told by an agent of one pod."""
 
 _OF_RESOURCES: Final = """
 ## Resources
@@ -131,7 +132,7 @@ def _tables() -> Iterator[str]:
             yield f"Every point has {_keys(each for each in common if not each.optional)}."
         yield ""
         yield from _table(
-            ("metric", "in Prometheus", "kind", "unit", "attributes of its own", "what it is", "stability"),
+            ("metric", "in Prometheus", "kind", "unit", "attributes of its own", "what it is", "scope", "stability"),
             [_cells(metric, common) for metric in metrics],
         )
 
@@ -145,6 +146,7 @@ def _cells(metric: Metric, common: Sequence[Attribute]) -> tuple[str, ...]:
         f"`{metric.unit}`",
         _keys(own),
         metric.description,
+        "node, pod" if metric.of_pod else "node",
         metric.stability.value,
     )
 

@@ -102,6 +102,29 @@ class WorkloadNames:
 
 
 @dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of Kubernetes: by its uid, by its name and namespace, or by both."""
+
+    uid: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+
+    def has(self, ref: WorkloadRef, names: WorkloadNames | None) -> bool:
+        """Whether a workload is in it: by uids where both are known, since a name may come again, else by names."""
+        uid = ref.pod_uid or (None if names is None else names.pod_uid)
+        if uid is not None and self.uid is not None:
+            return uid == self.uid
+        if names is None or self.name is None or self.namespace is None:
+            return False
+        return (names.pod, names.namespace) == (self.name, self.namespace)
+
+    def __str__(self) -> str:
+        """What people call it, and its uid where that is known."""
+        name = None if self.name is None else f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return f"{name} ({self.uid})" if name and self.uid else name or self.uid or "unknown"
+
+
+@dataclass(frozen=True, slots=True)
 class GpuIdentity:
     """What does not change about a physical GPU while the driver is loaded. ``index`` may, over reloads."""
 

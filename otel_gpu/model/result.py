@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from otel_gpu.model.identity import GpuIdentity, ProcessKey, WorkloadNames, WorkloadRef
+from otel_gpu.model.identity import GpuIdentity, Pod, ProcessKey, WorkloadNames, WorkloadRef
 from otel_gpu.model.snapshot import DriverFacts, GpuReading, SourceOutcome
 
 
@@ -145,11 +146,19 @@ class MigAttribution:
     memory: MemorySplit | None
 
 
+class Counted(NamedTuple):
+    """What is counted of a GPU's users. Where it is not, 0 would only mean that nobody counts."""
+
+    energy: bool
+    work: bool
+
+
 @dataclass(frozen=True, slots=True)
 class GpuAttribution:
     """One GPU: what it has, and how that divides.
 
     ``energy_error_mj`` is how far the books of processes or workloads miss the GPU's; anything but 0 is a bug.
+    ``told_counted`` says what is counted where the figures that would show it are left out.
     """
 
     reading: GpuReading
@@ -159,11 +168,24 @@ class GpuAttribution:
     totals: DeviceTotals | None = None
     basis: EnergyBasis | None = None
     energy_error_mj: int = 0
+    told_counted: Counted | None = None
 
     @property
     def identity(self) -> GpuIdentity:
         """The GPU this speaks of."""
         return self.reading.identity
+
+    @property
+    def counted(self) -> Counted:
+        """What is counted of those who are on it."""
+        if self.told_counted is not None:
+            return self.told_counted
+        reading, totals = self.reading, self.totals
+        metered = reading.energy_mj is not None or reading.power_w is not None
+        return Counted(
+            energy=totals is not None and (metered or totals.total_mj > 0),
+            work=reading.utilization is not None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +285,7 @@ class Attribution:
     """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
 
     ``epoch_ns`` (Unix time) is when the books began. ``anomalies`` counts figures that could not be true, ever since.
+    ``pod`` is the one pod that it speaks of, ``None`` where it speaks of everybody; it has no figures of GPUs then.
     """
 
     wall_ns: int
@@ -275,3 +298,4 @@ class Attribution:
     driver: DriverFacts | None = None
     anomalies: int = 0
     epoch_ns: int = 0
+    pod: Pod | None = None

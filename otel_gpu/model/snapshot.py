@@ -20,11 +20,16 @@ class ProcessKind(StrEnum):
 
 
 class GpuHealth(StrEnum):
-    """How the driver answers for a GPU."""
+    """How the driver answers for a GPU; it is not asked while it is asleep, nor while the agent is paused.
+
+    The first three are OpenTelemetry's words for ``hw.state``, which allows others where none of its own applies.
+    """
 
     OK = "ok"
     DEGRADED = "degraded"
     FAILED = "failed"
+    ASLEEP = "asleep"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,11 @@ class GpuReading:
     sm_count: int | None = None
     accounting: tuple[AccountingRecord, ...] | None = None
 
+    @property
+    def answered(self) -> bool:
+        """Whether there are figures; without them only its identity stands here, and why."""
+        return self.health in (GpuHealth.OK, GpuHealth.DEGRADED)
+
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
@@ -161,22 +171,32 @@ class ProcessFacts:
 
 
 class SourceState(StrEnum):
-    """How a source did in a cycle. Degraded: it answered, and something is missing from the answer."""
+    """How a source did in a cycle. Degraded: it answered, and something is missing. Paused: somebody wants it so."""
 
     OK = "ok"
     DEGRADED = "degraded"
     UNAVAILABLE = "unavailable"
+    PAUSED = "paused"
+
+    @property
+    def answers(self) -> bool:
+        """Whether it told anything."""
+        return self in (SourceState.OK, SourceState.DEGRADED)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOutcome:
-    """How one source did in one cycle: state, the reason in one line, time taken, errors met."""
+    """How one source did in one cycle: state, the reason in one line, time taken, errors met.
+
+    ``by_gpu``: it is so because of single GPUs, each of which says the same of itself.
+    """
 
     name: str
     state: SourceState
     reason: str | None = None
     duration_s: float = 0.0
     errors: int = 0
+    by_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +221,8 @@ class Snapshot:
 
     ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
     ``names_pending`` are workloads whose names are still being looked up. ``grants`` are what runtimes and schedulers
-    say who may use.
+    say who may use. ``infers`` is false where nobody may be given what only evidence points to, because somebody whom
+    this agent cannot see is as likely: an agent that speaks of one pod, and does not see the whole host.
     """
 
     wall_ns: int
@@ -214,6 +235,7 @@ class Snapshot:
     pids_complete: bool = True
     names_pending: frozenset[WorkloadKey] = frozenset()
     grants: tuple[Grant, ...] = ()
+    infers: bool = True
 
 
 NO_NAMES: Final[Mapping[WorkloadKey, WorkloadNames]] = MappingProxyType({})

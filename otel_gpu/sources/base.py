@@ -20,13 +20,14 @@ from otel_gpu.model import (
 
 @dataclass(frozen=True, slots=True)
 class GpuRead:
-    """What the driver said this cycle."""
+    """What the driver said this cycle. ``by_gpu``: the state is that of single GPUs, which give the same reasons."""
 
     gpus: tuple[GpuReading, ...] = ()
     driver: DriverFacts | None = None
     state: SourceState = SourceState.OK
     reason: str | None = None
     errors: int = 0
+    by_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class ProcessRead:
 
     ``pids_complete`` is false in a pid namespace of the agent's own, where drivers hide others' processes.
     ``pids_are_own`` is false if there, too, these pids are another namespace's: a host's ``/proc`` mounted elsewhere.
+    ``everybody`` is false unless every process of the host was there to be looked at, and what each has open.
     """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
@@ -43,6 +45,7 @@ class ProcessRead:
     errors: int = 0
     pids_complete: bool = True
     pids_are_own: bool = True
+    everybody: bool = True
 
 
 class Claim(NamedTuple):
@@ -108,7 +111,7 @@ class GpuSource(Protocol):
         """Read every GPU once."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Let go of the driver; a later read takes hold of it again."""
 
 
 class ProcessSource(Protocol):

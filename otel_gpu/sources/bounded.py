@@ -25,7 +25,8 @@ class BoundedProcessSource:
         self._deadline_s = deadline_s
         self._worker = Worker(f"otel-gpu-{source.name}")
         self._late: Pending[ProcessRead] | None = None
-        self._last = ProcessRead(pids_complete=False)  # until the first answer nobody knows what is missing
+        # Until the first answer nobody knows what is missing.
+        self._last = ProcessRead(pids_complete=False, everybody=False)
 
     @property
     def name(self) -> str:

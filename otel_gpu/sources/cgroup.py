@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
@@ -164,6 +165,9 @@ def _last(pattern: re.Pattern[str], path: str) -> re.Match[str] | None:
 # ---------------------------------------------------------------------------- reading the file
 
 _ABOVE_THE_NAMESPACE: Final = re.compile(r"\A(?:/\.\.)+(?![^/])")
+# /../cri-containerd-<64>.scope   /../<64>   /../../crio-<64>.scope/container   beside the reader's own container, which
+# crun may put one level further down. What is in another pod begins with that pod's name.
+_BESIDE: Final = re.compile(rf"\A(?:/\.\.){{1,2}}/(?:[a-z][a-z-]{{0,31}}[-_])?{_HEX64}(?:\.scope)?{_END}")
 _LEAST_TO_MOST_SPECIFIC: Final = (
     WorkloadKind.HOST,
     WorkloadKind.SYSTEMD_UNIT,
@@ -215,3 +219,17 @@ def parse_cgroup(text: str) -> WorkloadRef | None:
     named = ((_specificity(workload, path), workload) for path, workload in told if workload is not None)
     best = max(named, key=lambda ranked: ranked[0], default=None)
     return None if best is None else best[1]
+
+
+def parse_cgroup_in_pod(text: str, pod_uid: str) -> WorkloadRef | None:
+    """The same, read in a cgroup namespace that begins with a container of this pod: what is in it or beside it.
+
+    The pod itself is not in such a path. Nor is the id of the reader's own container: it goes by the pod's uid.
+    """
+    found, paths = parse_cgroup(text), frozenset(_paths(text))
+    if found is not None and found.pod_uid is not None:
+        return found
+    inside = bool(paths) and not any(map(_ABOVE_THE_NAMESPACE.match, paths))
+    if found is not None and found.kind is WorkloadKind.CONTAINER:
+        return replace(found, pod_uid=pod_uid) if inside or any(map(_BESIDE.match, paths)) else found
+    return WorkloadRef(WorkloadKind.CONTAINER, pod_uid, pod_uid=pod_uid) if inside else found

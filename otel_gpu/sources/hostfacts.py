@@ -80,6 +80,12 @@ def shows_own_pids(root: Path) -> bool | None:
     return len(pids) == 1 if pids else None
 
 
+def shows_the_host(root: Path) -> bool:
+    """Whether ``root`` shows the processes of the host: kernel threads are nowhere else, and kthreadd is process 2."""
+    _, _, rest = _read_text(root / "2/stat").partition(" (kthreadd) ")
+    return rest.split()[1:2] == ["0"]  # the state, then the parent, which is none: a name can be anybody's
+
+
 def read_boot_id(root: Path) -> str | None:
     """The random id of this boot, a UUID."""
     boot_id = _read_text(root / "sys/kernel/random/boot_id").strip()

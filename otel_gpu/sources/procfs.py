@@ -31,6 +31,7 @@ from otel_gpu.sources.hostfacts import (
     pid_namespace_is_initial,
     read_mig_minors,
     shows_own_pids,
+    shows_the_host,
 )
 from otel_gpu.sources.procfs_files import (
     DEVICE_DIR,
@@ -85,7 +86,8 @@ class ProcfsSource:
     there. Once ``maps_bytes_per_cycle`` of ``maps`` files were read, the remaining processes keep the figure
     they had and come first in the next cycle.
 
-    ``own_proc`` is the agent's own ``/proc``, which tells in which pid namespace it runs, whatever ``root`` is.
+    ``own_proc`` is the agent's own ``/proc``, which tells in which pid namespace it runs, whatever ``root`` is. Who is
+    to be seen ``in_pod`` only lacks nothing where the host's processes and what they have open are out of sight.
     """
 
     name: Final = "procfs"
@@ -96,6 +98,7 @@ class ProcfsSource:
         clock: Clock,
         *,
         own_proc: Path = OWN_PROC,
+        in_pod: bool = False,
         parse_workload: Callable[[str], WorkloadRef | None] = parse_cgroup,
         ticks_per_second: int | None = None,
         device_dir: str = DEVICE_DIR,
@@ -107,6 +110,7 @@ class ProcfsSource:
         self._root = root
         self._clock = clock
         self._own_proc = own_proc
+        self._in_pod = in_pod
         self._parse_workload = parse_workload
         self._ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
         self._device_dir = device_dir
@@ -145,7 +149,8 @@ class ProcfsSource:
         self._table.update(listed, this.now_ns)
         known = self._read_known(this, frozenset(pids))
         self._scan(this, known)
-        reasons = self._reasons(this, init_is_listed=1 in listed)
+        faults = self._faults()
+        reasons = self._reasons(this, faults, init_is_listed=1 in listed)
         return ProcessRead(
             MappingProxyType(this.facts),
             SourceState.DEGRADED if reasons else SourceState.OK,
@@ -153,6 +158,7 @@ class ProcfsSource:
             len(reasons),
             pids_complete=self._are_pids_complete(),
             pids_are_own=self._are_pids_own(),
+            everybody=self._sees_everybody(faults, init_is_listed=1 in listed),
         )
 
     def _read_known(self, this: _Pass, asked: frozenset[int]) -> frozenset[int]:
@@ -286,16 +292,24 @@ class ProcfsSource:
     def _are_pids_own(self) -> bool:
         return self._are_pids_complete() or shows_own_pids(self._root) is True
 
-    def _reasons(self, this: _Pass, *, init_is_listed: bool) -> list[str]:
+    def _sees_everybody(self, faults: list[Fault], *, init_is_listed: bool) -> bool:
+        unseen = {FaultKind.HIDDEN, FaultKind.DENIED}
+        hosts = self._are_pids_complete() or shows_the_host(self._root)
+        return hosts and init_is_listed and not any(fault.kind in unseen for fault in faults)
+
+    def _faults(self) -> list[Fault]:
         # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
-        faults = [
+        return [
             process.fault
             for process in self._table
             if process.fault is not None and not (process.pid == 1 and process.fault.kind is FaultKind.DENIED)
         ]
+
+    def _reasons(self, this: _Pass, faults: list[Fault], *, init_is_listed: bool) -> list[str]:
         count = Counter(fault.kind for fault in faults)
         reasons = []
-        if not self._are_pids_complete():
+        contained = self._in_pod and not self._are_pids_complete()
+        if not contained and not self._are_pids_complete():
             reasons.append(
                 "NVML hides others' processes from the agent's own pid namespace: "
                 f"run the agent in the host's ({PID_NAMESPACE_FIX})"
@@ -305,7 +319,7 @@ class ProcfsSource:
                 f"processes of other users are hidden: {self._root} is mounted with hidepid: "
                 "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or remount it with hidepid=0"
             )
-        if denied := count[FaultKind.DENIED]:
+        if not contained and (denied := count[FaultKind.DENIED]):
             reasons.append(
                 f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE and "
                 "CAP_DAC_READ_SEARCH"
@@ -346,6 +360,7 @@ class ProcfsSource:
             errors=1,
             pids_complete=self._are_pids_complete(),
             pids_are_own=self._are_pids_own(),
+            everybody=False,
         )
 
 

@@ -15,6 +15,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
     AccountingRecord,
+    EnergySplit,
     GpuReading,
     MethodEnergy,
     ProcessAttribution,
@@ -133,19 +134,67 @@ def test_junk_anywhere_in_the_state_is_refused_or_does_no_harm(junk: Any) -> Non
 # ---------------------------------------------------------------------------- restarts and reboots
 
 
-def test_energy_drawn_while_nobody_looked_is_booked_and_adds_up() -> None:
+ONE = gpu_with(listed(1))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(BOTH, BOTH, id="two"),
+        pytest.param(ONE, BOTH, id="one came"),
+        pytest.param(BOTH, ONE, id="one left"),
+        pytest.param(ONE, gpu_with(listed(2)), id="another one"),
+        pytest.param(gpu_with(), gpu_with(), id="nobody"),
+        pytest.param(ONE, replace(ONE, processes=None), id="lists not told"),
+        pytest.param(ONE, gpu_with(listed(1), used_gib=9), id="a stranger"),
+    ],
+)
+def test_what_was_drawn_while_nobody_looked_is_nobodys_unless_one_was_alone_before_and_after(
+    before: GpuReading, after: GpuReading
+) -> None:
     played = Played()
     for _ in range(3):
-        before = played.next(BOTH, processes=TWO)
+        first = played.next(before, processes=TWO)
     played.restart(away_s=60)
+    second = played.next(after, processes=TWO)
+    assert second.gpus[0].energy == EnergySplit(13 * CYCLE_MJ, 0, 0, 13 * CYCLE_MJ)
+    assert_adds_up(second)
+    assert second.gpus[0].totals is not None
+    assert second.gpus[0].totals.total_mj == 15 * CYCLE_MJ
+    for each in first.processes:
+        assert totals(process(second, each.key.pid)).energy == totals(each).energy
+        assert totals(process(second, each.key.pid)).since_ns == totals(each).since_ns
+
+
+def test_a_restart_in_no_time_is_none() -> None:
+    played, straight = Played(), Played()
+    for each in (played, straight):
+        for _ in range(3):
+            each.next(BOTH, processes=TWO)
+    played.restart()
+    assert played.next(BOTH, processes=TWO).gpus[0].energy == straight.next(BOTH, processes=TWO).gpus[0].energy
+
+
+def test_time_between_runs_is_nobodys_and_teaches_nothing() -> None:
+    played = Played()
+    for _ in range(3):
+        before = played.next(replace(BOTH, utilization=played.rows((1, 40), (2, 40))), processes=TWO)
+    learned = plain(played.attributor)["gpus"]["GPU-0"]
+    played.restart(away_s=600)
     after = played.next(BOTH, processes=TWO)
-    drawn_mj = sum(energy_mj(process(after, pid)) - energy_mj(process(before, pid)) for pid in (1, 2))
-    assert drawn_mj == 13 * CYCLE_MJ
-    assert_adds_up(after)
-    assert after.gpus[0].totals is not None
-    assert after.gpus[0].totals.total_mj == 15 * CYCLE_MJ
-    for pid in (1, 2):
-        assert totals(process(after, pid)).since_ns == totals(process(before, pid)).since_ns
+    assert time_us(process(after, 1)) == time_us(process(before, 1)) + 5_000_000
+    restarted = plain(played.attributor)["gpus"]["GPU-0"]
+    assert restarted["baseline"] == learned["baseline"]
+
+
+def test_one_hidden_process_before_and_after_has_what_was_drawn_between() -> None:
+    played = Played()
+    hidden = replace(old(4, JOB), gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
+    for _ in range(3):
+        played.next(gpu_with(used_gib=20), processes=[hidden])
+    played.restart(away_s=60)
+    answer = played.next(gpu_with(used_gib=20), processes=[hidden])
+    assert process(answer, 4).energy == MethodEnergy(0, 0, 13 * CYCLE_MJ)
 
 
 def test_nobody_was_alone_while_nobody_looked() -> None:

@@ -158,7 +158,7 @@ def test_labels_are_keys_with_underscores(key: str, label: str) -> None:
 
 
 def test_a_unit_that_the_name_says_already_is_not_said_again() -> None:
-    metric = Metric("gpu.time.seconds", Kind.GAUGE, "s", "A name.", (), Level.DEVICE, Stability.ALPHA)
+    metric = Metric("gpu.time.seconds", Kind.GAUGE, "s", "A name.", (), Level.DEVICE, Stability.ALPHA, of_pod=False)
     assert prometheus_name(metric) == "gpu_time_seconds"
 
 

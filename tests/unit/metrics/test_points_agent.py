@@ -17,8 +17,8 @@ SOURCE = "otel_gpu.source"
 def test_a_source_has_every_state_one_of_them_1_and_is_up_unless_it_gave_no_answer(state: SourceState) -> None:
     attribution = answer(sources=[SourceOutcome("nvml", state, duration_s=0.25)])
     states = told("otel_gpu.source.state", attribution, SOURCE, "otel_gpu.state")
-    assert states == {("nvml", each): int(each == state) for each in ("ok", "degraded", "unavailable")}
-    assert told("otel_gpu.up", attribution, SOURCE) == {"nvml": int(state is not SourceState.UNAVAILABLE)}
+    assert states == {("nvml", each): int(each == state) for each in ("ok", "degraded", "unavailable", "paused")}
+    assert told("otel_gpu.up", attribution, SOURCE) == {"nvml": int(state in (SourceState.OK, SourceState.DEGRADED))}
     assert told("otel_gpu.collection.duration", attribution, SOURCE) == {"nvml": 0.25}
 
 

@@ -113,7 +113,7 @@ def test_errors_are_there_at_0_as_far_as_the_driver_counts_them() -> None:
 @pytest.mark.parametrize("health", GpuHealth)
 def test_status_has_every_state_and_one_of_them_is_1(health: GpuHealth) -> None:
     states = told("hw.status", answer(device(gpu(health=health))), "hw.state")
-    assert states == {state: int(state == health) for state in ("ok", "degraded", "failed")}
+    assert states == {state: int(state == health) for state in ("ok", "degraded", "failed", "asleep", "paused")}
 
 
 def test_a_gpu_that_does_not_answer_has_a_status_and_nothing_else() -> None:
@@ -122,7 +122,8 @@ def test_a_gpu_that_does_not_answer_has_a_status_and_nothing_else() -> None:
     names += ["gpu.device.memory.overcount", "gpu.device.energy", "gpu.device.energy.info"]
     names += ["gpu.device.idle.memory", "gpu.device.process.count"]
     assert {name: points_of(name, SILENT) for name in names} == {name: [] for name in names}
-    assert told("hw.status", SILENT, "hw.state") == {"ok": 0, "degraded": 0, "failed": 1}
+    states = {"ok": 0, "degraded": 0, "failed": 1, "asleep": 0, "paused": 0}
+    assert told("hw.status", SILENT, "hw.state") == states
 
 
 # ---------------------------------------------------------------------------- memory

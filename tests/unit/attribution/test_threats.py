@@ -1,0 +1,140 @@
+"""What a hostile workload does to the figures of others, and what it cannot: SECURITY.md points here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.model import Attribution, GpuReading, ProcessFacts, WorkloadKind, WorkloadRef
+from otel_gpu.sources.cgroup import parse_cgroup
+from tests.builders import GIB, facts, gpu, listed, memory, snapshot
+from tests.unit.attribution.played import CYCLE_MJ, Played, old
+
+VICTIM, QUIET, MALLORY = (WorkloadRef(WorkloadKind.CONTAINER, letter * 64) for letter in "abc")
+
+
+def holding(pid: int, workload: WorkloadRef, gib: int, *, since_ticks: int = 100) -> ProcessFacts:
+    """A process that NVML does not list, with the GPU and so much of nvidia-uvm mapped."""
+    process = facts(pid, workload, opens=[0], uvm=True, start_ticks=since_ticks)
+    return replace(process, uvm_mapping_bytes=gib * GIB)
+
+
+def play(*cycles: tuple[GpuReading, Iterable[ProcessFacts]]) -> Attribution:
+    """The answer to the last of these cycles, 5 s apart."""
+    attributor = Attributor()
+    for number, (reading, processes) in enumerate(cycles):
+        answer = attributor.observe(snapshot(reading, processes=processes, at_s=5.0 * number))
+    return answer
+
+
+def bytes_of(answer: Attribution, workload: WorkloadRef) -> tuple[int, int]:
+    """Bytes measured and inferred of a workload."""
+    parts = [part for each in answer.workloads if each.ref == workload for part in each.gpus]
+    return sum(part.measured_bytes or 0 for part in parts), sum(part.inferred_bytes or 0 for part in parts)
+
+
+def millijoules(answer: Attribution, workload: WorkloadRef) -> dict[str, int]:
+    [energy] = [
+        part.totals.energy for each in answer.workloads if each.ref == workload for part in each.gpus if part.totals
+    ]
+    return {
+        "measured": energy.measured_mj or 0,
+        "estimated": energy.estimated_mj or 0,
+        "inferred": energy.inferred_mj or 0,
+    }
+
+
+def adds_up(answer: Attribution) -> bool:
+    [device] = answer.gpus
+    return device.memory is not None and device.memory.conservation_error_bytes == 0
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+def test_who_holds_the_device_open_attracts_only_what_the_driver_does_not_measure() -> None:
+    reading = gpu(0, [listed(1, 4 * GIB)], memory=memory(used_gib=10, reserved_gib=0))
+    seen, bait = facts(1, VICTIM, opens=[0], uvm=True), holding(3, MALLORY, 64)
+    without, with_bait = (play((reading, each), (reading, each)) for each in ([seen], [seen, bait]))
+    assert bytes_of(without, VICTIM) == bytes_of(with_bait, VICTIM) == (4 * GIB, 0)
+    assert without.gpus[0].memory is not None
+    assert without.gpus[0].memory.unattributed_bytes == 6 * GIB
+    assert bytes_of(with_bait, MALLORY) == (0, 6 * GIB)  # it makes its own figure larger
+    assert adds_up(with_bait)
+
+
+def test_bait_takes_inferred_memory_from_a_neighbour_and_the_confidence_says_that_it_may() -> None:
+    reading = gpu(0, (), memory=memory(used_gib=10, reserved_gib=0))
+    honest, bait = holding(2, QUIET, 10), holding(3, MALLORY, 90)
+    alone, beside = (play((reading, each), (reading, each)) for each in ([honest], [honest, bait]))
+    assert bytes_of(alone, QUIET) == (0, 10 * GIB)
+    assert bytes_of(beside, QUIET)[1] < 10 * GIB
+    assert bytes_of(beside, MALLORY)[1] > 0
+    assert adds_up(beside)
+    confidences = [part.confidence for each in beside.workloads for part in each.gpus]
+    assert all(confidence is not None and confidence < 1 for confidence in confidences)
+
+
+def test_bait_that_comes_later_takes_nothing_of_what_somebody_held_already() -> None:
+    reading = gpu(0, (), memory=memory(used_gib=10, reserved_gib=0))
+    honest, bait = holding(2, QUIET, 10), holding(3, MALLORY, 90, since_ticks=5000)
+    answer = play((reading, [honest]), (reading, [honest]), (reading, [honest, bait]), (reading, [honest, bait]))
+    assert bytes_of(answer, QUIET) == (0, 10 * GIB)
+    assert bytes_of(answer, MALLORY) == (0, 0)
+
+
+def test_bait_on_a_gpu_whose_memory_is_explained_catches_nothing() -> None:
+    reading = gpu(0, [listed(1, 4 * GIB)], memory=memory(used_gib=4, reserved_gib=0))
+    processes = [facts(1, VICTIM, opens=[0], uvm=True), holding(3, MALLORY, 64)]
+    answer = play((reading, processes), (reading, processes))
+    assert bytes_of(answer, MALLORY) == (0, 0)
+
+
+# ---------------------------------------------------------------------------- energy
+
+
+def energy(*processes: ProcessFacts, used_gib: float) -> Attribution:
+    """Three cycles in which the victim, listed with 4 GiB, does all work there is."""
+    played = Played()
+    everybody = [old(1, VICTIM), *processes]
+    for _ in range(3):
+        reading = gpu(0, [listed(1, 4 * GIB)], memory=memory(used_gib=used_gib, reserved_gib=0))
+        answer = played.next(replace(reading, utilization=played.rows((1, 90))), processes=everybody)
+    return answer
+
+
+def test_bait_on_memory_that_is_explained_does_not_spoil_a_neighbours_measured_energy() -> None:
+    answer = energy(holding(3, MALLORY, 64), used_gib=4)
+    assert millijoules(answer, VICTIM) == {"measured": 2 * CYCLE_MJ, "estimated": 0, "inferred": 0}
+
+
+def test_bait_on_memory_that_nobody_explains_makes_a_neighbours_energy_an_estimate_and_pays_its_part() -> None:
+    answer = energy(holding(3, MALLORY, 64), used_gib=10)
+    victim, mallory = millijoules(answer, VICTIM), millijoules(answer, MALLORY)
+    assert victim["measured"] == 0
+    assert mallory["inferred"] > 0  # who pretends to be there pays for standing power
+    [device] = answer.gpus
+    assert device.totals is not None
+    assert sum(victim.values()) + sum(mallory.values()) + device.totals.unattributed_mj == 2 * CYCLE_MJ
+
+
+# ---------------------------------------------------------------------------- identity
+
+
+@pytest.mark.parametrize("path", ["/docker/{own}/docker/{other}", "/docker/{own}/system.slice/docker-{other}.scope"])
+def test_who_may_write_below_his_own_cgroup_can_name_another_container(path: str) -> None:
+    """A known limit: only privileged containers, and those to whom a subtree was delegated, may do that."""
+    claimed = parse_cgroup("0::" + path.format(own=MALLORY.id, other=VICTIM.id))
+    assert claimed is not None
+    assert claimed.id == VICTIM.id
+    assert claimed.outer_container_id == MALLORY.id  # which tells on him
+
+
+def test_a_process_stays_with_the_workload_it_was_first_seen_in_wherever_it_moves() -> None:
+    reading = gpu(0, [listed(1, 4 * GIB)], memory=memory(used_gib=4, reserved_gib=0))
+    answer = play((reading, [facts(1, MALLORY)]), (reading, [facts(1, VICTIM)]))
+    assert bytes_of(answer, MALLORY) == (4 * GIB, 0)
+    assert bytes_of(answer, VICTIM) == (0, 0)
