@@ -21,9 +21,17 @@ class Exporting:
     """The pushers. Constructing them connects to nobody."""
 
     def __init__(
-        self, config: ExportConfig, resources: Resources, collect: Callable[[], Collection | None], clock: Clock
+        self,
+        config: ExportConfig,
+        resources: Resources,
+        collect: Callable[[], Collection | None],
+        clock: Clock,
+        *,
+        restored: Callable[[], Collection | None] = lambda: None,
     ) -> None:
+        """``restored`` tells what an earlier run had counted, once it is known that counters go on from there."""
         self._config = config
+        self._restored = restored
         self._resources = resources
         self._collect = collect
         self._clock = clock
@@ -49,7 +57,7 @@ class Exporting:
     def _pusher(self, exporter: Exporter) -> Pusher:
         config = self._config
         is_otlp = exporter is Exporter.OTLP
-        deltas = Deltas() if is_otlp and config.otlp_temporality is Temporality.DELTA else None
+        deltas = Deltas(self._restored) if is_otlp and config.otlp_temporality is Temporality.DELTA else None
         return Pusher(
             str(config.otlp_target) if is_otlp else exporter.value,
             self._open_otlp if is_otlp else self._open_console,

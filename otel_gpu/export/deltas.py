@@ -6,11 +6,13 @@ of what is still told of when it returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, TypeAlias
 
+from otel_gpu.metrics.catalogue import Kind
+from otel_gpu.metrics.collection import Collection
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.points import Point
 
@@ -44,15 +46,29 @@ class Deltas:
     """What one receiver has been told of every counter. No delta is ever below 0.
 
     A series may be absent from collections, as while a driver is away, and return: what was told of it stays told.
+    ``restored`` is what an earlier run of the agent had counted and told, if this one goes on from there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, restored: Callable[[], Collection | None] = lambda: None) -> None:
+        self._restored: Callable[[], Collection | None] | None = restored
         self._told: dict[SeriesKey, Told] = {}
         self._absent_since_ns: dict[SeriesKey, int] = {}  # the longest absent first
 
+    def take_up(self) -> None:
+        """Begin with what an earlier run had told, where counters go on; asked for until it is known."""
+        collection = None if self._restored is None else self._restored()
+        if collection is None:
+            return
+        self._restored = None
+        for family in collection.families:
+            for point in family.points if family.metric.kind is Kind.COUNTER else ():
+                if point.start_ns is not None:
+                    told = Told(point.value, point.start_ns, collection.time_ns)
+                    self._told.setdefault(_key(family.metric.name, point), told)
+
     def of(self, metric_name: str, point: Point, time_ns: int) -> Delta:
         """A counter's growth since it was last taken: all of it if it never was, or if it began anew since."""
-        key = (metric_name, point.workload, frozenset(point.attributes.items()))
+        key = _key(metric_name, point)
         now = Told(point.value, point.start_ns, time_ns)
         if point.start_ns is None:
             # What counts since before anybody can tell has been told to others: from the first sight on, it grows.
@@ -84,6 +100,10 @@ class Deltas:
 
     def _forget(self, key: SeriesKey) -> None:
         del self._absent_since_ns[key], self._told[key]
+
+
+def _key(metric_name: str, point: Point) -> SeriesKey:
+    return metric_name, point.workload, frozenset(point.attributes.items())
 
 
 def _begins_later(start_ns: int, told_ns: int | None) -> bool:

@@ -78,6 +78,8 @@ class Encoder:
 
     def batches(self, collection: Collection) -> Iterator[Batch]:
         """The collection's requests, the host's own Resource first; each Resource is in a request once."""
+        if self._deltas is not None:
+            self._deltas.take_up()
         entries = list(self._entries(collection))
         if self._deltas is not None:
             present = (entry.delta.key for entry in entries if entry.delta is not None)

@@ -1,0 +1,152 @@
+"""Frozen data as JSON and back, by its type hints: a dataclass is the list of its fields.
+
+Writing happens every cycle and is cheap: what each class consists of is found out once. Reading is strict: what is not
+what was written is a ValueError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, Final, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+_Read = Callable[[Any], Any]
+
+_ABSURD: Final = 1 << 100
+"""No count, time or amount of ours comes near; beyond what floats hold, arithmetic would fail."""
+
+
+def to_json(data: object) -> str:
+    """One line of ASCII; ``data`` is a dataclass of dataclasses, named tuples, enumerations and plain values."""
+    return _ENCODER.encode(data)
+
+
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """What ``to_json`` was given; ValueError for any other text."""
+    try:
+        data = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested without end") from error
+    return from_plain(kind, data)
+
+
+def from_plain(kind: type[T], data: Any) -> T:
+    """The same from what ``json.loads`` makes of it."""
+    return cast("T", _reader(cast("Hashable", kind))(data))
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+class _Layout(NamedTuple):
+    """The fields that a dataclass is made of, and which of them are mappings: their keys need not be texts."""
+
+    values: Callable[[Any], tuple[Any, ...]]
+    mappings: tuple[int, ...]
+
+
+@cache
+def _layout(kind: Any) -> _Layout:
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.init]
+    mappings = tuple(place for place, name in enumerate(names) if get_origin(hints[name]) is Mapping)
+    several = attrgetter(*names)
+    return _Layout(several if len(names) > 1 else lambda data: (several(data),), mappings)
+
+
+def _plain(data: Any) -> Any:
+    """What JSON has no word for: sets, and dataclasses. The encoder asks again for what is within."""
+    if isinstance(data, frozenset):
+        return list(data)
+    layout = _layout(cast("Hashable", type(data)))
+    values = layout.values(data)
+    if not layout.mappings:
+        return values
+    parts = list(values)
+    for place in layout.mappings:
+        parts[place] = list(parts[place].items())
+    return parts
+
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+@cache
+def _reader(hint: Any) -> _Read:
+    """A function that reads what a hint says, or raises ValueError."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (inner,) = (each for each in arguments if each is not NoneType)
+        return _optional(_reader(inner))
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        return _record(tuple, [_reader(each) for each in arguments])
+    if origin in (tuple, frozenset):
+        return _several(origin, _reader(arguments[0]))
+    if origin is Mapping:
+        return _mapping(_record(tuple, [_reader(each) for each in arguments]))
+    if is_dataclass(hint) or issubclass(hint, tuple):  # a named one
+        hints = get_type_hints(hint)
+        names = [field.name for field in fields(hint) if field.init] if is_dataclass(hint) else list(hints)
+        return _record(_call(hint), [_reader(hints[name]) for name in names])
+    return _enumerated(hint) if issubclass(hint, Enum) else _SCALARS[hint]
+
+
+def _scalar(*kinds: type) -> _Read:
+    def read(data: Any) -> Any:
+        if type(data) not in kinds or (type(data) is int and not -_ABSURD < data < _ABSURD):
+            raise ValueError(f"a {type(data).__name__} where a {kinds[-1].__name__} belongs, or an absurd one")
+        return data
+
+    return read
+
+
+_SCALARS: Final[Mapping[type, _Read]] = {
+    bool: _scalar(bool),
+    int: _scalar(int),
+    float: _scalar(int, float),
+    str: _scalar(str),
+}
+
+
+def _call(kind: Any) -> Callable[[tuple[Any, ...]], Any]:
+    return lambda values: kind(*values)
+
+
+def _list(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError("no list where one belongs")  # noqa: TRY004 - to the caller it is a bad value, as all of these
+    return data
+
+
+def _record(make: Callable[[tuple[Any, ...]], Any], readers: list[_Read]) -> _Read:
+    def read(data: Any) -> Any:
+        if len(_list(data)) != len(readers):
+            raise ValueError(f"{len(data)} values where {len(readers)} belong")
+        return make(tuple(reader(each) for reader, each in zip(readers, data, strict=True)))
+
+    return read
+
+
+def _several(make: Callable[[Any], Any], reader: _Read) -> _Read:
+    return lambda data: make(reader(each) for each in _list(data))
+
+
+def _mapping(item: _Read) -> _Read:
+    return lambda data: dict(item(each) for each in _list(data))
+
+
+def _optional(reader: _Read) -> _Read:
+    return lambda data: None if data is None else reader(data)
+
+
+def _enumerated(kind: type[Enum]) -> _Read:
+    return lambda data: kind(_SCALARS[str](data))

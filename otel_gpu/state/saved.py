@@ -1,0 +1,58 @@
+"""The state file: the books after one cycle. Three lines: a checksum of the others, whose books they are, the books."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.state.codec import from_json, to_json
+from otel_gpu.state.journal import head_of_format
+
+_PLAIN: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedHead:
+    """Whose books they are, and after which cycle. ``epoch_ns`` (Unix time) is when they began.
+
+    ``prices`` are those that costs were told by. ``journal`` is the file that goes on from there; ``None`` where the
+    agent ended.
+    """
+
+    format: int
+    agent: str
+    boot_id: str
+    driver_version: str | None
+    epoch_ns: int
+    number: int
+    prices: Prices | None
+    journal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A state file as read; ``books`` are what an Attributor gave, and checks itself."""
+
+    head: SavedHead
+    books: Any
+
+
+def saved_text(head: SavedHead, books: Any) -> bytes:
+    """What is written."""
+    content = f"{to_json(head)}\n{_PLAIN.encode(books)}\n".encode("ascii")
+    return b"%b\n%b" % (hashlib.sha256(content).hexdigest().encode("ascii"), content)
+
+
+def parse_saved(text: bytes) -> Saved:
+    """What was written; ValueError if it is not to be trusted."""
+    checksum, _, content = text.partition(b"\n")
+    if checksum != hashlib.sha256(content).hexdigest().encode("ascii"):
+        raise ValueError("it does not match its checksum")
+    head, _, books = content.partition(b"\n")
+    try:
+        return Saved(from_json(SavedHead, head_of_format(head)), json.loads(books))
+    except RecursionError as error:
+        raise ValueError("nested without end") from error

@@ -1,0 +1,257 @@
+"""A state directory in use: every cycle is appended to a journal, and now and then the books are saved whole.
+
+Only one agent uses a directory. Files are removed in an order such that what is left over, should the agent be killed
+meanwhile, is either all that counts or nothing that is trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.errors import Unavailable
+from otel_gpu.model import Snapshot, SourceState
+from otel_gpu.state.codec import to_json
+from otel_gpu.state.files import PrivateDirectory, write_all
+from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
+from otel_gpu.state.recovery import STATE, NotTrusted, Recovered, journal_name, journal_names, recover
+from otel_gpu.state.saved import SavedHead, saved_text
+
+log = logging.getLogger(__name__)
+
+_LOCK: Final = "lock"
+_NEW_STATE: Final = "state.new"
+LARGEST_JOURNAL_BYTES: Final = 256 << 20
+"""So much since the books were last saved, and saving has not worked for hours: a disk must not be filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Whose books are kept: what all files of a run say."""
+
+    epoch_ns: int
+    driver_version: str | None
+    options: AttributionOptions
+
+
+class Store:
+    """What is kept on disk. Used by one thread; books are written by another, which never waits for the first."""
+
+    def __init__(self, directory: PrivateDirectory, lock: int, *, agent: str, boot_id: str) -> None:
+        self.path = directory.path
+        self._directory = directory
+        self._lock = lock
+        self._agent, self._boot_id = agent, boot_id
+        self._number = 0
+        self._journal: int | None = None
+        self._journal_bytes = 0
+        journals = journal_names(directory)
+        self._index = max(journals, default=0)
+        self._journals = tuple(journals.values())
+        self._writer: threading.Thread | None = None
+        self._swap = threading.Lock()
+        self._void = 0
+        """How often what is on disk was given up: books that were on their way there then must not arrive."""
+        self._lost: str | None = None
+        self._unsaved: str | None = None
+
+    @classmethod
+    def open(cls, path: Path, *, agent: str, boot_id: str) -> Self:
+        """Take a directory into use; Unavailable says why it cannot be."""
+        directory = PrivateDirectory.open(path)
+        try:
+            return cls(directory, directory.lock(_LOCK), agent=agent, boot_id=boot_id)
+        except BlockingIOError:
+            directory.close()
+            raise Unavailable(f"{path}: another otel-gpu uses it") from None
+        except OSError as error:
+            directory.close()
+            raise Unavailable(f"{path}: {error.strerror}") from None
+
+    @property
+    def state(self) -> tuple[SourceState, str | None]:
+        """Whether a restart would lose nothing by now, and why not."""
+        if self._lost is not None:
+            return SourceState.UNAVAILABLE, f"nothing is saved: {self._lost}"
+        if self._unsaved is not None:
+            return SourceState.DEGRADED, f"the journal grows: {self._unsaved}"
+        return SourceState.OK, None
+
+    # -- beginning ------------------------------------------------------------------
+
+    def recover(self, options: AttributionOptions) -> Recovered | None:
+        """What an earlier run left, if it can be trusted; else it is removed, and what is damaged set aside."""
+        try:
+            return recover(self._directory, agent=self._agent, boot_id=self._boot_id, options=options)
+        except NotTrusted as error:
+            if error.file is None:
+                log.info("state in %s is not taken up, counters start at 0: %s", self.path, error)
+            else:
+                aside = self.path / _aside(error.file)
+                log.warning(
+                    "%s is not trusted, is now %s, and counters start at 0: %s", self.path / error.file, aside, error
+                )
+            self.discard(error.file)
+            return None
+
+    def discard(self, damaged: str | None = None) -> None:
+        """Remove what was saved; one file that is ``damaged`` is set aside, in place of the last such."""
+        try:
+            self._remove(damaged)
+        except OSError as error:
+            self._lost = self._why(error)
+
+    def begin(self, number: int, run: Run, *, resumed_ns: int | None = None, new_driver: bool = False) -> None:
+        """Journal from here on: after cycle ``number`` of an earlier run that is taken up, or from the first one."""
+        self._number = number
+        if self._lost is None:
+            self._open_journal(run, resumed_ns, new_driver=new_driver)
+
+    # -- every cycle ----------------------------------------------------------------
+
+    def append(self, snapshot: Snapshot) -> None:
+        """Journal a cycle. If that fails nothing on disk is true any more, and it is removed; figures go on."""
+        self._number += 1
+        if self._journal is None:
+            return
+        try:
+            content = line(self._number, to_json(replace(snapshot, sources=())))
+            write_all(self._journal, content)
+        except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
+            self.give_up(self._why(error))
+            return
+        self._journal_bytes += len(content)
+        if self._journal_bytes > LARGEST_JOURNAL_BYTES:
+            self.give_up(f"{self.path}: the journal is too large, since {self._unsaved or 'saving takes too long'}")
+
+    def give_up(self, reason: str) -> None:
+        """Remove all that was saved: the books have gone on without it. The next time they are saved it is whole."""
+        with self._swap:
+            self._void += 1
+            self._lost = reason
+            self._close_journal()
+            try:
+                self._remove()
+            except OSError as error:
+                self._lost = f"{reason}; and what was saved before cannot be removed: {error.strerror}"
+
+    def save(self, books: Any, run: Run) -> None:
+        """Save the books whole, as of the last cycle appended, and journal from here on in another file.
+
+        They are written by a thread of their own; while an earlier one is not done, nothing happens.
+        """
+        if self._writer is not None and self._writer.is_alive():
+            self._unsaved = f"{self.path}: the disk has not taken the books for a while"
+            return
+        earlier = self._journals
+        if self._open_journal(run):
+            self._start_writer(books, run, earlier)
+
+    def close(self, books: Any, run: Run | None, timeout_s: float) -> None:
+        """Save the books for the last time, if there are any; what takes too long is in the journal as well."""
+        if self._writer is not None:
+            self._writer.join(timeout_s / 2)
+        if run is not None and (self._writer is None or not self._writer.is_alive()):
+            self._close_journal()
+            self._start_writer(books, run, self._journals)
+        if self._writer is not None:
+            self._writer.join(timeout_s / 2)
+        self._close_journal()
+        if self._writer is None or not self._writer.is_alive():
+            os.close(self._lock)
+            self._directory.close()
+
+    # -- files ----------------------------------------------------------------------
+
+    def _open_journal(self, run: Run, resumed_ns: int | None = None, *, new_driver: bool = False) -> bool:
+        """Go on in a new journal; false if there is none, and the one before is gone on with, if there is one."""
+        head = JournalHead(FORMAT, self._agent, self._boot_id, run.epoch_ns, resumed_ns, new_driver, run.options)
+        self._index += 1
+        with self._swap:
+            self._journals = (*self._journals, journal_name(self._index))
+        try:
+            journal = self._directory.create(journal_name(self._index))
+        except OSError as error:
+            self._cannot_journal(error)
+            return False
+        try:
+            write_all(journal, head_line(self._number, head))
+        except OSError as error:
+            os.close(journal)
+            self._cannot_journal(error)
+            return False
+        self._close_journal()
+        self._journal = journal
+        return True
+
+    def _cannot_journal(self, error: OSError) -> None:
+        if self._journal is None:
+            self.give_up(self._why(error))
+        else:
+            self._unsaved = self._why(error)
+
+    def _why(self, error: Exception) -> str:
+        return f"{self.path}: {error.strerror if isinstance(error, OSError) else error}"
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            os.close(self._journal)
+            self._journal = None
+
+    def _start_writer(self, books: Any, run: Run, earlier: tuple[str, ...]) -> None:
+        head = SavedHead(
+            FORMAT,
+            self._agent,
+            self._boot_id,
+            run.driver_version,
+            run.epoch_ns,
+            self._number,
+            run.options.prices,
+            None if self._journal is None else journal_name(self._index),
+        )
+        self._writer = threading.Thread(
+            target=self._write, args=(head, books, earlier, self._void), name="otel-gpu-state", daemon=True
+        )
+        try:
+            self._writer.start()
+        except RuntimeError:  # the container's limit of pids counts threads
+            self._writer.run()
+            self._writer = None
+
+    def _write(self, head: SavedHead, books: Any, earlier: tuple[str, ...], void: int) -> None:
+        try:
+            self._directory.write(_NEW_STATE, saved_text(head, books))
+            with self._swap:
+                if self._void != void:
+                    self._directory.remove(_NEW_STATE)
+                    return
+                self._directory.rename(_NEW_STATE, STATE)
+                self._lost = None
+            self._directory.sync()
+            for name in earlier:
+                self._directory.remove(name)
+            with self._swap:
+                self._journals = tuple(name for name in self._journals if name not in earlier)
+        except (OSError, TypeError, ValueError) as error:
+            self._unsaved = self._why(error)
+        else:
+            self._unsaved, self._journal_bytes = None, 0
+
+    def _remove(self, damaged: str | None = None) -> None:
+        """In this order: without the books, then without the first journals, no later journal is trusted."""
+        for name in (STATE, *self._journals):
+            if name == damaged:
+                self._directory.rename(name, _aside(name))
+            else:
+                self._directory.remove(name)
+        self._journals = ()
+
+
+def _aside(name: str) -> str:
+    """One name for all damaged files of a kind: there is only the newest of them."""
+    return f"{name.partition('-')[0]}.rejected"

@@ -1,0 +1,41 @@
+"""The agent as users start it, killed and started again."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from tests.agent_process import AgentProcess, agent_process
+
+FLAGS = ("run", "--source", "sim", "--interval", "1s", "--exporters", "prometheus", "--listen", "127.0.0.1:0")
+
+
+def energy_j(agent: AgentProcess) -> float:
+    """All energy of all GPUs that it tells."""
+    body = agent.get("/metrics").body
+    return sum(float(value) for value in re.findall(r"^hw_energy_joules_total\{.*\} (\S+)$", body, re.MULTILINE))
+
+
+def test_counters_go_on_after_kill_9_and_the_end_leaves_one_file(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    flags = (*FLAGS, "--state-dir", str(state))
+    with agent_process(*flags, directory=tmp_path) as agent:
+        agent.until(lambda: energy_j(agent) > 0)
+        before_j = energy_j(agent)
+        agent.end(signal.SIGKILL)
+    assert sorted(path.name for path in state.iterdir()) == ["journal-000001", "lock"]
+    assert state.stat().st_mode & 0o777 == 0o700
+    with agent_process(*flags, directory=tmp_path) as agent:
+        agent.until(lambda: energy_j(agent) > 0)
+        assert energy_j(agent) >= before_j
+        assert "counters go on where they were" in agent.stderr
+        assert re.search(
+            r'^otel_gpu_source_state\{.*otel_gpu_source="state",otel_gpu_state="ok".*\} 1$',
+            agent.get("/metrics").body,
+            re.M,
+        )
+        code, took_s = agent.end()
+    assert code == 0
+    assert took_s < 5
+    assert sorted(path.name for path in state.iterdir()) == ["lock", "state"]

@@ -1,0 +1,358 @@
+"""Kills an agent again and again through a simulated day: ``python -m tests.kill_run --kills 200 --seed 1``.
+
+This process is the hardware: it plays a simulated host, which goes on whatever becomes of the agent, and judges what
+the agent tells. The agent is the real engine with the real rules and a real state directory, forked, and killed with
+SIGKILL at a random moment of a random cycle: before it writes, as it writes, as it saves, before and after it tells.
+Then the host goes on without it for a while, and the next agent starts.
+
+No counter may ever fall that has the same identity and start. At the end, per GPU, what all workloads were ever told to
+have used, idle and unattributed must be what the counter of the GPU has advanced by, to the millijoule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.engine import Engine
+from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
+from otel_gpu.sources.sim.activity import Bursty, Steady
+from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.world import GpuSpec, GpuUse, JobStream, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
+from tests.state_dirs import OPTIONS, counters, fallen, open_keeper
+
+DAY_S: Final = 86_400.0
+CYCLE_S: Final = 20.0
+LONGEST_AWAY_S: Final = 120.0
+GIB: Final = 1 << 30
+
+Counters = dict[tuple[Any, ...], tuple[int, ...]]
+
+
+def world(seed: int) -> WorldSpec:
+    """Three GPUs: one with a single tenant, one that is shared, one where somebody hides; and jobs that come and go."""
+
+    def use(gpu: int, gib: float, work: Any, watts: float, **more: Any) -> GpuUse:
+        return GpuUse(gpu, Steady(gib * GIB), work, Steady(watts), **more)
+
+    def container(name: str) -> WorkloadSpec:
+        return WorkloadSpec(WorkloadRef(WorkloadKind.CONTAINER, name * 8), WorkloadNames(container=name))
+
+    gpus = tuple(
+        GpuSpec(
+            GpuIdentity(index, f"GPU-{index}", "NVIDIA A100-SXM4-80GB", minor=index),
+            memory_total_bytes=80 * GIB,
+            memory_reserved_bytes=GIB,
+            static_w=46.0 + index,
+            context_w=17.0,
+            power_limit_w=400.0,
+            noise_ratio=0.05,
+            energy_start_mj=1_000_003 * index,
+            sample_period_us=1_000_000,
+        )
+        for index in range(3)
+    )
+    processes = (
+        ProcessSpec(100, "alone", container("alone"), (use(0, 20, Bursty(0.8, 0.5, 300.0, seed), 280.0),)),
+        ProcessSpec(101, "web", container("web"), (use(1, 10, Bursty(0.5, 0.4, 60.0, seed + 1), 250.0),)),
+        ProcessSpec(102, "batch", container("batch"), (use(1, 10, Steady(0.3), 180.0),)),
+        ProcessSpec(103, "hidden", container("hidden"), (use(2, 6, Steady(0.2), 150.0, visibility=Visibility.HIDDEN),)),
+    )
+    job = ProcessSpec(0, "job", container("job"), (use(1, 4, Steady(0.4), 200.0),))
+    brief = ProcessSpec(0, "brief", container("brief"), (use(2, 2, Steady(0.7), 220.0),))
+    streams = (JobStream("jobs", 240.0, 30.0, 900.0, (job, brief), first_pid=5000),)
+    return WorldSpec(seed, gpus, processes, streams, wall_start_ns=1_700_000_000_000_000_000)
+
+
+# ---------------------------------------------------------------------------- messages
+
+
+def send(descriptor: int, message: Any) -> None:
+    """One message, in as many writes as it takes."""
+    content = pickle.dumps(message)
+    content = struct.pack("<I", len(content)) + content
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+def receive(descriptor: int) -> Any:
+    """The next message; ``None`` where the other end is gone, in the middle of one too."""
+    head = _exactly(descriptor, 4)
+    body = None if head is None else _exactly(descriptor, struct.unpack("<I", head)[0])
+    return None if body is None else pickle.loads(body)
+
+
+def _exactly(descriptor: int, count: int) -> bytes | None:
+    content = b""
+    while len(content) < count:
+        more = os.read(descriptor, count - len(content))
+        if not more:
+            return None
+        content += more
+    return content
+
+
+# ---------------------------------------------------------------------------- the agent, in a process of its own
+
+
+class Hardware:
+    """The host as the agent sees it: whatever it reads, it asks the other process."""
+
+    def __init__(self, questions: int, answers: int) -> None:
+        self._questions, self._answers = questions, answers
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """What is so now."""
+        send(self._questions, (what, *arguments))
+        answer = receive(self._answers)
+        if answer is None:
+            os._exit(0)
+        return answer
+
+
+class FarClock:
+    """The host's clock."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+        self._now: tuple[int, int] = (0, 0)
+
+    def look(self) -> None:
+        """See what time it is."""
+        self._now = self._hardware.ask("time")
+
+    def wall_ns(self) -> int:
+        """Unix time when last looked at."""
+        return self._now[0]
+
+    def monotonic_ns(self) -> int:
+        """Monotonic time when last looked at."""
+        return self._now[1]
+
+
+class FarGpus:
+    """The host's GPUs."""
+
+    name = "sim"
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+
+    def read(self) -> GpuRead:
+        """What the driver says."""
+        read: GpuRead = self._hardware.ask("gpus")
+        return read
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class FarProcesses:
+    """The host's processes."""
+
+    name = "procfs"
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+
+    def read(self, pids: Collection[int]) -> ProcessRead:
+        """What /proc shows."""
+        read: ProcessRead = self._hardware.ask("processes", frozenset(pids))
+        return read
+
+
+class FarNames:
+    """The host's container engine."""
+
+    name = "names"
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware = hardware
+
+    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        """What it calls them."""
+        return NameRead(self._hardware.ask("names"))
+
+    def wait(self, timeout_s: float) -> bool:
+        """It knows at once."""
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def agent(directory: Path, hardware: Hardware, save_every_s: float) -> None:
+    """Sample, and tell what came of it, until killed; saves and ends if told that it is over."""
+    clock = FarClock(hardware)
+    keeper = open_keeper(directory, OPTIONS, save_every_s=save_every_s)
+    engine = Engine(
+        gpus=FarGpus(hardware),
+        processes=FarProcesses(hardware),
+        names=[FarNames(hardware)],
+        clock=clock,
+        rules=keeper,
+    )
+    while True:
+        clock.look()
+        if hardware.ask("told", counters(engine.sample())) == "end":
+            keeper.close()
+            os._exit(0)
+
+
+# ---------------------------------------------------------------------------- the hardware, and the judge
+
+
+class Judge:
+    """What was told so far, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.told: Counters = {}
+        self.cycles = 0
+        self.told_last = 0
+        self.wrong: list[str] = []
+
+    def hear(self, new: Counters) -> None:
+        """Take in what an agent tells."""
+        self.cycles += 1
+        self.wrong += [f"{key} fell from {before} to {after}" for key, before, after in fallen(self.told, new)]
+        self.told |= new
+
+    def missing_mj(self, uuid: str, advanced_mj: int) -> int:
+        """How far all that was told of a GPU's energy misses what its counter advanced by."""
+        parts = sum(sum(sums[:3]) for key, sums in self.told.items() if key[0] == "workload" and key[-3] == uuid)
+        devices = [sums for key, sums in self.told.items() if key[:2] == ("gpu", uuid)]
+        return advanced_mj - parts - sum(idle + unattributed for _, idle, unattributed in devices)
+
+
+class Day:
+    """A simulated host through a day, and one agent after the other on it."""
+
+    def __init__(self, seed: int, directory: Path, day_s: float) -> None:
+        self.clock = ManualClock()
+        self._day_s = day_s
+        self.host = SimulatedHost(world(seed), self.clock)
+        self.judge = Judge()
+        self._directory = directory
+        self._dice = random.Random(seed)
+        self._sources = (self.host.gpu_source(), self.host.process_source(), self.host.name_source())
+        self._counters_mj: dict[int, dict[str, int]] = {}  # by the time of the cycle
+
+    def life(self, cycles: int | None) -> None:
+        """One agent: killed in the cycle after so many, or asked to end when the day does."""
+        mine, theirs = os.pipe(), os.pipe()
+        save_every_s = self._dice.choice((CYCLE_S, 10 * CYCLE_S))
+        pid = os.fork()
+        if pid == 0:
+            os.close(mine[0])
+            os.close(theirs[1])
+            agent(self._directory, Hardware(mine[1], theirs[0]), save_every_s)
+        os.close(mine[1])
+        os.close(theirs[0])
+        # The utilisation that a driver is asked for is the agent's own; one that is new begins anew.
+        self._sources = (self.host.gpu_source(), self.host.process_source(), self.host.name_source())
+        try:
+            self._serve(pid, mine[0], theirs[1], cycles)
+        finally:
+            os.close(mine[0])
+            os.close(theirs[1])
+            os.waitpid(pid, 0)
+
+    def _serve(self, pid: int, questions: int, answers: int, cycles: int | None) -> None:
+        heard = 0
+        while (question := receive(questions)) is not None:
+            what, *arguments = question
+            if what == "told":
+                self.judge.hear(arguments[0])
+                heard += 1
+                self.clock.advance(CYCLE_S)
+                if cycles is None and heard >= 3 and self.clock.monotonic_ns() >= self._day_s * 1e9:
+                    send(answers, "end")
+                    return
+            send(answers, self._answer(what, arguments))
+            if heard == cycles and what == "names":
+                # It has read everything: within some milliseconds it will have written, booked and told of it.
+                time.sleep(self._dice.choice((0.001, 0.01, 0.03)) * self._dice.random())
+                os.kill(pid, signal.SIGKILL)
+                while (question := receive(questions)) is not None:
+                    if question[0] == "told":  # it was quicker, and others may have seen this
+                        self.judge.hear(question[1])
+                        self.judge.told_last += 1
+                return
+
+    def _answer(self, what: str, arguments: list[Any]) -> Any:
+        gpus, processes, names = self._sources
+        match what:
+            case "time":
+                return self.clock.wall_ns(), self.clock.monotonic_ns()
+            case "gpus":
+                read = gpus.read()
+                self._counters_mj[self.clock.wall_ns()] = {gpu.identity.uuid: gpu.energy_mj or 0 for gpu in read.gpus}
+                return read
+            case "processes":
+                return processes.read(arguments[0])
+            case "names":
+                return names.read({}).known
+        return "go on"
+
+    def away(self, seconds: float) -> None:
+        """The host goes on, and nobody looks."""
+        self.clock.advance(seconds)
+
+    def missing(self) -> list[str]:
+        """What does not add up at the end."""
+        epochs = {key[-1] for key in self.judge.told if key[0] == "gpu"}
+        if len(epochs) != 1:
+            return [f"the books began {len(epochs)} times"]
+        first_mj, last_mj = self._counters_mj[epochs.pop()], self._counters_mj[max(self._counters_mj)]
+        return [
+            f"{uuid}: {missing_mj} mJ are missing"
+            for uuid in last_mj
+            if (missing_mj := self.judge.missing_mj(uuid, last_mj[uuid] - first_mj[uuid]))
+        ]
+
+
+def play(kills: int, seed: int, directory: Path, day_s: float = DAY_S) -> tuple[Judge, list[str]]:
+    """A day with so many kills; what was told, and what is wrong."""
+    dice = random.Random(seed)
+    day = Day(seed, directory, day_s)
+    most_cycles = max(2, round((day_s / (kills + 1) - LONGEST_AWAY_S / 6) / CYCLE_S * 2))
+    for _ in range(kills):
+        day.life(dice.randrange(most_cycles))
+        day.away(dice.choice((0.0, 1.0, dice.uniform(0.0, LONGEST_AWAY_S))))
+    day.life(None)
+    return day.judge, day.judge.wrong + day.missing()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; the exit code."""
+    parser = argparse.ArgumentParser(description="kills an agent again and again through a simulated day")
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hours", type=float, default=24.0)
+    options = parser.parse_args(arguments)
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as root:
+        judge, wrong = play(options.kills, options.seed, Path(root) / "state", options.hours * 3600)
+    for each in wrong[:10]:
+        sys.stdout.write(f"{each}\n")
+    sys.stdout.write(
+        f"{options.kills} kills, {judge.told_last} of them after it had told, {judge.cycles} cycles told, "
+        f"{len(judge.told)} series, {len(wrong)} wrong, {time.monotonic() - started_s:.0f} s\n"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

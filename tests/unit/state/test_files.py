@@ -1,0 +1,97 @@
+"""Files of the agent alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.errors import Unavailable
+from otel_gpu.state.files import PrivateDirectory
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> PrivateDirectory:
+    return PrivateDirectory.open(tmp_path / "state")
+
+
+def test_a_directory_is_made_with_those_above_it_and_is_its_owners_alone(tmp_path: Path) -> None:
+    PrivateDirectory.open(tmp_path / "a/b/state")
+    assert mode(tmp_path / "a/b/state") == 0o700
+
+
+def test_a_directory_of_ours_that_others_may_enter_is_tightened(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    PrivateDirectory.open(tmp_path / "state")
+    assert mode(tmp_path / "state") == 0o700
+
+
+def test_a_symbolic_link_is_refused_wherever_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name, target in (("link", "there"), ("dangling", "nowhere")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+        with pytest.raises(Unavailable, match="symbolic link"):
+            PrivateDirectory.open(tmp_path / name)
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(Unavailable, match="it is no directory"):
+        PrivateDirectory.open(tmp_path / "state")
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(Unavailable, match="belongs to user"):
+        PrivateDirectory.open(tmp_path)
+
+
+def test_a_file_is_read_and_written_as_its_owners_alone(directory: PrivateDirectory) -> None:
+    directory.write("a", b"first")
+    directory.write("a", b"second")
+    assert directory.read("a") == b"second"
+    assert mode(directory.path / "a") == 0o600
+    os.close(directory.create("b"))
+    assert mode(directory.path / "b") == 0o600
+    with pytest.raises(FileExistsError):
+        directory.create("b")
+    assert directory.names() == ["a", "b"]
+
+
+def test_links_pipes_and_files_of_others_are_not_read(
+    directory: PrivateDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("x", encoding="ascii")
+    (directory.path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(directory.path / "pipe")
+    directory.write("file", b"x")
+    with pytest.raises(ValueError, match="symbolic link"):
+        directory.read("link")
+    with pytest.raises(ValueError, match="no file"):
+        directory.read("pipe")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ValueError, match="a file of user"):
+        directory.read("file")
+
+
+def test_what_is_written_never_goes_through_a_link(directory: PrivateDirectory, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("kept", encoding="ascii")
+    (directory.path / "a").symlink_to(target)
+    directory.write("a", b"new")
+    assert target.read_text(encoding="ascii") == "kept"
+    assert directory.read("a") == b"new"
+
+
+def test_only_one_has_the_lock(directory: PrivateDirectory) -> None:
+    held = directory.lock("lock")
+    with pytest.raises(BlockingIOError):
+        directory.lock("lock")
+    os.close(held)
+    os.close(directory.lock("lock"))

@@ -1,0 +1,117 @@
+"""Whether counters are kept, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.config import Config, load
+from otel_gpu.host import Host
+from otel_gpu.keeping import open_keeper
+from otel_gpu.metrics.catalogue import Kind
+from otel_gpu.metrics.collection import Collection
+from otel_gpu.model import Pod
+from otel_gpu.sampling import Sampling
+from tests.builders import CONTAINER, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read
+from tests.unit.attribution.played import gpu_with
+
+REAL = Host(FakeGpus(gpu_read(gpu())), FakeProcesses(), ())
+SIMULATED = replace(REAL, simulated_because="asked for")
+
+
+def config(*, state_dir: str = "auto") -> Config:
+    return load({"state-dir": state_dir}, {}).config
+
+
+def test_a_real_hosts_counters_are_kept_where_they_belong(tmp_path: Path) -> None:
+    keeper = open_keeper(config(), REAL, ManualClock(), {"XDG_STATE_HOME": str(tmp_path)})
+    assert keeper is not None
+    keeper.close()
+    assert (tmp_path / "otel-gpu/lock").exists()
+
+
+@pytest.mark.parametrize("environment", [{}, {"HOME": "relative"}])
+def test_without_a_place_nothing_is_kept_and_nothing_said(
+    environment: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert open_keeper(config(), REAL, ManualClock(), environment) is None
+    assert not caplog.records
+
+
+def test_none_is_none(tmp_path: Path) -> None:
+    assert open_keeper(config(state_dir="none"), REAL, ManualClock(), {"HOME": str(tmp_path)}) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_simulated_hosts_counters_are_kept_only_where_it_is_said_where(tmp_path: Path) -> None:
+    assert open_keeper(config(), SIMULATED, ManualClock(), {"HOME": str(tmp_path)}) is None
+    keeper = open_keeper(config(state_dir=str(tmp_path / "s")), SIMULATED, ManualClock(), {})
+    assert keeper is not None
+    keeper.close()
+
+
+def test_a_place_that_cannot_be_used_is_told_of_and_warned_of_if_somebody_chose_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    (tmp_path / "otel-gpu").touch()
+    assert open_keeper(config(), REAL, ManualClock(), {"XDG_STATE_HOME": str(tmp_path)}) is None
+    assert open_keeper(config(state_dir=str(tmp_path / "otel-gpu")), REAL, ManualClock(), {}) is None
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
+    assert all(f"{tmp_path}/otel-gpu: it is no directory" in record.getMessage() for record in caplog.records)
+
+
+def test_without_a_boot_id_nothing_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert open_keeper(config(state_dir=str(tmp_path / "s")), REAL, ManualClock(), {}, own_proc=tmp_path) is None
+    assert "does not tell which boot this is" in caplog.text
+
+
+# ---------------------------------------------------------------------------- where deltas begin
+
+GPUS = [replace(gpu_with(listed(1)), energy_mj=1_000_000 * number, power_limit_w=400.0) for number in range(4)]
+
+
+def sampled(state: Path, clock: ManualClock, numbers: range, pod: Pod | None = None) -> Sampling:
+    """An agent that has sampled these."""
+    gpus = FakeGpus(*(gpu_read(replace(GPUS[n], taken_at_ns=round(5e9 * n))) for n in numbers))
+    host = Host(gpus, FakeProcesses(process_read(facts(1, CONTAINER))), (), pod=pod)
+    chosen = config(state_dir=str(state))
+    sampling = Sampling(chosen, host, clock, open_keeper(chosen, host, clock, {}))
+    for _ in numbers:
+        clock.advance(5)
+        sampling.engine.sample()
+    return sampling
+
+
+def energy_j(collection: Collection | None, metric: str) -> float:
+    assert collection is not None
+    (family,) = (each for each in collection.families if each.metric.name == metric)
+    assert family.metric.kind is Kind.COUNTER
+    return sum(point.value for point in family.points)
+
+
+def test_what_had_been_counted_is_told_as_it_was_when_it_was_taken_up(tmp_path: Path) -> None:
+    clock = ManualClock()
+    first = sampled(tmp_path / "s", clock, range(3))
+    assert first.restored() is None
+    first.stop()
+    second = sampled(tmp_path / "s", clock, range(3, 4))
+    assert energy_j(second.restored(), "gpu.workload.energy") == energy_j(second.restored(), "hw.energy") == 2000.0
+    second.stop()
+
+
+def test_an_agent_of_one_pod_tells_of_that_pod_only(tmp_path: Path) -> None:
+    clock = ManualClock()
+    pod = Pod(uid=CONTAINER.pod_uid)
+    sampled(tmp_path / "s", clock, range(3), pod).stop()
+    second = sampled(tmp_path / "s", clock, range(3, 4), pod)
+    restored = second.restored()
+    assert energy_j(restored, "gpu.workload.energy") == 2000.0
+    assert restored is not None
+    assert "hw.energy" not in {family.metric.name for family in restored.families}
+    second.stop()

@@ -1,0 +1,42 @@
+"""Where counters are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.settings_state import StateDir, state_dir
+
+HOME = {"HOME": "/home/me"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "path"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "XDG_STATE_HOME": "/x", **HOME}, "/var/lib/a"),
+        ({"STATE_DIRECTORY": "", "XDG_STATE_HOME": "/x", **HOME}, "/x/otel-gpu"),
+        ({"XDG_STATE_HOME": "relative", **HOME}, "/home/me/.local/state/otel-gpu"),
+        (HOME, "/home/me/.local/state/otel-gpu"),
+        ({"HOME": ""}, None),
+        ({}, None),
+    ],
+)
+def test_auto_is_the_units_place_then_the_users(environment: dict[str, str], path: str | None) -> None:
+    assert state_dir("auto").place(environment) == (None if path is None else Path(path))
+
+
+@pytest.mark.parametrize("text", ["none", "off", " none "])
+def test_it_can_be_nowhere(text: str) -> None:
+    assert state_dir(text) == StateDir()
+    assert state_dir(text).place(HOME) is None
+
+
+def test_what_is_said_beats_every_variable() -> None:
+    assert state_dir("/data").place({"STATE_DIRECTORY": "/other"}) == Path("/data")
+
+
+@pytest.mark.parametrize("text", ["", "here", "./here", "/a\0b"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        state_dir(text)
