@@ -12,6 +12,34 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.sources.nvml import NvmlSource
 from tests.nvml_stub.world import STEPPED_EPOCH_US, StubClock, World, preload, stub_variables
 
+
+class FakeBus:
+    """``/sys`` with GPUs on the PCI bus, at the addresses that worlds give them; without any it tells nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def set_gpus(self, count: int) -> None:
+        """The driver has so many GPUs."""
+        driver = self.root / "bus/pci/drivers/nvidia"
+        driver.mkdir(parents=True, exist_ok=True)
+        for index in range(8):
+            link = driver / self._bus_id(index)
+            link.unlink(missing_ok=True)
+            if index < count:
+                link.symlink_to(self.root / "bus/pci/devices" / link.name)
+
+    def set_status(self, index: int, status: str) -> None:
+        """What the kernel says of the GPU's runtime power management: active, suspended."""
+        power = self.root / "bus/pci/devices" / self._bus_id(index) / "power"
+        power.mkdir(parents=True, exist_ok=True)
+        (power / "runtime_status").write_text(f"{status}\n")
+
+    @staticmethod
+    def _bus_id(index: int) -> str:
+        return f"0000:{0x10 + index:02x}:00.0"
+
+
 END_US = 1 << 59
 """World time at which a stage ends; a hang must end before it."""
 
@@ -26,14 +54,23 @@ class Stage:
         self._monkeypatch = monkeypatch
         self._sources: list[NvmlSource] = []
         self.clock = ManualClock(wall_ns=STEPPED_EPOCH_US * 1000)
+        self.bus = FakeBus(directory / "sys")
 
     def play(self, world: World, *, deadline_s: float = 30.0) -> NvmlSource:
         """A source on this world. The deadline is long: only tests of deadlines shorten it."""
-        for name, value in stub_variables(world.write(self._path), self._stub_clock).items():
-            self._monkeypatch.setenv(name, value)
-        source = NvmlSource(self.clock, deadline_s=deadline_s, event_wait_ms=10)
+        self.put(world)
+        source = NvmlSource(self.clock, deadline_s=deadline_s, event_wait_ms=10, sys_root=self.bus.root)
         self._sources.append(source)
         return source
+
+    def put(self, world: World) -> None:
+        """Put another world in place: it holds from the next initialisation after a shutdown."""
+        for name, value in stub_variables(world.write(self._path), self._stub_clock).items():
+            self._monkeypatch.setenv(name, value)
+
+    def device_calls(self, gpu: int) -> int:
+        """How often a call named this GPU, by its index, in this process so far."""
+        return int(self._library.stub_device_call_count(gpu))
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the agent and for the driver."""

@@ -12,6 +12,10 @@ from otel_gpu.errors import OtelGpuError, Unavailable
 T = TypeVar("T")
 
 
+class TooLate(Unavailable):
+    """The call has not returned by its deadline; it may still."""
+
+
 class Pending(Generic[T]):
     """A call under way. Its outcome is taken once, by the deadline or never."""
 
@@ -39,9 +43,9 @@ class Pending(Generic[T]):
         return self._done.is_set()
 
     def result(self, deadline_s: float) -> T:
-        """The call's value, waiting until ``deadline_s`` (``time.monotonic``); Unavailable if it is late."""
+        """The call's value, waiting until ``deadline_s`` (``time.monotonic``); TooLate if it comes later."""
         if not self._done.wait(max(0.0, deadline_s - time.monotonic())):
-            raise Unavailable(f"no answer within {time.monotonic() - self.started_s:.1f} s")
+            raise TooLate(f"no answer within {time.monotonic() - self.started_s:.1f} s")
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # T may itself be optional

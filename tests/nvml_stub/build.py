@@ -87,8 +87,8 @@ def _cache_dir() -> Path:
 
 
 def _version_script(exported: Iterable[str]) -> str:
-    """What the linker lets out of the library: exactly these functions and the call counter."""
-    names = "".join(f" {name};" for name in (*exported, "stub_call_count"))
+    """What the linker lets out of the library: exactly these functions and the call counters."""
+    names = "".join(f" {name};" for name in (*exported, "stub_call_count", "stub_device_call_count"))
     return f"{{ global:{names} local: *; }};\n"
 
 

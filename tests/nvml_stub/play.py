@@ -77,4 +77,6 @@ def preload(lib_dir: Path) -> ctypes.CDLL:
         raise RuntimeError(f"another {LIBRARY} is loaded in this process already")
     library.stub_call_count.argtypes = [ctypes.c_char_p]
     library.stub_call_count.restype = ctypes.c_ulonglong
+    library.stub_device_call_count.argtypes = [ctypes.c_uint]
+    library.stub_device_call_count.restype = ctypes.c_ulonglong
     return library

@@ -15,6 +15,7 @@ static unsigned initialised;
 static int64_t first_init_us;
 
 static atomic_ullong counts[FUNCTION_COUNT];
+static atomic_ullong device_counts[MAX_GPUS];
 
 /* ---- time ---- */
 
@@ -45,6 +46,10 @@ unsigned long long stub_call_count(const char *function) {
         if (strcmp(function_names[i], function) == 0)
             return atomic_load(&counts[i]);
     return 0;
+}
+
+unsigned long long stub_device_call_count(unsigned int gpu) {
+    return gpu < MAX_GPUS ? atomic_load(&device_counts[gpu]) : 0;
 }
 
 /* Through another file and a rename: a reader sees all of the counts or the ones before. */
@@ -153,6 +158,8 @@ static nvmlReturn_t check_scope(const struct call *call, enum scope scope) {
 }
 
 nvmlReturn_t suffer(struct call *call, enum function function, int gpu, int slot) {
+    if (gpu != ANYTHING)
+        atomic_fetch_add(&device_counts[gpu], 1);
     nvmlReturn_t code = play_faults(call->world, function, gpu, slot);
     call->now_us = world_now_us(call->world);
     return code;

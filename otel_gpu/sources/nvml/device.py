@@ -34,6 +34,7 @@ class Device:
         self._handle: Handle = api.handle(index)
         self._figures = Figures()
         self._mig = MigReader(api)
+        self._divided: bool | None = None
         self._newest_row_us = 0
         self._last_read_us: int | None = None
         self._booked_pids: frozenset[int] | None = None
@@ -61,14 +62,19 @@ class Device:
         power_w = figures.ask("power", lambda: api.power_w(handle))
         processes = figures.processes(api, handle)
         mig = self._mig.read(handle, figures)
+        if self._divided is not None and self._divided != (mig is not None):
+            figures.forget()
+        self._divided = mig is not None
         utilization = self._read_utilization()
         ratios = figures.ask("utilization", lambda: api.utilization_ratios(handle))
         ecc = figures.ask("ecc", lambda: api.ecc_errors(handle))
+        memory = figures.memory(api, handle)
+        figures.check_access()
         xid_errors, last_xid = self._events.count(self.identity.uuid)
         return GpuReading(
             identity=self.identity,
             taken_at_ns=taken_at_ns,
-            memory=figures.memory(api, handle),
+            memory=memory,
             processes=processes,
             utilization=utilization,
             energy_mj=energy_mj,

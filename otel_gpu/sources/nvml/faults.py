@@ -19,6 +19,14 @@ class LibraryMissing(DriverFailed):
     """There is no NVML to ask."""
 
 
+class VersionsDiffer(DriverFailed):
+    """The library is not of the driver that is loaded."""
+
+
+class NoAccess(Unavailable):
+    """NVML does not say why: one figure may fail like this; a GPU that tells nothing else cannot be reached."""
+
+
 class ListGrew(Unavailable):
     """More entries than the buffer holds: ask again at once."""
 
@@ -56,12 +64,21 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     ),
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (Unsupported, "not in this driver's library"),
     pynvml.NVML_ERROR_CORRUPTED_INFOROM: (Unavailable, "its infoROM is corrupted"),
-    pynvml.NVML_ERROR_GPU_IS_LOST: (DeviceFailed, "GPU is lost: it fell off the bus or is inaccessible"),
-    pynvml.NVML_ERROR_RESET_REQUIRED: (DeviceFailed, "GPU requires a reset: nvidia-smi --gpu-reset"),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (
+        DeviceFailed,
+        "GPU is lost: it fell off the bus or is inaccessible; dmesg has its Xid, and it needs a reset or a reboot",
+    ),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (
+        DeviceFailed,
+        "GPU requires a reset: otel-gpu pause, nvidia-smi --gpu-reset, otel-gpu resume",
+    ),
     pynvml.NVML_ERROR_OPERATING_SYSTEM: (Unavailable, "the operating system blocked the request"),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        DriverFailed,
-        "driver and library versions differ (the driver was upgraded under this process): restart the agent",
+        VersionsDiffer,
+        (
+            "driver and library versions differ: reload the driver or reboot; if the driver was upgraded under this "
+            "process, restart the agent (in a container, make it anew)"
+        ),
     ),
     pynvml.NVML_ERROR_IN_USE: (Unavailable, "in use"),
     pynvml.NVML_ERROR_MEMORY: (Unavailable, "the driver is out of memory"),
@@ -71,7 +88,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     pynvml.NVML_ERROR_NOT_READY: (Unavailable, "not ready"),
     pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceFailed, "GPU is not there any more"),
     pynvml.NVML_ERROR_UNKNOWN: (
-        Unavailable,
+        NoAccess,
         (
             "unknown error; in a container this often means that access to /dev/nvidia* was lost "
             "(systemctl daemon-reload does that): restart the container"

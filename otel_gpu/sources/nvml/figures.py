@@ -8,7 +8,7 @@ from typing import TypeVar
 from otel_gpu.errors import Gone, Unavailable, Unsupported
 from otel_gpu.model import DeviceMemory, ListedProcess, ProcessKind
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
-from otel_gpu.sources.nvml.faults import DeviceFailed, DriverFailed
+from otel_gpu.sources.nvml.faults import DeviceFailed, DriverFailed, NoAccess
 
 T = TypeVar("T")
 
@@ -19,10 +19,23 @@ class Figures:
     def __init__(self) -> None:
         self._unsupported: set[str] = set()
         self._missing: dict[str, list[str]] = {}
+        self._told = False
+        self._refusal: NoAccess | None = None
 
     def begin(self) -> None:
         """Start a new pass: forget what was missing from the last one, not what is unsupported."""
         self._missing = {}
+        self._told = False
+        self._refusal = None
+
+    def forget(self) -> None:
+        """The device has become another, as when MIG is switched: what it could not tell it may tell now."""
+        self._unsupported.clear()
+
+    def check_access(self) -> None:
+        """NoAccess if this pass was told nothing at all, for a reason NVML does not name."""
+        if self._refusal is not None and not self._told:
+            raise self._refusal
 
     @property
     def missing(self) -> str | None:
@@ -43,15 +56,20 @@ class Figures:
         if figure in self._unsupported:
             return None
         try:
-            return question()
+            answer = question()
         except Unsupported:
             self._unsupported.add(figure)
         except Gone:
-            pass
+            self._told = True
         except (DeviceFailed, DriverFailed):
             raise
         except Unavailable as error:
+            if isinstance(error, NoAccess):
+                self._refusal = error
             self.miss(figure, error)
+        else:
+            self._told = True
+            return answer
         return None
 
     def memory(self, api: NvmlApi, handle: Handle) -> DeviceMemory | None:

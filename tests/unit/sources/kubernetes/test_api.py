@@ -194,9 +194,7 @@ def test_a_forbidden_list_tells_what_to_apply(api: KubernetesApi) -> None:
     said = failure(api.server)
 
     assert '403 pods is forbidden: User "system:serviceaccount:gpu:agent" cannot list' in said
-    assert said.endswith(
-        "apply the ClusterRole with get, list, watch on pods and bind it to the agent's service account"
-    )
+    assert said.endswith("apply the ClusterRole with list and watch on pods and bind it to the agent's service account")
 
 
 def test_what_has_expired_is_gone(api: KubernetesApi) -> None:

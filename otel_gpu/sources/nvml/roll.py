@@ -1,0 +1,131 @@
+"""Who is there: every GPU that was ever identified keeps its place in the answer while it gives no figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_gpu.clock import Clock
+from otel_gpu.errors import OtelGpuError
+from otel_gpu.model import DriverFacts, GpuHealth, GpuIdentity, GpuReading, SourceState
+from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml.slot import Asleep, Slot
+
+_REMEMBERED_NS: Final = 300_000_000_000
+"""How long a GPU that is no longer enumerated is told as failed: long enough to be noticed."""
+
+_REMOVED: Final = "GPU is not there any more: it was removed, or the driver does not find it; lspci and dmesg tell more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    identity: GpuIdentity
+    listed_ns: int
+    reason: str | None
+
+
+class Roll:
+    """Puts the answers of a pass together, and says what is known while there are none."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._all_failed_because: str | None = None
+
+    def call(
+        self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError], driver: DriverFacts | None
+    ) -> GpuRead:
+        """The answer of a pass: what each GPU gave, or why it gave nothing."""
+        gpus, unplaced = self._placed(slots, outcomes)
+        gpus += self._removed({gpu.identity.uuid for gpu in gpus})
+        self._remember(gpus)
+        troubles = [gpu for gpu in gpus if gpu.reason is not None and gpu.health is not GpuHealth.ASLEEP]
+        reasons = [f"GPU {gpu.identity.index}: {gpu.reason}" for gpu in troubles] + unplaced
+        awake = [gpu for gpu in gpus if gpu.health is not GpuHealth.FAILED]
+        state = SourceState.OK if not reasons else SourceState.DEGRADED if awake else SourceState.UNAVAILABLE
+        reason = "; ".join(reasons) or None
+        by_gpu = bool(reasons) and not unplaced
+        self._all_failed_because = reason if by_gpu and not awake else None
+        return GpuRead(tuple(gpus), driver, state, reason, len(reasons), by_gpu)
+
+    def failed(
+        self,
+        slots: Sequence[Slot],
+        outcomes: Sequence[GpuReading | OtelGpuError],
+        driver: DriverFacts | None,
+        reason: str,
+    ) -> GpuRead:
+        """The answer of a pass in which the driver failed: what it gave until then, and nothing more from now on."""
+        gpus, _ = self._placed(slots, outcomes)
+        self._remember(gpus)
+        told = {gpu.identity.uuid: gpu for gpu in gpus if gpu.answered}
+        absent = self.absent(reason)
+        everybody = tuple(told.get(gpu.identity.uuid, gpu) for gpu in absent.gpus)
+        return GpuRead(everybody, driver, SourceState.UNAVAILABLE, reason, absent.errors)
+
+    def absent(self, reason: str) -> GpuRead:
+        """The answer while nothing answers."""
+        by_gpu = reason == self._all_failed_because
+        now_ns = self._clock.monotonic_ns()  # nobody has been found missing: nobody could look
+        self._known = {uuid: replace(known, listed_ns=now_ns) for uuid, known in self._known.items()}
+        gpus = [
+            self._without_figures(known.identity, GpuHealth.FAILED, (known.reason if by_gpu else None) or reason)
+            for known in self._known.values()
+        ]
+        return GpuRead(tuple(gpus), None, SourceState.UNAVAILABLE, reason, 1, by_gpu)
+
+    def all_asleep(self) -> GpuRead:
+        """The answer while every GPU sleeps and NVML need not even be initialised."""
+        reason = str(Asleep())
+        gpus = tuple(self._without_figures(known.identity, GpuHealth.ASLEEP, reason) for known in self._known.values())
+        if gpus:
+            return GpuRead(gpus)
+        # Who has never been seen awake cannot be told of.
+        return GpuRead(state=SourceState.UNAVAILABLE, reason=f"every GPU is {reason}: figures come when one is used")
+
+    def _placed(
+        self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError]
+    ) -> tuple[list[GpuReading], list[str]]:
+        """The GPUs in the order of NVML's indices, and what is wrong with those that nobody can tell who they are."""
+        gpus: list[GpuReading] = []
+        unplaced: list[str] = []
+        identified = {slot.identity.uuid for slot in slots if slot.identity is not None}
+        unclaimed = {
+            known.identity.index: known.identity for uuid, known in self._known.items() if uuid not in identified
+        }
+        for slot, outcome in zip(slots, outcomes, strict=True):
+            if isinstance(outcome, GpuReading):
+                gpus.append(outcome)
+                continue
+            # One that fails before it says who it is, is probably who stood there before the driver was loaded anew.
+            identity = slot.identity or unclaimed.get(slot.index)
+            if identity is None:
+                unplaced.append(f"GPU {slot.index}: {outcome}")
+                continue
+            health = GpuHealth.ASLEEP if isinstance(outcome, Asleep) else GpuHealth.FAILED
+            gpus.append(self._without_figures(identity, health, str(outcome)))
+        return gpus, unplaced
+
+    def _removed(self, listed: set[str]) -> list[GpuReading]:
+        now_ns = self._clock.monotonic_ns()
+        self._known = {
+            uuid: known
+            for uuid, known in self._known.items()
+            if uuid in listed or now_ns - known.listed_ns < _REMEMBERED_NS
+        }
+        return [
+            self._without_figures(known.identity, GpuHealth.FAILED, _REMOVED)
+            for uuid, known in self._known.items()
+            if uuid not in listed
+        ]
+
+    def _remember(self, gpus: Sequence[GpuReading]) -> None:
+        now_ns = self._clock.monotonic_ns()
+        for gpu in gpus:
+            before = self._known.get(gpu.identity.uuid)
+            listed_ns = before.listed_ns if before is not None and gpu.reason == _REMOVED else now_ns
+            self._known[gpu.identity.uuid] = _Known(gpu.identity, listed_ns, gpu.reason)
+
+    def _without_figures(self, identity: GpuIdentity, health: GpuHealth, reason: str) -> GpuReading:
+        return GpuReading(identity, self._clock.monotonic_ns(), health=health, reason=reason)

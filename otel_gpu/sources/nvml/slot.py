@@ -1,0 +1,105 @@
+"""The place of one GPU: its thread, what is known of it while it does not answer, and when to ask again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_gpu.clock import Clock
+from otel_gpu.errors import OtelGpuError, Unavailable
+from otel_gpu.model import DriverFacts, GpuIdentity, GpuReading
+from otel_gpu.sources.nvml.api import NvmlApi
+from otel_gpu.sources.nvml.backoff import Backoff
+from otel_gpu.sources.nvml.device import Device
+from otel_gpu.sources.nvml.events import XidEvents
+from otel_gpu.sources.workers import Pending, TooLate, Worker
+
+
+class Asleep(Unavailable):
+    """A GPU that is runtime-suspended: it is not asked, because that would wake it."""
+
+    def __init__(self) -> None:
+        super().__init__("asleep (runtime-suspended), and not woken")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """NVML, initialised."""
+
+    api: NvmlApi
+    driver: DriverFacts
+    device_count: int
+    events: XidEvents
+
+
+class Slot:
+    """One index of NVML's."""
+
+    def __init__(self, index: int, opened: Opened, clock: Clock, worker: Worker, bus_id: str | None) -> None:
+        """``bus_id`` is where the GPU probably is: so it is known to be asleep before it is first asked."""
+        self.index = index
+        self.identity: GpuIdentity | None = None
+        self.worker = worker
+        self._probable_bus_id = bus_id
+        self._opened = opened
+        self._clock = clock
+        self._device: Device | None = None
+        self._backoff = Backoff(clock)
+        self._last_error: OtelGpuError = Unavailable("not asked yet")
+        self._pending: Pending[GpuReading] | None = None
+        self._overdue = False
+        self._asleep = False
+
+    @property
+    def bus_id(self) -> str | None:
+        """Its address on the PCI bus."""
+        return self._probable_bus_id if self.identity is None else self.identity.pci_bus_id
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call has not returned: one of this slot's, or of one that had its thread before."""
+        return self.worker.stuck
+
+    def start(self, *, asleep: bool) -> None:
+        """Begin a pass, unless the last one is still to be heard, or the GPU sleeps or is being left alone."""
+        self._overdue = self._pending is not None
+        self._asleep = asleep and self._pending is None
+        if self._pending is not None or self._asleep or self._backoff.remaining_s > 0:
+            return
+        try:
+            self._pending = self.worker.start(self._pass)
+        except OtelGpuError as error:  # it could not even begin
+            self._last_error = error
+
+    def finish(self, deadline_s: float, opening_deadline_s: float) -> GpuReading:
+        """The figures of the pass, by the deadline; the first one, which brings the GPU up, may take longer.
+
+        What comes too late is not lost: it is this slot's answer next time. So a GPU slower than the deadline gives
+        old figures rather than none, and no row of its utilisation is forgotten.
+        """
+        if self._asleep:
+            raise Asleep
+        if self._pending is None:
+            raise self._last_error
+        if self._overdue:
+            deadline_s = 0.0  # it had its time: nobody waits for it again
+        elif self.identity is None:
+            deadline_s = opening_deadline_s
+        try:
+            reading = self._pending.result(deadline_s)
+        except TooLate as error:
+            raise TooLate(f"{error}: a call to the driver has not returned; dmesg may say why") from None
+        except OtelGpuError as error:
+            self._last_error = error
+            self._pending = None
+            self._device = None  # what answered wrongly is opened anew
+            self._backoff.failed()
+            raise
+        self._pending = None
+        self._backoff.worked()
+        return reading
+
+    def _pass(self) -> GpuReading:
+        if self._device is None:
+            self._device = Device(self._opened.api, self._clock, self._opened.events, self.index)
+            self.identity = self._device.identity
+        return self._device.read()

@@ -1,0 +1,127 @@
+"""Letting go of the driver for a while: whoever holds it holds up GPU resets, changes of MIG and upgrades."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.clock import Clock
+from otel_gpu.errors import Unavailable
+from otel_gpu.model import GpuHealth, GpuReading, SourceState
+from otel_gpu.sources.base import GpuRead, GpuSource
+
+_OWN_PROC: Final = Path("/proc")
+_NODE: Final = re.compile(r"/dev/nvidia[^/]*|/dev/nvidia-caps/.*")
+_PASS_S: Final = 5.0
+"""How long a pass under way is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause that was asked for: since when and until when (Unix time); ``until_s`` is ``None`` for until resumed.
+
+    ``held`` are device nodes of the driver that this process has open all the same: a call has not returned.
+    """
+
+    since_s: float
+    until_s: float | None
+    held: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        until = "it is resumed" if self.until_s is None else time_text(self.until_s)
+        return f"paused at {time_text(self.since_s)} until {until}"
+
+
+class PausableGpus:
+    """Another source, which can be paused: then it is closed, and its GPUs keep their places without figures."""
+
+    def __init__(self, source: GpuSource, clock: Clock, *, own_proc: Path = _OWN_PROC) -> None:
+        self._source = source
+        self._clock = clock
+        self._own_proc = own_proc
+        self._pass = threading.Lock()
+        self._asked = threading.Lock()
+        self._pause: Pause | None = None
+        self._until_ns: int | None = None
+        self._last = GpuRead()
+
+    @property
+    def name(self) -> str:
+        """The other source's name."""
+        return self._source.name
+
+    def read(self) -> GpuRead:
+        """The other source's answer; while paused, that it is, and no figure."""
+        with self._pass:
+            paused = self._current()
+            if paused is None:
+                self._last = self._source.read()
+                return self._last
+            self._source.close()  # again: what was stuck may have returned
+            now_ns = self._clock.monotonic_ns()
+            gpus = (
+                GpuReading(gpu.identity, now_ns, health=GpuHealth.PAUSED, reason=str(paused)) for gpu in self._last.gpus
+            )
+            return GpuRead(tuple(gpus), self._last.driver, SourceState.PAUSED, str(paused))
+
+    def pause(self, for_s: float | None) -> Pause:
+        """Let go of the driver, for so long or until resumed; what was asked for last counts.
+
+        Unavailable if a pass under way does not end: then nothing is let go of before it does.
+        """
+        with self._asked:
+            now_s = self._clock.wall_ns() / 1e9
+            since_s = now_s if self._pause is None else self._pause.since_s
+            self._until_ns = None if for_s is None else self._clock.monotonic_ns() + round(for_s * 1e9)
+            paused = self._pause = Pause(since_s, None if for_s is None else now_s + for_s)
+        if not self._pass.acquire(timeout=_PASS_S):
+            raise Unavailable("paused, but a reading of the GPUs has not ended: the driver is let go of when it does")
+        try:
+            self._source.close()
+        finally:
+            self._pass.release()
+        return Pause(paused.since_s, paused.until_s, held_nodes(self._own_proc))
+
+    def resume(self) -> Pause | None:
+        """Read again from the next cycle on; the pause that this ends, if there is one."""
+        with self._asked:
+            ended, self._pause, self._until_ns = self._pause, None, None
+            return ended
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._source.close()
+
+    def _current(self) -> Pause | None:
+        with self._asked:
+            if self._until_ns is not None and self._clock.monotonic_ns() >= self._until_ns:
+                self._pause = self._until_ns = None
+            return self._pause
+
+
+def held_nodes(own_proc: Path) -> tuple[str, ...]:
+    """Device nodes of the NVIDIA driver that this process has open."""
+    directory = own_proc / "self/fd"
+    found: set[str] = set()
+    try:
+        descriptors = os.listdir(directory)  # noqa: PTH208 - iterdir() fails later
+    except OSError:
+        return ()
+    for descriptor in descriptors:
+        try:
+            target = str((directory / descriptor).readlink())
+        except OSError:  # closed meanwhile
+            continue
+        if _NODE.fullmatch(target):
+            found.add(target)
+    return tuple(sorted(found))
+
+
+def time_text(at_s: float) -> str:
+    """Unix time for people, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

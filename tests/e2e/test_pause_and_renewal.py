@@ -1,0 +1,160 @@
+"""A running agent that is told to let go of the driver, and one whose driver is upgraded under it."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.agent_process import AgentProcess, agent_process
+from tests.cli import otel_gpu
+from tests.nvml_stub.build import LIBRARY
+from tests.nvml_stub.world import StubClock, World
+from tests.procfs_tree import ProcTree
+
+S = 1_000_000
+
+
+@pytest.fixture
+def world_clock(tmp_path: Path) -> Iterator[StubClock]:
+    with StubClock(tmp_path / "clock") as clock:
+        yield clock
+
+
+@pytest.fixture
+def environment(tmp_path: Path, world_clock: StubClock) -> dict[str, str]:
+    """Of an agent that has the host of the test, and its control socket there."""
+    proc = ProcTree(tmp_path / "proc")
+    proc.write("sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000001\n")
+    return {
+        "NVML_STUB_CLOCK": str(world_clock.path),
+        "HOST_PROC": str(proc.root),
+        "HOST_SYS": str(tmp_path / "sys"),
+        "OTEL_GPU_ENVIRONMENT": "host",
+        "OTEL_GPU_CONTROL_SOCKET": "auto",
+        "RUNTIME_DIRECTORY": str(tmp_path / "run"),
+        "OTEL_METRICS_EXPORTER": "prometheus",
+        "OTEL_GPU_INTERVAL": "1s",
+    }
+
+
+def one_gpu() -> World:
+    world = World()
+    world.gpu().typical()
+    return world
+
+
+def metrics(agent: AgentProcess) -> dict[str, float]:
+    """Series as Prometheus reads them, and their values."""
+    lines = agent.get("/metrics").body.splitlines()
+    return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+
+
+def states(agent: AgentProcess, metric: str) -> set[str]:
+    """The states that a metric of states has at 1, of NVML and its GPU."""
+    return {
+        series.partition('state="')[2].partition('"')[0]
+        for series, value in metrics(agent).items()
+        if series.startswith(f"{metric}{{") and value == 1 and ("hw_id" in series or 'source="nvml"' in series)
+    }
+
+
+def energy_j(agent: AgentProcess) -> float | None:
+    """The GPU's energy so far."""
+    return next(
+        (value for series, value in metrics(agent).items() if series.startswith("hw_energy_joules_total")), None
+    )
+
+
+def test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed(
+    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    calls = tmp_path / "calls"
+    stub = {
+        "LD_LIBRARY_PATH": str(stub_dir),
+        "NVML_STUB_WORLD": str(one_gpu().write(tmp_path / "world")),
+        "NVML_STUB_CALLS": str(calls),
+    }
+    with agent_process(
+        "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
+    ) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        assert not calls.exists()  # they are written when NVML is shut down
+
+        paused = otel_gpu("pause", "--for", "10m", environment=environment)
+        assert (paused.returncode, paused.stderr) == (0, "")
+        assert paused.stdout.startswith("paused since ")
+        assert ", or otel-gpu resume" in paused.stdout
+        counted = dict(line.split() for line in calls.read_text().splitlines())
+        assert counted["nvmlShutdown"] == "1"
+
+        agent.until(lambda: agent.get("/readyz").status == 503)
+        assert "nvml: paused at " in agent.get("/readyz").body
+        assert agent.get("/healthz").status == 200
+        assert states(agent, "otel_gpu_source_state") == {"paused"}
+        assert states(agent, "hw_status") == {"paused"}
+        assert not [series for series in metrics(agent) if series.startswith(("hw_power", "hw_gpu_memory"))]
+        again = otel_gpu("pause", environment=environment)
+        assert again.stdout.startswith(paused.stdout[: len("paused since 2026-01-01T00:00:00Z")])
+        assert "until otel-gpu resume" in again.stdout
+
+        resumed = otel_gpu("resume", environment=environment)
+        assert (resumed.returncode, resumed.stderr) == (0, "")
+        assert resumed.stdout.startswith("resumed; was paused since ")
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        assert states(agent, "hw_status") == {"ok"}
+        assert otel_gpu("resume", environment=environment).stdout == "was not paused\n"
+
+        otel_gpu("pause", environment=environment)
+        code, took_s = agent.end()
+        assert code == 0
+        assert took_s < 5
+        assert agent.stderr.count("nvml is paused at") == 2
+    assert not (tmp_path / "run/control.sock").exists()
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_without_an_agent_that_is_one_line_and_exit_1(command: str, environment: Mapping[str, str]) -> None:
+    result = otel_gpu(command, environment={**environment, "OTEL_GPU_INTERVAL": "wrong"})  # which is not for this
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "no running agent was found" in result.stderr
+
+
+def test_a_driver_that_is_upgraded_under_the_agent_starts_it_anew_once_at_the_same_address(
+    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+) -> None:
+    world = World()
+    gpu = world.gpu()
+    gpu.typical()
+    gpu.energy_steps(0, 60 * S, 300, step_us=S)
+    world.error(18, from_us=10 * S, until_us=20 * S)
+    libraries = tmp_path / "lib"
+    libraries.mkdir()
+    shutil.copy(stub_dir / LIBRARY, libraries)
+    stub = {
+        "LD_LIBRARY_PATH": str(libraries),
+        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
+    }
+    # A port that must be free again needs an address that nobody else has.
+    address = f"127.{'.'.join(str(1 + byte % 254) for byte in secrets.token_bytes(3))}:19464"
+    with agent_process("run", "--listen", address, directory=tmp_path, environment={**environment, **stub}) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        world_clock.set_us(5 * S)
+        agent.until(lambda: energy_j(agent) == 1500)
+        shutil.copy(stub_dir / LIBRARY, libraries / "new")
+        (libraries / "new").replace(libraries / LIBRARY)
+        world_clock.set_us(12 * S)
+        # The new process finds the versions differing as well, and its library to be the one there is: it stays.
+        agent.until(lambda: agent.stderr.count(f"look at\n  http://{address}/") == 2)
+        agent.until(lambda: agent.stderr.count("nvml is unavailable") == 2)
+        world_clock.set_us(25 * S)
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        agent.until(lambda: energy_j(agent) == 7500)  # what was counted, and what the counter advanced meanwhile
+        assert agent.stderr.count("starting anew") == 1
+        assert agent.process.poll() is None  # the same pid
+        assert agent.end()[0] == 0

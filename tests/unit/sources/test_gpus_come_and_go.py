@@ -1,0 +1,156 @@
+"""GPUs and instances that come, go, move, sleep, or hang while they are let go of."""
+
+from __future__ import annotations
+
+import time
+
+from otel_gpu.model import GpuHealth, SourceState
+from tests.nvml_stage import Stage
+from tests.nvml_stub.world import Listed, World
+from tests.unit.sources.watched import (
+    BEGINS_S,
+    CYCLE_S,
+    ENDS_S,
+    GIB,
+    ILL,
+    POWER_W,
+    WELL,
+    WORKLOADS,
+    S,
+    Watched,
+    counter_mj,
+    health,
+    nvml,
+    of,
+    two_gpus,
+)
+
+OK, FAILED = GpuHealth.OK, GpuHealth.FAILED
+
+
+def mig_world(*, gone_s: int, new_s: int) -> World:
+    """One GPU in two instances, of which one is destroyed, and another made later."""
+    world = World()
+    gpu = world.gpu()
+    gpu.typical()
+    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=6 * GIB)
+    gpu.energy_steps(0, 400 * S, POWER_W[WELL], start_mj=counter_mj(WELL, 0), step_us=S)
+    gpu.mig_mode(0, enabled=True)
+    gpu.sms(0, 112)
+    spans = ((0, None, 100), (0, gone_s * S, 200), (new_s * S, None, 201))
+    for slot, (from_us, until_us, pid) in enumerate(spans):
+        instance = gpu.mig(from_us, slot, uuid=f"MIG-{pid}", gpu_instance_id=3 + slot, until_us=until_us)
+        instance.memory(from_us, total_bytes=10 * GIB, used_bytes=2 * GIB)
+        instance.compute(from_us, [Listed(pid, 2 * GIB, gpu_instance_id=3 + slot, compute_instance_id=0)])
+    return world
+
+
+def test_instances_that_are_destroyed_and_made_change_nothing_for_the_others(stage: Stage, lines: list[str]) -> None:
+    watched = Watched(stage, mig_world(gone_s=BEGINS_S, new_s=ENDS_S))
+    instances = [tuple(mig.uuid for mig in of(answer, 0).reading.mig or ()) for answer in watched.until(200)]
+    assert instances == [("MIG-100", "MIG-200")] * 5 + [("MIG-100",)] * 16 + [("MIG-100", "MIG-201")] * 19
+    last = watched.cycle()
+    assert of(last, 0).reading.health is OK
+    assert watched.totals_mj[of(last, 0).identity.uuid] == counter_mj(WELL, 200) - counter_mj(WELL, 0)
+    kept = next(w for w in last.workloads if w.ref == WORKLOADS[100]).gpus[0]
+    assert (kept.mig_uuid, kept.measured_bytes) == ("MIG-100", 2 * GIB)
+    assert lines == []
+
+
+def test_a_gpu_that_is_no_longer_divided_tells_of_work_again(stage: Stage) -> None:
+    world, well, _ = two_gpus()
+    well.mig_mode(0, enabled=True)
+    well.mig_mode(BEGINS_S * S, enabled=False)
+    watched = Watched(stage, world)
+    divided = watched.until(BEGINS_S)
+    assert {of(answer, WELL).reading.utilization for answer in divided} == {None}
+    assert of(watched.until(BEGINS_S + 10)[-1], WELL).reading.utilization is not None
+
+
+def test_a_gpu_that_is_added_is_found_and_one_that_is_removed_is_told_and_then_forgotten(
+    stage: Stage, lines: list[str]
+) -> None:
+    alone = World()
+    first = alone.gpu()
+    first.typical()
+    first.energy_steps(0, 500 * S, POWER_W[WELL], start_mj=counter_mj(WELL, 0), step_us=S)
+    stage.bus.set_gpus(1)
+    watched = Watched(stage, alone)
+    assert [len(answer.gpus) for answer in watched.until(BEGINS_S)] == [1] * 5
+
+    both, *_ = two_gpus()
+    stage.put(both)
+    stage.bus.set_gpus(2)
+    inits = stage.calls("nvmlInitWithFlags")
+    with_both = watched.until(ENDS_S)
+    assert {health(answer) for answer in with_both} == {(OK, OK)}
+    assert stage.calls("nvmlInitWithFlags") == inits + 1
+    assert len(lines) == 1
+    assert lines.pop().endswith("is new")
+
+    stage.put(alone)
+    stage.bus.set_gpus(1)
+    after = watched.until(ENDS_S + 290)
+    assert {health(answer) for answer in after} == {(OK, FAILED)}
+    assert "not there any more" in (of(after[0], ILL).reading.reason or "")
+    assert len(watched.until(ENDS_S + 320)[-1].gpus) == 1
+    assert len(lines) == 1
+    assert "is failed: GPU is not there any more" in lines[0]
+    uuid = "GPU-00000000-0000-4000-8000-000000000000"
+    assert watched.totals_mj[uuid] == counter_mj(WELL, watched.now_s - CYCLE_S) - counter_mj(WELL, 0)
+
+
+def test_gpus_that_come_back_in_another_order_keep_their_books(stage: Stage) -> None:
+    def world(*order: int) -> World:
+        made = World()
+        for index in order:
+            gpu = made.gpu(f"GPU-{index}", pci_bus_id=f"00000000:{0x10 + index:02X}:00.0")
+            gpu.typical()
+            gpu.energy_steps(0, 400 * S, POWER_W[index], start_mj=counter_mj(index, 0), step_us=S)
+        made.error(9, from_us=BEGINS_S * S, until_us=ENDS_S * S)
+        return made
+
+    watched = Watched(stage, world(WELL, ILL))
+    watched.until(BEGINS_S)
+    stage.put(world(ILL, WELL))
+    last = watched.until(300)[-1]
+    assert [gpu.identity.index for gpu in last.gpus] == [0, 1]
+    assert [gpu.identity.uuid for gpu in last.gpus] == [f"GPU-{ILL}", f"GPU-{WELL}"]
+    for index in (WELL, ILL):
+        assert watched.totals_mj[f"GPU-{index}"] == counter_mj(index, watched.now_s - CYCLE_S) - counter_mj(index, 0)
+
+
+def test_gpus_that_sleep_from_the_start_are_not_even_enumerated(stage: Stage, lines: list[str]) -> None:
+    world, *_ = two_gpus()
+    stage.bus.set_gpus(2)
+    for index in (WELL, ILL):
+        stage.bus.set_status(index, "suspended")
+    inits, calls = stage.calls("nvmlInitWithFlags"), stage.device_calls(ILL)
+    watched = Watched(stage, world)
+    answers = watched.until(20)
+    assert {nvml(answer).state for answer in answers} == {SourceState.UNAVAILABLE}
+    assert stage.calls("nvmlInitWithFlags") == inits
+    assert lines == [f"nvml is unavailable: {nvml(answers[0]).reason}"]
+    stage.bus.set_status(WELL, "active")
+    woken = watched.until(40)
+    assert [gpu.reading.health for gpu in woken[-1].gpus] == [OK]
+    assert stage.device_calls(ILL) == calls
+    assert "GPU 1: asleep" in (nvml(woken[-1]).reason or "")  # nobody knows yet who that is
+    stage.bus.set_status(ILL, "active")
+    assert health(watched.until(60)[-1]) == (OK, OK)
+
+
+def test_a_gpu_that_hangs_while_nvml_is_let_go_of_is_let_go_of_once_it_returns(stage: Stage) -> None:
+    world, _, ill = two_gpus()
+    world.hang(on=ill, function="nvmlDeviceGetPowerUsage", from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    watched = Watched(stage, world, deadline_s=0.2)
+    watched.until(BEGINS_S + 10)
+    shutdowns = stage.calls("nvmlShutdown")
+    watched.source.pause(None)
+    assert stage.calls("nvmlShutdown") == shutdowns  # under a call that has not returned
+    watched.until(ENDS_S + 10)
+    deadline_s = time.monotonic() + 20
+    while stage.calls("nvmlShutdown") == shutdowns:
+        assert time.monotonic() < deadline_s, "NVML stays open"
+        time.sleep(0.02)
+        watched.cycle()

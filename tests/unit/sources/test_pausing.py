@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.errors import Unavailable
+from otel_gpu.model import GpuHealth, SourceState
+from otel_gpu.sources import pausing
+from otel_gpu.sources.pausing import PausableGpus, held_nodes
+from tests.builders import DRIVER, FakeGpus, gpu, gpu_read
+from tests.nvml_stage import Stage
+from tests.nvml_stub.stage import typical
+
+SINCE_S = 1_700_000_000.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_while_paused_the_source_is_closed_and_gpus_keep_their_places_without_figures(clock: ManualClock) -> None:
+    source = FakeGpus(gpu_read(gpu(0, energy_mj=5), gpu(1)))
+    gpus = PausableGpus(source, clock)
+    assert gpus.read().state is SourceState.OK
+    paused = gpus.pause(None)
+    assert (paused.since_s, paused.until_s, paused.held) == (SINCE_S, None, ())
+    assert source.closed
+    read = gpus.read()
+    assert source.reads == 1
+    assert (read.state, read.errors, read.driver) == (SourceState.PAUSED, 0, DRIVER)
+    assert read.reason == "paused at 2023-11-14T22:13:20Z until it is resumed"
+    assert [(one.identity.index, one.health, one.energy_mj) for one in read.gpus] == [
+        (0, GpuHealth.PAUSED, None),
+        (1, GpuHealth.PAUSED, None),
+    ]
+    assert gpus.resume() is not None
+    assert gpus.read().gpus[0].energy_mj == 5
+
+
+def test_a_pause_ends_by_itself_after_its_time(clock: ManualClock) -> None:
+    gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
+    assert gpus.pause(600).until_s == SINCE_S + 600
+    clock.advance(599)
+    assert gpus.read().state is SourceState.PAUSED
+    clock.advance(1)
+    assert gpus.read().state is SourceState.OK
+    assert gpus.resume() is None
+
+
+def test_a_wall_clock_that_is_set_does_not_change_how_long_a_pause_lasts(clock: ManualClock) -> None:
+    gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
+    gpus.pause(60)
+    clock.step_wall(3600)
+    assert gpus.read().state is SourceState.PAUSED
+
+
+def test_pausing_again_keeps_the_beginning_and_takes_the_new_end(clock: ManualClock) -> None:
+    gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
+    gpus.pause(60)
+    clock.advance(30)
+    again = gpus.pause(60)
+    assert (again.since_s, again.until_s) == (SINCE_S, SINCE_S + 90)
+    assert gpus.pause(None).until_s is None
+    clock.advance(1000)
+    assert gpus.read().state is SourceState.PAUSED
+
+
+def test_resuming_what_is_not_paused_changes_nothing(clock: ManualClock) -> None:
+    gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
+    assert gpus.resume() is None
+    assert gpus.read().state is SourceState.OK
+
+
+def test_a_pass_that_does_not_end_is_not_waited_for_longer_than_somebody_waits(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pausing, "_PASS_S", 0.05)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        go_on.wait(20)
+
+    source = FakeGpus(gpu_read(gpu()), on_read=hang)
+    gpus = PausableGpus(source, clock)
+    reader = threading.Thread(target=gpus.read)
+    reader.start()
+    begun.wait(20)
+    with pytest.raises(Unavailable, match="has not ended"):
+        gpus.pause(None)
+    assert not source.closed
+    go_on.set()
+    reader.join()
+    assert gpus.read().state is SourceState.PAUSED  # it counts from the next cycle on
+    assert source.closed
+
+
+def test_nodes_of_the_driver_that_are_still_open_are_told(tmp_path: Path, clock: ManualClock) -> None:
+    descriptors = tmp_path / "self/fd"
+    descriptors.mkdir(parents=True)
+    targets = (
+        "/dev/nvidia0",
+        "/dev/nvidiactl",
+        "/dev/nvidia0",
+        "/dev/nvidia-caps/nvidia-cap2",
+        "/dev/null",
+        "/x/nvidia0",
+    )
+    for number, target in enumerate(targets):
+        (descriptors / str(number)).symlink_to(target)
+    held = ("/dev/nvidia-caps/nvidia-cap2", "/dev/nvidia0", "/dev/nvidiactl")
+    assert held_nodes(tmp_path) == held
+    assert PausableGpus(FakeGpus(), clock, own_proc=tmp_path).pause(None).held == held
+    assert held_nodes(tmp_path / "nowhere") == ()
+
+
+def test_nvml_is_shut_down_its_events_freed_and_its_threads_ended_and_then_initialised_again(stage: Stage) -> None:
+    world, gpu_ = typical()
+    gpu_.xid(1_000_000, 79)
+    gpus = PausableGpus(stage.play(world), stage.clock)
+    gpus.read()
+    shutdowns, freed, inits = map(stage.calls, ("nvmlShutdown", "nvmlEventSetFree", "nvmlInitWithFlags"))
+    gpus.pause(None)
+    assert stage.calls("nvmlShutdown") == shutdowns + 1
+    assert stage.calls("nvmlEventSetFree") == freed + 1
+    calls = stage.device_calls(0)
+    names = {thread.name for thread in threading.enumerate()}
+    assert "otel-gpu-xid" not in names
+    for _ in range(5):
+        stage.advance(5)
+        gpus.read()
+    assert stage.device_calls(0) == calls
+    gpus.resume()
+    assert gpus.read().state is SourceState.OK
+    assert stage.calls("nvmlInitWithFlags") == inits + 1
