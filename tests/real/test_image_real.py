@@ -231,6 +231,16 @@ def test_what_built_the_image_is_not_in_it(engine: DockerEngine) -> None:
     assert writable == []
 
 
+def test_the_image_adds_no_more_to_its_base_than_its_page_says(engine: DockerEngine) -> None:
+    layers = engine.client.history(IMAGE)
+    [base_at] = [index for index, layer in enumerate(layers) if layer["Comment"].startswith("Imported from")]
+    size_mb = sum(layer["Size"] for layer in layers[:base_at]) / 1e6
+    print(f"{IMAGE} adds {size_mb:.1f} MB to its base")
+    page = (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+    [recorded_mb] = re.findall(r"adds ([0-9]+) MB to its base", page)
+    assert 0.8 * float(recorded_mb) < size_mb <= float(recorded_mb)
+
+
 @pytest.mark.parametrize("command", [(), ("demo", "--listen", "0.0.0.0:9464")], ids=["as it is", "demo"])
 def test_a_container_without_any_privilege_becomes_healthy(engine: DockerEngine, command: tuple[str, ...]) -> None:
     config = engine.client.create_host_config(network_mode="none", **LOCKED)

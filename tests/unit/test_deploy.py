@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from otel_gpu import environment
+from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.settings_check import check_exports
 from otel_gpu.version import __version__
@@ -117,9 +118,11 @@ def test_every_pod_has_the_runtimes_seccomp_profile_and_says_whether_it_wants_a_
         assert not pod.get("hostIPC")
 
 
-def test_whatever_of_the_node_is_mounted_for_an_agent_cannot_be_written() -> None:
+def test_whatever_of_the_node_is_mounted_for_an_agent_cannot_be_written_but_its_own_state() -> None:
     for pod in pods():
-        of_node = {one["name"] for one in pod.get("volumes", ()) if "hostPath" in one}
+        of_node = {one["name"] for one in pod.get("volumes", ()) if "hostPath" in one} - {"state"}
+        state = [one["hostPath"] for one in pod.get("volumes", ()) if one["name"] == "state" and "hostPath" in one]
+        assert state in ([], [{"path": "/var/lib/otel-gpu", "type": "DirectoryOrCreate"}])
         for container in pod["containers"]:
             if container["name"] == "otel-gpu":
                 assert all(one["readOnly"] for one in container.get("volumeMounts", ()) if one["name"] in of_node)
@@ -137,10 +140,35 @@ def test_in_the_cluster_pods_may_be_read_and_nothing_be_changed() -> None:
     rules = [rule for manifest in MANIFESTS if manifest["kind"] == "ClusterRole" for rule in manifest["rules"]]
     assert rules
     for rule in rules:
-        assert rule["verbs"] == ["get", "list", "watch"]
+        assert set(rule["verbs"]) <= {"get", "list", "watch"}
         assert set(rule["resources"]) <= {"pods", "namespaces"}
     [own] = [one for one in MANIFESTS if (one["kind"], one["metadata"]["name"]) == ("ClusterRole", "otel-gpu")]
-    assert own["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    assert own["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+
+
+def test_whatever_a_binding_names_is_there() -> None:
+    there = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in MANIFESTS}
+    bindings = [one for one in MANIFESTS if one["kind"].endswith("RoleBinding")]
+    assert len(bindings) == 3
+    for binding in bindings:
+        assert (binding["roleRef"]["kind"], None, binding["roleRef"]["name"]) in there
+        for subject in binding["subjects"]:
+            # By its namespace kustomize knows it again, and only so does it follow another one.
+            assert (subject["kind"], subject["namespace"], subject["name"]) in there
+
+
+def test_every_mount_has_its_volume_and_every_volume_is_mounted() -> None:
+    for pod in pods():
+        each = [*pod.get("initContainers", ()), *pod["containers"]]
+        mounts = {one["name"] for container in each for one in container.get("volumeMounts", ())}
+        assert mounts == {one["name"] for one in pod.get("volumes", ())}
+
+
+def test_services_of_the_namespace_are_not_taken_for_settings() -> None:
+    """The kubelet tells of a Service named otel-gpu as OTEL_GPU_PORT, and of one named exporter as EXPORTER_PORT."""
+    for pod in pods():
+        if pod["containers"][0]["name"] == "otel-gpu":
+            assert pod["enableServiceLinks"] is False
 
 
 def test_everywhere_the_agent_is_given_the_same_two_capabilities() -> None:
@@ -191,7 +219,7 @@ def test_every_value_of_the_chart_is_in_its_schema_and_is_explained() -> None:
 
 
 def test_variables_and_flags_that_are_used_are_the_agents_own() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in files("*") if path.is_file()]
+    texts = [path.read_text(encoding="utf-8") for path in (*files("*"), ROOT / "docs/deployment.md") if path.is_file()]
     used = {name for text in texts for name in re.findall(r"\bOTEL_GPU_[A-Z_]+\b", text)}
     assert used
     assert used <= VARIABLES
@@ -266,6 +294,15 @@ def test_probes_ask_the_port_at_which_the_agent_listens() -> None:
         assert load({"config": str(path)}, {}).config.listen.port == 9464
 
 
+def test_grafana_finds_its_dashboards_where_they_are_mounted() -> None:
+    mounts = {one["target"]: one["source"] for one in services()["grafana"]["volumes"]}
+    provisioning = COMPOSE.parent / mounts["/etc/grafana/provisioning"]
+    [file] = documents(provisioning / "dashboards/folder.yaml")
+    [provider] = file["providers"]
+    assert mounts[provider["options"]["path"]] == "${DASHBOARDS:-./dashboards}"
+    assert (COMPOSE.parent / "dashboards").is_dir()
+
+
 # ---------------------------------------------------------------------------- what is written about it
 
 
@@ -283,6 +320,13 @@ def test_what_a_page_links_to_is_there(path: Path) -> None:
         if heading:
             headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             assert heading in {one.lower().replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
+def test_who_stands_in_for_another_exporter_in_a_container_lets_its_port_out(page: str) -> None:
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    [(line, name)] = [(line, name) for line in lines for name in re.findall(r"-e OTEL_GPU_COMPAT=([a-z-]+)", line)]
+    assert f"-p 127.0.0.1:{EXPORTERS[name].port}:{EXPORTERS[name].port}" in line
 
 
 def test_every_way_to_deploy_has_a_page() -> None:

@@ -24,9 +24,7 @@ def manifest(kind: str) -> dict[str, Any]:
 
 
 def test_the_agent_may_read_pods_in_the_cluster_and_nothing_else() -> None:
-    assert manifest("ClusterRole")["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-    ]
+    assert manifest("ClusterRole")["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
     account, binding = manifest("ServiceAccount")["metadata"], manifest("ClusterRoleBinding")
     assert binding["subjects"] == [{"kind": "ServiceAccount", **account}]
     assert binding["roleRef"]["name"] == manifest("ClusterRole")["metadata"]["name"]

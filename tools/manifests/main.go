@@ -1,6 +1,7 @@
 // Strict reading of what deploy/ ships: every document must be of a type that its reader knows, with fields it knows.
 //
-//	manifests kubernetes FILE…   Kubernetes and OpenShift objects ("-" is standard input); prints kind and name of each
+//	manifests kubernetes FILE…   objects of Kubernetes, OpenShift and the Prometheus operator ("-" is standard input);
+//	                             prints kind and name of each
 //	manifests compose FILE…      one project of Docker Compose, from files merged in this order; prints it as JSON
 //
 // Exit 1: something is wrong, and standard error says what.
@@ -18,6 +19,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	security "github.com/openshift/api/security/v1"
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
@@ -45,7 +47,9 @@ func main() {
 
 func kubernetes(names []string) error {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme, rbac.AddToScheme, security.Install} {
+	for _, add := range []func(*runtime.Scheme) error{
+		apps.AddToScheme, core.AddToScheme, rbac.AddToScheme, monitoring.AddToScheme, security.Install,
+	} {
 		if err := add(scheme); err != nil {
 			return err
 		}

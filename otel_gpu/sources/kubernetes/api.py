@@ -42,7 +42,7 @@ _CHUNK_BYTES: Final = 64 << 10
 _STATUS_BYTES: Final = 64 << 10
 _LONGEST_MESSAGE: Final = 240
 _LONGEST_TOKEN_BYTES: Final = 64 << 10
-_GRANT: Final = "apply the ClusterRole with get, list, watch on pods and bind it to the agent's service account"
+_GRANT: Final = "apply the ClusterRole with list and watch on pods and bind it to the agent's service account"
 
 
 class Busy(Unavailable):

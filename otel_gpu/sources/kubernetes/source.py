@@ -1,7 +1,7 @@
 """Names of this node's containers and labels of its pods from the Kubernetes API: listed once, then watched.
 
 Kubernetes API concepts, "Efficient detection of changes": a list says which version it is of, a watch tells all that
-changed since, and when a version is too old to go on from (410 Gone) there is a new list. Needs get, list and watch
+changed since, and when a version is too old to go on from (410 Gone) there is a new list. Needs list and watch
 on pods, nothing else, and asks for this node's only.
 """
 
