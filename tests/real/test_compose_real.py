@@ -64,7 +64,7 @@ def test_compose_takes_the_project_and_every_file_that_it_mounts_is_there() -> N
 
 def test_compose_without_a_gpu_takes_every_privilege_away() -> None:
     agent = composed("compose.yaml", "demo.yaml")["agent"]
-    for key in ("pid", "cgroup", "uts", "cap_add", "volumes"):
+    for key in ("pid", "cgroup", "uts", "cap_add", "volumes", "tmpfs"):
         assert not agent.get(key)
     assert "reservations" not in agent["deploy"]["resources"]
     assert (agent["user"], agent["cap_drop"], agent["read_only"]) == ("65532:65532", ["ALL"], True)

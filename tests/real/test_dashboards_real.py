@@ -1,0 +1,289 @@
+"""Every query of dashboards, rules and the cookbook, asked of a real Prometheus that has the demo.
+
+Live, on both routes: scraped from the agent, and pushed through a Collector. And over 45 minutes, lived in advance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from otel_gpu.model import GpuState
+from tests.agent_process import agent_process
+from tests.promql import (
+    COOKBOOK,
+    ROOT,
+    RULES,
+    Asked,
+    alerts,
+    dashboards,
+    filled,
+    names,
+    of_dashboard,
+    of_page,
+    recorded,
+    rules,
+    selectors,
+    several,
+)
+from tests.real.collector import CONFIGURATIONS, Addresses, collector
+from tests.real.demo_past import KWH, TOKENS_PER_S, DemoPast, demo_past
+from tests.real.prometheus import Prometheus, Series, prometheus, promtool
+
+pytestmark = pytest.mark.real
+
+DEMO: Final = ("run", "--source", "sim", "--interval", "1s", "--listen", "127.0.0.1:0")
+PRICES: Final = ("--price-gpu-hour", "2.5", "--price-kwh", str(KWH), "--currency", "EUR")
+FOR_S: Final = 2700
+LIVE: Final = {"__rate_interval": "10s", "__range": "30s"}
+LIVED: Final = {"__rate_interval": "1m", "__range": "30m"}
+
+NOBODY_WORKS: Final = 'sum by (host_name, gpu_index) (gpu_device_process_count{gpu_state=~"busy|unknown"}) == 0'
+NOT_IN_THE_DEMO: Final = {NOBODY_WORKS: "somebody works on each of its GPUs, or may"}
+"""Queries that find nothing in the demo, and must not."""
+
+TAKES_TIME: Final = {
+    "gpu_workload_idle_duration_seconds": "beside a busy neighbour it takes up to a minute to be sure",
+    "gpu_workload_idle_memory_bytes": "the same",
+    "gpu_workload_allocation": "nobody there was given a GPU; who has ended has none, and says so",
+    "vllm:generation_tokens_total": "of another program, which is not there live",
+}
+"""Metrics of which there need not be anything within seconds. After some minutes there is."""
+
+
+# ---------------------------------------------------------------------------- the rules by themselves
+
+
+def test_promtool_takes_the_rules() -> None:
+    checked = promtool("check", "rules", *(str(path) for path in sorted(RULES.glob("*.yaml"))))
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.count("SUCCESS") == 2
+
+
+def test_every_alert_fires_is_silent_just_below_and_resolves() -> None:
+    files = sorted((ROOT / "tests/rules").glob("*.yaml"))
+    tested = promtool("test", "rules", *map(str, files))
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert tested.stdout.count("SUCCESS") == len(files) == 4
+
+
+# ---------------------------------------------------------------------------- where the demo is
+
+
+def quick_rules(directory: Path) -> list[Path]:
+    """The rules, evaluated every second instead of every minute."""
+    directory.mkdir(parents=True)
+    for path in RULES.glob("*.yaml"):
+        text = path.read_text(encoding="utf-8").replace("interval: 1m", "interval: 1s")
+        (directory / path.name).write_text(text, encoding="utf-8")
+    return sorted(directory.iterdir())
+
+
+@pytest.fixture(scope="module", params=["scraped", "collector"])
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that has had some seconds of the demo, by one of the two routes."""
+    directory = tmp_path_factory.mktemp("live")
+    loaded = quick_rules(directory / "rules")
+    with ExitStack() as running:
+        if request.param == "scraped":
+            agent = running.enter_context(
+                agent_process(*DEMO, *PRICES, "--exporters", "prometheus", directory=directory)
+            )
+            target, folder = agent.address, directory / "prometheus"
+            server = running.enter_context(prometheus(target, directory=folder, rules=loaded))
+        else:
+            server = running.enter_context(prometheus(None, directory=directory / "prometheus", rules=loaded))
+            addresses = Addresses.free()
+            configuration = CONFIGURATIONS / "prometheus-remote-write.yaml"
+            writing = {"REMOTE_WRITE_URL": server.remote_write_url}
+            running.enter_context(
+                collector(configuration, directory=directory / "c", addresses=addresses, environment=writing)
+            )
+            to = ("--export-interval", "1s", "--otlp-endpoint", f"http://{addresses.otlp_http}")
+            agent = running.enter_context(
+                agent_process(*DEMO, *PRICES, "--exporters", "otlp", *to, directory=directory)
+            )
+        # Rules too have been evaluated by then, on some seconds of everything.
+        agent.until(lambda: any(len(one.samples) >= 8 for one in server.raw("namespace:gpu_power_watts:rate5m")))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoPast]:
+    with demo_past(for_s=FOR_S, directory=tmp_path_factory.mktemp("lived") / "prometheus") as found:
+        yield found
+
+
+# ---------------------------------------------------------------------------- dashboards
+
+
+def choices(server: Prometheus, dashboard: Mapping[str, Any], at_s: float | None = None) -> list[dict[str, str]]:
+    """What can be chosen in a dashboard: first everything, then of one variable each value alone, and two of them."""
+    span = {} if at_s is None else {"start": str(at_s - FOR_S), "end": str(at_s)}
+    everything: dict[str, str] = {}
+    single: list[tuple[str, str]] = []
+    for variable in dashboard["templating"]["list"][1:]:
+        inside = variable["definition"].removeprefix("label_values(").removesuffix(")")
+        selector, _, label = inside.rpartition(", ")
+        asked = {"match[]": filled(selector, everything)}
+        values = server.get(f"/api/v1/label/{label}/values", **asked, **span)
+        assert values, variable["definition"]
+        everything[variable["name"]] = variable["allValue"] if variable["multi"] else values[0]
+        if variable["multi"]:
+            single += [(variable["name"], several(chosen)) for chosen in (*([value] for value in values), values[:2])]
+    return [everything, *(everything | {name: value} for name, value in single)]
+
+
+def of_dashboards(server: Prometheus, times: dict[str, str], at_s: float | None = None) -> list[Asked]:
+    """Every query with everything chosen. With less chosen there may be nothing: there it only has to be answered."""
+    found: list[Asked] = []
+    for name, dashboard in dashboards().items():
+        everything, *less = [
+            [Asked(one.where, filled(one.expr, chosen | times)) for one in of_dashboard(name, dashboard)]
+            for chosen in choices(server, dashboard, at_s)
+        ]
+        assert not [one for one in everything if "$" in one.expr]
+        for one in [one for asked in less for one in asked]:
+            server.query(one.expr, at_s)
+        found += everything
+    return found
+
+
+def nothing_found(server: Prometheus, every: list[Asked], at_s: float | None = None) -> list[Asked]:
+    """Those that gave nothing, or of which a selector did: ``or vector(0)`` and comparisons hide that."""
+    missing = [one for one in every if not server.query(one.expr, at_s)]
+    return missing + [
+        Asked(f"{one.where} ({selector})", one.expr)
+        for one in every
+        for selector in selectors(one.expr)
+        if not server.query(f"last_over_time({selector}[1h])", at_s)
+    ]
+
+
+def test_every_query_of_a_dashboard_finds_something_live(live: Prometheus) -> None:
+    missing = nothing_found(live, of_dashboards(live, LIVE))
+    assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
+
+
+def test_every_query_of_a_dashboard_finds_something_over_a_while(lived: DemoPast) -> None:
+    assert nothing_found(lived.server, of_dashboards(lived.server, LIVED, lived.last_s), lived.last_s) == []
+
+
+def test_a_choice_narrows_what_is_shown(lived: DemoPast) -> None:
+    by_namespace = "sum by (k8s_namespace_name) (gpu_workload_memory_usage_bytes)"
+    whole = {
+        one.labels.get("k8s_namespace_name", ""): one.value for one in lived.server.query(by_namespace, lived.last_s)
+    }
+    [asked] = [
+        one for one in of_dashboard("workload", dashboards()["workload"]) if one.where.endswith("how it was found, A")
+        and "memory" in one.expr
+    ]  # fmt: skip
+    for chosen in (["inference"], ["inference", "research"]):
+        expr = filled(asked.expr, {"namespace": several(chosen), "workload": ".*"})
+        held = sum(one.value for one in lived.server.query(expr, lived.last_s))
+        assert held == sum(whole[name] for name in chosen) > 0
+
+
+# ---------------------------------------------------------------------------- rules
+
+
+def test_prometheus_evaluates_every_rule_and_nothing_is_wrong_with_the_demo(live: Prometheus) -> None:
+    evaluated = [rule for group in live.get("/api/v1/rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"] for rule in evaluated} == alerts().keys() | recorded().keys()
+    assert {(rule["health"], rule.get("lastError", "")) for rule in evaluated} == {("ok", "")}
+    assert live.get("/api/v1/alerts")["alerts"] == []
+    for name in recorded():
+        assert live.query(name), name
+
+
+def test_whatever_an_alert_looks_at_is_there_in_the_demo(live: Prometheus) -> None:
+    every = [Asked(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
+    missing = [one for one in nothing_found(live, every) if one.where not in alerts()]
+    assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
+
+
+def test_over_a_while_those_who_only_hold_memory_are_told_of_and_nobody_else(lived: DemoPast) -> None:
+    idle = {
+        workload.ref.id
+        for workload in lived.attribution.workloads
+        for gpu in workload.gpus
+        if gpu.state is GpuState.IDLE and (gpu.idle_s or 0) >= 1800 and (gpu.idle_bytes or 0) >= 1 << 28
+    }
+    assert idle, "the demo's notebook rests"
+    for name, alert in alerts().items():
+        # The clock of a life in advance stands still while sources are read: their durations are all 0.
+        if name == "GpuAgentNotSampling":
+            continue
+        found = lived.server.query(alert["expr"], lived.last_s)
+        wanted = idle if name == "GpuIdleHolder" else set()
+        assert {one.labels.get("gpu_workload_id") for one in found} == wanted, name
+
+
+# ---------------------------------------------------------------------------- the cookbook
+
+
+def cookbook() -> list[Asked]:
+    return [one for one in of_page() if one.expr.strip() not in NOT_IN_THE_DEMO]
+
+
+def test_every_query_of_the_cookbook_finds_something_live(live: Prometheus) -> None:
+    missing = nothing_found(live, cookbook())
+    assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
+
+
+def test_every_query_of_the_cookbook_finds_something_over_a_while(lived: DemoPast) -> None:
+    # Rules were not there to record it.
+    every = [one for one in cookbook() if not names(one.expr) & recorded().keys()]
+    assert len(every) > 20
+    assert nothing_found(lived.server, every, lived.last_s) == []
+
+
+def test_what_the_demo_cannot_show_is_on_the_page_and_is_answered_with_nothing(lived: DemoPast) -> None:
+    page = {one.expr.strip() for one in of_page()}
+    for expr in NOT_IN_THE_DEMO:
+        assert expr in page
+        assert lived.server.query(expr, lived.last_s) == []
+
+
+def answer(lived: DemoPast, before: str) -> dict[tuple[str, ...], float]:
+    """What the query under a line of the page gives: values by their labels' values."""
+    _, _, after = COOKBOOK.read_text(encoding="utf-8").partition(f"\n{before}")
+    assert after, before
+    expr = after.partition("```promql\n")[2].partition("```")[0]
+    found: list[Series] = list(lived.server.query(expr, lived.last_s))
+    return {tuple(one.labels.values()): one.value for one in found}
+
+
+def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
+    counted = lived.server.query(
+        'sum(increase(gpu_device_energy_joules_total{gpu_energy_state="attributed"}[24h]))', lived.last_s
+    )
+    kwh = counted[0].value / 3.6e6
+    energy = answer(lived, "kWh per namespace, of a day")
+    # Who comes is first seen with what he has used since he came: no increase has that.
+    assert sum(energy.values()) == pytest.approx(kwh, rel=0.02)
+    # Nobody leaves a GPU of the demo alone, so that none of its energy is idle.
+    assert sum(answer(lived, "kWh per model of GPU").values()) == pytest.approx(kwh)
+    priced = answer(lived, "Without prices, energy at 0.30 a kWh")
+    assert priced == pytest.approx({name: value * KWH for name, value in energy.items()})
+    paid = answer(lived, "By what is paid for")
+    assert sum(value for name, value in paid.items() if "energy" in name) == pytest.approx(
+        sum(priced.values()), rel=0.02
+    )
+    assert sum(answer(lived, "Cost per namespace").values()) == pytest.approx(sum(paid.values()))
+    by_pod, by_method = answer(lived, "Watts per pod"), answer(lived, "How much of that was measured")
+    assert sum(answer(lived, "Of everybody, also containers").values()) == pytest.approx(sum(by_method.values()))
+    assert 0 < sum(by_pod.values()) < sum(by_method.values())
+    held, used = answer(lived, "Held: time on a GPU"), answer(lived, "Used: SM share")
+    assert used.keys() < held.keys(), "a namespace that is on MIG instances alone has no figure"
+    assert all(0 < used[name] < held[name] for name in used)
+    assert all(0 <= share <= 1 for share in answer(lived, "Work done by time held").values())
+    wasted = answer(lived, "GPU-hours per namespace in which memory was held")
+    assert max(wasted.values()) == pytest.approx(FOR_S / 3600, rel=0.05), "the notebook's, all the time"
+    [(pod, tokens_per_joule)] = answer(lived, "Work that your program counts itself").items()
+    [watts] = [value for name, value in by_pod.items() if pod[0] in name]
+    assert tokens_per_joule == pytest.approx(TOKENS_PER_S / watts, rel=0.02)

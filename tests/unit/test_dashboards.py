@@ -1,0 +1,274 @@
+"""Dashboards, rules and the cookbook, as far as they can be checked without Grafana and Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from otel_gpu.metrics.catalogue import METRICS
+from otel_gpu.metrics.names import label_name, prometheus_name
+from tests.promql import (
+    ROOT,
+    Asked,
+    alerts,
+    dashboards,
+    filled,
+    labels,
+    names,
+    of_dashboard,
+    of_page,
+    recorded,
+    rules,
+    selectors,
+    several,
+)
+from tools.dashboards.__main__ import CHART, COMPOSE, DASHBOARDS, RULES, main, stale
+from tools.dashboards.grafana import rendered
+from tools.dashboards.model import COLUMNS, Dashboard, Query, Section, Unit
+from tools.dashboards.panels import stat
+from tools.dashboards.promql import KEYS, promql
+
+SHIPPED: Final = dashboards()
+FOREIGN: Final = {"vllm:generation_tokens_total"}
+"""Metrics of others, in examples of what can be put beside ours."""
+UNITS: Final = {"none", "short", "bytes", "percentunit", "watt", "kwatth", "joule", "celsius", "s"}
+"""Ids of units in Grafana (packages/grafana-data/src/valueFormats/categories.ts); others are spelt ``suffix:…``."""
+BUILT_IN: Final = {"__rate_interval", "__range", "__value", "__url_time_range"}
+"""Variables that Grafana has of its own."""
+
+
+def everything() -> Iterator[Asked]:
+    for name, dashboard in SHIPPED.items():
+        yield from of_dashboard(name, dashboard)
+    yield from (Asked(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules())
+    yield from of_page()
+
+
+def panels() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, dashboard in SHIPPED.items():
+        for panel in dashboard["panels"]:
+            yield f"{name}: {panel['title']}", panel
+
+
+# ---------------------------------------------------------------------------- what is made
+
+
+def test_what_is_shipped_is_what_the_tool_makes_today() -> None:
+    assert stale(ROOT) == [], "run: make dashboards"
+    assert len(SHIPPED) == len(DASHBOARDS) == 4
+
+
+def test_a_file_that_was_changed_removed_or_added_is_stale(tmp_path: Path) -> None:
+    for folder in (RULES, CHART, COMPOSE):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    assert main(["--check"], tmp_path) == 0
+    changed, gone, added = COMPOSE / "fleet.json", CHART / "dashboards/node.json", CHART / "rules/old.yaml"
+    (tmp_path / changed).write_text("{}", encoding="utf-8")
+    (tmp_path / gone).unlink()
+    (tmp_path / added).write_text("groups: []\n", encoding="utf-8")
+    assert stale(tmp_path) == sorted([changed, gone, added])
+    assert main(["--check"], tmp_path) == 1
+    assert main([], tmp_path) == 0
+    assert stale(tmp_path) == [added]
+
+
+def test_a_metric_that_was_renamed_is_an_error() -> None:
+    query = Query("sum(<hw.power.renamed>)")
+    section = Section("A", (stat("B", "C", Unit.WATTS, query),))
+    with pytest.raises(LookupError, match=r"hw\.power\.renamed"):
+        rendered(Dashboard("a", "A", "", "", (), (section,)))
+
+
+def test_every_metric_of_a_dashboard_is_asked_for_within_its_choice() -> None:
+    asked = promql('<hw.status>{<hw.state>="ok"} / rate(<hw.energy>[5m])', '<host.name>="$host"')
+    assert asked == 'hw_status{host_name="$host", hw_state="ok"} / rate(hw_energy_joules_total{host_name="$host"}[5m])'
+    assert promql("sum by (<host.name>) (<hw.power>)") == "sum by (host_name) (hw_power_watts)"
+    assert promql("<hw.power> > 1 < 2") == "hw_power_watts > 1 < 2"
+
+
+def test_no_name_is_both_a_metric_and_an_attribute() -> None:
+    assert not KEYS & {metric.name for metric in METRICS}
+
+
+# ---------------------------------------------------------------------------- names
+
+
+def test_every_query_names_metrics_and_labels_that_there_are() -> None:
+    known = {prometheus_name(metric) for metric in METRICS} | set(recorded()) | FOREIGN
+    every = list(everything())
+    assert len(every) > 100
+    for asked in every:
+        assert names(asked.expr), asked
+        assert names(asked.expr) <= known, asked
+        assert labels(asked.expr) <= {label_name(key) for key in KEYS}, asked
+
+
+def test_every_name_of_a_query_is_found() -> None:
+    expr = 'sum by (a, b) (rate(m_total{c=~"x{}|y", d!="by (e)"}[5m])) / on (f) group_left (g) n:o:p > bool 1e3 and q'
+    assert selectors(expr) == ['m_total{c=~"x{}|y", d!="by (e)"}', "n:o:p", "q"]
+    assert labels(expr) == {"a", "b", "c", "d", "f", "g"}
+    assert names('label_replace(m, "x", "$1", "y", "(.+)") / 3.6e6') == {"m"}
+
+
+def test_names_and_addresses_of_dashboards_stay() -> None:
+    assert {name: (one["uid"], one["title"]) for name, one in SHIPPED.items()} == {
+        "fleet": ("otel-gpu-fleet", "GPU / Fleet"),
+        "node": ("otel-gpu-node", "GPU / Node"),
+        "quality": ("otel-gpu-quality", "GPU / Quality"),
+        "workload": ("otel-gpu-workload", "GPU / Workload"),
+    }
+
+
+# ---------------------------------------------------------------------------- what Grafana wants
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
+    one = SHIPPED[name]
+    assert one["schemaVersion"] >= 39
+    assert one["id"] is None, "Grafana gives it"
+    assert "__inputs" not in one
+    assert one["tags"] == ["otel-gpu"]
+    source, *_ = one["templating"]["list"]
+    assert (source["type"], source["name"], source["query"]) == ("datasource", "datasource", "prometheus")
+    sources = re.findall(r'"datasource": \{"type": "(\w+)", "uid": "([^"]*)"\}', json.dumps(one))
+    assert len(sources) >= 20
+    assert set(sources) == {("prometheus", "${datasource}")}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_panels_have_their_own_ids_and_lie_beside_each_other(name: str) -> None:
+    every = SHIPPED[name]["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    taken: set[tuple[int, int]] = set()
+    for panel in every:
+        at = panel["gridPos"]
+        assert at["x"] >= 0
+        assert at["x"] + at["w"] <= COLUMNS
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert len(cells) == at["w"] * at["h"] > 0
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_every_panel_says_how_its_figures_are_obtained_and_in_which_unit() -> None:
+    for where, panel in panels():
+        if panel["type"] == "row":
+            continue
+        assert panel["type"] in {"stat", "timeseries", "bargauge", "table"}
+        assert panel["description"].endswith("."), where
+        units = [panel["fieldConfig"]["defaults"].get("unit")]
+        if panel["type"] == "table":
+            overrides = panel["fieldConfig"]["overrides"]
+            units = [each["value"] for one in overrides for each in one["properties"] if each["id"] == "unit"]
+        assert units
+        assert all(unit in UNITS or unit.startswith("suffix:") for unit in units), where
+
+
+def test_every_query_has_a_letter_an_expression_and_a_source() -> None:
+    for where, panel in panels():
+        targets = panel.get("targets", [])
+        assert bool(targets) == (panel["type"] != "row")
+        assert len({target["refId"] for target in targets}) == len(targets), where
+        for target in targets:
+            assert target["expr"].strip()
+            assert target["datasource"] == panel["datasource"]
+            assert target["instant"] != target["range"]
+            assert (target["format"] == "table") == (panel["type"] == "table")
+
+
+def test_every_column_of_a_table_is_a_label_or_a_value_of_its_queries() -> None:
+    for where, panel in panels():
+        if panel["type"] != "table":
+            continue
+        queries = panel["targets"]
+        values = {f"Value #{query['refId']}" for query in queries} if len(queries) > 1 else {"Value"}
+        grouped = [labels(re.sub(r"\{[^}]*\}", "", query["expr"])) for query in queries]
+        assert all(each == grouped[0] for each in grouped), f"{where}: rows would not come together"
+        merge, organize = panel["transformations"]
+        assert merge["id"] == "merge"
+        renamed = organize["options"]["renameByName"]
+        assert set(renamed) == values | grouped[0], where
+        assert {one["matcher"]["options"] for one in panel["fieldConfig"]["overrides"]} == set(renamed.values())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_variables_that_are_used_are_declared_and_the_other_way_round(name: str) -> None:
+    one = SHIPPED[name]
+    declared = [variable["name"] for variable in one["templating"]["list"]]
+    text = json.dumps(one)
+    used = {found for pair in re.findall(r"\$(\w+)|\$\{(\w+)", text) for found in pair if found} - {"__all"}
+    assert used - BUILT_IN == set(declared)
+    for number, variable in enumerate(one["templating"]["list"]):
+        needed = set(re.findall(r"\$(\w+)", str(variable.get("definition", ""))))
+        assert needed <= set(declared[:number]), "a variable can be chosen by those before it"
+    repeated = {panel["repeat"] for panel in one["panels"] if "repeat" in panel}
+    assert repeated <= set(declared)
+
+
+def test_a_link_leads_to_a_dashboard_that_there_is_and_sets_a_variable_of_it() -> None:
+    links = re.findall(r"/d/([\w-]+)\?var-(\w+)=", "".join(json.dumps(one) for one in SHIPPED.values()))
+    assert links
+    declared = {one["uid"]: {each["name"] for each in one["templating"]["list"]} for one in SHIPPED.values()}
+    assert all(variable in declared[uid] for uid, variable in links)
+
+
+def test_grafana_of_compose_takes_every_dashboard_into_one_folder() -> None:
+    file = ROOT / "deploy/compose/grafana/provisioning/dashboards/folder.yaml"
+    [provider] = yaml.safe_load(file.read_text(encoding="utf-8"))["providers"]
+    # By the structure of files, those at the top would be in no folder, whatever is said here.
+    assert (provider["folder"], "foldersFromFilesStructure" in provider["options"]) == ("GPU", False)
+    assert len({one["uid"] for one in SHIPPED.values()} | {one["title"] for one in SHIPPED.values()}) == 2 * len(
+        SHIPPED
+    )
+
+
+def test_values_are_put_in_as_grafana_does() -> None:
+    chosen = {"host": "a", "host_id": "b", "__range": "5m"}
+    assert filled('m{x="$host", y=~"${host_id}"}[$__range] $hosts', chosen) == 'm{x="a", y=~"b"}[5m] $hosts'
+    assert several(["a.b"]) == r"a\\.b"
+    assert several(["a", "b|c"]) == r"(a|b\\|c)"
+
+
+# ---------------------------------------------------------------------------- alerts
+
+
+def test_every_alert_says_what_it_is_how_long_it_waits_and_where_to_read_on() -> None:
+    page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE))
+    assert sections.keys() == alerts().keys()
+    for name, alert in alerts().items():
+        assert re.fullmatch(r"\d+[mh]", alert["for"])
+        assert alert["labels"]["severity"] in {"critical", "warning"}
+        assert sections[name].startswith(f"`{alert['labels']['severity']}`")
+        told = alert["annotations"]
+        assert set(told) == {"summary", "description", "runbook"}
+        assert told["runbook"] == f"docs/alerts.md#{name.lower()}"
+        named = set(re.findall(r"\$labels\.(\w+)", told["summary"] + told["description"]))
+        assert named <= labels(alert["expr"]), "else it would be told as nothing"
+
+
+def test_every_alert_is_tested_when_it_fires_just_below_and_when_it_is_over() -> None:
+    fires: dict[str, list[bool]] = {}
+    for path in sorted((ROOT / "tests/rules").glob("*.yaml")):
+        for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]:
+            for each in test.get("alert_rule_test", ()):
+                fires.setdefault(each["alertname"], []).append(bool(each["exp_alerts"]))
+    assert fires.keys() == alerts().keys()
+    for name, told in fires.items():
+        assert told[:3] == [False, True, False], name
+    recording = (ROOT / "tests/rules/recording.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r"- expr: (\S+)", recording)) == set(recorded())
+
+
+def test_the_line_in_the_dashboard_is_where_the_alert_begins() -> None:
+    [panel] = [panel for where, panel in panels() if where == "node: Temperature"]
+    *_, last = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert alerts()["GpuHot"]["expr"].endswith(f">= {last['value']}")

@@ -1,0 +1,186 @@
+"""One host, GPU by GPU: memory, work, power, temperature, and who is on it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tools.dashboards.model import Column, Dashboard, Query, Section, Unit, Variable
+from tools.dashboards.panels import lines, stack, stat, table
+from tools.dashboards.shared import MEMORY_COLORS, STATE_COLORS, TO_NAMESPACE, TO_WORKLOAD
+
+_HOST: Final = Variable("host", "Host", "<otel_gpu.series>", "host.name", several=False)
+_GPU: Final = Variable("gpu", "GPU", '<hw.status>{<host.name>="$host"}', "gpu.index")
+
+_WHOLE: Final = Section(
+    "$host",
+    (
+        stat(
+            "GPUs by state",
+            "What each GPU says of itself. Degraded: some figures are missing. Failed: it does not answer. Asleep and "
+            "paused: it is left alone on purpose.",
+            Unit.NONE,
+            Query("sum by (<hw.state>) (max by (<hw.id>, <hw.state>) (<hw.status>))", "{{<hw.state>}}"),
+            width=8,
+        ),
+        stat(
+            "Power",
+            "What the GPUs draw, by their own sensors.",
+            Unit.WATTS,
+            Query("sum(max by (<hw.id>) (<hw.power>))"),
+            width=4,
+        ),
+        stat(
+            "Energy",
+            "What the GPUs drew in the time range, by their energy counters; the integral of power where there is "
+            "none.",
+            Unit.KWH,
+            Query("sum(increase(<hw.energy>[$__range])) / 3.6e6"),
+            width=4,
+        ),
+        stat(
+            "Processes",
+            "Processes on the GPUs, by what they do there. Unknown is not idle.",
+            Unit.NONE,
+            Query("sum by (<gpu.state>) (<gpu.device.process.count>)", "{{<gpu.state>}}"),
+            width=8,
+        ),
+        table(
+            "Workloads",
+            "Everybody on these GPUs. Power is each one's part of the GPU's energy counter; SM is its share of the "
+            "GPU's time at work, empty where the driver does not tell (MIG).",
+            (
+                Column("gpu.index", "GPU"),
+                Column("gpu.mig.profile", "Instance"),
+                Column("k8s.namespace.name", "Namespace", link=TO_NAMESPACE),
+                Column("k8s.pod.name", "Pod"),
+                Column("gpu.workload.name", "Workload", link=TO_WORKLOAD),
+                Column("gpu.workload.kind", "Kind"),
+                Column("A", "Memory", Unit.BYTES),
+                Column("B", "SM", Unit.RATIO),
+                Column("C", "Power", Unit.WATTS),
+                Column("D", "Idle for", Unit.SECONDS),
+            ),
+            *(
+                Query(
+                    f"{over} by (<gpu.index>, <gpu.mig.profile>, <gpu.workload.kind>, <gpu.workload.name>, "
+                    f"<k8s.namespace.name>, <k8s.pod.name>) ({figure})"
+                )
+                for over, figure in (
+                    ("sum", "<gpu.workload.memory.usage>"),
+                    ("sum", "<gpu.workload.utilization>"),
+                    ("sum", "rate(<gpu.workload.energy>[$__rate_interval])"),
+                    ("max", "<gpu.workload.idle.duration>"),
+                )
+            ),
+            width=24,
+        ),
+    ),
+)
+
+_EACH: Final = Section(
+    "GPU $gpu",
+    (
+        stack(
+            "Memory by state",
+            "Measured: the driver's process lists. Inferred: used beyond these, where evidence points to somebody. "
+            "Unattributed: used, and nothing points to anybody. The states sum to the GPU's limit, to the byte.",
+            Unit.BYTES,
+            Query(
+                "sum by (<gpu.memory.state>) "
+                "(max by (<hw.id>, <gpu.mig.uuid>, <gpu.memory.state>) (<gpu.device.memory.usage>))",
+                "{{<gpu.memory.state>}}",
+            ),
+            width=8,
+            colors=MEMORY_COLORS,
+        ),
+        stack(
+            "Memory by workload",
+            "What each workload holds, measured and inferred.",
+            Unit.BYTES,
+            Query(
+                "sum by (<k8s.namespace.name>, <gpu.workload.name>) (<gpu.workload.memory.usage>) > 0",
+                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
+            ),
+            width=8,
+        ),
+        stack(
+            "Power by workload",
+            "Each one's part of the GPU's energy counter, and what is nobody's. Measured where one process was alone, "
+            "else estimated by work and by who was there.",
+            Unit.WATTS,
+            Query(
+                "sum by (<k8s.namespace.name>, <gpu.workload.name>) (rate(<gpu.workload.energy>[$__rate_interval]))",
+                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
+            ),
+            Query(
+                "sum by (<gpu.energy.state>) "
+                '(rate(<gpu.device.energy>{<gpu.energy.state>=~"idle|unattributed"}[$__rate_interval]))',
+                "({{<gpu.energy.state>}})",
+            ),
+            width=8,
+        ),
+        lines(
+            "Utilisation",
+            "Fraction of time in which the GPU worked, as it tells itself: kernels, encoder, decoder. Kernels are not "
+            "told of under MIG.",
+            Unit.RATIO,
+            Query("max by (<hw.gpu.task>) (<hw.gpu.utilization>)", "{{<hw.gpu.task>}}"),
+            width=6,
+            top=1,
+        ),
+        stack(
+            "Work by workload",
+            "GPU-seconds of work per second: each one's SM share. Not told under MIG.",
+            Unit.RATIO,
+            Query(
+                "sum by (<k8s.namespace.name>, <gpu.workload.name>) "
+                "(rate(<gpu.workload.compute.time>[$__rate_interval]))",
+                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
+            ),
+            width=6,
+        ),
+        lines(
+            "Temperature",
+            "Of the GPU, by its own sensor. The line is where the alert GpuHot begins.",
+            Unit.CELSIUS,
+            Query("max by (<gpu.index>) (<hw.temperature>)", "GPU {{<gpu.index>}}"),
+            width=6,
+            alarm=85,
+        ),
+        stack(
+            "What is done with it",
+            "Seconds that workloads were on the GPU, per second, by what they did. Two workloads count as two.",
+            Unit.GPUS,
+            Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
+            width=6,
+            colors=STATE_COLORS,
+        ),
+    ),
+    repeat="gpu",
+)
+
+_ERRORS: Final = Section(
+    "Errors",
+    (
+        lines(
+            "Errors",
+            "ECC errors that were corrected and that were not, and critical errors (XID): what each counter rose by "
+            "within a step of the plot.",
+            Unit.COUNT,
+            Query(
+                "sum by (<gpu.index>, <error.type>) (increase(<hw.errors>[$__rate_interval]))",
+                "GPU {{<gpu.index>}} {{<error.type>}}",
+            ),
+            width=24,
+        ),
+    ),
+)
+
+NODE: Final = Dashboard(
+    "node",
+    "GPU / Node",
+    "One host, GPU by GPU: memory, work, power, temperature, and who is on it.",
+    '<host.name>="$host", <gpu.index>=~"$gpu"',
+    (_HOST, _GPU),
+    (_WHOLE, _EACH, _ERRORS),
+)

@@ -1,0 +1,47 @@
+"""The kinds of panels, one function each, so that a dashboard reads as a list of questions."""
+
+from __future__ import annotations
+
+from tools.dashboards.model import Colors, Column, Draw, Panel, Query, Unit
+
+
+def stat(
+    title: str, description: str, unit: Unit, *queries: Query, width: int = 3, alarm: float | None = None
+) -> Panel:
+    """Figures of now, or of the time range as a whole."""
+    return Panel(title, description, Draw.STAT, unit, queries, width, 4, alarm=alarm)
+
+
+def lines(
+    title: str,
+    description: str,
+    unit: Unit,
+    *queries: Query,
+    width: int = 12,
+    top: float | None = None,
+    alarm: float | None = None,
+) -> Panel:
+    """Figures over time. ``top`` is the most there can be."""
+    return Panel(title, description, Draw.LINES, unit, queries, width, top=top, alarm=alarm)
+
+
+def stack(
+    title: str,
+    description: str,
+    unit: Unit,
+    *queries: Query,
+    width: int = 12,
+    colors: Colors = (),
+) -> Panel:
+    """Parts over time whose sum means something."""
+    return Panel(title, description, Draw.STACK, unit, queries, width, colors=colors)
+
+
+def bars(title: str, description: str, unit: Unit, *queries: Query, width: int = 12) -> Panel:
+    """Who has most now."""
+    return Panel(title, description, Draw.BARS, unit, queries, width, 9)
+
+
+def table(title: str, description: str, columns: tuple[Column, ...], *queries: Query, width: int = 12) -> Panel:
+    """A row for each combination of labels, a column for each label and query."""
+    return Panel(title, description, Draw.TABLE, Unit.NONE, queries, width, 9, columns)

@@ -1,0 +1,25 @@
+"""What several dashboards have: variables, colours, links."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tools.dashboards.model import Colors, Variable
+
+HOSTS: Final = Variable("host", "Host", "<otel_gpu.series>", "host.name")
+
+MEMORY_COLORS: Final[Colors] = (
+    ("measured", "green"),
+    ("inferred", "yellow"),
+    ("unattributed", "red"),
+    ("reserved", "purple"),
+    ("free", "#8e8e8e"),
+)
+METHOD_COLORS: Final[Colors] = (("measured", "green"), ("estimated", "blue"), ("inferred", "yellow"))
+STATE_COLORS: Final[Colors] = (("busy", "green"), ("idle", "orange"), ("allocated", "purple"), ("unknown", "#8e8e8e"))
+ENERGY_COLORS: Final[Colors] = (("attributed", "green"), ("idle", "orange"), ("unattributed", "red"))
+
+_SAME_TIME: Final = "${datasource:queryparam}&${__url_time_range}"
+TO_NODE: Final = f"/d/otel-gpu-node?var-host=${{__value.text}}&{_SAME_TIME}"
+TO_NAMESPACE: Final = f"/d/otel-gpu-workload?var-namespace=${{__value.text}}&{_SAME_TIME}"
+TO_WORKLOAD: Final = f"/d/otel-gpu-workload?var-workload=${{__value.text}}&{_SAME_TIME}"
