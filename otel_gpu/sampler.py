@@ -36,6 +36,7 @@ class Sampler:
         self._wanted = True
         self._stopped = False
         self._passes = 0
+        self._failure: str | None = None
         self._thread = threading.Thread(target=self._loop, name="otel-gpu-sampler", daemon=True)
 
     def start(self) -> None:
@@ -77,6 +78,15 @@ class Sampler:
         age_s = self._engine.age_s()
         return self._interval_s if age_s is None else self._interval_s - age_s % self._interval_s
 
+    def _note(self, error: Exception | None) -> None:
+        """One log line when sampling begins to fail, or fails in another way, and one when it works again."""
+        failure = None if error is None else type(error).__name__
+        before, self._failure = self._failure, failure
+        if failure is not None and failure != before:
+            log.error("sampling failed: %s: %s", failure, error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
+        elif failure is None and before is not None:
+            log.info("sampling works again")
+
     def _loop(self) -> None:
         while True:
             with self._turn:
@@ -86,10 +96,9 @@ class Sampler:
                 self._wanted = False
             try:
                 self._on_sample(self._engine.sample())
+                self._note(None)
             except Exception as error:  # the agent must outlive a bug in one pass
-                log.error(  # noqa: TRY400 - the traceback is for debugging only
-                    "sampling failed: %s: %s", type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG)
-                )
+                self._note(error)
             with self._turn:
                 self._passes += 1
                 self._turn.notify_all()

@@ -141,11 +141,13 @@ class Pusher:
         if trouble is None:
             self.exports_ok += 1
             if before is not None:
-                log.info("export to %s is ok again", self.target)
+                about = {"target": self.target, "state": "ok", "reason": None}
+                log.info("export to %s is ok again", self.target, extra={"fields": about})
             self._logged.clear()
             return
         self.exports_failed += 1
         if trouble.kind not in self._logged:
             self._logged.add(trouble.kind)
             hint = _NO_RECEIVER if "onnection refused" in trouble.text else ""
-            log.warning("export to %s fails: %s%s", self.target, trouble.text, hint)
+            about = {"target": self.target, "state": "failing", "reason": trouble.text, "kind": trouble.kind}
+            log.warning("export to %s fails: %s%s", self.target, trouble.text, hint, extra={"fields": about})

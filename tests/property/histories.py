@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,6 +31,7 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
+from tests.depth import DEPTH
 
 MIB: Final = 1 << 20
 S: Final = 1_000_000_000
@@ -182,9 +182,6 @@ options = st.builds(
     max_workloads=st.sampled_from([0, 1, 2000]),
     prices=st.sampled_from([None, Prices("EUR", {"": 2.0}, 0.3)]),
 )
-DEPTH: Final = int(os.environ.get("OTEL_GPU_TEST_DEPTH", "1"))
-"""How many times as many histories as there is time for in ``make test``; CI plays more."""
-
 thorough = settings(
     max_examples=20 * DEPTH,
     deadline=None,

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
 from otel_gpu.sources.cgroup import parse_cgroup
+from tests.depth import DEPTH
 from tests.unit.sources.test_cgroup import PATHS
 
 # Derandomised: a red build is about the change at hand. `make fuzz` is where new inputs come from.
-many = settings(max_examples=600, deadline=None, derandomize=True, database=None)
-some = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=120 * DEPTH, deadline=None, derandomize=True, database=None)
+some = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 
 SPECIFICITY = [
     WorkloadKind.HOST,

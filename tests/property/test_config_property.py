@@ -14,11 +14,12 @@ from otel_gpu import values
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.configfile import parse_config, read_config_file
 from otel_gpu.errors import UsageError
+from tests.depth import DEPTH
 
 T = TypeVar("T")
 
-many = settings(max_examples=500, deadline=None, derandomize=True, database=None)
-some = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=100 * DEPTH, deadline=None, derandomize=True, database=None)
+some = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 
 KEYS = [setting.key for setting in SETTINGS]
 VARIABLES = [setting.variable for setting in SETTINGS] + [

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from otel_gpu.attribution.memory import holders, holders_by_instance, split
 from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit, MigReading, ProcessKind
 from tests.builders import attribute, facts, gpu, mig, snapshot
+from tests.depth import DEPTH
 
-many = settings(max_examples=600, deadline=None, derandomize=True, database=None)
-some = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=120 * DEPTH, deadline=None, derandomize=True, database=None)
+some = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 
 GIB = 1 << 30
 plausible = st.integers(0, 80).map(lambda gib: gib * GIB)

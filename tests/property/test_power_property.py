@@ -17,6 +17,7 @@ from otel_gpu.attribution.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
 from otel_gpu.attribution.learned_sums import MAX_TRACKED
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.model import ProcessKey, WorkloadKind, WorkloadRef
+from tests.depth import DEPTH
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True)
 POWERS = st.floats(20.0, 700.0) | ANYTHING
@@ -257,7 +258,7 @@ def part_of(second: Interval, begin_ms: int, end_ms: int) -> Interval:
     st.dictionaries(ATS, st.floats(MIN_FACTOR, MAX_FACTOR)),
     PIECES_MS,
 )
-@settings(max_examples=150)
+@settings(max_examples=40 * DEPTH)
 def test_splitting_an_interval_moves_no_more_than_a_millijoule_per_split(
     policy: EnergyPolicy, second: Interval, factors: dict[ProcessAt, float], pieces_ms: list[int]
 ) -> None:

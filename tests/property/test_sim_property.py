@@ -14,6 +14,7 @@ from otel_gpu.sources.sim.device import MAX_STEPS
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.truth import PJ_PER_MJ
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, JobStream, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
+from tests.depth import DEPTH
 
 GIB = 1 << 30
 SEEDS = st.integers(-(2**70), 2**70)
@@ -87,7 +88,7 @@ def worlds(draw: st.DrawFn) -> WorldSpec:
     return WorldSpec(seed=draw(SEEDS), gpus=(gpu,), processes=processes, streams=streams)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20 * DEPTH, deadline=None)
 @given(worlds(), st.lists(st.floats(0.0, 9.0), min_size=1, max_size=12))
 def test_the_truth_adds_up_and_the_driver_never_contradicts_it(spec: WorldSpec, steps_s: list[float]) -> None:
     clock = ManualClock()
@@ -116,7 +117,7 @@ def test_the_truth_adds_up_and_the_driver_never_contradicts_it(spec: WorldSpec, 
         assert all(0 <= one.busy_s <= one.resident_s + 1e-6 for one in truth.processes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15 * DEPTH, deadline=None)
 @given(worlds(), st.lists(st.floats(0.0, 9.0), min_size=1, max_size=12))
 def test_history_is_the_same_however_often_it_is_looked_at(spec: WorldSpec, steps_s: list[float]) -> None:
     often_clock, once_clock = ManualClock(), ManualClock()
@@ -132,7 +133,7 @@ def test_history_is_the_same_however_often_it_is_looked_at(spec: WorldSpec, step
     assert often.process_source().read(()) == once.process_source().read(())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6 * DEPTH, deadline=None)
 @given(worlds(), st.floats(3_000.0, 1e8))
 def test_any_gap_is_crossed_in_bounded_steps_and_adds_up(spec: WorldSpec, gap_s: float) -> None:
     clock = ManualClock()

@@ -16,7 +16,8 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import DriverFacts, MigAccess, Snapshot, SourceOutcome, SourceState
 from otel_gpu.state.codec import from_json, to_json
-from tests.property.histories import DEPTH, WORKLOADS, histories, options, thorough
+from tests.depth import DEPTH
+from tests.property.histories import WORKLOADS, histories, options, thorough
 from tests.state_dirs import books, counters, fallen, killed, open_keeper, recovered, with_driver
 
 few = settings(thorough, max_examples=8 * DEPTH)

@@ -12,8 +12,9 @@ from otel_gpu.errors import UsageError
 from otel_gpu.web.auth import parse_basic
 from otel_gpu.web.exchange import accepts_gzip
 from otel_gpu.web.webconfig import WebConfig, parse_web_config
+from tests.depth import DEPTH
 
-many = settings(max_examples=300, deadline=None, derandomize=True, database=None)
+many = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 
 KEYS = (
     "tls_server_config", "http_server_config", "basic_auth_users", "auth_excluded_paths", "rate_limit", "cert",

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from datetime import UTC, datetime
 
 import pytest
 
 from otel_gpu.config import LogFormat, LogLevel
 from otel_gpu.logs import set_up
+from otel_gpu.model import SourceOutcome, SourceState
+from otel_gpu.sampling import StateLog
 
 pytestmark = pytest.mark.usefixtures("own_logging")
 
@@ -94,3 +97,88 @@ def test_a_log_call_that_is_wrong_in_itself_prints_no_traceback(capsys: pytest.C
     log.info("still here")
     assert "Traceback" not in (err := capsys.readouterr().err)
     assert 'msg="still here"' in err
+
+
+# ---------------------------------------------------------------------------- reading it back
+
+HOSTILE = [
+    "",
+    "plain",
+    "two words",
+    'say "hi"',
+    "line\nlevel=error msg=forged",
+    "\r\n\t\0\x1b[2J\x1b]0;title\x07",
+    "back\\slash\\",
+    "a=b c='d'",
+    "\u202eevil\u2028\x85",
+    "\ud800",
+    "模型 🚀",
+    "null",
+    "12",
+    "x" * 10_000,
+]
+
+
+def parse_logfmt(line: str) -> dict[str, object]:
+    """What a reader of logfmt makes of a line: words between blanks, or strings in quotes with JSON's escapes."""
+    fields: dict[str, object] = {}
+    decoder = json.JSONDecoder()
+    at = 0
+    while at < len(line):
+        key, _, rest = line[at:].partition("=")
+        assert re.fullmatch(r"[a-z_]+", key), key
+        at += len(key) + 1
+        if rest.startswith('"'):
+            fields[key], length = decoder.raw_decode(rest)
+        else:
+            word = rest.partition(" ")[0]
+            fields[key], length = word, len(word)
+        at += length
+        assert line[at : at + 1] in ("", " "), line[at:]
+        at += 1
+    return fields
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text)[:20])
+def test_what_is_logged_reads_back_the_same_in_both_formats(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {"source": text, "state": "degraded", "count": 3, "share": 0.5, "first": True, "reason": None}
+    for log_format, parse in ((LogFormat.JSON, json.loads), (LogFormat.LOGFMT, parse_logfmt)):
+        set_up(LogLevel.INFO, log_format)
+        log.warning("%s", text, extra={"fields": fields})
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.isascii()
+        assert line.isprintable()
+        found = parse(line)
+        assert list(found)[:4] == ["time", "level", "logger", "msg"]
+        assert (found["msg"], found["source"], found["state"]) == (text, text, "degraded")
+        others = [found[key] for key in ("count", "share", "first", "reason")]
+        assert others == ([3, 0.5, True, None] if log_format is LogFormat.JSON else ["3", "0.5", "true", "null"])
+
+
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_a_field_cannot_take_the_place_of_one_that_every_line_has(
+    log_format: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up(LogLevel.INFO, log_format)
+    log.info("said", extra={"fields": {"level": "error", "msg": "forged", "value": float("nan")}})
+    line = capsys.readouterr().err
+    found = json.loads(line) if log_format is LogFormat.JSON else parse_logfmt(line.rstrip("\n"))
+    assert (found["level"], found["msg"], found["value"]) == ("info", "said", "nan")
+
+
+def test_a_change_of_a_sources_state_has_source_state_and_reason_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up(LogLevel.INFO, LogFormat.JSON)
+    states = StateLog()
+    for state, reason in ((SourceState.DEGRADED, "hidepid"), (SourceState.DEGRADED, "hidepid"), (SourceState.OK, None)):
+        states.observe((SourceOutcome("procfs", state, reason),))
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["level"], line["source"], line["state"], line["reason"]) for line in lines] == [
+        ("warning", "procfs", "degraded", "hidepid"),
+        ("info", "procfs", "ok", None),
+    ]
+
+
+def test_libraries_that_write_down_what_they_send_are_not_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up(LogLevel.DEBUG, LogFormat.LOGFMT)
+    logging.getLogger("urllib3.connectionpool").debug("POST /v1/metrics?key=secret")
+    assert capsys.readouterr().err == ""

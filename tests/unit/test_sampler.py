@@ -161,18 +161,19 @@ def test_many_readers_at_once_share_one_sample() -> None:
 
 
 def test_a_pass_that_raises_is_logged_in_one_line_and_the_next_one_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    failures = iter([RuntimeError("a bug"), ValueError("another")])
+    failures = iter([RuntimeError("a bug"), RuntimeError("the same"), ValueError("another")])
 
     def read() -> None:
         if (failure := next(failures, None)) is not None:
             raise failure
 
     with caplog.at_level(logging.INFO), started(interval_s=0.01, on_read=read) as bench:
-        assert bench.passes(3)
+        assert bench.passes(4)
         assert bench.engine.latest is not None
     assert [record.getMessage() for record in caplog.records] == [
         "sampling failed: RuntimeError: a bug",
         "sampling failed: ValueError: another",
+        "sampling works again",
     ]
     assert not any(record.exc_info for record in caplog.records)
 

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.sources.kubernetes.lines import Lines
+from tests.depth import DEPTH
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8), st.data())
 def test_lines_are_the_same_wherever_the_stream_is_cut(whole: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in whole)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Known
 from otel_gpu.sources.kubernetes.pods import Change, Failure, Page, Pod, parse_event, parse_list, parse_pod
+from tests.depth import DEPTH
 from tests.kubernetes_api import CREATED, Json, container, hex_id, pod
 
 A, B, C, D = (hex_id(number) for number in range(1, 5))
@@ -260,7 +261,7 @@ almost_a_pod = st.builds(
     st.lists(st.integers(0, 9), min_size=1, max_size=7),
     anything,
 )
-some = settings(max_examples=500, deadline=None, derandomize=True, database=None)
+some = settings(max_examples=100 * DEPTH, deadline=None, derandomize=True, database=None)
 
 
 @some

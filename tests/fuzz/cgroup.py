@@ -1,25 +1,19 @@
-"""Feeds seeded random lines to the cgroup parser: ``python -m tests.fuzz_cgroup --lines 1000000 --seed 1``.
-
-Half of the lines are mutations of paths that occur in the world, the rest are random bytes as the file system
-would give them. A failure prints the text that caused it; the exit code is 1 if there was any.
-"""
+"""``/proc/<pid>/cgroup``: up to eight lines, half of them paths that occur in the world, changed, half random bytes."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
+from typing import Final
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
 from otel_gpu.sources.cgroup import parse_cgroup
+from tests.fuzz.target import Target
 from tests.unit.sources.test_cgroup import PATHS
 
 REAL_PATHS = [path for path, _ in PATHS.values()]
 SEGMENTS = sorted({segment for path in REAL_PATHS for segment in path.split("/")})
 PREFIXES = ["0::", "0::", "1:name=systemd:", "4:memory:", "12:cpu,cpuacct:", "0:", "::", "x:y:"]
 ODD = ["\0", "\udcff", "\r", "\x85", "\u2028", ":", "/", "//", "..", "/..", ".", "_", "-", " ", "é", "\\x2d", ".scope"]
-PROGRESS_EVERY = 100_000
-FAILURES_SHOWN = 10
 
 
 def random_bytes(rng: random.Random) -> str:
@@ -62,13 +56,16 @@ def random_line(rng: random.Random) -> str:
     return rng.choice(("", "0::", "0::/")) + random_bytes(rng)
 
 
-def violation(text: str, lines: list[str]) -> str | None:
+def make(rng: random.Random) -> str:
+    """A file."""
+    return "\n".join(random_line(rng) for _ in range(rng.randint(1, 8)))
+
+
+def violation(text: str) -> str | None:
     """What is wrong with the parser's answer to this text; ``None`` if nothing."""
-    try:
-        workload = parse_cgroup(text)
-        again = parse_cgroup("\n".join([*reversed(lines), *lines]))
-    except Exception as error:
-        return f"raised {error!r}"
+    lines = text.split("\n")
+    workload = parse_cgroup(text)
+    again = parse_cgroup("\n".join([*reversed(lines), *lines]))
     if workload != again:
         return f"{workload} became {again} with the lines reversed and repeated"
     if workload is None or workload == HOST_WORKLOAD:
@@ -91,31 +88,4 @@ def _ill_formed(workload: WorkloadRef, text: str) -> str | None:
     return None
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run; the exit code."""
-    parser = argparse.ArgumentParser(description="random lines through the cgroup parser")
-    parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
-
-    rng = random.Random(options.seed)
-    fed = failures = 0
-    results: set[WorkloadRef | None] = set()
-    while fed < options.lines:
-        lines = [random_line(rng) for _ in range(min(rng.randint(1, 8), options.lines - fed))]
-        text = "\n".join(lines)
-        if (wrong := violation(text, lines)) is None:
-            results.add(parse_cgroup(text))
-        else:
-            failures += 1
-            if failures <= FAILURES_SHOWN:
-                sys.stdout.write(f"{wrong}\n  in {text!a}\n")
-        before, fed = fed, fed + len(lines)
-        if fed // PROGRESS_EVERY > before // PROGRESS_EVERY:
-            sys.stderr.write(f"{fed:,} of {options.lines:,} lines\n")
-    sys.stdout.write(f"{fed} lines, {len(results)} distinct results, {failures} failures\n")
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+TARGETS: Final = (Target("cgroup", make, violation),)

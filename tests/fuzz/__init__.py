@@ -1,0 +1,1 @@
+"""Seeded random inputs through everything that reads what others wrote: ``python -m tests.fuzz``."""

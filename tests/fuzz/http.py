@@ -1,0 +1,119 @@
+"""Requests, in pieces of any size, through the same code that sockets feed: the connection, the parser, the routes."""
+
+from __future__ import annotations
+
+import random
+import re
+import socket
+from typing import Final, cast
+
+import bcrypt
+
+from otel_gpu.export.prometheus import choose
+from otel_gpu.web.auth import BasicAuth
+from otel_gpu.web.connection import Connection, Next
+from otel_gpu.web.exchange import Request, Response
+from otel_gpu.web.guard import Guard
+from otel_gpu.web.site import Site
+from tests.fuzz.target import ODD_BYTES, Target, mutated
+
+ACCEPT: Final = b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\nAccept-Encoding: gzip\r\n"
+REQUESTS: Final = (
+    b"GET /metrics HTTP/1.1\r\nHost: node:9464\r\n" + ACCEPT + b"User-Agent: Prometheus/2.42\r\n\r\n",
+    b"HEAD /?x=1&y=%00 HTTP/1.0\r\nAccept-Encoding: gzip;q=0, *\r\n\r\n",
+    b"GET / HTTP/1.1\r\nAuthorization: Basic YWxpY2U6cmlnaHQ=\r\nAccept: */*\r\nAccept: text/*\r\n\r\n",
+    b"POST /api HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+    b"GET /\r\n\r\n",
+    b"\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+)
+PIECES: Final = (
+    *ODD_BYTES, b"HTTP/1.1", b"HTTP/9.9", b"HTTP/0.9", b"HTTP/1.1.1", b"HTTP/-1.0", b"HTTP/\xb2.1", b"X: y\r\n",
+    b" a: b", b"Authorization: Basic ", b"Accept: ", b";q=", b"A: b\r\n" * 101, b"a" * 66_000,
+    b"Expect: 100-continue\r\n", b"Connection: keep-alive\r\n",
+)  # fmt: skip
+STATUS: Final = re.compile(rb"HTTP/1\.0 (\d{3}) ")
+ALLOWED: Final = {200, 400, 401, 404, 405, 414, 431, 501, 505}
+
+
+def echo(request: Request) -> Response:
+    """As the metrics' route does, and a body worth compressing."""
+    kind = choose(request.headers.get("accept", ""))
+    return Response(b"gpu_up 1\n" * 200, kind.value)
+
+
+SITE: Final = Site({"/metrics": echo, "/": lambda _: Response("<p>")}, {"/absent": "not here"})
+OPEN: Final = Guard()
+CLOSED: Final = Guard(
+    auth=BasicAuth({"alice": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}), headers={"X-Frame-Options": "deny"}
+)
+
+
+class _Client:
+    """A socket whose client says these bytes, in pieces, and then no more; it takes in all that is sent."""
+
+    def __init__(self, data: bytes, step: int) -> None:
+        self._data, self._step = data, step
+        self._rest = False
+        self.sent = bytearray()
+
+    def settimeout(self, seconds: float) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return 9
+
+    def recv(self, size: int) -> bytes:
+        self._rest = not self._rest
+        if self._rest:
+            raise BlockingIOError
+        size = min(size, self._step)
+        part, self._data = self._data[:size], self._data[size:]
+        return part
+
+    def send(self, data: bytes) -> int:
+        part = data[:1000]
+        self.sent += part
+        return len(part)
+
+
+def violation(data: bytes) -> str | None:
+    """What is wrong with what is answered."""
+    step = 1 + len(data) % 7 if len(data) < 500 else 4096
+    guard = CLOSED if len(data) % 3 == 0 else OPEN
+    client = _Client(data, step)
+    connection = Connection(cast("socket.socket", client), guard, 0.0)
+    while (following := connection.go_on()) is Next.READABLE:
+        pass
+    if following is not Next.ANSWER or connection.asked is None:
+        return f"{following} instead of an answer"
+    answer = SITE.answer(connection.asked, guard)
+    connection.answer(answer, 1.0)
+    if connection.go_on() is not Next.END or bytes(client.sent) != answer.head + answer.body:
+        return "what was answered is not what was sent"
+    return _ill_formed(answer.head, answer.body)
+
+
+def _ill_formed(head: bytes, body: bytes) -> str | None:
+    found = STATUS.match(head)
+    if found is None:  # HTTP/0.9 has a body only, and a blank line no answer
+        return None if not head or head.startswith((b"<!DOCTYPE", b"<p>")) else f"{head[:80]!r} is no HTTP"
+    if int(found[1]) not in ALLOWED:
+        return f"status {found[1]!r}"
+    fields, end, own_body = head.partition(b"\r\n\r\n")  # the parser's own errors are all in the head
+    lengths = re.findall(rb"^Content-Length: (\d+)\r?$", fields, re.MULTILINE)
+    if not end or len(lengths) > 1:
+        return f"the headers have no end, or two lengths: {fields!r}"
+    whole = own_body + body
+    if whole and lengths and int(lengths[0]) != len(whole):
+        return f"{len(whole)} bytes instead of {lengths[0]!r}"
+    if b"\n" in fields.replace(b"\r\n", b"") or b"\r" in fields.replace(b"\r\n", b""):
+        return f"a line end stands alone in the headers: {fields!r}"
+    return None
+
+
+def make(rng: random.Random) -> bytes:
+    return mutated(rng, REQUESTS, PIECES)
+
+
+TARGETS: Final = (Target("http", make, violation),)

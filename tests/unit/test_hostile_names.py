@@ -1,0 +1,168 @@
+"""What a container may call itself, through everything that tells of it: nothing is forged, hidden or run by it."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.config import LogFormat, LogLevel
+from otel_gpu.export.document import to_json
+from otel_gpu.export.otlp_json import to_otlp_json
+from otel_gpu.export.prometheus import Exposition, render
+from otel_gpu.export.table import render as render_table
+from otel_gpu.logs import set_up
+from otel_gpu.metrics.collect import collect
+from otel_gpu.metrics.points import Reading
+from otel_gpu.model import Attribution, SourceOutcome, SourceState, WorkloadNames
+from otel_gpu.sampling import StateLog
+from otel_gpu.sources.outside import LONGEST, told
+from otel_gpu.web.page import Page as WebPage
+from tests.unit.compat import told as compat
+from tests.unit.export.exposition import RESOURCES, parsed
+from tests.unit.metrics.builders import STATS, answer, device, part, process, split, workload
+
+INNOCENT = "vllm"
+HOSTILE = {
+    "a line end": 'x\ngpu_workload_energy_joules_total{gpu_workload_name="other"} 9e9',
+    "carriage returns": "x\r\n\r\nHTTP/1.0 200 OK",
+    "quotes": "\"'`} 1\\",
+    "a closing label": 'x"} 1\n# EOF',
+    "escape sequences": "\x1b[2J\x1b[31mroot\x1b]0;title\x07\x9b31m",
+    "a script": "<script>alert(1)</script></pre><img src=x onerror=alert(1)>",
+    "entities": "&lt;b&gt;&#60;script&#62;",
+    "a right-to-left override": "abc\u202egnp.exe\u2066\u200f",
+    "a NUL": "a\0b",
+    "separators": "a\u2028b\u2029c\x85d\x0be",
+    "half a character": "a\ud800b",
+    "10 kB": "A" * 10_000,
+    "10 kB of line ends": "\n" * 10_000,
+    "a format string": "%s%n{0}${jndi:ldap://x}",
+}
+
+
+@pytest.fixture(params=list(HOSTILE.values()), ids=list(HOSTILE))
+def name(request: pytest.FixtureRequest) -> str:
+    """A name as sources hand it on."""
+    handed_on = told(request.param)
+    assert handed_on is not None
+    return handed_on
+
+
+def cycle(name: str) -> Attribution:
+    """One container on one GPU, called so in every way there is, and a source that repeats it."""
+    names = WorkloadNames(
+        container=name, image=name, pod=name, namespace=name, pod_uid=name, extra=(("container.label.team", name),)
+    )
+    return answer(
+        device(memory=split(measured=40)),
+        workloads=[workload(part(measured=40), names=names)],
+        processes=[process(name=name, memory_bytes=40)],
+        sources=[SourceOutcome("docker", SourceState.DEGRADED, f"container {name[:40]} is odd")],
+    )
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its elements with their attributes, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[object] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, attrs))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def acts(text: str) -> set[str]:
+    """Characters that a terminal or an editor acts on instead of showing them; line ends apart."""
+    return {one for one in text if one != "\n" and unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
+
+
+def test_names_are_cut_where_they_are_no_names_any_more() -> None:
+    assert all(len(told(text) or "") <= LONGEST for text in HOSTILE.values())
+
+
+def test_a_terminal_shows_it_in_its_line_and_acts_on_nothing(name: str) -> None:
+    shown, innocent = (render_table(cycle(each), width=160) for each in (name, INNOCENT))
+    assert acts(shown) == set()
+    assert shown.count("\n") == innocent.count("\n")
+
+
+def test_a_page_has_no_other_elements_for_it(name: str) -> None:
+    page = WebPage(simulated=False, refresh_s=5)
+    shown, innocent = (Page(page.of(cycle(each))) for each in (name, INNOCENT))
+    assert shown.elements == innocent.elements
+    assert acts(shown.text) == set()
+    assert shown.text.count("\n") == innocent.text.count("\n")
+
+
+def test_json_gives_it_back_and_nothing_else_changes(name: str) -> None:
+    text = to_json(cycle(name))
+    assert acts(text) == set()
+    document = json.loads(text)
+    assert document["workloads"][0]["container"] == document["processes"][0]["name"] == name
+    assert text.count("\n") == to_json(cycle(INNOCENT)).count("\n")
+
+
+@pytest.mark.parametrize("form", Exposition)
+def test_prometheus_reads_it_back_and_no_series_more(name: str, form: Exposition) -> None:
+    hostile, innocent = (
+        parsed(render(collect(Reading.of(cycle(each), STATS)), RESOURCES, form), form) for each in (name, INNOCENT)
+    )
+    assert {key: len(family.samples) for key, family in hostile.items()} == {
+        key: len(family.samples) for key, family in innocent.items()
+    }
+    (sample,) = (
+        one
+        for one in hostile["gpu_workload_memory_usage_bytes"].samples
+        if one.labels["gpu_attribution_method"] == "measured"
+    )
+    assert (sample.labels["container_name"], sample.value) == (name, 40)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_other_exporters_series_are_as_many_whatever_it_is(name: str, exporter: str) -> None:
+    hostile, innocent = (
+        Counter(
+            sample.name
+            for family in text_string_to_metric_families(compat.text(exporter, cycle(each), host_name="n"))
+            for sample in family.samples
+        )
+        for each in (name, INNOCENT)
+    )
+    assert hostile == innocent
+    assert hostile
+
+
+def test_otlp_carries_it_as_it_is(name: str) -> None:
+    document = json.loads(to_otlp_json(collect(Reading.of(cycle(name), STATS)), RESOURCES))
+    values = [
+        attribute["value"].get("stringValue")
+        for resource in document["resourceMetrics"]
+        for attribute in resource["resource"]["attributes"]
+        if attribute["key"] in ("container.name", "k8s.pod.name")
+    ]
+    assert values == [name, name]
+
+
+@pytest.mark.usefixtures("own_logging")
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_a_log_line_that_quotes_it_is_one_line(
+    name: str, log_format: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up(LogLevel.DEBUG, log_format)
+    StateLog().observe(cycle(name).sources)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isascii()
+    assert line.isprintable()
