@@ -199,7 +199,7 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
         return table(columns, rows, width, paint)
     if attribution.pod is not None:
         return ["nobody of this pod is seen on a GPU"]
-    return ["nobody holds a GPU" if _all_told(attribution) else "who holds a GPU is not known"]
+    return ["nobody holds a GPU" if all_told(attribution) else "who holds a GPU is not known"]
 
 
 def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
@@ -230,7 +230,7 @@ def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
         return table(columns, rows, width, paint)
     if attribution.pod is not None:
         return ["no process of this pod is seen on a GPU"]
-    return ["no process is on a GPU" if _all_told(attribution) else "which processes are on a GPU is not known"]
+    return ["no process is on a GPU" if all_told(attribution) else "which processes are on a GPU is not known"]
 
 
 _USE_COLUMNS: Final = (
@@ -266,7 +266,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _all_told(attribution: Attribution) -> bool:
+def all_told(attribution: Attribution) -> bool:
     """Whether every GPU said who is on it, so that nobody means nobody."""
     readings = [gpu.reading for gpu in attribution.gpus]
     lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]

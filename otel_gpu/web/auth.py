@@ -11,8 +11,13 @@ from typing import Final
 
 import bcrypt
 
+from otel_gpu.errors import Unavailable
+
 _LONGEST_BYTES: Final = 72
 """bcrypt looks no further, whoever made the hash; the library refuses more instead of leaving it out."""
+
+_MOST_WAITING: Final = 8
+"""Requests whose passwords are checked or wait for it, each on a thread that others could use."""
 
 
 class BasicAuth:
@@ -29,9 +34,13 @@ class BasicAuth:
         self._digest_key = secrets.token_bytes(32)
         self._right: dict[str, bytes] = {}
         self._one_at_a_time = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
 
     def admits(self, authorization: str | None) -> bool:
-        """Whether the value of an Authorization header names a user and the right password."""
+        """Whether the value of an Authorization header names a user and the right password.
+
+        Unavailable where others wait to be checked already: guessing may not keep out those who are remembered.
+        """
         credentials = parse_basic(authorization)
         if credentials is None:
             return False
@@ -41,8 +50,13 @@ class BasicAuth:
         if remembered is not None and hmac.compare_digest(remembered, digest):
             return True
         hashed = self._users.get(user)
-        with self._one_at_a_time:  # guessing may take one core, not all
-            is_right = bcrypt.checkpw(password[:_LONGEST_BYTES], hashed or self._decoy)
+        if not self._waiting.acquire(blocking=False):
+            raise Unavailable("too many passwords are being checked; try again")
+        try:
+            with self._one_at_a_time:  # guessing may take one core, not all
+                is_right = bcrypt.checkpw(password[:_LONGEST_BYTES], hashed or self._decoy)
+        finally:
+            self._waiting.release()
         if hashed is None or not is_right:
             return False
         self._right[user] = digest

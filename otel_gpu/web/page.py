@@ -1,40 +1,53 @@
-"""The page people open first: the table, kept current."""
+"""The page people open first, and the files it is made of. Without scripts it is the table, kept current."""
 
 from __future__ import annotations
 
 from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Final
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Attribution
+from otel_gpu.web.exchange import Response, Route
+from otel_gpu.web.site import STATIC
 
-STYLE = """\
-:root { color-scheme: light dark; }
-body { margin: 2rem; font: 14px/1.5 ui-monospace, monospace; background: Canvas; color: CanvasText; }
-pre { overflow-x: auto; font: inherit; }
-nav { opacity: .7; }
-a { color: LinkText; }
-"""
+_TYPES: Final = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 
 
-def page(attribution: Attribution | None, *, simulated: bool, refresh_s: int, metrics: bool = False) -> str:
+class Page:
     """The page as HTML; everything a container controls is escaped. ``metrics`` says that ``/metrics`` is served."""
-    table = (
-        "the first sample is under way" if attribution is None else render(attribution, width=160, simulated=simulated)
-    )
-    paths = {"/api/attribution": "JSON", "/metrics": "metrics", "/healthz": "health", "/readyz": "readiness"}
-    links = (f'<a href="{path}">{name}</a>' for path, name in paths.items() if metrics or path != "/metrics")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="refresh" content="{refresh_s}">
-<title>otel-gpu: who uses the GPU</title>
-<link rel="stylesheet" href="/style.css">
-</head>
-<body>
-<main><pre>{escape(table)}</pre></main>
-<nav>{" · ".join(links)}</nav>
-</body>
-</html>
-"""
+
+    def __init__(self, *, simulated: bool, refresh_s: int, metrics: bool = False) -> None:
+        self._simulated = simulated
+        paths = {"/api/attribution": "JSON", "/metrics": "metrics", "/healthz": "health", "/readyz": "readiness"}
+        links = [f'<a href="{path}">{name}</a>' for path, name in paths.items() if metrics or path != "/metrics"]
+        text = files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
+        self._page = Template(Template(text).safe_substitute(refresh_s=refresh_s, links="\n".join(links)))
+
+    def of(self, attribution: Attribution | None) -> str:
+        """The page, with this answer for those who have scripts off."""
+        table = (
+            "the first sample is under way"
+            if attribution is None
+            else render(attribution, width=160, simulated=self._simulated)
+        )
+        return self._page.substitute(table=escape(table))
+
+
+def static_routes() -> dict[str, Route]:
+    """Paths of the page's style, scripts and icon; read once."""
+    routes: dict[str, Route] = {}
+    for file in files(__package__).joinpath("static").iterdir():
+        content_type = _TYPES.get(file.name.rpartition(".")[2])
+        if content_type is not None:
+            routes[STATIC + file.name] = _always(Response(file.read_bytes(), content_type))
+    return routes
+
+
+def _always(response: Response) -> Route:
+    return lambda _: response

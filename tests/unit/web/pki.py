@@ -10,13 +10,15 @@ from pathlib import Path
 import trustme
 
 from otel_gpu.values import Address
-from otel_gpu.web.server import Response, Route, WebServer
+from otel_gpu.web.server import Limits, Response, Route, WebServer
 
 ANY_PORT = Address("127.0.0.1", 0)
 ROUTES: Mapping[str, Route] = {
     "/": lambda request: Response(f"hello {request.query}\n"),
     "/healthz": lambda _: Response("ok\n"),
 }
+
+PATIENT = Limits(slowest_client_s=30)
 
 
 class Pki:
@@ -50,11 +52,9 @@ class Pki:
 
 
 @contextmanager
-def serving(web_config: Path | None = None, **limits: float) -> Iterator[WebServer]:
+def serving(web_config: Path | None = None, limits: Limits = PATIENT) -> Iterator[WebServer]:
     """A server at work on ``ROUTES``."""
-    most = int(limits.get("most_connections", 64))
-    slowest_s = limits.get("slowest_client_s", 30.0)
-    server = WebServer(ANY_PORT, ROUTES, web_config, slowest_client_s=slowest_s, most_connections=most)
+    server = WebServer(ANY_PORT, ROUTES, web_config, limits=limits)
     server.start()
     try:
         yield server

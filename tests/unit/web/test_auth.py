@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import bcrypt
 import pytest
 
+from otel_gpu.errors import Unavailable
 from otel_gpu.web.auth import BasicAuth, parse_basic
 
 COST = 4  # the least bcrypt allows, as tests have no secrets
@@ -120,3 +123,26 @@ def test_digests_of_two_processes_have_nothing_in_common(users: Mapping[str, byt
     assert first.admits(basic("alice", "right"))
     assert second.admits(basic("alice", "right"))
     assert first._right != second._right
+
+
+def test_guessing_takes_no_more_than_so_many_places_and_keeps_out_nobody_who_is_remembered(
+    users: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth = BasicAuth(users)
+    assert auth.admits(basic("alice", "right"))
+    reached, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(_password: bytes, _hashed: bytes) -> bool:
+        reached.release()
+        assert go_on.wait(30)
+        return False
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    with ThreadPoolExecutor(9) as pool:
+        guesses = [pool.submit(auth.admits, basic("alice", "wrong")) for _ in range(9)]
+        assert reached.acquire(timeout=30)
+        refused = next(as_completed(guesses, timeout=30))  # eight wait, and the ninth is told to come again
+        assert isinstance(refused.exception(), Unavailable)
+        assert auth.admits(basic("alice", "right"))
+        go_on.set()
+    assert sorted(str(guess.exception()) for guess in guesses).count("None") == 8

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from otel_gpu.web.exchange import Response, accepts_gzip, encode
+from otel_gpu.web.exchange import Encoder, Response, accepts_gzip
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_gzip_is_accepted_where_the_header_names_it_and_does_not_weigh_it_zero(h
 
 def test_a_large_body_is_compressed_for_those_who_accept_it() -> None:
     text = "gpu_up 1\n" * 1000
-    body, headers = encode(Response(text), "gzip")
+    body, headers = Encoder().encode(Response(text), "gzip")
     assert gzip.decompress(body).decode() == text
     assert headers["Content-Encoding"] == "gzip"
     assert headers["Content-Length"] == str(len(body))
@@ -41,17 +41,25 @@ def test_a_large_body_is_compressed_for_those_who_accept_it() -> None:
 
 
 def test_whether_it_was_compressed_or_not_a_large_body_says_that_it_depends() -> None:
-    body, headers = encode(Response(b"x" * 2000), "")
+    body, headers = Encoder().encode(Response(b"x" * 2000), "")
     assert (body, headers["Vary"]) == (b"x" * 2000, "Accept-Encoding")
     assert "Content-Encoding" not in headers
 
 
 def test_a_small_body_is_sent_as_it_is() -> None:
-    assert encode(Response("x" * 1024), "gzip") == (
+    assert Encoder().encode(Response("x" * 1024), "gzip") == (
         b"x" * 1024,
         {"Content-Type": "text/plain; charset=utf-8", "Content-Length": "1024"},
     )
 
 
 def test_the_same_body_is_compressed_to_the_same_bytes() -> None:
-    assert encode(Response("x" * 2000), "gzip") == encode(Response("x" * 2000), "gzip")
+    assert Encoder().encode(Response("x" * 2000), "gzip") == Encoder().encode(Response("x" * 2000), "gzip")
+
+
+def test_what_many_ask_for_is_compressed_once() -> None:
+    encoder, body = Encoder(), b"gpu_up 1\n" * 1000
+    first, again = (encoder.encode(Response(body), "gzip")[0] for _ in range(2))
+    assert first is again
+    other, _ = encoder.encode(Response(body + b"gpu_up 2\n"), "gzip")
+    assert gzip.decompress(other) == body + b"gpu_up 2\n"

@@ -1,0 +1,102 @@
+"""The last hour of every GPU, for plots: in memory, bounded, gone with the agent."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from otel_gpu.model import Attribution, GpuAttribution
+
+SLOT_S: Final = 15
+SLOTS: Final = 3600 // SLOT_S
+
+Object = dict[str, Any]
+
+
+class Figures(NamedTuple):
+    """Of one GPU in one slot: ratio 0 to 1, watts, bytes in use; what was not known is ``None``."""
+
+    utilization: float | None
+    power_w: float | None
+    used_bytes: int | None
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A mean of what was known."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float | None) -> None:
+        if value is not None:
+            self.total += value
+            self.count += 1
+
+    @property
+    def value(self) -> float | None:
+        return round(self.total / self.count, 4) if self.count else None
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What came of one GPU in the newest slot."""
+
+    utilization: _Mean = field(default_factory=_Mean)
+    power_w: _Mean = field(default_factory=_Mean)
+    used_bytes: int | None = None
+
+    def add(self, gpu: GpuAttribution) -> None:
+        self.utilization.add(gpu.reading.gpu_ratio)
+        self.power_w.add(gpu.reading.power_w)
+        memory = gpu.memory
+        if memory is not None:
+            self.used_bytes = memory.limit_bytes - memory.free_bytes - (memory.reserved_bytes or 0)
+
+    @property
+    def figures(self) -> Figures:
+        return Figures(self.utilization.value, self.power_w.value, self.used_bytes)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The cycles of ``SLOT_S`` seconds. ``at_s`` (Unix time) is that of the first."""
+
+    number: int
+    at_s: float
+    gpus: dict[str, Figures] = field(default_factory=dict)
+
+
+class History:
+    """Means of utilisation and power and the last memory in use, by slots of ``SLOT_S`` s. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: deque[_Slot] = deque(maxlen=SLOTS)
+        self._sums: dict[str, _Sum] = {}
+
+    def observe(self, attribution: Attribution) -> None:
+        """Take in a cycle. Slots are by monotonic time: a wall clock that steps makes none twice."""
+        number = attribution.monotonic_ns // (SLOT_S * 1_000_000_000)
+        with self._lock:
+            while self._slots and self._slots[0].number <= number - SLOTS:  # cycles may be rarer than slots
+                self._slots.popleft()
+            if not self._slots or self._slots[-1].number != number:
+                self._slots.append(_Slot(number, attribution.wall_ns / 1e9))
+                self._sums.clear()
+            for gpu in attribution.gpus:
+                known = self._sums.setdefault(gpu.identity.uuid, _Sum())
+                known.add(gpu)
+                self._slots[-1].gpus[gpu.identity.uuid] = known.figures
+
+    def document(self, *, newest_only: bool = False) -> Object:
+        """Times, and beside each what is known of each GPU by its UUID: utilisation, watts, bytes in use."""
+        with self._lock:
+            slots = list(self._slots)[-1:] if newest_only else list(self._slots)
+            uuids = dict.fromkeys(uuid for slot in slots for uuid in slot.gpus)
+            return {
+                "at": [slot.at_s for slot in slots],
+                "gpus": {uuid: [slot.gpus.get(uuid) for slot in slots] for uuid in uuids},
+            }

@@ -1,0 +1,143 @@
+"""What the page shows beside the document: totals so far, what figures rest on, states, the last hour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from otel_gpu.export.table import all_told
+from otel_gpu.model import (
+    Attribution,
+    EnergyBasis,
+    GpuAttribution,
+    GpuState,
+    ProcessAttribution,
+    Totals,
+    WorkloadGpu,
+)
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The agent that is looked at. ``currency`` is ``None`` where no prices are set."""
+
+    version: str
+    host_name: str
+    interval_s: float
+    simulated_because: str | None = None
+    currency: str | None = None
+
+
+def particulars(attribution: Attribution, about: About, history: Object) -> Object:
+    """As plain data. ``workloads``, their ``gpus``, ``processes`` and ``sources`` stand in the document's order."""
+    gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
+    driver = attribution.driver
+    return {
+        "at": attribution.wall_ns / 1e9,
+        "window_s": attribution.window_s,
+        "since": attribution.epoch_ns / 1e9,
+        "version": about.version,
+        "host": about.host_name,
+        "interval_s": about.interval_s,
+        "simulated": about.simulated_because,
+        "currency": about.currency,
+        "driver": None if driver is None else driver.driver_version,
+        "pod": None if attribution.pod is None else str(attribution.pod),
+        "all_told": all_told(attribution),
+        "gpus": [_gpu(gpu) for gpu in attribution.gpus],
+        "workloads": [
+            {"naming": workload.naming, "gpus": [_part(part, gpus) for part in workload.told_gpus]}
+            for workload in attribution.workloads
+            if workload.told_gpus
+        ],
+        "processes": [_process(process, gpus) for process in attribution.processes if process.told],
+        "sources": [source.state.value for source in attribution.sources],
+        "history": history,
+    }
+
+
+def _gpu(gpu: GpuAttribution) -> Object:
+    reading, totals = gpu.reading, gpu.totals
+    return {
+        "health": reading.health.value,
+        "reason": reading.reason,
+        "power_limit_w": reading.power_limit_w,
+        "energy_mj": None
+        if totals is None or not gpu.counted.energy
+        else {
+            "attributed": totals.attributed_mj,
+            "idle": totals.idle_mj,
+            "unattributed": totals.unattributed_mj,
+        },
+        "basis": None if gpu.basis is None else _basis(gpu.basis),
+    }
+
+
+def _basis(basis: EnergyBasis) -> Object:
+    return {
+        "source": basis.source,
+        "policy": basis.policy,
+        "model": basis.model,
+        "idle_w": basis.idle_w,
+        "idle_origin": basis.idle_origin,
+        "held_w": basis.held_w,
+        "held_origin": basis.held_origin,
+    }
+
+
+def _part(part: WorkloadGpu, gpus: Mapping[str, GpuAttribution]) -> Object:
+    totals = part.totals
+    return {
+        "index": part.gpu_index,
+        "profile": part.mig_profile,
+        "active": part.active,
+        "allocation": part.allocation,
+        "energy_mj": _energy_so_far(totals, gpus.get(part.gpu_uuid)),
+        "idle_mj": None if totals is None else totals.idle_mj,
+        "idle_s": _idle_so_far(totals, gpus.get(part.gpu_uuid)),
+        "since": None if totals is None else totals.since_ns / 1e9,
+        "cost": sum(cost.amount for cost in part.costs) if part.costs else None,
+        "idle_cost": sum(cost.amount for cost in part.costs if cost.state is GpuState.IDLE) if part.costs else None,
+    }
+
+
+def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) -> Object:
+    lately, totals = process.energy, process.totals
+    return {
+        "kind": process.workload.kind.value,
+        "naming": process.naming,
+        "index": process.gpu_index,
+        "mig": process.mig_uuid,
+        "profile": process.mig_profile,
+        "active": process.active,
+        "lately_mj": {
+            "measured": lately.measured_mj,
+            "estimated": lately.estimated_mj,
+            "inferred": lately.inferred_mj,
+        },
+        "energy_mj": _energy_so_far(totals, gpus.get(process.gpu_uuid)),
+        "since": None if totals is None else totals.since_ns / 1e9,
+        "idle_s": _idle_so_far(totals, gpus.get(process.gpu_uuid)),
+    }
+
+
+def _idle_so_far(totals: Totals | None, gpu: GpuAttribution | None) -> float | None:
+    """Seconds; ``None`` where 0 would only mean that nobody can tell who works."""
+    if totals is None or not (totals.idle_us or (gpu is not None and gpu.counted.work)):
+        return None
+    return totals.idle_us / 1e6
+
+
+def _energy_so_far(totals: Totals | None, gpu: GpuAttribution | None) -> dict[str, int] | None:
+    """By method; ``None`` where 0 would only mean that nobody counts."""
+    if totals is None or not (totals.energy.total_mj or (gpu is not None and gpu.counted.energy)):
+        return None
+    energy = totals.energy
+    return {
+        "measured": energy.measured_mj or 0,
+        "estimated": energy.estimated_mj or 0,
+        "inferred": energy.inferred_mj or 0,
+    }

@@ -1,0 +1,283 @@
+// The table of workloads: sorted, filtered, each with its processes and what its figures rest on when it is opened.
+
+import { byId, clean, el, reconcile, setAttribute, setFigure, setHidden, setLines, setText } from "./dom.js";
+import { joules, money, percent, plural, size, span, UNKNOWN, watts } from "./format.js";
+import { howCost, howEnergy, howIdle, howMemory, howPower, howSm, howState, signed } from "./words.js";
+
+const stateText = ({ state, idleFor, ended }) =>
+  ended ? "ended" : state === null ? UNKNOWN : idleFor === null ? state : `${state} ${span(idleFor)}`;
+
+/** `value` is what is sorted by and stands behind the text; `how` says where it comes from. */
+const COLUMNS = [
+  { key: "title", name: "Workload", value: (row) => row.title.toLowerCase() },
+  { key: "places", name: "GPU", value: (row) => row.places, text: (row) => row.places },
+  {
+    key: "memory", name: "Memory", number: true, value: (row) => row.memory, how: howMemory,
+    text: (row) => (row.inferred ? "~ " : "") + size(row.memory),
+  },
+  {
+    key: "sm", name: "SM", number: true, value: (row) => row.sm, text: (row) => percent(row.sm),
+    how: (row) => howSm(row.sm, row.parts.length),
+  },
+  {
+    key: "powerW", name: "Power", number: true, value: (row) => row.powerW,
+    text: (row) => signed(watts(row.powerW), row.lately),
+    how: (row, cycle) => howPower(row, cycle.window_s),
+  },
+  {
+    key: "soFar", name: "Energy", number: true, value: (row) => row.soFar.total, how: howEnergy,
+    text: (row) => signed(joules(row.soFar.total), row.soFar),
+  },
+  { key: "idleS", name: "Idle", number: true, value: (row) => row.idleS, text: (row) => span(row.idleS), how: howIdle },
+  {
+    key: "cost", name: "Cost", number: true, value: (row) => row.cost,
+    text: (row, cycle) => money(row.cost, cycle.currency), how: (row, cycle) => howCost(row, cycle.currency),
+  },
+  {
+    key: "state", name: "State", value: (row) => (row.ended ? "ended" : row.state), text: stateText,
+    how: (row) => howState(row.state),
+  },
+];
+
+const PROCESS_COLUMNS = [
+  { name: "PID", number: true, value: (row) => row.pid, text: (row) => String(row.pid) },
+  { name: "Process", text: (row) => row.title ?? UNKNOWN, value: (row) => row.title },
+  { name: "GPU", text: (row) => row.place, value: (row) => row.place },
+  {
+    name: "Memory", number: true, value: (row) => row.memory, text: (row) => size(row.memory),
+    how: (row) => (row.memory === null ? "not known: no list has a figure" : "measured, by the driver's process lists"),
+  },
+  {
+    name: "SM", number: true, value: (row) => row.utilization, text: (row) => percent(row.utilization),
+    how: (row) => howSm(row.utilization),
+  },
+  {
+    name: "Power", number: true, value: (row) => row.powerW, text: (row) => signed(watts(row.powerW), row.lately),
+    how: (row, cycle) => howPower(row, cycle.window_s),
+  },
+  {
+    name: "Energy", number: true, value: (row) => row.soFar.total, how: howEnergy,
+    text: (row) => signed(joules(row.soFar.total), row.soFar),
+  },
+  {
+    name: "State", value: (row) => row.state, how: (row) => howState(row.state),
+    text: (row) => stateText({ ...row, ended: !row.active }),
+  },
+];
+
+const kindOf = (column) => (column.number ? "number" : "text");
+
+const createCell = (column) => el("td", { role: "cell", class: kindOf(column), "data-label": column.name }, el("data"));
+
+export class Workloads {
+  #cycle = null;
+  #colours;
+  #sort = { key: "memory", down: true };
+  #terms = [];
+  #open = new Set();
+  #say;
+
+  constructor(colours, say) {
+    this.#colours = colours;
+    this.#say = say;
+    for (const column of COLUMNS) {
+      const button = el("button", { type: "button" }, column.name);
+      button.addEventListener("click", () => this.#sortBy(column));
+      const heading = el("th", { scope: "col", role: "columnheader", class: kindOf(column) }, button);
+      heading.dataset.key = column.key;
+      byId("columns").append(heading);
+    }
+    byId("filter").addEventListener("input", (event) => this.#filterBy(event.target.value));
+  }
+
+  update(cycle) {
+    this.#cycle = cycle;
+    const here = new Set(cycle.workloads.map((workload) => workload.key));
+    for (const key of this.#open) if (!here.has(key)) this.#open.delete(key);
+    this.#draw();
+  }
+
+  get #columns() {
+    return COLUMNS.filter((column) => column.key !== "cost" || this.#cycle.currency !== null);
+  }
+
+  #sortBy(column) {
+    const again = this.#sort.key === column.key;
+    this.#sort = { key: column.key, down: again ? !this.#sort.down : Boolean(column.number) };
+    this.#draw();
+    this.#say(`Sorted by ${column.name}, ${this.#sort.down ? "descending" : "ascending"}`);
+  }
+
+  #filterBy(text) {
+    this.#terms = text.toLowerCase().split(/\s+/).filter(Boolean);
+    if (this.#cycle === null) return;
+    this.#draw();
+    this.#say(byId("count").textContent);
+  }
+
+  #draw() {
+    const cycle = this.#cycle;
+    const found = cycle.workloads.filter((workload) => this.#matches(workload)).sort((a, b) => this.#compare(a, b));
+    for (const heading of byId("columns").children) {
+      const { key } = heading.dataset;
+      setHidden(heading, key === "cost" && cycle.currency === null);
+      const direction = this.#sort.down ? "descending" : "ascending";
+      setAttribute(heading, "aria-sort", key === this.#sort.key ? direction : "none");
+    }
+    reconcile(
+      byId("rows"),
+      found.flatMap((workload) => [
+        { workload },
+        ...(this.#open.has(workload.key) ? [{ workload, details: true }] : []),
+      ]),
+      (item) => `${item.details ? "details" : "row"} ${item.workload.key}`,
+      (item) => (item.details ? this.#createDetails(item.workload) : this.#createRow(item.workload)),
+      (node, item) => (item.details ? this.#updateDetails(node, item.workload) : this.#updateRow(node, item.workload)),
+    );
+    const all = cycle.workloads.length;
+    setText(byId("count"), (found.length === all ? "" : `${found.length} of `) + plural(all, "workload"));
+    setHidden(byId("table"), found.length === 0);
+    setHidden(byId("no-workloads"), found.length > 0);
+    setText(byId("no-workloads"), this.#nobody(all));
+  }
+
+  #nobody(all) {
+    if (all) return "No workload matches this filter.";
+    if (this.#cycle.pod !== null) return "Nobody of this pod is seen on a GPU.";
+    return this.#cycle.all_told ? "Nobody holds a GPU." : "Who holds a GPU is not known.";
+  }
+
+  #matches(workload) {
+    if (!this.#terms.length) return true;
+    const gpus = workload.parts.map((part) => `gpu${part.index} gpu ${part.index} ${part.profile ?? ""}`);
+    const names = [workload.title, workload.namespace, workload.pod, workload.container, workload.image, workload.id];
+    const processes = workload.processes.map((process) => process.title);
+    const words = [...names, workload.kind, stateText(workload), ...gpus, ...processes];
+    const text = words.filter(Boolean).join("\n").toLowerCase();
+    return this.#terms.every((term) => text.includes(term));
+  }
+
+  /** What is not known comes last, whichever way. */
+  #compare(one, other) {
+    const { value } = COLUMNS.find((column) => column.key === this.#sort.key);
+    const [a, b] = [value(one), value(other)];
+    if (a !== b) {
+      if (a === null) return 1;
+      if (b === null) return -1;
+      return (a < b ? -1 : 1) * (this.#sort.down ? -1 : 1);
+    }
+    return one.title < other.title ? -1 : one.title > other.title ? 1 : one.key < other.key ? -1 : 1;
+  }
+
+  #createRow(workload) {
+    const row = el("tr", { role: "row", "data-id": workload.id });
+    const open = el(
+      "button", { type: "button", class: "open", "aria-expanded": "false" },
+      el("span", { class: "swatch" }), el("span", { class: "name" }),
+    );
+    open.addEventListener("click", () => {
+      if (!this.#open.delete(workload.key)) this.#open.add(workload.key);
+      this.#draw();
+    });
+    row.append(el("th", { scope: "row", role: "rowheader" }, open, el("span", { class: "more" })));
+    for (const column of COLUMNS.slice(1)) {
+      const cell = createCell(column);
+      cell.dataset.key = column.key;
+      row.append(cell);
+    }
+    return row;
+  }
+
+  #updateRow(row, workload) {
+    const [head, ...cells] = row.children;
+    const [swatch, name] = head.firstChild.children;
+    setAttribute(head.firstChild, "aria-expanded", String(this.#open.has(workload.key)));
+    setAttribute(head, "title", clean(workload.name));
+    setAttribute(swatch, "class", `swatch measured ${this.#colours.of(workload.key)}`);
+    setText(name, workload.title);
+    setText(head.lastChild, moreOf(workload));
+    setAttribute(row, "class", workload.ended ? "ended" : (workload.state ?? "none"));
+    COLUMNS.slice(1).forEach((column, number) => {
+      setHidden(cells[number], column.key === "cost" && this.#cycle.currency === null);
+      const how = column.how?.(workload, this.#cycle);
+      setFigure(cells[number].firstChild, column.text(workload, this.#cycle), column.value(workload), how);
+    });
+  }
+
+  #createDetails(workload) {
+    const headings = PROCESS_COLUMNS.map((column) =>
+      el("th", { scope: "col", role: "columnheader", class: kindOf(column) }, column.name),
+    );
+    const cell = el(
+      "td", { role: "cell" },
+      el("ul", { class: "facts" }),
+      el("p", { class: "empty" }, "No process of it is seen on a GPU."),
+      el(
+        "table", { role: "table", "aria-label": `Processes of ${workload.title}` },
+        el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...headings)),
+        el("tbody", { role: "rowgroup" }),
+      ),
+    );
+    return el("tr", { role: "row", class: "details" }, cell);
+  }
+
+  #updateDetails(row, workload) {
+    const [cell] = row.children;
+    const [facts, nobody, table] = cell.children;
+    setAttribute(cell, "colspan", String(this.#columns.length));
+    setLines(facts, factsOf(workload, this.#cycle));
+    setHidden(nobody, workload.processes.length > 0);
+    setHidden(table, workload.processes.length === 0);
+    const sorted = workload.processes.toSorted((a, b) => (b.memory ?? -1) - (a.memory ?? -1) || a.pid - b.pid);
+    reconcile(table.tBodies[0], sorted, (process) => process.key, createProcess, (child, process) =>
+      updateProcess(child, process, this.#cycle),
+    );
+  }
+}
+
+function createProcess() {
+  const row = el("tr", { role: "row" });
+  row.append(...PROCESS_COLUMNS.map(createCell));
+  return row;
+}
+
+function updateProcess(row, process, cycle) {
+  PROCESS_COLUMNS.forEach((column, number) => {
+    const how = column.how?.(process, cycle);
+    setFigure(row.children[number].firstChild, column.text(process), column.value(process), how);
+  });
+}
+
+/** Where it belongs, in a line under its name. */
+function moreOf(workload) {
+  const pod = workload.pod === null ? null : [workload.namespace, workload.pod].filter(Boolean).join("/");
+  return [KINDS[workload.kind] ?? workload.kind, pod ?? workload.image].filter(Boolean).map(clean).join(" · ");
+}
+
+const KINDS = { slurm_job: "Slurm job", systemd_unit: "systemd unit", lxc: "LXC" };
+
+function factsOf(workload, cycle) {
+  const names = [
+    ["Name", workload.name], ["Namespace", workload.namespace], ["Pod", workload.pod], ["Pod uid", workload.pod_uid],
+    ["Container", workload.container], ["Image", workload.image], ["Id", workload.id],
+  ].filter(([, value]) => value !== null && value !== "");
+  const places = workload.parts.length > 1 ? workload.parts.map(placeLine) : [];
+  const figures = [
+    ["Memory", howMemory(workload)],
+    ["SM", howSm(workload.sm, workload.parts.length)],
+    ["Power", howPower(workload, cycle.window_s)],
+    ["Energy", howEnergy(workload)],
+    ["Idle", howIdle(workload)],
+    ...(cycle.currency === null ? [] : [["Cost", howCost(workload, cycle.currency)]]),
+    ["State", `${stateText(workload)}: ${howState(workload.state)}`],
+  ];
+  return [...names, ...places, ...figures].map(([name, value]) => `${name}: ${clean(value)}`);
+}
+
+function placeLine(part) {
+  const place = part.profile ? `GPU ${part.index} ${part.profile}` : `GPU ${part.index}`;
+  const { memory, utilization, state } = part.now;
+  const held = [`${size(memory.measured)} measured`];
+  if (memory.inferred) held.push(`${size(memory.inferred)} inferred`);
+  return [place, `${held.join(", ")}; SM ${percent(utilization)}; ${state ?? UNKNOWN}`];
+}

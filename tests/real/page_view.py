@@ -1,0 +1,96 @@
+"""The page opened in a browser, and what is asked of it: expressions of JavaScript."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from tests.real.chromium import Browser, Tab
+from tests.real.staged_agent import StagedAgent
+
+WIDE: Final = 1280
+NARROW: Final = 360
+
+UNKNOWN: Final = "\N{EN DASH}"
+
+TABLE: Final = """[...document.querySelectorAll('#rows > tr:not(.details)')].map(row => {
+  const cells = [...row.querySelectorAll('td')].map(cell => [cell.dataset.key, cell.firstChild]);
+  const each = get => Object.fromEntries(cells.map(([key, node]) => [key, get(node)]));
+  return {
+    ...each(node => node.value === '' ? null : node.value),
+    id: row.dataset.id,
+    name: row.querySelector('.name').textContent,
+    texts: each(node => node.textContent),
+    how: each(node => node.title),
+  };
+})"""
+"""Every row: the value behind each cell, and by ``texts`` and ``how`` what is shown and said of it."""
+
+NAMES: Final = "[...document.querySelectorAll('#rows > tr:not(.details) .name')].map(node => node.textContent)"
+
+CARDS: Final = """[...document.querySelectorAll('.gpu')].map(card => ({
+  title: card.querySelector('h3').textContent,
+  state: card.querySelector('.state').textContent,
+  bars: card.querySelectorAll('.bar').length,
+  figures: [...card.querySelectorAll('.figures data')].map(node => node.value),
+  texts: [...card.querySelectorAll('.figures data')].map(node => node.textContent),
+  limit: card.querySelector('.limit').value,
+  held: [...card.querySelectorAll('.holders data')].map(node => Number(node.value)),
+}))"""
+
+CONTRAST: Final = """(() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgba = colour => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = value => (value /= 255) <= .03928 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => .2126 * linear(r) + .7152 * linear(g) + .0722 * linear(b);
+  const behind = node => {
+    const colour = rgba(getComputedStyle(node).backgroundColor);
+    return colour[3] === 255 ? colour : behind(node.parentElement);
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const [text, node] = [walker.currentNode.data.trim(), walker.currentNode.parentElement];
+    if (!text || !node.checkVisibility() || node.matches('noscript, .skip, .unseen, option')) continue;
+    const both = [luminance(rgba(getComputedStyle(node).color)), luminance(behind(node))].sort((a, b) => b - a);
+    const ratio = (both[0] + .05) / (both[1] + .05);
+    if (ratio < 4.5) found.push([node.className || node.tagName, text, ratio]);
+  }
+  return found;
+})()"""
+"""Text whose contrast to what is behind it is below 4.5 (WCAG 2.2, 1.4.3)."""
+
+
+def choosing(theme: str) -> str:
+    """An expression that chooses a theme, as somebody does with the menu."""
+    return f"""(() => {{
+      const menu = document.getElementById('theme');
+      menu.value = '{theme}';
+      menu.dispatchEvent(new Event('change'));
+    }})()"""
+
+
+def shows(staged: StagedAgent) -> str:
+    """An expression: whether the page shows the newest cycle."""
+    return f"document.getElementById('main')?.dataset.cycle === '{staged.now().wall_ns}'"
+
+
+def opened(browser: Browser, staged: StagedAgent, *, width: int = WIDE, dark: bool = False) -> Tab:
+    """A tab with the page, which shows the newest cycle."""
+    tab = Tab(browser)
+    tab.look(width=width, dark=dark)
+    tab.open(staged.url)
+    tab.until(shows(staged))
+    return tab
+
+
+def assert_innocent(tab: Tab, url: str) -> None:
+    """Nothing in the console, no policy violated, and nobody else was asked for anything."""
+    assert tab.complaints == []
+    origins = {urlsplit(request)[:2] for request in tab.requests}
+    assert origins == {urlsplit(url)[:2]}

@@ -1,0 +1,35 @@
+"""``make pictures``: the page of the demo for the README, light and dark; one cycle of one seed, after an hour."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.real.chromium import Tab, chromium
+from tests.real.staged_agent import staged_agent
+
+MOST_BYTES = 300_000
+PRICES = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "price-kwh": "0.3", "currency": "EUR"}
+
+
+def main(directory: Path) -> None:
+    """Write page.png and page-dark.png there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with staged_agent(flags=PRICES) as agent, chromium() as browser:
+        sys.stderr.write("an hour of the demo passes …\n")
+        for _ in range(240):
+            agent.advance(15)
+        agent.advance(5)
+        tab = Tab(browser)
+        for name, dark in (("page.png", False), ("page-dark.png", True)):
+            tab.look(width=1280, height=800, dark=dark)
+            tab.open(agent.url)
+            tab.until("document.getElementById('main')?.dataset.cycle")
+            size = len(tab.picture(directory / name, scale=0.75))
+            sys.stderr.write(f"{directory / name}: {size / 1000:.0f} kB\n")
+            if size > MOST_BYTES:
+                sys.exit(f"{name} has over {MOST_BYTES} bytes")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

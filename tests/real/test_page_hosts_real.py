@@ -1,0 +1,172 @@
+"""The page of hosts that are not as one would wish, and of an agent that comes and goes, in a real browser."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadNames
+from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.sim.demo import demo_world
+from otel_gpu.sources.sim.world import WorldSpec
+from tests.agent_process import agent_process
+from tests.real.chromium import Browser, Tab, chromium
+from tests.real.page_view import CARDS, NAMES, NARROW, TABLE, UNKNOWN, WIDE, assert_innocent, opened
+from tests.real.parts import free_addresses
+from tests.real.staged_agent import staged_agent
+
+pytestmark = pytest.mark.real
+
+HOSTILE: Final = "<img src=x onerror=\"document.title='owned'\">"
+LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+# ---------------------------------------------------------------------------- hosts that are not as one would wish
+
+
+def hostile_world() -> WorldSpec:
+    """The demo, in which one container calls itself markup, one nobody has a name for, and one has a long pod name."""
+    world = demo_world(1)
+    names: dict[int, WorkloadNames | None] = {
+        41_207: WorkloadNames(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),
+        41_990: None,
+        33_871: WorkloadNames("notebook", "registry.example/" + "long/" * 40, LONG_POD, "research", "uid"),
+    }
+    processes = tuple(
+        replace(
+            each,
+            name="<b>vllm" if each.pid == 41_207 else each.name,
+            workload=replace(each.workload, names=names[each.pid]),
+        )
+        if each.pid in names
+        else each
+        for each in world.processes
+    )
+    return replace(world, processes=processes)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    with staged_agent(hostile_world()) as staged:
+        tab = opened(browser, staged, width=width)
+        assert HOSTILE in tab.value(NAMES)
+        tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
+        assert "Process" in tab.value("document.querySelector('.details').textContent")
+        assert tab.value("document.querySelectorAll('img, b, script:not([src])').length") == tab.value(
+            "document.querySelectorAll('#totals b').length"
+        )
+        assert LONG_POD in tab.value("document.getElementById('rows').textContent")
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        assert "owned" not in tab.value("document.title")
+        tab.picture(tmp_path / "page.png")
+        assert_innocent(tab, staged.url)
+
+
+def troubled(reading: GpuReading) -> GpuReading:
+    """GPUs that are lost, asleep, paused, and one that gives no memory and no power."""
+    bare = GpuReading(reading.identity, reading.taken_at_ns)
+    match reading.identity.index:
+        case 0:
+            return replace(bare, health=GpuHealth.FAILED, reason="GPU is lost: it fell off the bus")
+        case 1:
+            return replace(bare, health=GpuHealth.ASLEEP, reason="runtime-suspended")
+        case 2:
+            return replace(bare, health=GpuHealth.PAUSED, reason="paused for 10 m")
+        case _:
+            return replace(reading, power_w=None, energy_mj=None, temperature_c=None, gpu_ratio=None, utilization=None)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    with staged_agent(alter=lambda read: replace(read, gpus=tuple(map(troubled, read.gpus)))) as staged:
+        tab = opened(browser, staged, width=width)
+        cards = tab.value(CARDS)
+        assert [card["state"] for card in cards] == [
+            "failed: GPU is lost: it fell off the bus",
+            "asleep: runtime-suspended",
+            "paused: paused for 10 m",
+            "ok",
+        ]
+        assert [card["texts"] for card in cards[:3]] == [[UNKNOWN] * 4] * 3
+        assert [text == UNKNOWN for text in cards[3]["texts"]] == [True, True, False, True]
+        for row in tab.value(TABLE):
+            assert row["texts"]["powerW"] == row["texts"]["sm"] == row["texts"]["soFar"] == UNKNOWN
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        tab.picture(tmp_path / "page.png")
+        assert_innocent(tab, staged.url)
+
+
+def test_a_host_without_a_driver_says_why_and_who_holds_a_gpu_is_not_known(browser: Browser, tmp_path: Path) -> None:
+    nothing = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
+    with staged_agent(alter=lambda _: nothing) as staged:
+        tab = opened(browser, staged)
+        shown = tab.value("document.getElementById('main').innerText")
+        for words in (
+            "unavailable: NVML: the driver is not loaded",
+            "No GPU could be read.",
+            "Who holds a GPU is not known.",
+        ):
+            assert words in shown
+        assert tab.value("[...document.querySelectorAll('#totals b')].map(node => node.textContent)") == [
+            "0", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN,
+        ]  # fmt: skip
+        tab.picture(tmp_path / "page.png")
+        assert_innocent(tab, staged.url)
+
+
+# ---------------------------------------------------------------------------- an agent that comes and goes
+
+
+NOTICE: Final = "(document.getElementById('link').hidden ? '' : document.getElementById('link').innerText)"
+RUN: Final = ("run", "--source", "sim", "--exporters", "none", "--interval", "1s", "--state-dir", "none", "--listen")
+
+
+def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(browser: Browser, tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    flags = (*RUN, str(address))
+    tab = Tab(browser)
+    tab.look(width=WIDE, dark=False)
+    with agent_process(*flags, directory=tmp_path) as agent:
+        assert agent.address == address  # it listens
+        tab.open(f"http://{address}")
+        tab.until("document.getElementById('main')?.dataset.cycle")
+        assert tab.value(NOTICE) == ""
+        assert_innocent(tab, f"http://{address}")
+        cycle = tab.value("document.getElementById('main').dataset.cycle")
+        tab.until(f"document.getElementById('main').dataset.cycle !== '{cycle}'")
+    said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
+    assert "Trying again" in said
+    assert tab.value("document.getElementById('said').textContent") == said
+    assert len(tab.value(CARDS)) == 4  # what was known stays, and is marked
+    assert tab.value("document.body.matches('.stale')")
+    tab.picture(tmp_path / "lost.png")
+    with agent_process(*flags, directory=tmp_path):
+        tab.until(f"{NOTICE} === 'The agent is back.'")
+        assert not tab.value("document.body.matches('.stale')")
+
+
+def test_a_page_says_that_the_agent_has_fallen_silent_though_it_is_there(browser: Browser, tmp_path: Path) -> None:
+    tab = Tab(browser)
+    with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
+        tab.open(f"http://{agent.address}")
+        tab.until("document.getElementById('main')?.dataset.cycle")
+        agent.process.send_signal(signal.SIGSTOP)
+        tab.until(f"{NOTICE}.startsWith('The agent has fallen silent.')")
+        agent.process.send_signal(signal.SIGCONT)
+        tab.until(f"{NOTICE} === 'The agent is back.'")
+        assert tab.complaints == []

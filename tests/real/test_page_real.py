@@ -1,0 +1,295 @@
+"""The page in a real browser: what it shows is what the agent says, whoever looks at it, on whatever screen."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from otel_gpu.export.document import to_json
+from tests.real.chromium import PATIENCE_S, Browser, Tab, chromium
+from tests.real.page_view import (
+    CARDS,
+    CONTRAST,
+    NAMES,
+    NARROW,
+    TABLE,
+    UNKNOWN,
+    WIDE,
+    assert_innocent,
+    choosing,
+    opened,
+    shows,
+)
+from tests.real.staged_agent import StagedAgent, staged_agent
+from tests.web import ask
+
+pytestmark = pytest.mark.real
+
+PRICES: Final = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "currency": "EUR"}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[StagedAgent]:
+    with staged_agent(flags=PRICES) as staged:
+        for _ in range(24):
+            staged.advance(5)
+        yield staged
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def same(shown: str | None, told: float | None) -> bool:
+    """Whether a figure behind a text is the one that was told."""
+    if shown is None or told is None:
+        return shown is None and told is None
+    return float(shown) == pytest.approx(told, rel=1e-12)
+
+
+# ---------------------------------------------------------------------------- figures
+
+
+def test_every_figure_of_a_workload_is_that_of_the_document_of_the_same_cycle(
+    browser: Browser, demo: StagedAgent
+) -> None:
+    attribution = demo.advance(5)
+    tab = opened(browser, demo)
+    document: dict[str, Any] = json.loads(to_json(attribution))  # what once --format json prints
+    answer = ask(demo.agent.web.address, "/api/attribution")
+    assert json.loads(answer.body) == document
+    assert answer.headers["ETag"] == f'"{tab.value("document.getElementById(`main`).dataset.cycle")}"'
+    shown = tab.value(TABLE)
+    assert len(shown) == len(document["workloads"]) > 10
+    window_s = attribution.window_s
+    assert window_s is not None
+    for workload in document["workloads"]:
+        parts = workload["gpus"]
+        memory = total([part["memory"][method] for part in parts for method in ("measured", "inferred")])
+        energy_mj = total([value for part in parts for value in part["energy_mj"].values()])
+        (row,) = (row for row in shown if row["id"] == workload["id"])
+        assert same(row["memory"], memory)
+        assert same(row["sm"], total([part["utilization"] for part in parts]))
+        assert same(row["powerW"], None if energy_mj is None else energy_mj / 1000 / window_s)
+        assert row["texts"]["state"].split(" ")[0] == parts[0]["state"]
+        assert (row["texts"]["sm"] == UNKNOWN) == (parts[0]["utilization"] is None)
+    for told in attribution.workloads:
+        if told.told_gpus:
+            (row,) = (row for row in shown if row["id"] == told.ref.id)
+            energy = [part.totals.energy.total_mj for part in told.told_gpus if part.totals is not None]
+            assert same(row["soFar"], total(energy))
+            assert same(row["cost"], sum(cost.amount for part in told.told_gpus for cost in part.costs))
+    assert_innocent(tab, demo.url)
+
+
+def test_every_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    document = json.loads(to_json(demo.now()))
+    cards = tab.value(CARDS)
+    assert len(cards) == len(document["gpus"]) == 4
+    for card, gpu in zip(cards, document["gpus"], strict=True):
+        memory = gpu["memory"]
+        assert card["title"] == f"GPU {gpu['index']} {gpu['name']}"
+        assert card["state"] == "ok"
+        used = memory["limit"] - memory["free"] - memory["reserved"]
+        figures = [value or None for value in card["figures"]]
+        told = [gpu["utilization"], gpu["power_w"], used, gpu["temperature_c"]]
+        assert all(same(*pair) for pair in zip(figures, told, strict=True))
+        assert [text == UNKNOWN for text in card["texts"]] == [value is None for value in told]
+        assert int(card["limit"]) == memory["limit"]
+        assert sum(card["held"]) == memory["measured"] + memory["inferred"] + memory["unattributed"]
+        assert card["bars"] == 1 + len(gpu["mig"] or [])
+
+
+def test_what_a_bar_draws_is_as_long_as_what_it_stands_for(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    gpu = json.loads(to_json(demo.now()))["gpus"][3]
+    drawn = tab.value(
+        "[...document.querySelectorAll('.gpu')[3].querySelector('.bar').children].map("
+        "node => [node.className.split(' ')[1], Number(node.style.flexGrow)])"
+    )
+    by_kind = {kind: sum(length for each, length in drawn if each == kind) for kind, _ in drawn}
+    limit = gpu["memory"]["limit"]
+    for kind, length in by_kind.items():
+        assert length == pytest.approx(gpu["memory"][kind] / limit, rel=1e-4)
+    assert {"measured", "inferred", "reserved", "free"} <= by_kind.keys()
+    assert sum(by_kind.values()) == pytest.approx(1, rel=1e-4)
+
+
+def test_a_new_cycle_is_shown_without_asking_for_it(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    before = len(tab.requests)
+    for _ in range(3):
+        demo.advance(5)
+        tab.until(shows(demo))
+    assert len(tab.requests) == before
+    assert tab.value("document.getElementById('said').textContent") == ""  # who listens is not told of every cycle
+
+
+def test_a_page_that_nobody_looks_at_holds_no_connection_and_is_current_when_somebody_does(browser: Browser) -> None:
+    with staged_agent() as staged:
+        tab = opened(browser, staged)
+        assert staged.is_followed()
+        turn = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});"
+        turn += "document.dispatchEvent(new Event('visibilitychange'))"
+        tab.value(turn.format("true"))
+        deadline_s = time.monotonic() + PATIENCE_S
+        while staged.is_followed():
+            assert time.monotonic() < deadline_s
+        staged.advance(5)
+        tab.value(turn.format("false"))
+        tab.until(shows(staged))
+        assert_innocent(tab, staged.url)
+
+
+def test_the_last_hour_is_plotted_and_survives_a_reload(browser: Browser, demo: StagedAgent) -> None:
+    line = "document.querySelector('.gpu .plot .line').getAttribute('d')"
+    tab = opened(browser, demo)
+    drawn = tab.value(line)
+    assert drawn.count("L") >= 5
+    tab.command("Page.reload")
+    tab.until(f"{shows(demo)} && performance.now() < 30000")
+    assert tab.until(line) == drawn
+    words = tab.value("document.querySelector('.gpu .plot').getAttribute('aria-label')")
+    assert words.startswith("Utilisation in the last hour: lowest ")
+
+
+def test_how_a_figure_was_obtained_is_told(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    how = {row["name"]: row["how"] for row in tab.value(TABLE)}
+    assert re.search(r"GiB inferred, \d+ % sure, by open devices", how["host"]["memory"])
+    assert "estimated (shared with others)" in how["vllm-chat"]["powerW"]
+    assert "GiB measured, by the driver's process lists" in how["vllm-chat"]["memory"]
+    assert "to the byte" in tab.value("document.querySelector('.gpu details').textContent")
+
+
+# ---------------------------------------------------------------------------- what people do with it
+
+
+def test_a_click_on_a_heading_sorts_and_another_one_turns_it_round(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    for key in ("memory", "sm", "powerW", "soFar", "idleS", "cost", "places", "state"):
+        tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
+        if key == "memory":  # sorted by already: that turned it round
+            tab.value("document.querySelector('#columns [data-key=memory] button').click()")
+        for _ in range(2):
+            column = [row[key] for row in tab.value(TABLE)]
+            known = [value if key in ("places", "state") else float(value) for value in column if value is not None]
+            down = tab.value(f"document.querySelector('#columns [data-key={key}]').ariaSort") == "descending"
+            assert known == sorted(known, reverse=down), key
+            assert None not in column[: len(known)], key  # what is not known is last, both ways
+            tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
+    assert tab.value("document.querySelectorAll('#columns [aria-sort]:not([aria-sort=none])').length") == 1
+
+
+def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    count = len(tab.value(NAMES))
+    tab.value("document.getElementById('filter').focus()")
+    tab.write("research gpu1")
+    assert set(tab.value(NAMES)) == {"trainer", "notebook"}
+    assert tab.value("document.getElementById('count').textContent") == f"2 of {count} workloads"
+    tab.write(" nobody-is-called-so")
+    assert tab.value(NAMES) == []
+    assert tab.value("document.getElementById('no-workloads').innerText") == "No workload matches this filter."
+    demo.advance(5)
+    tab.until(shows(demo))
+    assert tab.value(NAMES) == []  # the next cycle leaves it as it is
+    assert tab.value("document.activeElement.id") == "filter"
+
+
+def test_by_keyboard_alone_a_workload_is_opened_and_stays_open(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    for _ in range(60):
+        tab.press("Tab", 9)
+        if tab.value("document.activeElement.textContent") == "trainer":
+            break
+    assert tab.value("document.activeElement.matches(':focus-visible')")
+    assert tab.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    tab.press("Enter", 13, text="\r")
+    assert tab.value("document.activeElement.getAttribute('aria-expanded')") == "true"
+    processes = "[...document.querySelectorAll('.details tbody tr')].map(row => row.querySelector('data').value)"
+    assert tab.value(processes) == ["52312", "52311", "52310"]
+    facts = tab.value("document.querySelector('.facts').textContent")
+    assert "Pod: finetune-13b-worker-0" in facts
+    assert "Memory: " in facts
+    demo.advance(5)
+    tab.until(shows(demo))
+    assert tab.value(processes) == ["52312", "52311", "52310"]
+    assert tab.value("document.activeElement.textContent") == "trainer"
+    tab.press(" ", 32, text=" ")
+    assert tab.value("document.querySelectorAll('.details').length") == 0
+    assert_innocent(tab, demo.url)
+
+
+def test_a_theme_is_the_systems_until_one_is_chosen_and_then_kept(browser: Browser, demo: StagedAgent) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    tab = opened(browser, demo, dark=False)
+    light = tab.value(background)
+    tab.look(width=WIDE, dark=True)
+    dark = tab.until(f"{background} !== '{light}' && {background}")
+    tab.value(choosing("light"))
+    assert tab.value(background) == light
+    tab.open(demo.url)
+    tab.until(f"document.getElementById('theme')?.value === 'light' && {shows(demo)}")
+    assert tab.value(background) == light
+    tab.value(choosing("auto"))
+    assert tab.value(background) == dark
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW, 320])
+def test_on_any_screen_nothing_is_out_of_sight_and_all_text_can_be_read(
+    browser: Browser, demo: StagedAgent, tmp_path: Path, width: int, dark: bool
+) -> None:
+    tab = opened(browser, demo, width=width, dark=dark)
+    for name in ("trainer", "ollama"):
+        tab.value(f"[...document.querySelectorAll('.open')].find(b => b.textContent === '{name}').click()")
+    tab.value("document.querySelector('.gpu summary').click()")
+    assert tab.value("document.documentElement.scrollWidth") <= width
+    assert tab.value(CONTRAST) == []
+    assert len(tab.picture(tmp_path / "page.png")) > 10_000
+    assert_innocent(tab, demo.url)
+
+
+def test_who_listens_hears_a_table_with_its_headings_and_landmarks(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo, width=NARROW)
+    tab.command("Accessibility.enable")
+    nodes = tab.command("Accessibility.getFullAXTree")["nodes"]
+    heard = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
+    roles = {role for role, _ in heard}
+    assert {"banner", "main", "contentinfo", "navigation", "status", "table", "columnheader", "rowheader"} <= roles
+    assert ("table", "Workloads") in heard
+    assert ("searchbox", "Filter") in heard
+    assert ("combobox", "Theme") in heard
+    assert any(
+        role == "image" and str(name).startswith("Memory of 80.0 GiB: vllm-chat 54.0 GiB") for role, name in heard
+    )
+    assert all(name for role, name in heard if role in ("button", "image", "table", "searchbox", "combobox"))
+
+
+def test_a_simulated_host_is_called_so(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    assert "no figure here is of a real GPU" in tab.value("document.getElementById('simulated').innerText")
+
+
+def test_without_scripts_the_page_is_the_table(browser: Browser, demo: StagedAgent) -> None:
+    tab = Tab(browser, scripts=False)
+    tab.open(demo.url)
+    tab.until("document.querySelector('pre')?.innerText.includes('NVIDIA H100')")
+    assert "SIMULATED HOST" in tab.value("document.body.innerText")
+    assert "Workloads" not in tab.value("document.body.innerText")  # what scripts would fill is not there
+    assert tab.complaints == []

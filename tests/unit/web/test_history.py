@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from otel_gpu.model import Attribution, GpuReading
+from otel_gpu.web.history import SLOT_S, SLOTS, History
+from tests.builders import GIB, WALL_NS, attribute, failed_gpu, gpu, memory, snapshot
+
+
+def cycle(at_s: float, *gpus: GpuReading) -> Attribution:
+    return attribute(None, snapshot(*gpus, at_s=at_s))
+
+
+def busy(ratio: float | None = 0.5, power_w: float | None = 100.0, used_gib: float = 10) -> GpuReading:
+    return gpu(0, gpu_ratio=ratio, power_w=power_w, memory=memory(used_gib=used_gib))
+
+
+def test_a_slot_has_means_of_its_cycles_and_the_last_memory() -> None:
+    history = History()
+    history.observe(cycle(0, busy(0.2, 100, 10)))
+    history.observe(cycle(5, busy(0.4, 200, 20)))
+    history.observe(cycle(SLOT_S, busy(1.0, 300, 30)))
+    assert history.document() == {
+        "at": [WALL_NS / 1e9, WALL_NS / 1e9 + SLOT_S],
+        "gpus": {"GPU-0": [(0.3, 150.0, 20 * GIB), (1.0, 300.0, 30 * GIB)]},
+    }
+    assert history.document(newest_only=True)["gpus"] == {"GPU-0": [(1.0, 300.0, 30 * GIB)]}
+
+
+def test_what_was_not_known_is_absent_and_counts_for_nothing() -> None:
+    history = History()
+    history.observe(cycle(0, busy(None, None)))
+    history.observe(cycle(5, busy(0.4, None)))
+    history.observe(cycle(SLOT_S, failed_gpu(0)))
+    assert history.document()["gpus"]["GPU-0"] == [(0.4, None, 10 * GIB), (None, None, None)]
+
+
+def test_a_gpu_that_comes_later_has_nothing_before() -> None:
+    history = History()
+    history.observe(cycle(0, gpu(0)))
+    history.observe(cycle(SLOT_S, gpu(0), gpu(1, power_w=70)))
+    assert history.document()["gpus"]["GPU-1"] == [None, (None, 70.0, None)]
+
+
+def test_it_holds_an_hour_and_no_more_however_long_the_agent_runs() -> None:
+    history = History()
+    for number in range(3 * SLOTS):
+        history.observe(cycle(number * SLOT_S, gpu(number // SLOTS, power_w=float(number))))
+    told = history.document()
+    assert len(told["at"]) == SLOTS
+    assert list(told["gpus"]) == ["GPU-2"]  # those that went are forgotten after an hour
+
+
+def test_cycles_that_are_rare_do_not_make_it_longer() -> None:
+    history = History()
+    for hour in range(5):
+        history.observe(cycle(3600.0 * hour, busy()))
+    assert len(history.document()["at"]) == 1
+
+
+def test_a_wall_clock_that_is_set_back_makes_no_slot_twice() -> None:
+    history = History()
+    first = cycle(0, busy())
+    history.observe(first)
+    history.observe(replace(cycle(5, busy()), wall_ns=first.wall_ns - 3600 * 10**9))
+    assert history.document()["at"] == [first.wall_ns / 1e9]
