@@ -1,0 +1,110 @@
+"""What the doctor says of where metrics go: whoever they are pushed to, and the addresses they are served at."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.config import Config
+from otel_gpu.doctor.findings import Finding, degraded, ok, unused
+from otel_gpu.export.sender import TLS, UNREACHABLE, Trouble
+from otel_gpu.settings_export import Exporter, Protocol
+from otel_gpu.values import Address
+
+REQUEST_S: Final = 2.0
+"""What a request to a receiver may take, with its repetitions."""
+
+_ASK_S: Final = 1.0
+_SERVER: Final = "otel-gpu"
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - where to ask, not to listen
+_FIXES: Final = {
+    UNREACHABLE: "start a Collector there, name another with --otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT), or "
+    "--exporters prometheus",
+    TLS: "--otlp-certificate FILE (OTEL_EXPORTER_OTLP_CERTIFICATE) with who vouches for it; http:// for plain text",
+    "401": "--otlp-headers authorization=… (OTEL_EXPORTER_OTLP_HEADERS)",
+    "403": "--otlp-headers authorization=… (OTEL_EXPORTER_OTLP_HEADERS)",
+    "404": "the path counts as it is written: --otlp-endpoint http://HOST:4318/v1/metrics",
+}
+
+
+def export_checks(config: Config) -> Iterator[tuple[str, Callable[[], Finding]]]:
+    """Every check with its subject: each takes some time, and they may be made side by side."""
+    if not config.exporters and not config.serves_prometheus:
+        yield "exporters", lambda: unused("exporters", "none: figures are on the page only", "--exporters otlp")
+    if Exporter.OTLP in config.exporters:
+        yield "otlp", lambda: examine_otlp(config)
+    if Exporter.CONSOLE in config.exporters:
+        yield "console", lambda: ok("console", "metrics are written to standard output")
+    what = "the page and /metrics" if config.serves_prometheus else "the page, without /metrics (--prometheus)"
+    yield "listen", lambda: examine_address("listen", config.listen, config.web_config, what, "--listen HOST:PORT")
+    for listener in config.compat:
+        address = Address(listener.address.host or config.listen.host, listener.address.port)
+        subject, remedy = f"compat {listener.exporter}", f"--compat {listener.exporter}:PORT"
+        what = f"the series of {listener.exporter}"
+
+        def check(subject: str = subject, address: Address = address, what: str = what, fix: str = remedy) -> Finding:
+            return examine_address(subject, address, config.web_config, what, fix)
+
+        yield subject, check
+
+
+def examine_otlp(config: Config, timeout_s: float = REQUEST_S) -> Finding:
+    """Judge whether the receiver of OTLP takes requests: it gets one that is empty."""
+    # Here, not above: clients of HTTP and gRPC take longer to load than most checks take.
+    from otel_gpu.export.probe import probe_otlp  # noqa: PLC0415
+
+    trouble = probe_otlp(config, min(timeout_s, config.otlp_timeout_s))
+    about = f"{config.otlp_target} ({config.otlp_protocol})"
+    if trouble is None:
+        return ok("otlp", f"{about} took an empty request")
+    return degraded("otlp", f"{about}: {trouble.text}", _otlp_fix(config, trouble))
+
+
+def _otlp_fix(config: Config, trouble: Trouble) -> str:
+    other = Protocol.HTTP if config.otlp_protocol is Protocol.GRPC else Protocol.GRPC
+    return _FIXES.get(trouble.kind, f"is that a Collector? if it speaks the other protocol: --otlp-protocol {other}")
+
+
+def examine_address(subject: str, address: Address, web_config: Path | None, what: str, choose: str) -> Finding:
+    """Judge whether an agent can listen there, or does."""
+    wrong = _bound(address)
+    if wrong is None:
+        return ok(subject, f"{address} is free for {what}")
+    if wrong != errno.EADDRINUSE:
+        return degraded(subject, f"cannot listen on {address}: {wrong}", choose)
+    who = f"who listens there: ss -ltnp 'sport = :{address.port}'; or {choose}"
+    if web_config is not None:  # it may want a certificate or a password of whoever asks
+        return ok(subject, f"{address} is in use; with a web-config nobody is asked by whom", who)
+    if _is_agent(address):
+        return ok(subject, f"{address}: a running agent answers")
+    return degraded(subject, f"{address} is in use by another program: an agent started now would not start", who)
+
+
+def _bound(address: Address) -> int | str | None:
+    """``None`` if the address can be had; else EADDRINUSE, or what is wrong with it."""
+    try:
+        # Bound, never listening: an agent that starts at this moment gets it all the same (SO_REUSEADDR, socket(7)).
+        with socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address.host, address.port))
+    except OSError as error:
+        return errno.EADDRINUSE if error.errno == errno.EADDRINUSE else (error.strerror or str(error)).lower()
+    except (OverflowError, TypeError, ValueError) as error:  # bind() raises them all for what is no host
+        return str(error)
+    return None
+
+
+def _is_agent(address: Address) -> bool:
+    """Whether what answers there calls itself by our name."""
+    connection = http.client.HTTPConnection(_LOOPBACK.get(address.host, address.host), address.port, timeout=_ASK_S)
+    try:
+        connection.request("HEAD", "/healthz")
+        return (connection.getresponse().getheader("Server") or "").split("/")[0].strip() == _SERVER
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()

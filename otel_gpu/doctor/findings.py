@@ -1,0 +1,120 @@
+"""What the doctor says: a line for each subject, with a verdict and, where it is not well, what mends it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from otel_gpu.export.text import Paint, Style, printable
+from otel_gpu.version import __version__
+
+
+class Verdict(StrEnum):
+    """Blind: attribution as a whole cannot work like this. Degraded: parts of it are missing. Unused: not asked."""
+
+    OK = "ok"
+    UNUSED = "unused"
+    DEGRADED = "degraded"
+    BLIND = "blind"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    subject: str
+    verdict: Verdict
+    found: str
+    fix: str | None = None
+
+
+def ok(subject: str, found: str, fix: str | None = None) -> Finding:
+    """All is well; ``fix`` is what could be better all the same."""
+    return Finding(subject, Verdict.OK, found, fix)
+
+
+def unused(subject: str, found: str, fix: str | None = None) -> Finding:
+    """Not asked for, and nothing is lost by that; ``fix`` is how to have it."""
+    return Finding(subject, Verdict.UNUSED, found, fix)
+
+
+def degraded(subject: str, found: str, fix: str) -> Finding:
+    """Something is missing, and this is how to have it."""
+    return Finding(subject, Verdict.DEGRADED, found, fix)
+
+
+def blind(subject: str, found: str, fix: str) -> Finding:
+    """Nothing can be attributed like this; this mends it."""
+    return Finding(subject, Verdict.BLIND, found, fix)
+
+
+def is_blind(findings: Sequence[Finding]) -> bool:
+    """Whether attribution as a whole cannot work."""
+    return any(finding.verdict is Verdict.BLIND for finding in findings)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+# ---------------------------------------------------------------------------- as JSON, as text
+
+
+def to_json(findings: Sequence[Finding]) -> str:
+    """The report as one JSON object, all ASCII. Its keys are a contract (docs/troubleshooting.md)."""
+    return json.dumps(document(findings), indent=2)
+
+
+def document(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The report as plain data: the worst verdict, and a finding for each line."""
+    verdicts = {finding.verdict for finding in findings}
+    worst = next((verdict for verdict in (Verdict.BLIND, Verdict.DEGRADED) if verdict in verdicts), Verdict.OK)
+    return {
+        "version": __version__,
+        "verdict": worst.value,
+        "findings": [
+            {
+                "subject": finding.subject,
+                "verdict": finding.verdict.value,
+                "found": finding.found,
+                "fix": finding.fix,
+            }
+            for finding in findings
+        ],
+    }
+
+
+def report(findings: Sequence[Finding], paint: Paint, width: int | None = None) -> str:
+    """The findings as lines, the fix under each that needs one; wrapped to a width, where there is one.
+
+    A fix stays on a line of its own: it is there to be copied.
+    """
+    styles = {
+        Verdict.OK: Style.GREEN,
+        Verdict.UNUSED: Style.DIM,
+        Verdict.DEGRADED: Style.YELLOW,
+        Verdict.BLIND: Style.RED,
+    }
+    subjects = max(len(finding.subject) for finding in findings)
+    indent = len(Verdict.DEGRADED) + 2 + subjects + 2
+    lines = []
+    for finding in findings:
+        verdict = paint(finding.verdict.value.ljust(len(Verdict.DEGRADED)), styles[finding.verdict])
+        first, *more = _wrapped(printable(finding.found), None if width is None else width - indent)
+        faint = [Style.DIM] if finding.verdict is Verdict.UNUSED else []
+        lines.append(f"{verdict}  {paint(f'{finding.subject.ljust(subjects)}  {first}', *faint)}")
+        lines += [" " * indent + paint(line, *faint) for line in more]
+        if finding.fix is not None:
+            lines.append(f"{' ' * indent}{paint('fix:', Style.BOLD)} {printable(finding.fix)}")
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, max(width, 40), break_long_words=False, break_on_hyphens=False) or [""]

@@ -1,0 +1,174 @@
+"""What the doctor says of who knows names: whom the agent asks, what they answer, and who is left without one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from otel_gpu.directory import Directory
+from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
+from otel_gpu.environment import Candidate, Kind, Presence
+from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.settings_names import Environment
+from otel_gpu.sources.base import NameRead
+
+_FLAGS: Final = {
+    Kind.DOCKER: "--docker-host",
+    Kind.PODMAN: "--podman-host",
+    Kind.CRI: "--cri-socket",
+    Kind.POD_RESOURCES: "--pod-resources-socket",
+}
+_SLURM_FIX: Final = (
+    "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: docker run --user 0 --pid=host --cap-add SYS_PTRACE "
+    "--cap-add DAC_READ_SEARCH …, in a unit AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+)
+_API_FIX: Final = (
+    "docs/names.md has the ClusterRole; with it this says yes: kubectl auth can-i watch pods --all-namespaces "
+    "--as system:serviceaccount:NAMESPACE:otel-gpu"
+)
+_MISSING_FIXES: Final = {
+    Kind.DOCKER: "systemctl start docker; in a container: -v /var/run/docker.sock:/var/run/docker.sock:ro",
+    Kind.PODMAN: "systemctl enable --now podman.socket; in a container: -v /run/podman:/run/podman:ro",
+    Kind.CRI: "in a container, mount the directory of the runtime's socket (docs/names.md)",
+    Kind.POD_RESOURCES: "in a container, mount the kubelet's directory pod-resources (docs/names.md)",
+}
+_ENGINES: Final = {
+    "docker": "--docker-host unix:///var/run/docker.sock",
+    "podman": "--podman-host unix:///run/podman/podman.sock",
+}
+_CRI_SOCKETS: Final[Mapping[str | None, str]] = {
+    "containerd": "/run/containerd/containerd.sock",
+    "cri-o": "/run/crio/crio.sock",
+    "docker": "/run/cri-dockerd.sock",
+}
+_MOST_IDS: Final = 3
+_SHORT_ID: Final = 12
+"""So many characters of an id are enough for docker, podman and crictl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody who could tell names, and what he told; ``None`` if he is not asked, or did not answer in time."""
+
+    candidate: Candidate
+    read: NameRead | None
+
+
+def judged(asked: Sequence[Asked], workloads: Collection[WorkloadRef], gpus: Sequence[GpuReading]) -> list[Asked]:
+    """Everybody with what is wrong with his answer beside the others' or on this host, as the agent finds it."""
+    directory = Directory()
+    reads = [each.read for each in asked if each.read is not None]
+    directory.update(reads, workloads, gpus)
+    answers = iter([directory.judged(number, read) for number, read in enumerate(reads)])
+    return [each if each.read is None else replace(each, read=next(answers)) for each in asked]
+
+
+def examine_names(
+    environment: Environment, asked: Sequence[Asked], workloads: Collection[WorkloadRef]
+) -> list[Finding]:
+    """Judge who knows names: of everybody in general, and of these workloads, which are on GPUs."""
+    used = [each for each in asked if each.candidate.used]
+    names = ", ".join(each.candidate.name for each in used) or "nobody"
+    return [
+        ok("environment", f"{environment}: asked for names: {names}"),
+        *map(_source, used),
+        *_nameless(asked, workloads),
+        *(
+            unused(each.candidate.name, each.candidate.why, each.candidate.fix)
+            for each in asked
+            if not each.candidate.used and environment is Environment.AUTO
+        ),
+    ]
+
+
+def _source(asked: Asked) -> Finding:
+    candidate, read = asked.candidate, asked.read
+    if candidate.lacks is not None:
+        fix = candidate.fix or _fix(candidate, SourceState.UNAVAILABLE)
+        return degraded(candidate.name, f"unavailable: {candidate.lacks}", fix)
+    if read is None:
+        fix = _fix(candidate, SourceState.UNAVAILABLE)
+        return degraded(candidate.name, f"{candidate.why}: no answer in time", fix)
+    if read.state is not SourceState.OK:
+        fix = _fix(candidate, read.state)
+        return degraded(candidate.name, f"{read.state.value}: {read.reason}", fix)
+    told = f"{counted(len(read.known), 'workload')} known"
+    if candidate.kind is Kind.POD_RESOURCES:
+        told = f"{counted(len(read.pods), 'container')} of pods given a GPU"
+    return ok(candidate.name, f"{candidate.why}: {told}")
+
+
+def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
+    named = {known.ref.key for each in asked if each.read is not None for known in each.read.known.values()}
+    could = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
+    nameless = [could[key] for key in sorted(could.keys() - named)]
+    what = "container or job on a GPU" if len(could) == 1 else "containers and jobs on GPUs"
+    if nameless:
+        first = ", ".join(f"{ref.id[:_SHORT_ID]} ({_runtime(ref)})" for ref in nameless[:_MOST_IDS])
+        more = f" and {len(nameless) - _MOST_IDS} more" if len(nameless) > _MOST_IDS else ""
+        found = f"missing for {len(nameless)} of {len(could)} {what}: {first}{more}"
+        yield degraded("names", found, "; ".join(dict.fromkeys(map(_name_fix, nameless))))
+    elif could:
+        yield ok("names", f"known for {len(could)} of {len(could)} {what}")
+
+
+# ---------------------------------------------------------------------------- fixes of names
+
+
+def _fix(candidate: Candidate, state: SourceState) -> str:
+    """What to do about somebody who is asked and does not tell, or does not tell all. A command ends the line."""
+    if candidate.kind is Kind.SLURM:
+        return _SLURM_FIX
+    if candidate.kind is Kind.KUBERNETES:
+        return _API_FIX
+    if candidate.socket is None:
+        option = "--host" if candidate.kind is Kind.DOCKER else "--url"
+        return f"this must answer: {candidate.kind} {option} {shlex.quote(str(candidate.daemon))} version"
+    path = shlex.quote(str(candidate.socket.path))
+    if candidate.socket.presence in {Presence.SOCKET, Presence.DEAD}:
+        return _check(candidate.kind, path, state)
+    return _access(candidate.kind, path, candidate.socket.presence)
+
+
+def _access(kind: Kind, path: str, presence: Presence) -> str:
+    """How a socket comes there."""
+    if presence is Presence.MISSING:
+        return f"{_MISSING_FIXES[kind]}; if it is elsewhere: {_FLAGS[kind]} unix:///PATH"
+    if presence is Presence.OTHER:
+        return f"remove it, start anew who should listen there, then the agent's container; what it is: ls -ld {path}"
+    if kind in {Kind.DOCKER, Kind.PODMAN}:
+        return f"run as root, or log in anew after: usermod -aG $(stat -c %G {path}) USER"
+    return "run as root; in Kubernetes securityContext: {runAsUser: 0}"
+
+
+def _check(kind: Kind, path: str, state: SourceState) -> str:
+    """A command that asks what the agent asked."""
+    if kind is Kind.CRI:
+        return f"this must answer: crictl --runtime-endpoint unix://{path} ps"
+    if kind is Kind.POD_RESOURCES and state is SourceState.DEGRADED:
+        return "docs/names.md says what to mount; these must list the containers and the GPUs: crictl ps; nvidia-smi -L"
+    if kind is Kind.POD_RESOURCES:
+        return f"this must show the kubelet: ss -xlp | grep {path}"
+    asked = "containers/json" if state is SourceState.DEGRADED else "version"
+    return f"this must answer: curl --unix-socket {path} http://localhost/{asked}"
+
+
+def _runtime(ref: WorkloadRef) -> str:
+    if ref.kind is WorkloadKind.SLURM_JOB:
+        return "slurm"
+    return f"{ref.runtime or 'runtime unknown'}{', a pod' if ref.pod_uid is not None else ''}"
+
+
+def _name_fix(ref: WorkloadRef) -> str:
+    """Who would know its name, and how he is asked."""
+    if ref.kind is WorkloadKind.SLURM_JOB:
+        return "--environment slurm, as root"
+    if ref.pod_uid is not None:
+        return f"--cri-socket {_CRI_SOCKETS.get(ref.runtime, 'PATH')}"
+    if ref.runtime in _ENGINES:
+        return _ENGINES[ref.runtime]
+    if ref.runtime is None:
+        return " or ".join(_ENGINES.values())
+    return f"nobody who is asked here knows containers of {ref.runtime}"

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.doctor.examination import Beside
+from otel_gpu.doctor.findings import Finding, Verdict, ok
+from tests.cli import otel_gpu
+from tests.unit.export.collectors import BlackHole
+
+
+@pytest.fixture
+def no_nvml(tmp_path: Path) -> Mapping[str, str]:
+    """An environment in which NVML cannot be loaded, on machines that have it as well."""
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    return {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+# ---------------------------------------------------------------------------- beside each other
+
+
+def test_checks_are_made_side_by_side_and_told_in_their_order() -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def check(name: str) -> Finding:
+        both.wait()  # neither ends before the other has begun
+        return ok(name, "fine")
+
+    found = Beside([("a", lambda: check("a")), ("b", lambda: check("b"))], deadline_s=30).findings()
+    assert [finding.subject for finding in found] == ["a", "b"]
+
+
+def test_a_check_that_never_ends_and_one_that_fails_are_findings_and_the_others_are_told() -> None:
+    never = threading.Event()
+
+    def broken() -> Finding:
+        raise KeyError("x")
+
+    def stuck() -> Finding:
+        never.wait(30)
+        return ok("stuck", "after all")
+
+    beside = Beside([("stuck", stuck), ("broken", broken), ("fine", lambda: ok("fine", "fine"))], deadline_s=0.2)
+    late, failed, fine = beside.findings()
+    never.set()
+    assert (late.subject, late.verdict, late.fix is not None) == ("stuck", Verdict.DEGRADED, True)
+    assert late.found.startswith("no answer within ")
+    assert (failed.verdict, failed.found) == (Verdict.DEGRADED, "internal error: KeyError: 'x'")
+    assert fine.verdict is Verdict.OK
+
+
+# ---------------------------------------------------------------------------- the whole command
+
+
+def test_the_command_prints_json_and_exits_1_when_blind(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+    flags = ("--exporters", "none", "--listen", "127.0.0.1:0", "--state-dir", str(tmp_path / "state"))
+    result = otel_gpu("doctor", "--format", "json", *flags, environment=no_nvml)
+    assert (result.returncode, result.stderr) == (1, "")
+    document = json.loads(result.stdout)
+    assert set(document) == {"version", "verdict", "findings"}
+    assert document["verdict"] == "blind"
+    by_subject = {finding["subject"]: finding for finding in document["findings"]}
+    assert len(by_subject) == len(document["findings"])
+    assert all(set(finding) == {"subject", "verdict", "found", "fix"} for finding in document["findings"])
+    assert all(finding["fix"] for finding in document["findings"] if finding["verdict"] in {"degraded", "blind"})
+    expected = {"nvml", "driver", "device files", "scope", "pid namespace", "cgroup namespace", "proc", "capabilities"}
+    expected |= {"environment", "docker", "podman", "cri", "pod-resources", "kubernetes", "slurm"}
+    expected |= {"clock", "exporters", "listen", "state", "control"}
+    assert expected == set(by_subject)
+    assert by_subject["nvml"]["verdict"] == "blind"
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_receiver_that_never_answers_holds_up_nobody(no_nvml: Mapping[str, str]) -> None:
+    hole = BlackHole()
+    try:
+        result = otel_gpu("doctor", "--otlp-endpoint", hole.url, "--listen", "127.0.0.1:0", environment=no_nvml)
+    finally:
+        hole.close()
+    [line] = [line for line in result.stdout.splitlines() if line.split()[1:2] == ["otlp"]]
+    assert line.startswith("degraded")
+    assert "Traceback" not in result.stderr
+
+
+def test_settings_of_exporters_that_cannot_work_are_refused_as_run_refuses_them(no_nvml: Mapping[str, str]) -> None:
+    result = otel_gpu("doctor", "--otlp-endpoint", "https://c:1", "--otlp-insecure", "true", environment=no_nvml)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "otlp-insecure" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["yaml", "table"])
+def test_a_format_that_there_is_none_of_is_refused(form: str, no_nvml: Mapping[str, str]) -> None:
+    assert otel_gpu("doctor", "--format", form, environment=no_nvml).returncode == 2

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.config import Config, load
+from otel_gpu.doctor.exports import examine_address, examine_otlp, export_checks
+from otel_gpu.doctor.findings import Finding, Verdict
+from otel_gpu.values import Address
+from otel_gpu.web.server import Response, WebServer
+from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, Pki, unused_url
+
+
+def config(**flags: str) -> Config:
+    return load({key.replace("_", "-"): value for key, value in flags.items()}, {}).config
+
+
+@pytest.fixture
+def collector() -> Iterator[HttpCollector]:
+    receiver = HttpCollector()
+    yield receiver
+    receiver.close()
+
+
+# ---------------------------------------------------------------------------- OTLP
+
+
+def test_a_collector_that_takes_an_empty_request_is_well_and_is_told_nothing(collector: HttpCollector) -> None:
+    found = examine_otlp(config(otlp_endpoint=collector.url, otlp_headers="api-key=secret"))
+    assert found == Finding("otlp", Verdict.OK, f"{collector.url} (http/protobuf) took an empty request")
+    (seen,) = collector.seen
+    assert len(seen.request.resource_metrics) == 0
+    assert seen.headers["api-key"] == "secret"  # it was asked as the agent asks
+
+
+def test_a_collector_is_asked_over_grpc_as_well() -> None:
+    receiver = GrpcCollector()
+    try:
+        found = examine_otlp(config(otlp_endpoint=receiver.url, otlp_protocol="grpc"))
+    finally:
+        receiver.close()
+    assert found == Finding("otlp", Verdict.OK, f"{receiver.url} (grpc) took an empty request")
+
+
+def test_where_nobody_listens_it_degrades_with_what_to_do() -> None:
+    url = unused_url()
+    found = examine_otlp(config(otlp_endpoint=url), timeout_s=0.3)
+    assert (found.verdict, found.found) == (Verdict.DEGRADED, f"{url} (http/protobuf): connection refused")
+    assert found.fix is not None
+    assert "--otlp-endpoint" in found.fix
+
+
+def test_who_never_answers_is_not_waited_for() -> None:
+    hole = BlackHole()
+    try:
+        found = examine_otlp(config(otlp_endpoint=hole.url), timeout_s=0.3)
+    finally:
+        hole.close()
+    assert found.verdict is Verdict.DEGRADED
+    assert "no whole answer" in found.found
+
+
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [
+        (HTTPStatus.UNAUTHORIZED, "--otlp-headers authorization=…"),
+        (HTTPStatus.FORBIDDEN, "--otlp-headers authorization=…"),
+        (HTTPStatus.NOT_FOUND, "/v1/metrics"),
+        (HTTPStatus.IM_A_TEAPOT, "--otlp-protocol grpc"),
+    ],
+)
+def test_a_refusal_is_told_with_the_setting_that_mends_it(
+    collector: HttpCollector, status: HTTPStatus, fix: str
+) -> None:
+    collector.always(Answer(status))
+    found = examine_otlp(config(otlp_endpoint=collector.url))
+    assert found.verdict is Verdict.DEGRADED
+    assert str(status.value) in found.found
+    assert found.fix is not None
+    assert fix in found.fix
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told_with_the_setting_for_it(tmp_path: Path) -> None:
+    receiver = HttpCollector(Pki(tmp_path).context())
+    try:
+        found = examine_otlp(config(otlp_endpoint=receiver.url), timeout_s=1.0)
+    finally:
+        receiver.close()
+    assert found.verdict is Verdict.DEGRADED
+    assert found.fix is not None
+    assert "--otlp-certificate" in found.fix
+
+
+# ---------------------------------------------------------------------------- addresses
+
+
+def address(listening: socket.socket) -> Address:
+    return Address("127.0.0.1", listening.getsockname()[1])
+
+
+def examined(at: Address, web_config: Path | None = None) -> Finding:
+    return examine_address("listen", at, web_config, "the page", "--listen HOST:PORT")
+
+
+def test_an_address_that_is_free_is_well_and_stays_free() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = address(probe)
+    for _ in range(2):
+        assert examined(free) == Finding("listen", Verdict.OK, f"{free} is free for the page")
+
+
+def test_an_agent_that_runs_is_known_by_its_answer() -> None:
+    server = WebServer(Address("127.0.0.1", 0), {"/healthz": lambda _: Response("ok\n")})
+    server.start()
+    try:
+        assert examined(server.address) == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
+    finally:
+        server.close()
+
+
+def test_another_program_there_degrades_with_the_command_that_names_it(collector: HttpCollector) -> None:
+    at = Address("127.0.0.1", int(collector.url.rpartition(":")[2]))
+    found = examined(at)
+    assert found.verdict is Verdict.DEGRADED
+    assert "in use by another program" in found.found
+    assert found.fix == f"who listens there: ss -ltnp 'sport = :{at.port}'; or --listen HOST:PORT"
+
+
+def test_who_says_nothing_there_is_not_taken_for_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.doctor.exports._ASK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert examined(address(silent)).verdict is Verdict.DEGRADED
+
+
+def test_behind_a_web_config_nobody_is_asked_who_he_is(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as guarded:
+        found = examined(address(guarded), tmp_path)
+    assert found.verdict is Verdict.OK
+    assert "is in use" in found.found
+    assert found.fix is not None
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "::2"])
+def test_an_address_that_is_not_of_this_host_degrades(host: str) -> None:
+    found = examined(Address(host, 9464))
+    assert found.verdict is Verdict.DEGRADED
+    assert found.found.startswith("cannot listen on ")
+    assert found.fix == "--listen HOST:PORT"
+
+
+# ---------------------------------------------------------------------------- which there are
+
+
+def subjects(**flags: str) -> list[str]:
+    return [subject for subject, _ in export_checks(config(**flags))]
+
+
+def test_every_exporter_and_every_address_has_a_check() -> None:
+    assert subjects() == ["otlp", "listen"]
+    assert subjects(exporters="none") == ["exporters", "listen"]
+    assert subjects(exporters="console,prometheus") == ["console", "listen"]
+    assert subjects(exporters="none", prometheus="on") == ["listen"]
+    assert subjects(compat="dcgm-exporter,gpu-inference")[2:] == ["compat dcgm-exporter", "compat gpu-inference"]
+
+
+def test_each_check_of_another_exporters_port_is_about_that_port() -> None:
+    with socket.socket() as probe, socket.create_server(("127.0.0.1", 0)) as listening:
+        probe.bind(("127.0.0.1", 0))
+        free, taken = address(probe).port, address(listening).port
+        probe.close()
+        chosen = config(compat=f"dcgm-exporter:{taken},gpu-inference:{free}", exporters="none")
+        checks = export_checks(replace(chosen, web_config=Path("/nowhere")))
+        found = [check() for subject, check in checks if subject.startswith("compat")]
+    assert [finding.subject for finding in found] == ["compat dcgm-exporter", "compat gpu-inference"]
+    assert f"127.0.0.1:{taken} is in use" in found[0].found
+    assert found[0].fix is not None
+    assert found[0].fix.endswith("--compat dcgm-exporter:PORT")
+    assert found[1].found == f"127.0.0.1:{free} is free for the series of gpu-inference"
