@@ -9,9 +9,14 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 TEST_WORKERS ?= 4
 RUN_ARGS ?=
 ACCURACY_ARGS ?=
+FUZZ_INPUTS ?= 10000
+FUZZ_SEED ?= 1
+FLEET_ARGS ?=
+SOAK_DAYS ?= 7
+SOAK_SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real collector manifests check fmt fuzz accuracy proto lock clean compiler
+.PHONY: help run test test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy fleet proto lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,6 +36,12 @@ collector: ## build the OpenTelemetry Collector that tests run (once; needs Go),
 manifests: ## build helm, kustomize and a strict reader of manifests that tests run (once; needs Go)
 	@tools/manifests/build.sh
 
+dashboards: $(VENV)/.runtime ## write Grafana's dashboards, and copy them and Prometheus's rules into the chart
+	$(BIN)/python -m tools.dashboards
+
+pictures: $(VENV)/.dev ## take the README's pictures of the page anew, from the demo (needs Debian's chromium)
+	$(BIN)/python -m tests.real.pictures docs/images
+
 check: $(VENV)/.dev ## lint, types, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,11 +52,22 @@ fmt: $(VENV)/.dev ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: $(VENV)/.dev ## a million seeded random lines through the cgroup parser
-	$(BIN)/python -m tests.fuzz_cgroup --lines 1000000 --seed 1
+fuzz: $(VENV)/.dev ## seeded random inputs through every parser (FUZZ_INPUTS=1000000 for a night, FUZZ_SEED=…)
+	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED)
+
+soak: $(VENV)/.dev ## a simulated week of churn, faults, restarts and outages in minutes: all adds up, nothing grows (SOAK_DAYS=…)
+	$(BIN)/python -m tests.soak --days $(SOAK_DAYS) --seed $(SOAK_SEED)
+
+sbom: $(VENV)/.dev ## write what the agent is made of, with versions, licences and hashes (CycloneDX), into dist/
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null)} \
+	  $(BIN)/python tools/sbom.py dist/sbom.cdx.json
 
 accuracy: $(VENV)/.dev ## our split beside the formulas in use today, against a simulated host's truth
 	$(BIN)/python -m bench.accuracy $(ACCURACY_ARGS)
+
+fleet: $(VENV)/.dev ## hundreds of agents through two tiers of Collectors, a gateway killed meanwhile (three minutes; needs Go)
+	@tools/collector/build.sh >/dev/null
+	$(BIN)/python -m bench.fleet $(FLEET_ARGS)
 
 proto: ## make the messages of CRI and pod-resources anew from their .proto files (needs a package index)
 	PYTHON=$(PYTHON) tools/proto.sh

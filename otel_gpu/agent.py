@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
+from otel_gpu.control.pausing import pause_handlers
+from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.exporting import Exporting
@@ -16,14 +20,22 @@ from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.readings import Readings
-from otel_gpu.model import Attribution, SourceState
+from otel_gpu.model import Attribution
 from otel_gpu.sampler import FRESH_S
 from otel_gpu.sampling import Sampling
+from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.state.keeper import Keeper
+from otel_gpu.version import __version__
 from otel_gpu.web.compat import CompatServers
+from otel_gpu.web.events import PATH as EVENTS_PATH
+from otel_gpu.web.events import Events, cycle
 from otel_gpu.web.metrics_route import PATH as METRICS_PATH
 from otel_gpu.web.metrics_route import metrics_route
-from otel_gpu.web.page import STYLE, page
+from otel_gpu.web.page import Page, static_routes
+from otel_gpu.web.particulars import About
 from otel_gpu.web.server import Request, Response, Route, WebServer
+
+log = logging.getLogger(__name__)
 
 _MISSED_PASSES = 3
 """So many intervals without a sample, and the agent no longer calls itself healthy."""
@@ -39,20 +51,48 @@ _LAST_EXPORT_S = 2.5
 class Agent:
     """Everything that runs between start and stop. Constructing it binds its address and starts nothing."""
 
-    def __init__(self, config: Config, host: Host, resources: Resources, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        host: Host,
+        resources: Resources,
+        clock: Clock,
+        *,
+        control: Path | None = None,
+        keeper: Keeper | None = None,
+    ) -> None:
+        """``control`` is where it can be told to pause; without such a place, or a ``keeper``, it runs as well."""
         self._config = config
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
-        self._simulated = host.simulated_because is not None
         self._gpu_source_name = host.gpus.name
-        self._sampling = Sampling(config, host, clock)
+        self._outdated = host.outdated
+        self._sampling = Sampling(config, host, clock, keeper)
         self.engine, self._sampler = self._sampling.engine, self._sampling.sampler
         metrics = AgentMetrics(self._sampling.readings)
-        self.exporting = Exporting(config, resources, metrics.collect, clock)
+        self.exporting = Exporting(config, resources, metrics.collect, clock, restored=self._sampling.restored)
+        host_name = resources.shared.get("host.name", "")
+        self._page = Page(
+            simulated=host.simulated_because is not None,
+            refresh_s=max(1, round(config.interval_s)),
+            metrics=config.serves_prometheus,
+        )
+        prices = config.attribution.prices
+        self.events = Events(
+            About(
+                version=__version__,
+                host_name=host_name,
+                interval_s=config.interval_s,
+                simulated_because=host.simulated_because,
+                currency=None if prices is None else prices.currency,
+            ),
+            self._sampler.fresh,
+        )
         routes: dict[str, Route] = {
-            "/": self._page,
-            "/style.css": lambda _: Response(STYLE, "text/css; charset=utf-8"),
+            "/": lambda _: Response(self._page.of(self._sampler.fresh()), "text/html; charset=utf-8"),
+            **static_routes(),
             "/api/attribution": self._json,
+            EVENTS_PATH: self.events.route,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
         }
@@ -65,7 +105,7 @@ class Agent:
             config.compat,
             self._reading,
             host=config.listen.host,
-            host_name=resources.shared.get("host.name", ""),
+            host_name=host_name,
             health=self._healthz,
             web_config=config.web_config,
         )
@@ -74,6 +114,7 @@ class Agent:
         except UsageError:
             self.compat.close()
             raise
+        self._control = None if control is None or host.pausing is None else self._listen(control, host.pausing)
 
     def run(
         self,
@@ -81,15 +122,19 @@ class Agent:
         on_sample: Callable[[Attribution], None],
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        """Work until ``stop`` is set; ``on_start`` is called once it does, ``on_sample`` sees every answer."""
+        """Work until ``stop`` is set, or only a new process could; ``on_start`` is called once it does.
+
+        ``on_sample`` sees every answer.
+        """
         passes = 0
         try:
             self._start_threads()
             on_start()
-            while not stop.is_set():
+            while not (stop.is_set() or self._outdated.is_set()):
                 seen = self._sampler.wait_for_pass(passes, timeout_s=0.5)
                 attribution = self.engine.latest
                 if seen > passes and attribution is not None:
+                    self.events.observe(attribution)
                     on_sample(attribution)
                 passes = seen
         finally:
@@ -97,6 +142,8 @@ class Agent:
             self.exporting.stop(_LAST_EXPORT_S)
             self.web.close()
             self.compat.close()
+            if self._control is not None:
+                self._control.close()
             self._sampling.stop()
 
     def _start_threads(self) -> None:
@@ -105,10 +152,21 @@ class Agent:
             self.web.start()
             self.compat.start()
             self.exporting.start()
+            if self._control is not None:
+                self._control.start()
         except RuntimeError as error:
             raise Unavailable(
                 f"{error}: this user or container has as many as it may; raise ulimit -u (LimitNPROC=) or pids.max"
             ) from None
+
+    def _listen(self, path: Path, gpus: PausableGpus) -> ControlServer | None:
+        """Where the agent can be told to pause; nowhere, and that said in a line, if it may not listen there."""
+        try:
+            return ControlServer(path, pause_handlers(gpus, lambda: self._sampler.fresh(0.0, 0.0)))
+        except Unavailable as error:
+            level = logging.WARNING if self._config.control_socket.path is not None else logging.INFO
+            log.log(level, "otel-gpu pause cannot reach this agent: %s", error)
+            return None
 
     # -- what is served -------------------------------------------------------------
 
@@ -117,21 +175,11 @@ class Agent:
         attribution = self._sampler.fresh(max(FRESH_S, max_age_s))
         return None if attribution is None else self._compat_readings.of(attribution)
 
-    def _page(self, _: Request) -> Response:
-        refresh_s = max(1, round(self._config.interval_s))
-        body = page(
-            self._sampler.fresh(),
-            simulated=self._simulated,
-            refresh_s=refresh_s,
-            metrics=self._config.serves_prometheus,
-        )
-        return Response(body, "text/html; charset=utf-8")
-
     def _json(self, _: Request) -> Response:
         attribution = self._sampler.fresh()
         if attribution is None:
             return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(to_json(attribution) + "\n", "application/json")
+        return Response(to_json(attribution) + "\n", "application/json", headers={"ETag": f'"{cycle(attribution)}"'})
 
     def _healthz(self, _: Request) -> Response:
         """Alive: samples come, whatever they say."""
@@ -150,6 +198,6 @@ class Agent:
         if attribution is None:
             return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         gpus = next(source for source in attribution.sources if source.name == self._gpu_source_name)
-        if gpus.state is SourceState.UNAVAILABLE:
+        if not gpus.state.answers:
             return Response(f"{gpus.name}: {gpus.reason}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         return Response("ok\n")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from otel_gpu import streams
-from otel_gpu.config import SETTINGS, Settled, nearest, settle
+from otel_gpu.config import SETTINGS, Config, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
 from otel_gpu.settings_compat import COMPAT_SETTINGS
@@ -23,20 +23,26 @@ DONE: Final = 0
 FAILED: Final = 1
 MISUSED: Final = 2
 
-_READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "log-level", "log-format")
+_READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "sys-root", "log-level", "log-format")
 _LOOKING: Final = (*_READING, "energy-policy", "energy-model")
 _SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen", "web-config")
 _EXPORTING: Final = (*_SERVING, *(setting.key for setting in (*EXPORT_SETTINGS, *COMPAT_SETTINGS)))
 _NAMING: Final = tuple(setting.key for setting in NAMES_SETTINGS)
+_OF_THIS_HOST: Final = ("scope", *_NAMING)
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "run": (*_EXPORTING, *_NAMING),
-    "once": (*_LOOKING, *_NAMING),
-    "demo": _EXPORTING,  # names of a simulated host are simulated too: a DOCKER_HOST for others must not stop it
-    "doctor": (*_READING, *_NAMING),
-    "config": (*_EXPORTING, *_NAMING),
+    "run": (*_EXPORTING, "state-dir", "control-socket", *_OF_THIS_HOST),
+    "once": (*_LOOKING, *_OF_THIS_HOST),
+    "demo": _EXPORTING,  # names and pods of a simulated host are simulated: a DOCKER_HOST for others must not stop it
+    "doctor": (*_EXPORTING, "state-dir", "control-socket", *_OF_THIS_HOST),  # as run: what that would find
+    "config": (*_EXPORTING, "state-dir", "control-socket", *_OF_THIS_HOST),
     "metrics": (),
     "setup": ("deadline", "log-level", "log-format"),
+    "pause": ("control-socket",),
+    "resume": ("control-socket",),
 }
+_TELLING: Final = ("pause", "resume")
+"""Commands to a running agent."""
+
 _SETUPS: Final[Mapping[str, str]] = {
     "accounting": "the driver's books per process, on every GPU, as root: otel-gpu setup accounting [--off]",
 }
@@ -79,6 +85,12 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
         return _show(parsed)
     settled = _settle(parsed, environment)
+    if parsed.command in _TELLING:
+        return _tell(parsed, settled.loaded().config, environment)
+    return _work(parsed, settled)
+
+
+def _work(parsed: argparse.Namespace, settled: Settled) -> int:
     # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
     from otel_gpu import commands, logs  # noqa: PLC0415
     from otel_gpu.settings_check import check_exports  # noqa: PLC0415
@@ -93,13 +105,24 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     logs.set_up(loaded.config.log_level, loaded.config.log_format)
     match parsed.command:
         case "doctor":
-            return commands.doctor(loaded.config)
+            return commands.doctor(loaded.config, form=parsed.format)
         case "setup":
             return commands.setup_accounting(loaded.config, off=parsed.off)
         case "once":
             return commands.once(loaded.config, form=parsed.format)
         case _:
             return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
+
+
+def _tell(parsed: argparse.Namespace, config: Config, environment: Mapping[str, str]) -> int:
+    """Tell the running agent something; none of what an agent needs itself is needed for that."""
+    from otel_gpu.control import commands  # noqa: PLC0415
+
+    places = config.control_socket.for_others(environment)
+    if parsed.command == "resume":
+        return commands.resume(places)
+    duration = vars(parsed)["for"]
+    return commands.pause(places, for_s=None if duration is None else commands.pause_s(duration))
 
 
 def _show(parsed: argparse.Namespace) -> int:
@@ -117,8 +140,9 @@ def _show(parsed: argparse.Namespace) -> int:
 
 def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settled:
     words, command = vars(parsed), parsed.command
-    # What is meant for others must stop neither.
-    only = {"demo": _EXPORTING, "setup": _COMMANDS["setup"]}.get(command, [setting.key for setting in SETTINGS])
+    # What is meant for others must stop none of these.
+    own = {"demo": _EXPORTING, **{name: _COMMANDS[name] for name in ("setup", *_TELLING)}}
+    only = own.get(command, [setting.key for setting in SETTINGS])
     flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
     return settle(
         flags,
@@ -161,13 +185,17 @@ def _parser() -> argparse.ArgumentParser:
     once = _command(commands, "once", "one look: two samples, print, exit")
     forms = ("table", "json", "prometheus", "otlp")
     once.add_argument("--format", choices=forms, default="table", help="how to print it (default table)")
-    _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
+    doctor = _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
+    doctor.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default text)")
     _command(commands, "config", "the effective configuration and where each value comes from")
     summary = "the catalogue: every metric, with its name in Prometheus"
     metrics = commands.add_parser("metrics", help=summary, description=summary, allow_abbrev=False)
     metrics.add_argument(
         "--format", choices=("table", "markdown"), default="table", help="how to print it (default table)"
     )
+    pause = _command(commands, "pause", "have the running agent let go of the driver: for a reset, MIG, an upgrade")
+    pause.add_argument("--for", metavar="DURATION", help="resume after this time, such as 10m (default: when told to)")
+    _command(commands, "resume", "have the running agent read GPUs again")
     setup = _command(commands, "setup", "what a host needs once, as root; alone it shows what there is")
     setup.add_argument("what", nargs="?", metavar="WHAT", help=f"one of {', '.join(_SETUPS)}")
     setup.add_argument("--off", action="store_true", help="switch it off again")
@@ -213,7 +241,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
     """Show the line as it should be where it begins with a flag that a command has."""
-    known = {"--config", "--view", "--format", "--off", *(setting.flag for setting in SETTINGS)}
+    known = {"--config", "--view", "--format", "--off", "--for", *(setting.flag for setting in SETTINGS)}
     if not arguments or arguments[0].partition("=")[0] not in known:
         return
     command = next((word for word in arguments if word in _COMMANDS), None)

@@ -10,21 +10,23 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from otel_gpu.agent import Agent
-from otel_gpu.clock import Clock, SystemClock
+from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
-from otel_gpu.directory import pids_by_workload
-from otel_gpu.doctor import Asked, examine, examine_accounting, examine_names, is_blind, judged, listed_pids, report
-from otel_gpu.engine import Engine, close_together
-from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
+from otel_gpu.control.renewal import renew
+from otel_gpu.doctor.examination import examine_host
+from otel_gpu.doctor.findings import is_blind, report
+from otel_gpu.doctor.findings import to_json as findings_to_json
+from otel_gpu.engine import Engine
+from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
-from otel_gpu.host import BRIEF_NAMES_S, Host, open_host, open_names, open_nvml, open_procfs
+from otel_gpu.host import BRIEF_NAMES_S, Host, open_host
+from otel_gpu.keeping import open_keeper
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Resources
@@ -32,12 +34,11 @@ from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
-from otel_gpu.model import Attribution, SourceState, WorkloadRef
-from otel_gpu.naming_sources import begin
+from otel_gpu.model import Attribution, Pod, SourceOutcome, SourceState
 from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
 from otel_gpu.settings_names import Environment
-from otel_gpu.setup import GpuAccounting, Mode, accounting, is_done
+from otel_gpu.setup import Mode, accounting, is_done
 from otel_gpu.setup import report as report_setup
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.streams import say, write
@@ -48,9 +49,6 @@ log = logging.getLogger(__name__)
 
 DONE: Final = 0
 FAILED: Final = 1
-
-_ANSWERS_S: Final = 3.0
-"""How long doctor waits for whoever knows names, for all together."""
 
 
 def config(settled: Settled) -> None:
@@ -100,11 +98,12 @@ def once(settings: Config, *, form: str) -> int:
         lookout=host.lookout,
         clock=clock,
         options=settings.attribution,
+        pod=host.pod,
     )
     try:
         attribution = engine.sample()
         account.observe(attribution)
-        if attribution.gpus:
+        if _can_be_told(attribution, host):
             if settings.interval_s > 2:
                 say(f"sampling for {settings.interval_s:g} s…\n")
             if host.lookout is not None:
@@ -114,62 +113,42 @@ def once(settings: Config, *, form: str) -> int:
             account.observe(attribution)
     finally:
         engine.close()
-    if attribution.gpus:
+    if _can_be_told(attribution, host):
         match form:
             case "table":
                 text = _table(attribution, host)
             case "json":
                 text = to_json(attribution) + "\n"
             case _:
-                text = _exported(attribution, account.stats(), settings, _resources(settings), form)
+                text = _exported(attribution, account.stats(), settings, _resources(settings, host.pod), form)
         write(sys.stdout, text)
-    nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
+    nvml = _gpu_source(attribution, host)
     if nvml.state is SourceState.UNAVAILABLE:
         raise Unavailable(nvml.reason or "no GPU answers")
     return DONE
 
 
-def doctor(settings: Config) -> int:
-    """Examine this host and print the findings."""
+def _gpu_source(attribution: Attribution, host: Host) -> SourceOutcome:
+    return next(source for source in attribution.sources if source.name == host.gpus.name)
+
+
+def _can_be_told(attribution: Attribution, host: Host) -> bool:
+    """Whether there are GPUs: in the answer, or, since one of a pod has only those it is on, looked at for it."""
+    return bool(attribution.gpus) or (
+        host.pod is not None and _gpu_source(attribution, host).state is not SourceState.UNAVAILABLE
+    )
+
+
+def doctor(settings: Config, *, form: str) -> int:
+    """Examine this host and print the findings: as text or json."""
     if settings.source is SourceChoice.SIM:
         raise UsageError("doctor examines this host; a simulated one (--source sim) has nothing to mend")
-    clock = SystemClock()
-    nvml = open_nvml(settings, clock, briefly=True)
-    try:
-        gpus = nvml.read()
-        modes = _accounting(settings) if gpus.gpus else ()
-    finally:
-        nvml.close()
-    processes = open_procfs(settings, clock, briefly=True).read(listed_pids(gpus))
-    workloads = pids_by_workload(processes.processes.values())
-    findings = examine(gpus, processes) + examine_accounting(gpus, modes)
-    asked = judged(_asked(settings, clock, workloads), workloads, gpus.gpus)
-    findings += examine_names(settings.environment, asked, workloads)
-    write(sys.stdout, report(findings, _paint(), _size()[0] if sys.stdout.isatty() else None))
+    findings = examine_host(settings, SystemClock(), dict(os.environ))
+    if form == "json":
+        write(sys.stdout, findings_to_json(findings) + "\n")
+    else:
+        write(sys.stdout, report(findings, _paint(), _size()[0] if sys.stdout.isatty() else None))
     return FAILED if is_blind(findings) else DONE
-
-
-def _accounting(settings: Config) -> Sequence[GpuAccounting]:
-    """Accounting mode of every GPU, while NVML is open and answers."""
-    try:
-        return accounting(NvmlApi(), deadline_s=settings.deadline_s)
-    except OtelGpuError as error:
-        log.debug("accounting: %s", error)
-        return ()
-
-
-def _asked(settings: Config, clock: Clock, workloads: Mapping[WorkloadRef, Collection[int]]) -> list[Asked]:
-    """Everybody who could tell names, with what he tells of these workloads and others."""
-    names = open_names(settings, clock)
-    candidates = names.candidates({ref.kind for ref in workloads})
-    sources = {candidate.name: names.open(candidate) for candidate in candidates if candidate.used}
-    try:
-        answered = dict(zip(sources, begin(sources.values(), workloads, clock, _ANSWERS_S), strict=True))
-        return [
-            Asked(each, sources[each.name].read(workloads) if answered.get(each.name) else None) for each in candidates
-        ]
-    finally:
-        close_together(sources.values())
 
 
 def setup_accounting(settings: Config, *, off: bool) -> int:
@@ -184,7 +163,11 @@ def run(settings: Config, *, view: bool) -> int:
     """The agent, until SIGTERM or SIGINT."""
     clock = SystemClock()
     host = open_host(settings, clock)
-    agent = Agent(settings, host, _resources(settings), clock)
+    # A simulated host has nothing to be let go of, unless somebody wants to see it.
+    reachable = host.simulated_because is None or not settings.control_socket.auto
+    control = settings.control_socket.for_agent(os.environ) if reachable else None
+    keeper = open_keeper(settings, host, clock, os.environ)
+    agent = Agent(settings, host, _resources(settings, host.pod), clock, control=control, keeper=keeper)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -198,6 +181,9 @@ def run(settings: Config, *, view: bool) -> int:
         agent.run(stop, shown.show if view else _ignore, lambda: _announce(settings, host, agent))
     finally:
         shown.close()
+    if not stop.is_set():
+        log.warning("the driver was upgraded: starting anew with the library that belongs to it")
+        renew(os.environ, clock)
     return DONE
 
 
@@ -240,7 +226,7 @@ def _exported(attribution: Attribution, stats: SelfStats, settings: Config, reso
     return to_otlp_json(collection, resources)
 
 
-def _resources(settings: Config) -> Resources:
+def _resources(settings: Config, pod: Pod | None = None) -> Resources:
     # By what may come, not by what is there: a job that turns up later must not bring labels that others lack.
     extra_keys = settings.extra_keys(slurm=settings.environment in {Environment.AUTO, Environment.SLURM})
     taken = taken_keys(settings.resource_attributes, extra_keys)
@@ -251,6 +237,7 @@ def _resources(settings: Config) -> Resources:
         given=settings.resource_attributes,
         environment=os.environ,
         extra_keys=extra_keys,
+        pod=pod,
     )
 
 

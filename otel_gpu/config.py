@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
+from otel_gpu.control.places import ControlSocket, control_socket
 from otel_gpu.errors import UsageError
+from otel_gpu.scope import Scope
 from otel_gpu.setting import Found, Setting
 from otel_gpu.settings_compat import COMPAT_SETTINGS, CompatConfig, settle_listeners
 from otel_gpu.settings_export import EXPORT_SETTINGS
 from otel_gpu.settings_names import NAMES_SETTINGS
+from otel_gpu.settings_state import STATE_SETTING, StateDir
 
 if TYPE_CHECKING:
     from otel_gpu.configfile import FileValue
@@ -58,6 +61,8 @@ class Config(CompatConfig):
     source: SourceChoice
     seed: int
     proc_root: Path
+    sys_root: Path
+    scope: Scope
     retention_s: float
     energy_policy: EnergyPolicy
     energy_model: EnergyModel
@@ -66,8 +71,10 @@ class Config(CompatConfig):
     currency: str
     listen: values.Address
     web_config: Path | None
+    control_socket: ControlSocket
     log_level: LogLevel
     log_format: LogFormat
+    state_dir: StateDir
 
     @property
     def attribution(self) -> AttributionOptions:
@@ -116,6 +123,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "an absolute path", "where the host's /proc is mounted", also_variables=("HOST_PROC",),
     ),
     Setting(
+        "sys-root", "sys_root", "/sys", values.absolute_path,
+        "an absolute path", "where the host's /sys is mounted", also_variables=("HOST_SYS",),
+    ),
+    Setting(
+        "scope", "scope", "node", values.choice(Scope), values.one_of(Scope),
+        "of whom is told: node, everybody on this host and its GPUs; pod, the agent's own pod only, for a sidecar",
+    ),
+    Setting(
         "retention", "retention_s", "5m", values.duration_s(1, 86_400),
         "a duration from 1s to 24h, such as 5m", "how long what has ended is still told of",
     ),
@@ -155,11 +170,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "nothing, or the path of a file", "web configuration file of the listener: TLS, client certificates, passwords",
     ),
     Setting(
+        "control-socket", "control_socket", "auto", control_socket,
+        "auto, none, or an absolute path of at most 107 bytes",
+        "where otel-gpu pause and resume reach the agent; auto: control.sock in $RUNTIME_DIRECTORY, else in "
+        "$XDG_RUNTIME_DIR/otel-gpu, else in /run/otel-gpu",
+    ),
+    Setting(
         "log-level", "log_level", "info", values.choice(LogLevel), values.one_of(LogLevel), "how much is logged",
     ),
     Setting(
         "log-format", "log_format", "logfmt", values.choice(LogFormat), values.one_of(LogFormat), "how log lines look",
     ),
+    STATE_SETTING,
     *NAMES_SETTINGS,
     *EXPORT_SETTINGS,
     *COMPAT_SETTINGS,

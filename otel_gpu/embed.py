@@ -16,6 +16,7 @@ from otel_gpu.clock import SystemClock
 from otel_gpu.config import SETTINGS, Config, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.host import open_host
+from otel_gpu.keeping import open_keeper
 from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.points import Reading
 from otel_gpu.sampling import Sampling
@@ -24,8 +25,9 @@ from otel_gpu.settings_names import NAMES_SETTINGS
 log = logging.getLogger(__name__)
 
 _KEYS: Final = (
-    "interval", "deadline", "source", "seed", "proc-root", "retention", "energy-policy", "energy-model",
-    "price-gpu-hour", "price-kwh", "currency", "process-metrics", *(setting.key for setting in NAMES_SETTINGS),
+    "interval", "deadline", "source", "seed", "proc-root", "sys-root", "scope", "retention", "energy-policy",
+    "energy-model", "price-gpu-hour", "price-kwh", "currency", "process-metrics", "state-dir",
+    *(setting.key for setting in NAMES_SETTINGS),
 )  # fmt: skip
 """The settings that count here: of sampling, names, attribution. Exporters, listeners, logs are the service's own."""
 
@@ -93,7 +95,8 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
         host = open_host(config, clock)
         if host.simulated_because is not None:
             log.warning("simulated host, no figure is of a real GPU: %s", host.simulated_because)
-        sampling = Sampling(config, host, clock)
+        # Not in the environment's place for state, which is the service's own; only where somebody says.
+        sampling = Sampling(config, host, clock, open_keeper(config, host, clock, {}))
         if instruments is None:
             instruments = _Instruments(were_global=provider is get_meter_provider())
             create_instruments(provider, instruments.newest)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
@@ -16,6 +16,7 @@ from otel_gpu.directory import Directory, Named, PidsByWorkload
 from otel_gpu.model import (
     Attribution,
     GpuReading,
+    Pod,
     ProcessFacts,
     Snapshot,
     SourceOutcome,
@@ -24,6 +25,7 @@ from otel_gpu.model import (
     WorkloadRef,
 )
 from otel_gpu.pidspace import kept_apart, named_pids, trust, without_rows
+from otel_gpu.scope import narrowed
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 from otel_gpu.sources.late import Lookout
 
@@ -37,8 +39,26 @@ _HAVE_NAMES: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB})
 """Whose names somebody may know; all others are named by their cgroups."""
 
 
+class Rules(Protocol):
+    """What makes an answer of a Snapshot: an Attributor, or one whose books outlive the agent."""
+
+    @property
+    def watched_pids(self) -> frozenset[int]:
+        """Processes that /proc has to be asked for."""
+
+    @property
+    def held_workloads(self) -> frozenset[WorkloadRef]:
+        """Workloads whose names are waited for."""
+
+    def observe(self, snapshot: Snapshot) -> Attribution:
+        """Take in a cycle."""
+
+
 class Engine:
-    """Reads the world and attributes it. ``sample`` may be called from any thread; passes never overlap."""
+    """Reads the world and attributes it. ``sample`` may be called from any thread; passes never overlap.
+
+    With a ``pod`` its answers speak of that pod only.
+    """
 
     def __init__(
         self,
@@ -49,6 +69,8 @@ class Engine:
         names: Sequence[NameSource] = (),
         lookout: Lookout | None = None,
         options: AttributionOptions | None = None,
+        rules: Rules | None = None,
+        pod: Pod | None = None,
     ) -> None:
         self._gpus = gpus
         self._processes = processes
@@ -58,7 +80,8 @@ class Engine:
         self._directory = Directory()
         self._clock = clock
         self._pass = threading.Lock()
-        self._attributor = Attributor(options)
+        self._attributor = Attributor(options) if rules is None else rules
+        self._pod = pod
         self._snapshot: Snapshot | None = None
         self._latest: Attribution | None = None
 
@@ -80,6 +103,8 @@ class Engine:
                 return self._latest
             snapshot = self._read()
             attribution = self._attributor.observe(snapshot)
+            if self._pod is not None:
+                attribution = narrowed(attribution, self._pod)
             self._snapshot, self._latest = snapshot, attribution
             return attribution
 
@@ -113,6 +138,7 @@ class Engine:
             pids_complete=process_read.pids_complete,
             names_pending=named.pending,
             grants=named.grants,
+            infers=self._pod is None or process_read.everybody,
         )
 
     def _named(
@@ -183,7 +209,8 @@ class Engine:
         self, name: str, read: GpuRead | ProcessRead | NameRead, started_ns: int, ended_ns: int | None = None
     ) -> SourceOutcome:
         duration_s = ((self._clock.monotonic_ns() if ended_ns is None else ended_ns) - started_ns) / 1e9
-        return SourceOutcome(name, read.state, read.reason, duration_s, read.errors)
+        by_gpu = isinstance(read, GpuRead) and read.by_gpu
+        return SourceOutcome(name, read.state, read.reason, duration_s, read.errors, by_gpu)
 
 
 def _departed(facts: ProcessFacts) -> ProcessFacts:

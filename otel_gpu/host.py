@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
+from otel_gpu.control.renewal import may_renew
 from otel_gpu.errors import Unavailable
+from otel_gpu.model import Pod
 from otel_gpu.naming_sources import NameSources, begin
+from otel_gpu.scope import OwnPod, Scope, find_own_pod
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.bounded import BoundedProcessSource
+from otel_gpu.sources.cgroup import parse_cgroup, parse_cgroup_in_pod
+from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial
 from otel_gpu.sources.late import Lookout
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
-from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.sources.procfs import OWN_PROC, ProcfsSource
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
 
@@ -29,7 +39,8 @@ BRIEF_NAMES_S: Final = 1.0
 class Host:
     """The sources of one host. ``simulated_because`` says why it is not a real one, where it is not.
 
-    ``lookout`` finds more who know names, where that is wanted.
+    ``lookout`` finds more who know names, where that is wanted. ``pod`` is the only one that is told of, where so.
+    ``pausing`` lets go of the GPUs for a while. ``outdated`` is set once only a new process could read them.
     """
 
     gpus: GpuSource
@@ -37,36 +48,73 @@ class Host:
     names: tuple[NameSource, ...]
     simulated_because: str | None = None
     lookout: Lookout | None = None
+    pod: Pod | None = None
+    pausing: PausableGpus | None = None
+    outdated: threading.Event = field(default_factory=threading.Event)
 
 
-def open_nvml(config: Config, clock: Clock, *, briefly: bool = False) -> NvmlSource:
+def open_nvml(
+    config: Config, clock: Clock, *, briefly: bool = False, on_old_library: Callable[[], None] = lambda: None
+) -> NvmlSource:
     """This host's GPUs; ``briefly`` for a look that must not wait for its event thread when it ends."""
-    return NvmlSource(clock, deadline_s=config.deadline_s, event_wait_ms=20 if briefly else DEFAULT_WAIT_MS)
+    return NvmlSource(
+        clock,
+        deadline_s=config.deadline_s,
+        event_wait_ms=20 if briefly else DEFAULT_WAIT_MS,
+        sys_root=config.sys_root,
+        on_old_library=on_old_library,
+    )
 
 
-def open_procfs(config: Config, clock: Clock, *, briefly: bool = False) -> ProcessSource:
-    """This host's processes; ``briefly`` scans all of them at once, for there will be no next cycle to go on in."""
+def open_procfs(
+    config: Config, clock: Clock, *, briefly: bool = False, pod: Pod | None = None, own_proc: Path = OWN_PROC
+) -> ProcessSource:
+    """This host's processes; ``briefly`` scans all of them at once, for there will be no next cycle to go on in.
+
+    ``pod`` is the agent's own, if that counts: seen from inside, cgroups there do not tell it.
+    """
+    parse = parse_cgroup
+    if pod is not None and pod.uid is not None and cgroup_namespace_is_initial(own_proc) is False:
+        parse = partial(parse_cgroup_in_pod, pod_uid=pod.uid)
+    source = partial(
+        ProcfsSource, config.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
+    )
     if not briefly:
-        return BoundedProcessSource(ProcfsSource(config.proc_root, clock), config.deadline_s)
-    everybody = ProcfsSource(config.proc_root, clock, processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
+        return BoundedProcessSource(source(), config.deadline_s)
+    everybody = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
     return BoundedProcessSource(everybody, max(BRIEF_DEADLINE_S, config.deadline_s))
+
+
+def own_pod(config: Config) -> OwnPod | None:
+    """The agent's own pod, where only that is told of. UsageError if nothing tells which it is."""
+    return find_own_pod(os.environ) if config.scope is Scope.POD else None
 
 
 def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
     """The host the configuration asks for; ``auto`` asks NVML first and simulates if it has no GPU."""
+    own = own_pod(config)
+    pod = None if own is None else own.pod
     if config.source is SourceChoice.SIM:
-        return _simulated(config, clock, "asked for with --source sim")
-    nvml = open_nvml(config, clock, briefly=briefly)
+        return _simulated(config, clock, "asked for with --source sim", pod)
+    outdated = threading.Event()
+
+    def on_old_library() -> None:
+        if may_renew(os.environ, clock):
+            outdated.set()
+
+    nvml = open_nvml(config, clock, briefly=briefly, on_old_library=on_old_library)
     if config.source is SourceChoice.AUTO:
         try:
             nvml.open()
         except Unavailable as error:
             nvml.close()
-            return _simulated(config, clock, str(error))
+            return _simulated(config, clock, str(error), pod)
     names, lookout = open_names(config, clock).open_all()
     if briefly:
         begin(names, {}, clock, BRIEF_NAMES_S)
-    return Host(nvml, open_procfs(config, clock, briefly=briefly), names, lookout=lookout)
+    gpus = PausableGpus(nvml, clock)
+    processes = open_procfs(config, clock, briefly=briefly, pod=pod)
+    return Host(gpus, processes, names, lookout=lookout, pod=pod, pausing=gpus, outdated=outdated)
 
 
 def open_names(config: Config, clock: Clock) -> NameSources:
@@ -74,6 +122,7 @@ def open_names(config: Config, clock: Clock) -> NameSources:
     return NameSources(config, clock, os.environ)
 
 
-def _simulated(config: Config, clock: Clock, because: str) -> Host:
+def _simulated(config: Config, clock: Clock, because: str, pod: Pod | None) -> Host:
     host = SimulatedHost(demo_world(config.seed), clock)
-    return Host(host.gpu_source(), host.process_source(), (host.name_source(),), because)
+    gpus = PausableGpus(host.gpu_source(), clock)
+    return Host(gpus, host.process_source(), (host.name_source(),), because, pod=pod, pausing=gpus)

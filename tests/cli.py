@@ -9,15 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _OURS: Final = (
-    "OTEL_", "HOST_PROC", "NVML_STUB_", "NO_COLOR", "LD_LIBRARY_PATH", "COLUMNS",
-    "DOCKER_", "CONTAINER_", "KUBERNETES_", "K8S_NODE_NAME", "NODE_NAME",
+    "OTEL_", "HOST_PROC", "HOST_SYS", "RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR",
+    "NVML_STUB_", "NO_COLOR", "LD_LIBRARY_PATH", "COLUMNS",
+    "DOCKER_", "CONTAINER_", "KUBERNETES_", "K8S_", "NODE_NAME", "POD_", "STATE_DIRECTORY", "XDG_STATE_HOME",
 )  # fmt: skip
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without anything the agent would heed, and with ``extra``."""
+    """This process's environment without anything the agent would heed, and with ``extra``.
+
+    Nothing is kept over restarts unless a test says where: what one test leaves is not for another to find. Nor does
+    an agent listen at the host's one control socket, for which others would contend.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return kept | dict(extra or {})
+    return kept | {"OTEL_GPU_STATE_DIR": "none", "OTEL_GPU_CONTROL_SOCKET": "none"} | dict(extra or {})
 
 
 def otel_gpu(

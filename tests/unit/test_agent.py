@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def test_an_agent_that_has_figures_is_healthy_and_ready() -> None:
 
 def test_the_page_shows_the_table_and_its_style_is_served_beside_it() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
-        page, style = agent.get("/"), agent.get("/style.css")
+        page, style = agent.get("/"), agent.get("/static/style.css")
     assert page.status == style.status == 200
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "NVIDIA A100-SXM4-80GB" in page.body
@@ -103,6 +104,22 @@ def test_the_answer_is_served_as_json() -> None:
         answer = agent.get("/api/attribution")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
     assert [one["uuid"] for one in json.loads(answer.body)["gpus"]] == ["GPU-0"]
+
+
+def test_who_follows_is_told_every_cycle_as_it_comes() -> None:
+    newer = gpu_read(gpu(0, [listed(1)], name="NVIDIA H100"))
+    with after_the_first_sample(FakeGpus(WORKING, newer)) as agent:
+        address = agent.agent.web.address
+        with socket.create_connection((address.host, address.port), PATIENCE_S) as client:
+            client.sendall(b"GET /api/events HTTP/1.1\r\n\r\n")
+            stream = client.makefile("rb")
+            told = (json.loads(line[6:]) for line in stream if line.startswith(b'data: {"gpus":['))
+            assert [one["name"] for one in next(told)["gpus"]] == ["NVIDIA A100-SXM4-80GB"]
+            agent.clock.advance(1.5)
+            document = agent.get("/api/attribution")
+            assert next(told) == json.loads(document.body)
+            assert "NVIDIA H100" in document.body
+            assert document.headers["ETag"] == f'"{agent.clock.wall_ns()}"'
 
 
 @pytest.mark.parametrize("path", ["/", "/api/attribution"])

@@ -27,7 +27,7 @@ NAMES_KEYS = tuple(setting.key for setting in NAMES_SETTINGS)
 def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of ours in the environment."""
     for name in os.environ:
-        if name.startswith(("OTEL_", "HOST_PROC")):
+        if name.startswith(("OTEL_", "HOST_PROC", "HOST_SYS")):
             monkeypatch.delenv(name)
 
 
@@ -90,7 +90,10 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     out = capsys.readouterr().out
     assert ended.value.code == 0
-    assert all(re.search(rf"^    {command} ", out, re.MULTILINE) for command in (*COMMANDS, "metrics", "setup"))
+    assert all(
+        re.search(rf"^    {command} ", out, re.MULTILINE)
+        for command in (*COMMANDS, "metrics", "setup", "pause", "resume")
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -102,13 +105,12 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
     out = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
     own_defaults = {("once", "interval"): "1s", ("demo", "exporters"): "prometheus"}
-    without = {("demo", key) for key in ("source", *NAMES_KEYS)}
-    without |= {("doctor", key) for key in ("energy-policy", "energy-model")}
+    without = {("demo", key) for key in ("source", "scope", *NAMES_KEYS)}
     without |= {
-        (command, key)
-        for command in ("once", "doctor")
+        ("once", key)
         for key in ("listen", "web-config", "retention", "price-gpu-hour", "price-kwh", "currency", *EXPORT_KEYS)
     }
+    without |= {(command, key) for command in ("once", "demo") for key in ("control-socket", "state-dir")}
     for setting in SETTINGS:
         value = "[VALUE]" if setting.switch else "VALUE"
         if (command, setting.key) in without:
@@ -125,12 +127,16 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no command given; use one of run, once, demo, doctor, config, metrics, setup, or --help"),
+        ([], "no command given; use one of run, once, demo, doctor, config, metrics, setup, pause, resume, or --help"),
         (["onec"], "there is no command 'onec'; did you mean once?"),
         (
             ["frobnicate"],
-            "there is no command 'frobnicate'; allowed are config, demo, doctor, metrics, once, run, setup",
+            "there is no command 'frobnicate'; allowed are config, demo, doctor, metrics, once, pause, resume, run",
         ),
+        (["pause", "--for", "soon"], "--for is 'soon'; allowed is a duration from 1s to 168h, such as 10m"),
+        (["pause", "--fro", "1m"], "pause does not know '--fro'; did you mean --for?"),
+        (["--for", "1m", "pause"], "flags come after the command: otel-gpu pause --for 1m"),
+        (["resume", "--control-socket", "x"], "--control-socket: control-socket is 'x'; allowed is auto, none, or an"),
         (["setup", "acounting"], "setup does not know 'acounting'; did you mean accounting?"),
         (["setup", "accounting", "GPU-0"], "setup does not know 'GPU-0'; setup takes one thing to set up, and flags"),
         (["setup", "accounting", "--of"], "setup does not know '--of'; did you mean --off?"),

@@ -8,9 +8,12 @@ import pytest
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, SourceChoice, Value, load, nearest
+from otel_gpu.control.places import ControlSocket
 from otel_gpu.errors import UsageError
+from otel_gpu.scope import Scope
 from otel_gpu.settings_export import Compression, Exporter, Protocol, Temporality
 from otel_gpu.settings_names import Environment, KubernetesApi
+from otel_gpu.settings_state import StateDir
 from otel_gpu.values import Address
 
 A_VALUE = {
@@ -19,6 +22,8 @@ A_VALUE = {
     "source": ("sim", "auto", "sim"),
     "seed": ("2", "3", "4"),
     "proc-root": ("/a", "/b", "/c"),
+    "sys-root": ("/a", "/b", "/c"),
+    "scope": ("pod", "node", "pod"),
     "retention": ("6m", "7m", "8m"),
     "energy-policy": ("sm", "memory", "none"),
     "energy-model": ("sm", "learned", "sm"),
@@ -27,6 +32,8 @@ A_VALUE = {
     "currency": ("EUR", "CHF", "SEK"),
     "listen": ("a:1", "b:2", "c:3"),
     "web-config": ("a.yml", "/b.yml", "c/d.yml"),
+    "control-socket": ("/a.sock", "none", "/c.sock"),
+    "state-dir": ("/a", "none", "/c"),
     "log-level": ("debug", "warning", "error"),
     "log-format": ("json", "json", "json"),
     "environment": ("docker", "slurm", "host"),
@@ -89,6 +96,8 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
         source=SourceChoice.NVML,
         seed=1,
         proc_root=Path("/proc"),
+        sys_root=Path("/sys"),
+        scope=Scope.NODE,
         retention_s=300.0,
         energy_policy=EnergyPolicy.RESIDENT,
         energy_model=EnergyModel.LEARNED,
@@ -97,8 +106,10 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
         currency="USD",
         listen=Address("127.0.0.1", 9464),
         web_config=None,
+        control_socket=ControlSocket(auto=True),
         log_level=LogLevel.INFO,
         log_format=LogFormat.LOGFMT,
+        state_dir=StateDir(auto=True),
         environment=Environment.AUTO,
         docker_host=None,
         docker_tls_verify=False,
@@ -278,6 +289,8 @@ BAD = {
     "source": ("cuda", "nvml, sim or auto"),
     "seed": ("-1", "a whole number from 0 to 9223372036854775807"),
     "proc-root": ("proc", "an absolute path"),
+    "sys-root": ("sys", "an absolute path"),
+    "scope": ("cluster", "node or pod"),
     "retention": ("0s", "a duration from 1s to 24h, such as 5m"),
     "energy-policy": ("fair", "resident, sm, memory or none"),
     "energy-model": ("magic", "sm or learned"),
@@ -289,6 +302,8 @@ BAD = {
     "currency": ("euro", "three capital letters, such as EUR"),
     "listen": ("9464", "HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:9464 or [::1]:9464"),
     "web-config": ("certs/", "nothing, or the path of a file"),
+    "control-socket": ("off", "auto, none, or an absolute path of at most 107 bytes"),
+    "state-dir": ("here", "auto, none, or an absolute path"),
     "log-level": ("loud", "debug, info, warning or error"),
     "log-format": ("xml", "logfmt or json"),
     "environment": ("cloud", "auto, docker, podman, kubernetes, slurm or host"),
@@ -328,7 +343,7 @@ BAD = {
     ),
     "my-gpu-exporter-flags": (
         "metric-prefix",
-        "nothing, or flags with values, each once, such as --metric-prefix=gpu --kubernetes-enabled=true",
+        "nothing, or flags as on its own command line, such as --metric-prefix=gpu --kubernetes-enabled",
     ),
 }
 

@@ -310,7 +310,13 @@ def test_all_of_them_begin_before_any_is_waited_for_and_the_time_is_for_all_toge
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("config",), ("once", "--source", "sim"), ("doctor", "--environment", "host")]
+    "arguments",
+    [
+        ("--help",),
+        ("config",),
+        ("once", "--source", "sim"),
+        ("doctor", "--environment", "host", "--exporters", "none"),
+    ],
 )
 def test_clients_of_runtimes_are_not_loaded_where_no_runtime_is_asked(arguments: tuple[str, ...]) -> None:
     script = (

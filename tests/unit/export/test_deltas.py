@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.export.deltas import LONGEST_ABSENCE_NS, Delta, Deltas, difference
+from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.metrics.points import Point
-from tests.unit.export.samples import GPU, START_NS, TIME_NS, identity
+from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, encoded, identity
 
 LATER_NS = TIME_NS + 15_000_000_000
 
@@ -177,3 +178,44 @@ def test_deltas_add_up_to_the_counter_whenever_its_series_was_there(
             told += round(found.value * 1e3)
             seen = counted
         assert told == seen
+
+
+# ---------------------------------------------------------------------------- over a restart of the agent
+
+
+def restarted(*points: Point) -> Deltas:
+    """As an agent has them that goes on where another ended."""
+    deltas = Deltas(lambda: collection({"gpu.workload.energy": points, "hw.power": [Point(5.0, GPU)]}))
+    deltas.take_up()
+    return deltas
+
+
+def test_after_a_restart_the_first_delta_begins_where_counters_were_taken_up() -> None:
+    deltas = restarted(energy(1000.0))
+    first = deltas.of("gpu.workload.energy", energy(1000.5), LATER_NS)
+    assert (first.value, first.start_ns) == (0.5, TIME_NS)
+    take(deltas, first)
+    assert deltas.of("gpu.workload.energy", energy(1001.0), LATER_NS + 1).value == 0.5
+
+
+def test_who_came_after_that_is_told_whole() -> None:
+    deltas = restarted(energy(1000.0))
+    assert deltas.of("gpu.workload.energy", energy(7.0, workload="new", start_ns=LATER_NS), LATER_NS + 1).value == 7.0
+    again = deltas.of("gpu.workload.energy", energy(3.0, start_ns=LATER_NS), LATER_NS + 1)
+    assert (again.value, again.start_ns) == (3.0, LATER_NS), "a successor"
+
+
+def test_what_is_taken_up_is_asked_for_until_it_is_known_and_then_no_more() -> None:
+    answers = [None, collection({"gpu.workload.energy": [energy(2.0)]})]
+    deltas = Deltas(lambda: answers.pop(0))
+    for _ in range(3):
+        deltas.take_up()
+    assert answers == []
+    assert deltas.of("gpu.workload.energy", energy(3.0), LATER_NS).value == 1.0
+
+
+def test_a_request_after_a_restart_does_not_hold_the_whole_past() -> None:
+    encoder = Encoder(RESOURCES, deltas=Deltas(lambda: collection({"gpu.workload.energy": [energy(1000.0)]})))
+    (request,) = encoded(collection({"gpu.workload.energy": [energy(1001.0)]}, LATER_NS), encoder)
+    (point,) = request.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points
+    assert (point.as_double, point.start_time_unix_nano) == (1.0, TIME_NS)
