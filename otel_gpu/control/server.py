@@ -28,6 +28,9 @@ _REQUEST_S: Final = 2.0
 _ANSWER_S: Final = 2.0
 _REFUSED_S: Final = 0.2
 _BACKLOG: Final = 8
+_LOCKED_S: Final = 1.0
+"""How long an agent that starts at the same moment is waited for."""
+
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred of socket(7): pid, uid, gid
 
 
@@ -117,8 +120,7 @@ def _listen(path: Path) -> tuple[socket.socket, int]:
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _check_directory(path.parent, os.fstat(directory))
-        # Of two agents that start at once, one looks and binds before the other looks.
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        _lock(path.parent, directory)
         _make_room(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -131,6 +133,20 @@ def _listen(path: Path) -> tuple[socket.socket, int]:
             raise
     finally:
         os.close(directory)  # and the lock with it
+
+
+def _lock(path: Path, directory: int) -> None:
+    """Of two agents that start at once, one looks and binds before the other looks. Nobody is waited for any longer."""
+    deadline_s = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise Unavailable(f"{path} is locked by another process: choose another directory") from None
+            time.sleep(_LOCKED_S / 20)
+        else:
+            return
 
 
 def _check_directory(path: Path, status: os.stat_result) -> None:

@@ -65,7 +65,15 @@ class PausableGpus:
             self._source.close()  # again: what was stuck may have returned
             now_ns = self._clock.monotonic_ns()
             gpus = (
-                GpuReading(gpu.identity, now_ns, health=GpuHealth.PAUSED, reason=str(paused)) for gpu in self._last.gpus
+                GpuReading(
+                    gpu.identity,
+                    now_ns,
+                    xid_errors=gpu.xid_errors,  # the agent's own count
+                    last_xid=gpu.last_xid,
+                    health=GpuHealth.PAUSED,
+                    reason=str(paused),
+                )
+                for gpu in self._last.gpus
             )
             return GpuRead(tuple(gpus), self._last.driver, SourceState.PAUSED, str(paused))
 

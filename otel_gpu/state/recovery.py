@@ -18,7 +18,7 @@ from otel_gpu.state.journal import Journal, JournalHead, parse_journal
 from otel_gpu.state.saved import Saved, parse_saved
 
 STATE: Final = "state"
-_JOURNAL: Final = re.compile(r"journal-([0-9]{1,12})", re.ASCII)
+_JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ class Store:
     def __init__(self, directory: PrivateDirectory, lock: int, *, agent: str, boot_id: str) -> None:
         self.path = directory.path
         self._directory = directory
-        self._lock = lock
+        self._lock: int | None = lock
+        self._ended = False
         self._agent, self._boot_id = agent, boot_id
         self._number = 0
         self._journal: int | None = None
@@ -162,8 +163,15 @@ class Store:
         if self._writer is not None:
             self._writer.join(timeout_s / 2)
         self._close_journal()
+        self._ended = True  # from here on a writer that is not done lets go when it is
         if self._writer is None or not self._writer.is_alive():
-            os.close(self._lock)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self._swap:
+            lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
             self._directory.close()
 
     # -- files ----------------------------------------------------------------------
@@ -241,6 +249,9 @@ class Store:
             self._unsaved = self._why(error)
         else:
             self._unsaved, self._journal_bytes = None, 0
+        finally:
+            if self._ended:
+                self._let_go()
 
     def _remove(self, damaged: str | None = None) -> None:
         """In this order: without the books, then without the first journals, no later journal is trusted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,6 +10,7 @@ from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.model import DriverFacts, GpuHealth, GpuIdentity, GpuReading, SourceState
 from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml.events import XidCount
 from otel_gpu.sources.nvml.slot import Asleep, Slot
 
 _REMEMBERED_NS: Final = 300_000_000_000
@@ -26,10 +27,14 @@ class _Known:
 
 
 class Roll:
-    """Puts the answers of a pass together, and says what is known while there are none."""
+    """Puts the answers of a pass together, and says what is known while there are none.
 
-    def __init__(self, clock: Clock) -> None:
+    ``xid_counts`` are the agent's own, by UUID: a GPU that is lost still has those, the one that told of its loss too.
+    """
+
+    def __init__(self, clock: Clock, xid_counts: Mapping[str, XidCount]) -> None:
         self._clock = clock
+        self._xid_counts = xid_counts
         self._known: dict[str, _Known] = {}
         self._all_failed_because: str | None = None
 
@@ -128,4 +133,12 @@ class Roll:
             self._known[gpu.identity.uuid] = _Known(gpu.identity, listed_ns, gpu.reason)
 
     def _without_figures(self, identity: GpuIdentity, health: GpuHealth, reason: str) -> GpuReading:
-        return GpuReading(identity, self._clock.monotonic_ns(), health=health, reason=reason)
+        count = self._xid_counts.get(identity.uuid)
+        return GpuReading(
+            identity,
+            self._clock.monotonic_ns(),
+            xid_errors=None if count is None else count.errors,
+            last_xid=None if count is None else count.last_xid,
+            health=health,
+            reason=reason,
+        )

@@ -68,8 +68,8 @@ class NvmlSource:
         self._opening: Pending[Opened] | None = None
         self._backoff = Backoff(clock)
         self._last_reason: str | None = None
-        self._roll = Roll(clock)
         self._xid_counts: dict[str, XidCount] = {}
+        self._roll = Roll(clock, self._xid_counts)
         self._opened: Opened | None = None
         self._slots: tuple[Slot, ...] = ()
         self._left: tuple[Slot, ...] = ()

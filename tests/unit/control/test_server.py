@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -165,6 +166,18 @@ def test_a_directory_that_others_can_write_to_is_refused(path: Path) -> None:
     path.parent.chmod(0o777)
     with pytest.raises(Unavailable, match="can be written to by others"):
         ControlServer(path, HANDLERS)
+
+
+def test_a_directory_that_somebody_keeps_locked_holds_nobody_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOCKED_S", 0.1)
+    path.parent.mkdir(mode=0o700)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with pytest.raises(Unavailable, match="is locked by another process"):
+            ControlServer(path, HANDLERS)
+    finally:
+        os.close(directory)
 
 
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:

@@ -416,6 +416,21 @@ def test_xid_counts_outlive_a_reload_of_the_driver(stage: Stage) -> None:
     assert only(source.read()).xid_errors == 1
 
 
+def test_the_xid_that_told_of_a_loss_is_told_while_the_gpu_is_lost(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.xid(1_000_000, 79)
+    world.error(15, on=gpu, from_us=1_100_000)
+    source = stage.play(world)
+    assert only(source.read()).xid_errors == 0
+    stage.advance(2)
+    deadline_s = time.monotonic() + 20
+    while (lost := only(source.read())).xid_errors != 1:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+        stage.advance(1)
+    assert (lost.health, lost.last_xid, lost.memory) == (GpuHealth.FAILED, 79, None)
+
+
 # ---------------------------------------------------------------------------- faults
 
 

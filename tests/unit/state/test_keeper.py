@@ -87,6 +87,7 @@ def test_who_was_alone_before_and_after_has_what_was_drawn_between(path: Path) -
     keeper = open_keeper(path)
     run(keeper, 0, 5, reading=ONE)
     keeper.close()
+    settle(keeper)
     after = run(open_keeper(path), 105, reading=ONE)
     assert after.gpus[0].energy == EnergySplit(20 * CYCLE_MJ, 20 * CYCLE_MJ, 0, 0)
 
@@ -109,6 +110,7 @@ def test_at_the_end_everything_is_in_one_file_and_after_that_nothing_is_written(
     run(keeper, 0, 5)
     keeper.close()
     keeper.close()
+    settle(keeper)
     assert files(path) == ["state"]
     content = (path / "state").read_bytes()
     run(keeper, 60)
@@ -223,6 +225,7 @@ def test_an_upgraded_agent_goes_on_from_what_was_saved_at_the_end(path: Path) ->
     keeper = open_keeper(path)
     before = run(keeper, 0, 5, 35)
     keeper.close()
+    settle(keeper)
     after = run(open_keeper(path, agent="2.0"), 60)
     assert after.epoch_ns == before.epoch_ns
     assert fallen(counters(before), counters(after)) == []
@@ -330,6 +333,19 @@ def test_damage_is_set_aside_with_one_warning_and_never_trusted(
     found = recovered(killed(copy, keeper))
     assert found is not None
     assert books(found.attributor) == books(keeper._attributor)
+
+
+@pytest.mark.parametrize("name", ["journal-999999", "journal-999999999999", "journal-0000001", "journal-1"])
+def test_an_odd_name_beside_the_journals_lets_no_counter_fall(path: Path, name: str) -> None:
+    path.mkdir(mode=0o700)
+    (path / name).touch()
+    told: dict[tuple[Any, ...], tuple[int, ...]] = {}
+    for life in range(3):
+        keeper = open_keeper(path)
+        now = counters(run(keeper, *(5.0 * (10 * life + cycle) for cycle in range(4))))
+        assert not fallen(told, now)
+        told, path = now, killed(path, keeper, life)
+    assert told
 
 
 def test_of_damaged_files_only_the_newest_is_kept(path: Path) -> None:
