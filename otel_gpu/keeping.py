@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from otel_gpu.clock import Clock
@@ -13,8 +14,9 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.host import Host
 from otel_gpu.sources.hostfacts import read_boot_id
 from otel_gpu.sources.procfs import OWN_PROC
+from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.keeper import Keeper
-from otel_gpu.state.store import Store
+from otel_gpu.state.store import InUse, Store
 from otel_gpu.version import __version__
 
 log = logging.getLogger(__name__)
@@ -31,13 +33,18 @@ def open_keeper(
     path = wanted.place(environment)
     if path is None or (host.simulated_because is not None and wanted.auto):
         return None
+    open_store = partial(_open_store, path, own_proc)
+    store: Store | AwaitedStore
     try:
-        store = _open_store(path, own_proc)
-        return Keeper(config.attribution, store, clock, renewed=was_renewed(environment))
+        store = open_store()
+    except InUse as error:
+        log.warning("counters start at 0, and are kept when the other has ended: %s", error)
+        store = AwaitedStore(path, open_store, str(error))
     except Unavailable as error:
         level = logging.INFO if wanted.auto else logging.WARNING
         log.log(level, "counters start at 0 with every start of the agent (--state-dir): %s", error)
         return None
+    return Keeper(config.attribution, store, clock, renewed=was_renewed(environment))
 
 
 def _open_store(path: Path, proc: Path) -> Store:

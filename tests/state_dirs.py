@@ -13,6 +13,7 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import Attribution, ProcessAttribution, Snapshot, WorkloadGpu
+from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.keeper import SAVE_EVERY_S, Keeper
 from otel_gpu.state.recovery import Recovered, recover
@@ -54,7 +55,8 @@ def recovered(path: Path, options: AttributionOptions = OPTIONS) -> Recovered | 
 
 def settle(keeper: Keeper) -> None:
     """Wait until what is being saved is: a copy of a directory in motion is no picture of it."""
-    writer = keeper._store._writer
+    store = keeper._store._store if isinstance(keeper._store, AwaitedStore) else keeper._store
+    writer = None if store is None else store._writer
     if writer is not None:
         writer.join()
 

@@ -12,6 +12,7 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import Attribution, GpuReading, Snapshot, SourceOutcome, WorkloadRef
+from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.recovery import Recovered, resumed
 from otel_gpu.state.store import Run, Store
 
@@ -35,7 +36,7 @@ class Keeper:
     def __init__(
         self,
         options: AttributionOptions,
-        store: Store,
+        store: Store | AwaitedStore,
         clock: Clock,
         *,
         renewed: bool = False,

@@ -30,6 +30,10 @@ LARGEST_JOURNAL_BYTES: Final = 256 << 20
 """So much since the books were last saved, and saving has not worked for hours: a disk must not be filled."""
 
 
+class InUse(Unavailable):
+    """Another agent has the directory now; it can be had when that one ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Whose books are kept: what all files of a run say."""
@@ -69,7 +73,7 @@ class Store:
             return cls(directory, directory.lock(_LOCK), agent=agent, boot_id=boot_id)
         except BlockingIOError:
             directory.close()
-            raise Unavailable(f"{path}: another otel-gpu uses it") from None
+            raise InUse(f"{path}: another otel-gpu uses it") from None
         except OSError as error:
             directory.close()
             raise Unavailable(f"{path}: {error.strerror}") from None

@@ -11,21 +11,24 @@ import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
+from otel_gpu.clock import ManualClock
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import Attribution, DriverFacts, EnergySplit, GpuReading, Snapshot, SourceState
 from otel_gpu.state import store as store_module
+from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.codec import to_json
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import line
 from otel_gpu.state.keeper import Keeper
 from tests.builders import DRIVER, listed, snapshot
-from tests.state_dirs import OPTIONS, books, counters, fallen, killed, open_keeper, recovered, settle
+from tests.state_dirs import OPTIONS, books, counters, fallen, killed, open_keeper, open_store, recovered, settle
 from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, gpu_with, old
 
 TWO = gpu_with(listed(1), listed(2))
@@ -537,6 +540,52 @@ def test_two_agents_never_share_a_directory(path: Path) -> None:
         open_keeper(path)
     first.close()
     assert run(open_keeper(path), 5).epoch_ns == world(0).wall_ns
+
+
+def test_an_agent_that_started_beside_another_keeps_its_counters_when_that_one_has_ended(path: Path) -> None:
+    first = open_keeper(path)
+    run(first, 0, 5)
+    second = Keeper(OPTIONS, AwaitedStore(path, partial(open_store, path), "another uses it"), ManualClock())
+    assert outcome(run(second, 10, 15)) == (SourceState.UNAVAILABLE, "nothing is saved: another uses it")
+    run(second, 45)
+    assert outcome(run(second, 50))[0] is SourceState.UNAVAILABLE
+    run(first, 55)
+    first.close()
+    settle(first)
+    told = counters(run(second, 80, 85, 90))
+    assert outcome(run(second, 95)) == (SourceState.OK, None)
+    third = open_keeper(killed(path, second))
+    assert not fallen(told, counters(run(third, 100)))
+    assert run(third, 105).epoch_ns == world(10).wall_ns
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_killed_while_it_takes_over_it_leaves_nothing_of_the_other(path: Path, saved: bool) -> None:
+    first = open_keeper(path)
+    run(first, 0, 5)
+    second = Keeper(OPTIONS, AwaitedStore(path, partial(open_store, path), "another uses it"), ManualClock())
+    run(second, 10, 15)
+    first.close()
+    settle(first)
+    told = counters(run(second, 45, 50))
+    copy = killed(path, second)
+    if not saved:
+        (copy / "state").unlink()
+    after = run(open_keeper(copy), 55)
+    assert not fallen(told, counters(after))
+    assert after.epoch_ns == world(10 if saved else 55).wall_ns
+
+
+def test_what_is_free_only_at_the_end_is_saved_to_then(path: Path) -> None:
+    first = open_keeper(path)
+    second = Keeper(OPTIONS, AwaitedStore(path, partial(open_store, path), "another uses it"), ManualClock())
+    told = counters(run(second, 10, 15))
+    first.close()
+    second.close()
+    settle(second)
+    after = run(open_keeper(path), 20)
+    assert not fallen(told, counters(after))
+    assert after.epoch_ns == world(10).wall_ns
 
 
 # ---------------------------------------------------------------------------- where deltas begin
