@@ -75,7 +75,7 @@ class AwaitedStore:
                 self._because = str(error)
                 return None
             log.info("%s is free, and counters are kept there from now on", self.path)
-            # Until the books are there nothing there is to be trusted: a journal from cycle 1 on has none to go on from.
+            # Until the books are there nothing there is trusted: a journal from cycle 1 on has none to go on from.
             store.give_up(self._because)
             store.begin(1, run)
             self._store = store

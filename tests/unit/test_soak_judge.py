@@ -1,0 +1,122 @@
+"""The judge of a soak finds what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.attribution.attributor import Attributor
+from otel_gpu.clock import ManualClock
+from otel_gpu.engine import Engine
+from otel_gpu.model import Attribution
+from tests.builders import snapshot
+from tests.soak import CYCLE_S
+from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
+from tests.soak_judge import Books, Footprint, not_flat
+
+HOURS = 7 * 24
+CYCLES_AN_HOUR = 3600 / CYCLE_S
+IDLE = Footprint(blocks=250_000, rss_bytes=60 << 20, threads=5, descriptors=16)
+
+
+def week(**per_hour: float) -> list[Footprint]:
+    """A week of footprints that grow by so much an hour, and vary as workloads come and go."""
+    hours = []
+    for hour in range(HOURS):
+        varied = replace(IDLE, blocks=IDLE.blocks + (hour * 7919 % 11 - 5) * 2_000)
+        grown = {name: round(getattr(varied, name) + hour * growth) for name, growth in per_hour.items()}
+        hours.append(replace(varied, **grown))
+    return hours
+
+
+def test_what_varies_and_does_not_grow_is_flat() -> None:
+    assert not_flat(week()) == []
+
+
+def test_a_warm_up_is_no_leak() -> None:
+    early = [replace(IDLE, blocks=100_000, rss_bytes=30 << 20, threads=2, descriptors=8)] * (HOURS // 4)
+    assert not_flat(early + week()[HOURS // 4 :]) == []
+
+
+def test_one_small_object_that_is_kept_of_every_cycle_is_found_in_a_week() -> None:
+    (found,) = not_flat(week(blocks=2 * CYCLES_AN_HOUR))  # a dict and its table
+    assert found.startswith("blocks grow: ")
+
+
+@pytest.mark.parametrize(("name", "per_hour"), [("rss_bytes", 128 << 10), ("threads", 0.05), ("descriptors", 0.05)])
+def test_memory_outside_python_threads_and_descriptors_that_grow_are_found(name: str, per_hour: float) -> None:
+    (found,) = not_flat(week(**{name: per_hour}))
+    assert found.startswith(f"{name} grow: ")
+
+
+def test_a_soak_too_short_to_tell_does_not_say_that_all_is_well() -> None:
+    assert not_flat([IDLE]) != []
+
+
+# ---------------------------------------------------------------------------- books
+
+
+def played(cycles: int = 4) -> tuple[list[Attribution], list[dict[str, int]]]:
+    """Some cycles of the soak's host, each with what its GPUs had counted by then."""
+    host = SoakHost(1, ManualClock())
+    engine = Engine(gpus=SoakGpus(host), processes=SoakProcesses(host), names=[SoakNames(host)], clock=host.clock)
+    answers, expected = [], []
+    for _ in range(cycles):
+        host.clock.advance(CYCLE_S)
+        answers.append(engine.sample())
+        expected.append(dict(host.expected_mj))
+    return answers, expected
+
+
+def judged(answers: Sequence[Attribution], expected: Sequence[Mapping[str, int]]) -> list[str]:
+    books = Books()
+    for answer, expected_mj in zip(answers, expected, strict=True):
+        books.hear(answer, expected_mj)
+    return books.wrong
+
+
+def test_a_millijoule_that_nobody_was_told_of_is_found() -> None:
+    answers, expected = played()
+    assert judged(answers, expected) == []
+    uuid = answers[-1].gpus[0].identity.uuid
+    expected[-1][uuid] += 1
+    assert judged(answers, expected) == [f"cycle 4: {uuid}: 1 mJ are missing since the beginning"]
+
+
+def test_what_has_left_is_not_forgotten() -> None:
+    answers, expected = played()
+    answers[-1] = replace(answers[-1], workloads=answers[-1].workloads[1:])
+    (lost,) = {part.gpu_uuid for part in answers[-2].workloads[0].gpus}
+    wrong = judged(answers, expected)
+    assert len(wrong) == 1  # only what it was given in the last cycle is missing
+    assert lost in wrong[0]
+
+
+def test_an_agent_that_has_found_no_driver_yet_tells_nothing_and_forgets_nothing() -> None:
+    answers, expected = played()
+    nothing = Attributor().observe(snapshot())
+    assert nothing.gpus == ()
+    assert judged([*answers[:2], nothing, *answers[2:]], [*expected[:2], expected[1], *expected[2:]]) == []
+
+
+def test_books_that_begin_anew_are_found() -> None:
+    answers, expected = played()
+    answers[-1] = replace(answers[-1], epoch_ns=answers[-1].epoch_ns + 1)
+    assert judged(answers, expected)[0] == "cycle 4: the books began anew"
+
+
+def test_a_counter_that_falls_is_found() -> None:
+    answers, expected = played()
+    assert any("fell from" in wrong for wrong in judged([answers[3], answers[2]], [expected[3], expected[2]]))
+
+
+def test_a_counter_that_falls_from_one_scrape_to_the_next_is_found_and_the_agents_own_may() -> None:
+    books = Books()
+    for value in (3, 4, 4, 2):
+        own = f"otel_gpu_cpu_time_seconds_total {9 - value}"
+        books.scraped(f'# TYPE x counter\nx_total{{a="b c"}} {value}\n{own}\n')
+    assert books.wrong == ['cycle 0: fell from 4.0 to 2.0: x_total{a="b c"}']
+    books.scraped("up 1\n")
+    assert books.wrong[-1].endswith("a scrape has no counters")
