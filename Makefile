@@ -16,7 +16,7 @@ SOAK_DAYS ?= 7
 SOAK_SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy fleet proto lock clean compiler
+.PHONY: help run test test-long test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy fleet proto lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,7 +25,10 @@ run: $(VENV)/.runtime ## run the agent: on this host's GPUs, or on a simulated h
 	@exec $(BIN)/otel-gpu run --source auto --exporters prometheus --view $(RUN_ARGS)
 
 test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not real"
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not real and not long"
+
+test-long: compiler $(VENV)/.dev ## run the tests that take long: load, soak, kills, restarts of real agents
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "long and not real"
 
 test-real: $(VENV)/.dev ## run the tests against real programs (root; parts that are missing are skipped with a reason)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m real

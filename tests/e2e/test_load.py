@@ -14,8 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from otel_gpu.values import Address
 from tests.agent_process import AgentProcess, agent_process
+
+pytestmark = pytest.mark.long
 
 SCRAPERS: Final = 200
 WAVES: Final = 2

@@ -15,6 +15,8 @@ from tests.nvml_stub.build import LIBRARY
 from tests.nvml_stub.world import StubClock, World
 from tests.procfs_tree import ProcTree
 
+pytestmark = pytest.mark.long
+
 S = 1_000_000
 
 

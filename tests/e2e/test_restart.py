@@ -6,7 +6,11 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.agent_process import AgentProcess, agent_process
+
+pytestmark = pytest.mark.long
 
 FLAGS = ("run", "--source", "sim", "--interval", "1s", "--exporters", "prometheus", "--listen", "127.0.0.1:0")
 

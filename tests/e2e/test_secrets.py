@@ -23,6 +23,8 @@ from tests.agent_process import agent_process
 from tests.cli import otel_gpu
 from tests.web import ask
 
+pytestmark = pytest.mark.long
+
 PASSWORD = "swordfish-of-the-scraper"
 HEADER = "swordfish-in-a-header"
 QUERY = "swordfish-in-a-query"

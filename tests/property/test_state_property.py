@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,11 +134,13 @@ def played(module: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_killed_a_dozen_times_no_counter_of_a_real_agent_falls_and_not_a_millijoule_is_missing() -> None:
     """CI kills two hundred, through a whole day."""
     assert " 0 wrong" in played("kill_run", "--kills", str(12 * DEPTH), "--hours", "1")
 
 
+@pytest.mark.long
 def test_damaged_directories_are_never_trusted_and_never_fatal() -> None:
     """CI damages ten thousand."""
     assert " 0 failures" in played("fuzz_state", "--inputs", str(150 * DEPTH))

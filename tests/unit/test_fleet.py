@@ -147,6 +147,7 @@ def test_the_backend_counts_what_it_can_read_and_refuses_the_rest() -> None:
         assert end.received() == {"a": Received({1: 2}, {"energy": 1.0})}
 
 
+@pytest.mark.long
 def test_agents_send_what_they_say_they_sent() -> None:
     with backend() as end:
         crew = Crew(Plan(range(2), [end.address], interval_s=1.0, export_interval_s=1.0))

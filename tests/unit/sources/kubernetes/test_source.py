@@ -102,6 +102,7 @@ def test_the_nodes_name_is_encoded(api: KubernetesApi, watching: Watching) -> No
     assert api.requests[0].query["fieldSelector"] == "spec.nodeName=node&watch=1 ü"
 
 
+@pytest.mark.long
 def test_huge_managed_fields_are_read_and_not_kept(api: KubernetesApi, watching: Watching) -> None:
     value = pod("p", container(A))
     value["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{number}": {} for number in range(100_000)}}]
