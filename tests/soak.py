@@ -218,6 +218,7 @@ def soak(
         "exports": dict(sorted(played.exports.items())),
         "receiver": played.received(),
         "scrapes": played.scrapes,
+        "series_begun_again": books.begun_again,
         "footprint": summary(played.footprints),
         "wrong": wrong,
     }

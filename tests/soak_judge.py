@@ -64,6 +64,10 @@ class Books:
         self._scraped: dict[str, float] = {}
         self._epoch_ns: int | None = None
         self._silent = False
+        self.begun_again = 0
+        """Series that had ended and began again under the same labels, at 0 with a start of their own."""
+        self._at_scrape: set[tuple[Any, ...]] = set()
+        self._began_again = False
 
     def complain(self, what: str) -> None:
         """Note what is wrong, if not too much is already."""
@@ -94,6 +98,9 @@ class Books:
         new = told.keys() - self._told.keys()
         self.workloads += sum(key[0] == "workload" for key in new)
         self.processes += sum(key[0] == "process" for key in new)
+        again = sum(key[:-1] in self._at_scrape for key in new)
+        self.begun_again += again
+        self._began_again |= again > 0
         self._told = told
         self._balance(answer, expected_mj)
 
@@ -111,7 +118,10 @@ class Books:
                 self.complain(f"{uuid}: {missing_mj} mJ are missing since the beginning")
 
     def scraped(self, text: str) -> None:
-        """Judge a scrape: of what the agent says of others, nothing fell since the last one."""
+        """Judge a scrape: of what the agent says of others, nothing fell since the last one.
+
+        The text has no start times: where a series has begun again, which is counted, this one is only the next's base.
+        """
         if self._silent:
             return
         values = {}
@@ -121,10 +131,12 @@ class Books:
                 values[series] = float(value)
         if not values:
             self.complain("a scrape has no counters")
-        for series in values.keys() & self._scraped.keys():
-            if values[series] < self._scraped[series]:
-                self.complain(f"fell from {self._scraped[series]} to {values[series]}: {series}")
-        self._scraped = values
+        before = {} if self._began_again else self._scraped
+        for series in values.keys() & before.keys():
+            if values[series] < before[series]:
+                self.complain(f"fell from {before[series]} to {values[series]}: {series}")
+        self._scraped, self._began_again = values, False
+        self._at_scrape = {key[:-1] for key in self._told}
 
 
 # ---------------------------------------------------------------------------- flatness

@@ -120,3 +120,19 @@ def test_a_counter_that_falls_from_one_scrape_to_the_next_is_found_and_the_agent
     assert books.wrong == ['cycle 0: fell from 4.0 to 2.0: x_total{a="b c"}']
     books.scraped("up 1\n")
     assert books.wrong[-1].endswith("a scrape has no counters")
+
+
+def test_a_series_that_ended_and_began_again_is_counted_and_does_not_fall() -> None:
+    answers, expected = played()
+    books = Books()
+    books.hear(answers[0], expected[0])
+    books.scraped("x_total 9\n")
+    begun = answers[1].workloads[0]
+    totals = begun.gpus[0].totals
+    assert totals is not None
+    again = replace(begun, gpus=(replace(begun.gpus[0], totals=replace(totals, since_ns=totals.since_ns + 1)),))
+    books.hear(replace(answers[1], workloads=(again, *answers[1].workloads[1:])), {})
+    books.scraped("x_total 1\n")
+    assert (books.begun_again, books.wrong) == (1, [])
+    books.scraped("x_total 0\n")
+    assert books.wrong == ["cycle 2: fell from 1.0 to 0.0: x_total"]
