@@ -7,10 +7,9 @@
 # Built once per manifest and kept outside the checkout, under ${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu. Needs Go and its
 # modules; the first time takes minutes. OTEL_GPU_COLLECTOR names a binary to use instead. stdout has the path, nothing else.
 set -eu
-die() {
-    echo "collector: $*" >&2
-    exit 1
-}
+name=collector
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../built-once.sh"
 
 if [ -n "${OTEL_GPU_COLLECTOR:-}" ]; then
     [ -f "$OTEL_GPU_COLLECTOR" ] && [ -x "$OTEL_GPU_COLLECTOR" ] ||
@@ -19,36 +18,22 @@ if [ -n "${OTEL_GPU_COLLECTOR:-}" ]; then
     exit
 fi
 
-manifest=$(cd "$(dirname "$0")" && pwd)/manifest.yaml
-hash=$(sha256sum "$manifest" | cut -c 1-16)
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu
-binary=$cache/otelcol-$hash
+manifest=$here/manifest.yaml
+version=$(sed -n 's/^  version: //p' "$manifest")
+binary=otelcol-$(sha256sum "$manifest" | cut -c 1-16)
 
-if [ ! -x "$binary" ]; then
+build() {
+    # TMPDIR: the builder leaves an empty directory there.
+    export TMPDIR="$1" GOBIN="$1"
+    cd "$1" &&
+        go install "go.opentelemetry.io/collector/cmd/builder@v$version" &&
+        ./builder --config "$manifest" --skip-strict-versioning=false &&
+        mv out/otelcol made
+}
+
+if [ ! -x "$cache/$binary" ]; then
     [ "${1:-}" != --find ] || die 'not built yet; make collector'
     command -v go >/dev/null || die 'building it needs Go; or name a binary in OTEL_GPU_COLLECTOR'
-    mkdir -p "$cache"
-    # Whoever comes second waits, and then finds it built.
-    exec 9>"$cache/otelcol-$hash.lock"
-    if command -v flock >/dev/null; then flock 9; fi
+    built_once "$binary" "v$version"
 fi
-if [ ! -x "$binary" ]; then
-    work=$(mktemp -d "$cache/build.XXXXXX")
-    trap 'rm -rf "$work"' EXIT
-    trap 'exit 1' HUP INT TERM
-    version=$(sed -n 's/^  version: //p' "$manifest")
-    echo "collector: building v$version (once; this takes minutes)…" >&2
-    # TMPDIR: the builder leaves an empty directory there.
-    (
-        export TMPDIR="$work" GOBIN="$work"
-        cd "$work" &&
-            go install "go.opentelemetry.io/collector/cmd/builder@v$version" &&
-            ./builder --config "$manifest" --skip-strict-versioning=false
-    ) >"$work/log" 2>&1 || {
-        cat "$work/log" >&2
-        die 'the build failed'
-    }
-    # In one step: nobody ever sees half of it.
-    mv "$work/out/otelcol" "$binary"
-fi
-echo "$binary"
+echo "$cache/$binary"
