@@ -14,7 +14,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.host import Host
 from otel_gpu.metrics.collection import Resources
-from otel_gpu.model import Attribution
+from otel_gpu.model import Attribution, Pod
 from otel_gpu.sources.base import GpuRead, GpuSource
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
@@ -45,11 +45,13 @@ class Altered:
 class StagedAgent:
     """An agent at work. ``advance`` lets time pass and has it look again."""
 
-    def __init__(self, world: WorldSpec, flags: Mapping[str, str], alter: Callable[[GpuRead], GpuRead]) -> None:
+    def __init__(
+        self, world: WorldSpec, flags: Mapping[str, str], alter: Callable[[GpuRead], GpuRead], pod: Pod | None
+    ) -> None:
         self.clock = ManualClock(wall_ns=1_767_261_600_000_000_000)
         simulated = SimulatedHost(world, self.clock)
         gpus = Altered(simulated.gpu_source(), alter)
-        host = Host(gpus, simulated.process_source(), (simulated.name_source(),), BECAUSE)
+        host = Host(gpus, simulated.process_source(), (simulated.name_source(),), BECAUSE, pod=pod)
         settings = {"interval": "1h", "listen": "127.0.0.1:0", "source": "sim", "exporters": "none", **flags}
         resources = Resources({"host.name": "gpu-node-1"}, {"service.name": "otel-gpu"})
         self.agent = Agent(load(settings, {}).config, host, resources, self.clock)
@@ -92,9 +94,10 @@ def staged_agent(
     *,
     flags: Mapping[str, str] | None = None,
     alter: Callable[[GpuRead], GpuRead] = lambda read: read,
+    pod: Pod | None = None,
 ) -> Iterator[StagedAgent]:
-    """An agent on this world, or the demo's, with two cycles behind it."""
-    staged = StagedAgent(world or demo_world(1), flags or {}, alter)
+    """An agent on this world, or the demo's, with two cycles behind it; of this pod only, if one is named."""
+    staged = StagedAgent(world or demo_world(1), flags or {}, alter, pod)
     staged.thread.start()
     try:
         staged.now()

@@ -1,0 +1,147 @@
+"""The page of a pod's own agent, and the page behind TLS and a password, in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import bcrypt
+import pytest
+
+from otel_gpu.export.document import to_json
+from otel_gpu.model import Pod
+from otel_gpu.values import Address, address
+from tests.agent_process import AgentProcess, agent_process
+from tests.real.chromium import Browser, Tab, chromium
+from tests.real.page_view import CARDS, CONTRAST, NAMES, NARROW, TABLE, WIDE, assert_innocent, opened, shows
+from tests.real.staged_agent import staged_agent
+from tests.unit.web.pki import Pki
+from tests.web import ask
+
+pytestmark = pytest.mark.real
+
+USER: Final = "alice"
+PASSWORD: Final = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+# ---------------------------------------------------------------------------- of one pod
+
+
+TRAINERS: Final = Pod(name="finetune-13b-worker-0", namespace="research")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus(
+    browser: Browser, tmp_path: Path, width: int, dark: bool
+) -> None:
+    with staged_agent(flags={"scope": "pod"}, pod=TRAINERS) as staged:
+        attribution = staged.advance(5)
+        tab = opened(browser, staged, width=width, dark=dark)
+        assert tab.value(NAMES) == ["trainer"]
+        assert "pod research/finetune-13b-worker-0" in tab.value("document.getElementById('where').innerText")
+        [told] = json.loads(to_json(attribution))["workloads"]
+        [row] = tab.value(TABLE)
+        assert int(row["memory"]) == sum(part["memory"]["measured"] for part in told["gpus"]) > 0
+        # Figures of a whole GPU are of all on it: no bars, no totals, and nobody else's name anywhere.
+        assert tab.value("document.getElementById('devices').hidden && document.getElementById('overview').hidden")
+        assert tab.value("[...document.querySelectorAll('.gpu')].every(card => !card.checkVisibility())")
+        shown = tab.value("document.body.innerText")
+        assert not re.search(r"vllm|notebook|ollama|184\d\d\d", shown)
+        tab.value("document.querySelector('.open').click()")
+        assert len(tab.value("[...document.querySelectorAll('.details tbody tr')].map(row => row.innerText)")) == 3
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        assert tab.value(CONTRAST) == []
+        staged.advance(5)
+        tab.until(shows(staged))
+        assert tab.value(NAMES) == ["trainer"]
+        tab.picture(tmp_path / "pod.png")
+        assert_innocent(tab, staged.url)
+
+
+def test_what_the_page_of_a_pod_is_made_of_names_nobody_else(browser: Browser) -> None:
+    """Not the document, not the events, not the table without scripts: what is not told cannot be found."""
+    with staged_agent(flags={"scope": "pod"}, pod=TRAINERS) as staged:
+        tab = Tab(browser, scripts=False)
+        tab.open(staged.url)
+        tab.until("document.querySelector('pre')?.innerText.includes('trainer')")
+        answers = [ask(staged.agent.web.address, path).body for path in ("/", "/api/attribution")]
+        for text in (*answers, tab.value("document.body.innerText")):
+            assert "trainer" in text
+            assert not re.search(r"vllm|notebook|ollama", text)
+
+
+# ---------------------------------------------------------------------------- behind TLS and a password
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path)
+
+
+@pytest.fixture
+def agent(pki: Pki, tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent with a certificate, that wants a password."""
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    config = pki.config(f"basic_auth_users:\n  {USER}: {hashed}\n")
+    flags = ("--source", "sim", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
+    with agent_process("run", *flags, "--web-config", str(config), directory=tmp_path) as started:
+        started.until(lambda: "/healthz" in started.stderr)
+        yield started
+
+
+def address_of(agent: AgentProcess) -> Address:
+    """Where it serves, which it says to be over TLS."""
+    found = re.search(r"https://(\S+)/healthz", agent.stderr)
+    assert found is not None
+    return address(found[1])
+
+
+def test_the_page_over_tls_with_a_password_is_the_page_and_goes_on_by_itself(
+    browser: Browser, agent: AgentProcess, pki: Pki, tmp_path: Path
+) -> None:
+    at = address_of(agent)
+    tab = Tab(browser)
+    tab.look(width=WIDE, dark=False)
+    # Whom the browser trusts is the system's to say; that the certificate is good is asked for below.
+    tab.command("Security.setIgnoreCertificateErrors", ignore=True)
+    tab.open(f"https://{USER}:{PASSWORD.replace(' ', '%20')}@{at}/")
+    cycle = tab.until("document.getElementById('main')?.dataset.cycle")
+    assert tab.value("isSecureContext && location.protocol") == "https:"
+    tab.until(f"document.getElementById('main').dataset.cycle !== '{cycle}'")  # server-sent events, with the password
+    assert len(tab.value(CARDS)) == 4
+    assert len(tab.value(TABLE)) > 10
+    tab.picture(tmp_path / "guarded.png")
+    assert tab.complaints == []
+    assert PASSWORD not in tab.value("document.documentElement.outerHTML")
+    basic = {"Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
+    assert ask(at, "/", headers=basic, tls=pki.client()).status == 200
+
+
+def test_without_the_password_nothing_is_shown(browser: Browser, agent: AgentProcess) -> None:
+    at = address_of(agent)
+    for credentials in ("", f"{USER}:wrong@"):
+        tab = Tab(browser)
+        tab.command("Security.setIgnoreCertificateErrors", ignore=True)
+        tab.open(f"https://{credentials}{at}/")
+        tab.until("location.protocol === 'chrome-error:' && document.readyState === 'complete'")
+        assert any("status of 401" in complaint for complaint in tab.complaints)
+        assert "GPU" not in tab.value("document.body.innerText")
+
+
+def test_a_browser_that_does_not_know_the_authority_does_not_show_the_page(
+    browser: Browser, agent: AgentProcess
+) -> None:
+    tab = Tab(browser)
+    refused = tab.command("Page.navigate", url=f"https://{address_of(agent)}/")
+    assert refused["errorText"] == "net::ERR_CERT_AUTHORITY_INVALID"
