@@ -1,0 +1,54 @@
+"""Write the table of settings in docs/configuration.md anew, from the settings themselves; all else there is kept.
+
+python -m tools.configuration_page          write it
+python -m tools.configuration_page --check  exit 1 if it is stale
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.config import SETTINGS
+
+PAGE: Final = Path(__file__).parents[1] / "docs/configuration.md"
+_COLUMNS: Final = ("setting", "default", "what it is", "allowed", "variables, the strongest first")
+_HEADING: Final = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}\n"
+
+
+def table() -> str:
+    """Every setting, in the order in which they are declared."""
+    rows = [
+        (
+            f"`{setting.key}`",
+            f"`{setting.default}`" if setting.default else "",
+            setting.help,
+            setting.allowed,
+            ", ".join(f"`{name}`" for name in setting.variables),
+        )
+        for setting in SETTINGS
+    ]
+    return _HEADING + "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
+
+
+def renewed(page: str) -> str:
+    """The page with the table as it has to be; ValueError where it has none."""
+    before, found, rest = page.partition(_HEADING)
+    if not found:
+        raise ValueError(f"{PAGE.name} has no table that begins with {_HEADING!r}")
+    _, _, after = rest.partition("\n\n")
+    return f"{before}{table()}\n{after}"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or tell whether it is stale."""
+    page = PAGE.read_text(encoding="utf-8")
+    if arguments == ["--check"]:
+        return int(page != renewed(page))
+    PAGE.write_text(renewed(page), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
