@@ -1,4 +1,4 @@
-"""Text from outside, made fit to be an attribute: names and labels are whatever somebody once typed."""
+"""Text from outside, made fit to be told: names and labels are whatever somebody once typed."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def told(value: object) -> str | None:
     # JSON may carry halves of a character ("\ud800"), which no exporter can encode.
     text = value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def printable(text: str, longest: int = 80) -> str:
+    """A text from outside for use in a reason: one line, not long."""
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= longest else f"{text[:longest]}…"

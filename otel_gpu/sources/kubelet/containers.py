@@ -10,7 +10,7 @@ from typing import Final
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import NOBODY, Known
 from otel_gpu.sources.kubelet.proto.cri_pb2 import Container, ImageSpec, ListContainersResponse, VersionResponse
-from otel_gpu.sources.outside import told
+from otel_gpu.sources.outside import printable, told
 
 _RUNNING, _EXITED = 1, 2
 _NS_PER_S: Final = 1e9
@@ -112,11 +112,12 @@ def _extra(fit: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
 
 
 def _trouble(id_: str, texts: Mapping[str, str | None], fit: Mapping[str, str | None]) -> str | None:
+    whose = f"container {printable(id_, 12)}"  # a hex number, if the runtime is well
     for what, text in texts.items():
         if text and fit[what] != text:
-            return f"container {id_[:12]}…: its {what} has {len(text):,} characters; the first 1,024 are told"
+            return f"{whose}: its {what} has {len(text):,} characters; the first 1,024 are told"
         if text and "\ufffd" in text:
-            return f"container {id_[:12]}…: its {what} is no valid UTF-8; what is broken is told as \ufffd"
+            return f"{whose}: its {what} is no valid UTF-8; what is broken is told as \ufffd"
     return None
 
 

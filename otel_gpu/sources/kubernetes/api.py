@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.sources.kubernetes.lines import Lines
-from otel_gpu.sources.kubernetes.pods import printable
+from otel_gpu.sources.outside import printable
 from otel_gpu.version import __version__
 
 LARGEST_ANSWER_BYTES: Final = 64 << 20

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Known
-from otel_gpu.sources.outside import LONGEST, told
+from otel_gpu.sources.outside import LONGEST, printable, told
 
 # containerd://<64>   docker://<64>   cri-o://<64>
 _CONTAINER_ID: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})://([0-9a-f]{64})")
@@ -114,12 +114,6 @@ def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
     for known in _containers(_object(value), names, words):
         containers.setdefault(known.ref.id, known)
     return Pod(uid, tuple(containers.values()), words.trouble)
-
-
-def printable(text: str, longest: int = 80) -> str:
-    """A text from outside for use in a reason: one line, not long."""
-    text = text if text.isprintable() else ascii(text)
-    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 class _Words:

@@ -140,6 +140,15 @@ def test_a_broken_text_costs_neither_its_container_nor_the_others() -> None:
     assert "no valid UTF-8" in found.troubles[container_id(1)]
 
 
+def test_what_is_wrong_with_a_container_of_any_id_is_one_line() -> None:
+    broken = container(1, pod=None)
+    broken.id = b"a\nlevel=error msg=forged"
+    broken.labels.append(Label(key=b"io.kubernetes.pod.name", value=b"caf\xe9"))
+    [trouble] = parsed(broken).troubles.values()
+    assert trouble.startswith("container 'a\\nlevel=er…: its pod is no valid UTF-8")
+    assert trouble.isprintable()
+
+
 def test_a_container_without_an_id_is_nobody() -> None:
     assert not parsed(Container(state=RUNNING)).known
 
