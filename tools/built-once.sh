@@ -23,28 +23,24 @@ built_once() {
     if command -v flock >/dev/null; then flock 9; fi
     [ ! -e "$target" ] || return 0
     work=$(mktemp -d "$cache/build.XXXXXX")
-    teller=
-    trap 'kill $teller 2>/dev/null || :; rm -rf "$work"' EXIT
+    trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
     echo "$name: building $2 (once; this takes minutes)…" >&2
-    tell "$work/log" 9>&- &
-    teller=$!
+    if command -v flock >/dev/null; then (exec 9>&- && tell) & fi
     (build "$work") >"$work/log" 2>&1 || {
         cat "$work/log" >&2
         die 'the build failed'
     }
     # In one step: nobody ever sees half of it.
     mv "$work/made" "$target"
+    exec 9>&-
 }
 
+# Waits for the lock of whoever builds, which is free when that one has ended, however it did.
 tell() {
-    trap 'kill "$nap" 2>/dev/null; exit' TERM
     waited_s=0
-    while :; do
-        sleep "$tell_every_s" >/dev/null 2>&1 &
-        nap=$!
-        wait "$nap"
+    until flock -w "$tell_every_s" "$target.lock" true || [ ! -d "$work" ]; do
         waited_s=$((waited_s + tell_every_s))
-        echo "$name: $waited_s s: $(tail -n 1 "$1" 2>/dev/null | tr -d '\r' | cut -c 1-100)" >&2
+        echo "$name: $waited_s s: $(tail -n 1 "$work/log" 2>/dev/null | tr -d '\r' | cut -c 1-100)" >&2
     done
 }
