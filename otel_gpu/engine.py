@@ -14,6 +14,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.directory import Directory, Named, PidsByWorkload
 from otel_gpu.model import (
+    NO_PROCESSES,
     Attribution,
     GpuReading,
     Pod,
@@ -50,6 +51,10 @@ class Rules(Protocol):
     def held_workloads(self) -> frozenset[WorkloadRef]:
         """Workloads whose names are waited for."""
 
+    @property
+    def known_processes(self) -> Mapping[int, ProcessFacts]:
+        """Whom /proc showed last; before the first cycle, to an earlier run."""
+
     def observe(self, snapshot: Snapshot) -> Attribution:
         """Take in a cycle."""
 
@@ -80,8 +85,9 @@ class Engine:
         self._directory = Directory()
         self._clock = clock
         self._pass = threading.Lock()
-        self._attributor = Attributor(options) if rules is None else rules
+        self._attributor: Attributor | Rules = Attributor(options) if rules is None else rules
         self._pod = pod
+        self._earlier = NO_PROCESSES if rules is None else rules.known_processes
         self._snapshot: Snapshot | None = None
         self._latest: Attribution | None = None
 
@@ -184,9 +190,9 @@ class Engine:
         self, gpu_read: GpuRead, process_read: ProcessRead
     ) -> tuple[tuple[GpuReading, ...], dict[int, ProcessFacts]]:
         """What the driver and /proc said, such that whoever has the same pid in both is the same process."""
-        if process_read.state is SourceState.UNAVAILABLE and self._snapshot is not None:
-            # Nobody has left because nobody could look: what was known before stands.
-            return gpu_read.gpus, dict(self._snapshot.processes)
+        if process_read.state is SourceState.UNAVAILABLE and (self._snapshot is not None or self._earlier):
+            # Nobody has left because nobody could look: what was known before stands, to an earlier run too.
+            return gpu_read.gpus, dict(self._shown_before)
         trusted = trust(gpu_read.driver, process_read)
         gpus = gpu_read.gpus if trusted.rows else without_rows(gpu_read.gpus)
         if not trusted.lists:
@@ -198,12 +204,17 @@ class Engine:
     ) -> dict[int, ProcessFacts]:
         """Add processes that the driver still lists and /proc has shown before: exiting takes the driver a while."""
         processes = dict(seen)
-        if self._snapshot is not None:
-            for pid in named_pids(gpus) - processes.keys():
-                before = self._snapshot.processes.get(pid)
-                if before is not None:
-                    processes[pid] = before if not before.alive else _departed(before)
+        known = self._shown_before
+        for pid in named_pids(gpus) - processes.keys():
+            before = known.get(pid)
+            if before is not None:
+                processes[pid] = before if not before.alive else _departed(before)
         return processes
+
+    @property
+    def _shown_before(self) -> Mapping[int, ProcessFacts]:
+        """Whom /proc showed last, before this pass or to an earlier run."""
+        return self._earlier if self._snapshot is None else self._snapshot.processes
 
     def _outcome(
         self, name: str, read: GpuRead | ProcessRead | NameRead, started_ns: int, ended_ns: int | None = None

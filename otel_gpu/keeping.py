@@ -14,9 +14,13 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.host import Host
 from otel_gpu.sources.hostfacts import read_boot_id
 from otel_gpu.sources.procfs import OWN_PROC
+from otel_gpu.sources.workers import TooLate
 from otel_gpu.state.awaited import AwaitedStore
+from otel_gpu.state.deadline import within
 from otel_gpu.state.keeper import Keeper
+from otel_gpu.state.prompt import START_S, Nowhere, PromptStore
 from otel_gpu.state.store import InUse, Store
+from otel_gpu.state.unjournalled import Unjournalled, note_places
 from otel_gpu.version import __version__
 
 log = logging.getLogger(__name__)
@@ -25,30 +29,46 @@ log = logging.getLogger(__name__)
 def open_keeper(
     config: Config, host: Host, clock: Clock, environment: Mapping[str, str], *, own_proc: Path = OWN_PROC
 ) -> Keeper | None:
-    """Who keeps the counters; ``None`` where nobody does. A simulated host has none to keep unless it is said where.
+    """Who keeps the counters, or notes that nobody does; ``None`` where there are none to keep.
 
-    Which boot this is, ``own_proc`` tells: the kernel is the same whatever other /proc is looked at.
+    Of a simulated host there are none unless it is said where. Which boot this is, ``own_proc`` tells: the kernel is
+    the same whatever other /proc is looked at.
     """
     wanted = config.state_dir
     path = wanted.place(environment)
-    if path is None or (host.simulated_because is not None and wanted.auto):
+    simulated = host.simulated_because is not None
+    if wanted.auto and (path is None or simulated):
         return None
-    open_store = partial(_open_store, path, own_proc)
-    store: Store | AwaitedStore
-    try:
-        store = open_store()
-    except InUse as error:
-        log.warning("counters start at 0, and are kept when the other has ended: %s", error)
-        store = AwaitedStore(path, open_store, str(error))
-    except Unavailable as error:
-        level = logging.INFO if wanted.auto else logging.WARNING
-        log.log(level, "counters start at 0 with every start of the agent (--state-dir): %s", error)
+    store = _open(path, environment, own_proc, quietly=wanted.auto, simulated=simulated)
+    if store is None:
         return None
     return Keeper(config.attribution, store, clock, renewed=was_renewed(environment))
 
 
-def _open_store(path: Path, proc: Path) -> Store:
+def _open(
+    path: Path | None, environment: Mapping[str, str], proc: Path, *, quietly: bool, simulated: bool
+) -> PromptStore | Nowhere | None:
     boot_id = read_boot_id(proc)
+    places = () if simulated or boot_id is None else note_places(environment)
+    # Who keeps nothing because nobody wants it has no need to hear that this cannot be noted.
+    level = logging.DEBUG if quietly or path is None else logging.WARNING
+    nowhere = Nowhere(Unjournalled(places, boot_id, if_not=level)) if places else None
+    if path is None:
+        return nowhere
+    open_store = partial(_open_store, path, proc, boot_id)
+    try:
+        return PromptStore(within(START_S, open_store), Unjournalled(places, boot_id))
+    except InUse as error:
+        log.warning("counters start at 0, and are kept when the other has ended: %s", error)
+        return PromptStore(AwaitedStore(path, open_store, str(error)), Unjournalled(places, boot_id))
+    except Unavailable as error:
+        level = logging.INFO if quietly else logging.WARNING
+        reason = f"{path}: {error}" if isinstance(error, TooLate) else error
+        log.log(level, "counters start at 0 with every start of the agent (--state-dir): %s", reason)
+        return nowhere
+
+
+def _open_store(path: Path, proc: Path, boot_id: str | None) -> Store:
     if boot_id is None:
         raise Unavailable(f"{proc}/sys/kernel/random/boot_id does not tell which boot this is")
     return Store.open(path, agent=__version__, boot_id=boot_id)

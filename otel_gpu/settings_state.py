@@ -21,15 +21,16 @@ class StateDir:
     def place(self, environment: Mapping[str, str]) -> Path | None:
         """The directory: what systemd made for the unit, else the user's own place for state; ``None`` for nowhere.
 
-        systemd.exec(5): directories between colons, the first being the one named first in the unit. Paths of the XDG
-        Base Directory Specification count only if they are absolute.
+        systemd.exec(5): directories between colons, the first being the one named first in the unit; with DynamicUser=
+        it is a link of systemd's to one below /var/lib/private, which is followed. Paths of the XDG Base Directory
+        Specification count only if they are absolute.
         """
         if not self.auto:
             return self.path
         of_unit = environment.get("STATE_DIRECTORY", "").split(":")[0]
         of_user, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
         if of_unit.startswith("/"):
-            return Path(of_unit)
+            return Path(of_unit).resolve()
         if of_user.startswith("/"):
             return Path(of_user) / "otel-gpu"
         return Path(home) / ".local/state/otel-gpu" if home.startswith("/") else None

@@ -18,11 +18,12 @@ _OURS: Final = (
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's environment without anything the agent would heed, and with ``extra``.
 
-    Nothing is kept over restarts unless a test says where: what one test leaves is not for another to find. Nor does
-    an agent listen at the host's one control socket, for which others would contend.
+    Nothing is kept over restarts unless a test says where: what one test leaves is not for another to find, nor that it
+    was not kept. Nor does an agent listen at the host's one control socket, for which others would contend.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return kept | {"OTEL_GPU_STATE_DIR": "none", "OTEL_GPU_CONTROL_SOCKET": "none"} | dict(extra or {})
+    ours = {"OTEL_GPU_STATE_DIR": "none", "OTEL_GPU_CONTROL_SOCKET": "none", "RUNTIME_DIRECTORY": "/nonexistent/run"}
+    return kept | ours | dict(extra or {})
 
 
 def otel_gpu(

@@ -15,7 +15,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from typing import Final
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.model import Attribution, Snapshot
+from otel_gpu.model import Attribution, ProcessFacts, Snapshot
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.state.recovery import NotTrusted
 from tests.kill_run import world
@@ -66,6 +66,11 @@ class Recorder:
     def held_workloads(self) -> frozenset[object]:
         """Those of the rules."""
         return frozenset(self._attributor.held_workloads)
+
+    @property
+    def known_processes(self) -> Mapping[int, ProcessFacts]:
+        """Nobody, before the first cycle."""
+        return {}
 
     def observe(self, snapshot: Snapshot) -> Attribution:
         """Remember it."""

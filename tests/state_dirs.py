@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,13 +17,17 @@ from otel_gpu.model import Attribution, ProcessAttribution, Snapshot, WorkloadGp
 from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.keeper import SAVE_EVERY_S, Keeper
+from otel_gpu.state.prompt import PromptStore
 from otel_gpu.state.recovery import Recovered, recover
 from otel_gpu.state.store import Store
+from otel_gpu.state.unjournalled import Unjournalled
 from tests.builders import DRIVER
 
 AGENT: Final = "1.2.3"
 BOOT: Final = "11111111-2222-3333-4444-555555555555"
 OPTIONS: Final = AttributionOptions()
+PATIENCE_S: Final = 30.0
+"""What a test's disk may take: a machine that is busy is not a disk that hangs."""
 
 
 def open_store(path: Path, *, agent: str = AGENT, boot_id: str = BOOT) -> Store:
@@ -38,10 +43,18 @@ def open_keeper(
     boot_id: str = BOOT,
     renewed: bool = False,
     save_every_s: float = SAVE_EVERY_S,
+    notes: Sequence[Path] = (),
 ) -> Keeper:
-    """An agent's rules, which take up what is there."""
+    """An agent's rules, which take up what is there; ``notes`` are its runtime directories."""
     store = open_store(path, agent=agent, boot_id=boot_id)
-    return Keeper(options, store, ManualClock(), renewed=renewed, save_every_s=save_every_s)
+    prompt = PromptStore(store, Unjournalled(notes, boot_id), deadline_s=PATIENCE_S)
+    return Keeper(options, prompt, ManualClock(), renewed=renewed, save_every_s=save_every_s)
+
+
+def open_awaiting(path: Path, options: AttributionOptions = OPTIONS, *, notes: Sequence[Path] = ()) -> Keeper:
+    """The rules of an agent that found the directory in use."""
+    awaited = AwaitedStore(path, partial(open_store, path), "another uses it")
+    return Keeper(options, PromptStore(awaited, Unjournalled(notes, BOOT), deadline_s=PATIENCE_S), ManualClock())
 
 
 def recovered(path: Path, options: AttributionOptions = OPTIONS) -> Recovered | None:
@@ -55,7 +68,9 @@ def recovered(path: Path, options: AttributionOptions = OPTIONS) -> Recovered | 
 
 def settle(keeper: Keeper) -> None:
     """Wait until what is being saved is: a copy of a directory in motion is no picture of it."""
-    store = keeper._store._store if isinstance(keeper._store, AwaitedStore) else keeper._store
+    assert isinstance(keeper._store, PromptStore)
+    inner = keeper._store._store
+    store = inner._store if isinstance(inner, AwaitedStore) else inner
     writer = None if store is None else store._writer
     if writer is not None:
         writer.join()

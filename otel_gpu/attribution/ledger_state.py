@@ -8,7 +8,7 @@ from typing import Any
 from otel_gpu.attribution.ledger import Booking, DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry, Gone, Lines, LineT
 from otel_gpu.attribution.naming import Namings
-from otel_gpu.attribution.places import ProcessAt, WorkloadAt
+from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import (
     number,
     process_at_from,
@@ -116,8 +116,12 @@ def _lines_from(
     if not overflow <= entries.keys():
         raise ValueError("books: an overflow without a line")
     retired = {text(uuid): Sums.from_state(sums) for uuid, sums in data["retired"].items()}
-    gone = Gone({at_from(at): whole(wall_ns) for at, wall_ns in data["gone"]}, whole(data["gone_before_ns"]))
-    return entries, overflow, retired, gone
+    places: dict[Place, Place] = {}  # thousands are gone from a few places, which are one object each as before
+    gone: dict[ProcessAt | WorkloadAt, int] = {}
+    for at, wall_ns in data["gone"]:
+        who = at_from(at)
+        gone[who._replace(place=places.setdefault(who.place, who.place))] = whole(wall_ns)
+    return entries, overflow, retired, Gone(gone, whole(data["gone_before_ns"]))
 
 
 def _device_from(data: Any) -> DeviceSums:

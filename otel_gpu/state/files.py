@@ -29,10 +29,13 @@ class PrivateDirectory:
         self._descriptor = descriptor
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open it, made if it is missing, tightened if it is ours; Unavailable says why it cannot be used."""
+    def open(cls, path: Path, *, as_it_is: bool = False) -> Self:
+        """Open it, made if it is missing, tightened if it is ours; Unavailable says why it cannot be used.
+
+        With ``as_it_is`` it is another's to make the way to it, and to say who may enter; who may write there is us.
+        """
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=not as_it_is, exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
         except OSError as error:
             reason = error.strerror
@@ -41,7 +44,7 @@ class PrivateDirectory:
                 reason = "it is a symbolic link; name the directory itself" if is_link else "it is no directory"
             raise Unavailable(f"{path}: {reason}") from None
         try:
-            _tighten(path, descriptor)
+            _tighten(path, descriptor, as_it_is=as_it_is)
         except BaseException:
             os.close(descriptor)
             raise
@@ -119,10 +122,14 @@ def write_all(descriptor: int, content: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _tighten(path: Path, descriptor: int) -> None:
+def _tighten(path: Path, descriptor: int, *, as_it_is: bool) -> None:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid():
         raise Unavailable(f"{path}: it belongs to user {found.st_uid}, and this is user {os.geteuid()}")
+    if as_it_is:
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            raise Unavailable(f"{path}: others may write to it")
+        return
     try:
         if stat.S_IMODE(found.st_mode) & 0o077:
             os.fchmod(descriptor, 0o700)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -11,10 +12,19 @@ from typing import Any, Final
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
-from otel_gpu.model import Attribution, GpuReading, Snapshot, SourceOutcome, WorkloadRef
-from otel_gpu.state.awaited import AwaitedStore
+from otel_gpu.model import (
+    Attribution,
+    GpuIdentity,
+    GpuReading,
+    ProcessFacts,
+    Snapshot,
+    SourceOutcome,
+    WorkloadRef,
+)
+from otel_gpu.state.prompt import Nowhere, PromptStore
 from otel_gpu.state.recovery import Recovered, resumed
-from otel_gpu.state.store import Run, Store
+from otel_gpu.state.saved import Kept, Shown
+from otel_gpu.state.store import Run
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +46,7 @@ class Keeper:
     def __init__(
         self,
         options: AttributionOptions,
-        store: Store | AwaitedStore,
+        store: PromptStore | Nowhere,
         clock: Clock,
         *,
         renewed: bool = False,
@@ -51,6 +61,7 @@ class Keeper:
         self._turn = threading.Lock()
         self._recovered = store.recover(options)
         self._attributor = Attributor(options) if self._recovered is None else self._recovered.attributor
+        self._shown = Shown() if self._recovered is None else self._recovered.shown
         self._run: Run | None = None
         self._saved_ns = 0
         self._closed = False
@@ -67,6 +78,16 @@ class Keeper:
         return self._attributor.held_workloads
 
     @property
+    def known_gpus(self) -> tuple[GpuIdentity, ...]:
+        """Every GPU in the books: before the first cycle, those that an earlier run of this boot has seen."""
+        return self._attributor.known_gpus
+
+    @property
+    def known_processes(self) -> Mapping[int, ProcessFacts]:
+        """Whom /proc showed last: before the first cycle, to an earlier run of this boot."""
+        return self._shown.processes
+
+    @property
     def restored(self) -> Attribution | None:
         """The books as they were taken up, before anything was added to them; ``None`` if none were."""
         return self._restored
@@ -80,6 +101,7 @@ class Keeper:
             run = self._run = self._begin(snapshot) if self._run is None else _going_on(self._run, snapshot)
             if not self._closed:
                 self._store.append(snapshot)
+            self._shown = Shown(snapshot.processes)
             written_ns = self._clock.monotonic_ns() - started_ns
             try:
                 attribution = self._attributor.observe(self._with_outcome(snapshot, written_ns))
@@ -89,7 +111,7 @@ class Keeper:
                 raise
             if not self._closed and snapshot.monotonic_ns - self._saved_ns >= self._save_every_ns:
                 self._saved_ns = snapshot.monotonic_ns
-                self._store.save(self._attributor.to_state(), run)
+                self._store.save(self._kept, run)
             return attribution
 
     def close(self) -> None:
@@ -99,10 +121,12 @@ class Keeper:
         try:
             if not self._closed:
                 self._closed = True
-                books = {} if self._run is None else self._attributor.to_state()
-                self._store.close(books, self._run, _CLOSING_S)
+                self._store.close(self._kept, self._run, _CLOSING_S)
         finally:
             self._turn.release()
+
+    def _kept(self) -> Kept:
+        return Kept(self._attributor.to_state(), self._shown)
 
     # -- beginning ------------------------------------------------------------------
 
@@ -137,6 +161,9 @@ class Keeper:
             return "prices have changed, and costs so far would change with them"
         if snapshot.monotonic_ns < books["at_ns"]:
             return "it is of another time namespace"
+        told_ns = self._store.unjournalled_ns
+        if told_ns is not None and books["at_ns"] <= told_ns:
+            return "figures were told since that are in no journal"
         return None
 
     def _take_up(self, recovered: Recovered, snapshot: Snapshot, *, wall_ns: int, new_driver: bool) -> str | None:
@@ -153,6 +180,8 @@ class Keeper:
         return None
 
     def _with_outcome(self, snapshot: Snapshot, written_ns: int = 0) -> Snapshot:
+        if self._store.state is None:
+            return snapshot
         state, reason = self._store.state
         outcome = SourceOutcome(_NAME, state, reason, written_ns / 1e9, errors=int(reason is not None))
         return replace(snapshot, sources=(*snapshot.sources, outcome))

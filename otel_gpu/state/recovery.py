@@ -15,7 +15,7 @@ from otel_gpu.model import Snapshot
 from otel_gpu.state.codec import from_json
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import Journal, JournalHead, parse_journal
-from otel_gpu.state.saved import Saved, parse_saved
+from otel_gpu.state.saved import Saved, Shown, parse_saved
 
 STATE: Final = "state"
 _JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
@@ -23,9 +23,10 @@ _JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """An earlier run's books after its last cycle, with what they may be taken up under."""
+    """An earlier run's books after its last cycle, with what they may be taken up under, and whom /proc showed then."""
 
     attributor: Attributor
+    shown: Shown
     number: int
     driver_version: str | None
     prices: Prices | None
@@ -89,37 +90,40 @@ def recover(directory: PrivateDirectory, *, agent: str, boot_id: str, options: A
     except Exception as error:  # whatever is wrong with it must not keep the agent from starting, time and again
         raise NotTrusted(f"these are no books: {error}", STATE) from error
     driver_version = None if saved is None else saved.head.driver_version
+    shown = Shown() if saved is None else saved.kept.shown
     for each in later:
         try:
-            attributor, found = _told_again(attributor, each, number)
+            attributor, found, seen = _told_again(attributor, each, number)
         except Exception as error:  # likewise
             raise NotTrusted(f"a cycle in it cannot be told again: {error}", each.name) from error
         number, options = each.journal.last, each.head.options
-        driver_version = found or driver_version
+        driver_version, shown = found or driver_version, seen or shown
     prices = options.prices if later or saved is None else saved.head.prices
-    return Recovered(attributor, number, driver_version, prices)
+    return Recovered(attributor, shown, number, driver_version, prices)
 
 
-def _told_again(attributor: Attributor, later: _Later, number: int) -> tuple[Attributor, str | None]:
-    """The books after the cycles of a journal that come after ``number``, and the driver that was there last."""
+def _told_again(attributor: Attributor, later: _Later, number: int) -> tuple[Attributor, str | None, Shown | None]:
+    """The books after the cycles of a journal that come after ``number``; the driver and whom /proc showed last."""
     head, journal = later.head, later.journal
     if head.resumed_ns is not None and journal.base == number:  # else the books saved know of it
         attributor = resumed(attributor, head.options, head.resumed_ns, new_driver=head.new_driver)
-    driver_version = None
+    driver_version, shown = None, None
     for line in journal.after(number):
         snapshot = from_json(Snapshot, line)
         attributor.observe(snapshot)
         if snapshot.driver is not None:
             driver_version = snapshot.driver.driver_version or driver_version
-    return attributor, driver_version
+        shown = Shown(snapshot.processes)
+    return attributor, driver_version, shown
 
 
 def _from_saved(saved: Saved | None, options: AttributionOptions) -> Attributor:
     if saved is None:
         return Attributor(options)
     # As of its last cycle: that the agent was away is told where it is known until when.
-    restored = Attributor.from_state(options, saved.books, now_ns=saved.books["at_ns"], same_boot=True)
-    if saved.books["ledger"]["epoch_ns"] != saved.head.epoch_ns:
+    books = saved.kept.books
+    restored = Attributor.from_state(options, books, now_ns=books["at_ns"], same_boot=True)
+    if books["ledger"]["epoch_ns"] != saved.head.epoch_ns:
         raise ValueError("they are not those of its head")
     return restored
 

@@ -1,13 +1,18 @@
-"""The state file: the books after one cycle. Three lines: a checksum of the others, whose books they are, the books."""
+"""The state file: the books after one cycle.
+
+Four lines: a checksum of the others, whose books they are, the books, and whom /proc had shown.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_gpu.attribution.cost import Prices
+from otel_gpu.model import NO_PROCESSES, ProcessFacts
 from otel_gpu.state.codec import from_json, to_json
 from otel_gpu.state.journal import head_of_format
 
@@ -33,16 +38,31 @@ class SavedHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """Whom /proc showed in a cycle: while it cannot be read, nobody knows better, after a restart as before it."""
+
+    processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All that is kept of a run. ``books`` are what an Attributor gave, and checks itself."""
+
+    books: Any
+    shown: Shown = field(default_factory=Shown)
+
+
+@dataclass(frozen=True, slots=True)
 class Saved:
-    """A state file as read; ``books`` are what an Attributor gave, and checks itself."""
+    """A state file as read."""
 
     head: SavedHead
-    books: Any
+    kept: Kept
 
 
-def saved_text(head: SavedHead, books: Any) -> bytes:
+def saved_text(head: SavedHead, kept: Kept) -> bytes:
     """What is written."""
-    content = f"{to_json(head)}\n{_PLAIN.encode(books)}\n".encode("ascii")
+    content = f"{to_json(head)}\n{_PLAIN.encode(kept.books)}\n{to_json(kept.shown)}\n".encode("ascii")
     return b"%b\n%b" % (hashlib.sha256(content).hexdigest().encode("ascii"), content)
 
 
@@ -51,8 +71,10 @@ def parse_saved(text: bytes) -> Saved:
     checksum, _, content = text.partition(b"\n")
     if checksum != hashlib.sha256(content).hexdigest().encode("ascii"):
         raise ValueError("it does not match its checksum")
-    head, _, books = content.partition(b"\n")
+    head, _, rest = content.partition(b"\n")
+    books, _, shown = rest.partition(b"\n")
     try:
-        return Saved(from_json(SavedHead, head_of_format(head)), json.loads(books))
+        kept = Kept(json.loads(books), from_json(Shown, shown) if shown else Shown())
+        return Saved(from_json(SavedHead, head_of_format(head)), kept)
     except RecursionError as error:
         raise ValueError("nested without end") from error

@@ -11,7 +11,7 @@ import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.errors import Unavailable
@@ -20,7 +20,7 @@ from otel_gpu.state.codec import to_json
 from otel_gpu.state.files import PrivateDirectory, write_all
 from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
 from otel_gpu.state.recovery import STATE, NotTrusted, Recovered, journal_name, journal_names, recover
-from otel_gpu.state.saved import SavedHead, saved_text
+from otel_gpu.state.saved import Kept, SavedHead, saved_text
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,9 @@ _LOCK: Final = "lock"
 _NEW_STATE: Final = "state.new"
 LARGEST_JOURNAL_BYTES: Final = 256 << 20
 """So much since the books were last saved, and saving has not worked for hours: a disk must not be filled."""
+
+MOST_JOURNALS: Final = 8
+"""So many at a start, and what they tell is saved whole first: who dies young, time and again, would never save."""
 
 
 class InUse(Unavailable):
@@ -92,24 +95,46 @@ class Store:
     def recover(self, options: AttributionOptions) -> Recovered | None:
         """What an earlier run left, if it can be trusted; else it is removed, and what is damaged set aside."""
         try:
-            return recover(self._directory, agent=self._agent, boot_id=self._boot_id, options=options)
+            found = recover(self._directory, agent=self._agent, boot_id=self._boot_id, options=options)
         except NotTrusted as error:
             if error.file is None:
+                self.discard()
                 log.info("state in %s is not taken up, counters start at 0: %s", self.path, error)
             else:
-                aside = self.path / _aside(error.file)
-                log.warning(
-                    "%s is not trusted, is now %s, and counters start at 0: %s", self.path / error.file, aside, error
-                )
-            self.discard(error.file)
+                became = self.discard(error.file)
+                log.warning("%s is not trusted, %s, and counters start at 0: %s", self.path / error.file, became, error)
             return None
+        if len(self._journals) > MOST_JOURNALS:
+            self._make_whole(found)
+        return found
 
-    def discard(self, damaged: str | None = None) -> None:
-        """Remove what was saved; one file that is ``damaged`` is set aside, in place of the last such."""
+    def discard(self, damaged: str | None = None) -> str:
+        """Remove what was saved; a file that is ``damaged`` is set aside, in place of the last such. What it became."""
         try:
-            self._remove(damaged)
+            return self._remove(damaged)
         except OSError as error:
             self._lost = self._why(error)
+            return f"cannot be removed ({error.strerror})"
+
+    def _make_whole(self, found: Recovered | None) -> None:
+        """Put one file in the place of many journals; if that fails they are good as they are."""
+        try:
+            if found is None:  # not one of them has a cycle
+                self._remove()
+                return
+            books = found.attributor.to_state()
+            epoch_ns = books["ledger"]["epoch_ns"]
+            head = SavedHead(
+                FORMAT, self._agent, self._boot_id, found.driver_version, epoch_ns, found.number, found.prices, None
+            )
+            self._directory.write(_NEW_STATE, saved_text(head, Kept(books, found.shown)))
+            self._directory.rename(_NEW_STATE, STATE)
+            self._directory.sync()
+            for name in self._journals:
+                self._directory.remove(name)
+            self._journals = ()
+        except OSError as error:
+            self._unsaved = self._why(error)
 
     def begin(self, number: int, run: Run, *, resumed_ns: int | None = None, new_driver: bool = False) -> None:
         """Journal from here on: after cycle ``number`` of an earlier run that is taken up, or from the first one."""
@@ -119,20 +144,24 @@ class Store:
 
     # -- every cycle ----------------------------------------------------------------
 
-    def append(self, snapshot: Snapshot) -> None:
-        """Journal a cycle. If that fails nothing on disk is true any more, and it is removed; figures go on."""
-        self._number += 1
+    def append(self, snapshot: Snapshot, missed: int = 0) -> bool:
+        """Journal a cycle, so many after the last one that ``missed`` are between; whether it is journalled.
+
+        If that fails nothing on disk is true any more, and it is removed; figures go on.
+        """
+        self._number += missed + 1
         if self._journal is None:
-            return
+            return False
         try:
             content = line(self._number, to_json(replace(snapshot, sources=())))
             write_all(self._journal, content)
         except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
             self.give_up(self._why(error))
-            return
+            return False
         self._journal_bytes += len(content)
         if self._journal_bytes > LARGEST_JOURNAL_BYTES:
             self.give_up(f"{self.path}: the journal is too large, since {self._unsaved or 'saving takes too long'}")
+        return self._journal is not None
 
     def give_up(self, reason: str) -> None:
         """Remove all that was saved: the books have gone on without it. The next time they are saved it is whole."""
@@ -145,7 +174,7 @@ class Store:
             except OSError as error:
                 self._lost = f"{reason}; and what was saved before cannot be removed: {error.strerror}"
 
-    def save(self, books: Any, run: Run) -> None:
+    def save(self, kept: Kept, run: Run) -> None:
         """Save the books whole, as of the last cycle appended, and journal from here on in another file.
 
         They are written by a thread of their own; while an earlier one is not done, nothing happens.
@@ -155,15 +184,15 @@ class Store:
             return
         earlier = self._journals
         if self._open_journal(run):
-            self._start_writer(books, run, earlier)
+            self._start_writer(kept, run, earlier)
 
-    def close(self, books: Any, run: Run | None, timeout_s: float) -> None:
+    def close(self, kept: Kept, run: Run | None, timeout_s: float) -> None:
         """Save the books for the last time, if there are any; what takes too long is in the journal as well."""
         if self._writer is not None:
             self._writer.join(timeout_s / 2)
         if run is not None and (self._writer is None or not self._writer.is_alive()):
             self._close_journal()
-            self._start_writer(books, run, self._journals)
+            self._start_writer(kept, run, self._journals)
         if self._writer is not None:
             self._writer.join(timeout_s / 2)
         self._close_journal()
@@ -215,7 +244,7 @@ class Store:
             os.close(self._journal)
             self._journal = None
 
-    def _start_writer(self, books: Any, run: Run, earlier: tuple[str, ...]) -> None:
+    def _start_writer(self, kept: Kept, run: Run, earlier: tuple[str, ...]) -> None:
         head = SavedHead(
             FORMAT,
             self._agent,
@@ -227,7 +256,7 @@ class Store:
             None if self._journal is None else journal_name(self._index),
         )
         self._writer = threading.Thread(
-            target=self._write, args=(head, books, earlier, self._void), name="otel-gpu-state", daemon=True
+            target=self._write, args=(head, kept, earlier, self._void), name="otel-gpu-state", daemon=True
         )
         try:
             self._writer.start()
@@ -235,9 +264,9 @@ class Store:
             self._writer.run()
             self._writer = None
 
-    def _write(self, head: SavedHead, books: Any, earlier: tuple[str, ...], void: int) -> None:
+    def _write(self, head: SavedHead, kept: Kept, earlier: tuple[str, ...], void: int) -> None:
         try:
-            self._directory.write(_NEW_STATE, saved_text(head, books))
+            self._directory.write(_NEW_STATE, saved_text(head, kept))
             with self._swap:
                 if self._void != void:
                     self._directory.remove(_NEW_STATE)
@@ -257,14 +286,25 @@ class Store:
             if self._ended:
                 self._let_go()
 
-    def _remove(self, damaged: str | None = None) -> None:
+    def _remove(self, damaged: str | None = None) -> str:
         """In this order: without the books, then without the first journals, no later journal is trusted."""
+        became = "is gone"
         for name in (STATE, *self._journals):
             if name == damaged:
-                self._directory.rename(name, _aside(name))
+                became = self._set_aside(name)
             else:
                 self._directory.remove(name)
         self._journals = ()
+        return became
+
+    def _set_aside(self, name: str) -> str:
+        """Give a damaged file another name, or remove it where a directory has that name; what became of it."""
+        try:
+            self._directory.rename(name, _aside(name))
+        except OSError as error:
+            self._directory.remove(name)
+            return f"is removed, since it cannot be named {self.path / _aside(name)} ({error.strerror})"
+        return f"is now {self.path / _aside(name)}"
 
 
 def _aside(name: str) -> str:

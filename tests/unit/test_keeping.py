@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,9 @@ from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collection import Collection
 from otel_gpu.model import Pod
 from otel_gpu.sampling import Sampling
-from tests.builders import CONTAINER, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read
+from otel_gpu.state.keeper import Keeper
+from otel_gpu.state.store import Store
+from tests.builders import CONTAINER, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read, snapshot
 from tests.unit.attribution.played import gpu_with
 
 REAL = Host(FakeGpus(gpu_read(gpu())), FakeProcesses(), ())
@@ -43,9 +47,52 @@ def test_without_a_place_nothing_is_kept_and_nothing_said(
     assert not caplog.records
 
 
-def test_none_is_none(tmp_path: Path) -> None:
-    assert open_keeper(config(state_dir="none"), REAL, ManualClock(), {"HOME": str(tmp_path)}) is None
+def test_none_is_none_and_noted_with_the_first_figures(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    keeper = open_keeper(config(state_dir="none"), REAL, ManualClock(), environment)
+    assert keeper is not None
     assert list(tmp_path.iterdir()) == []
+    keeper.observe(replace(snapshot(gpu()), driver=None))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["unjournalled"]
+    keeper.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_that_nothing_is_kept_because_nobody_wants_it_is_noted_or_not_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    environment = {"RUNTIME_DIRECTORY": str(tmp_path / "away/run")}
+    keeper = open_keeper(config(state_dir="none"), REAL, ManualClock(), environment)
+    assert keeper is not None
+    keeper.observe(snapshot(gpu()))
+    assert not caplog.records
+
+
+def test_counters_that_were_told_without_a_place_for_them_do_not_fall_when_there_is_one_again(tmp_path: Path) -> None:
+    """A state directory that could not be used for one run: what is in it is of the run before that."""
+    clock, environment = ManualClock(), {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    state, chosen = tmp_path / "s", config(state_dir=str(tmp_path / "s"))
+    sampled(state, clock, range(2), environment=environment).stop()
+    state.rename(tmp_path / "kept")
+    state.touch()
+    sampled(state, clock, range(2, 4), environment=environment).stop()
+    state.unlink()
+    (tmp_path / "kept").rename(state)
+    keeper = open_keeper(chosen, REAL, clock, environment)
+    assert keeper is not None
+    assert keeper.known_gpus, "it is there"
+    again = sampled(state, clock, range(3, 4), environment=environment, keeper=keeper)
+    assert again.restored() is None
+    again.stop()
+
+
+def test_of_a_simulated_host_nothing_is_noted(tmp_path: Path) -> None:
+    environment = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    assert open_keeper(config(state_dir="none"), SIMULATED, ManualClock(), environment) is None
+    (tmp_path / "s").touch()
+    assert open_keeper(config(state_dir=str(tmp_path / "s")), SIMULATED, ManualClock(), environment) is None
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_simulated_hosts_counters_are_kept_only_where_it_is_said_where(tmp_path: Path) -> None:
@@ -60,10 +107,24 @@ def test_a_place_that_cannot_be_used_is_told_of_and_warned_of_if_somebody_chose_
 ) -> None:
     caplog.set_level(logging.INFO)
     (tmp_path / "otel-gpu").touch()
-    assert open_keeper(config(), REAL, ManualClock(), {"XDG_STATE_HOME": str(tmp_path)}) is None
-    assert open_keeper(config(state_dir=str(tmp_path / "otel-gpu")), REAL, ManualClock(), {}) is None
+    for chosen in ("auto", str(tmp_path / "otel-gpu")):
+        open_keeper(config(state_dir=chosen), REAL, ManualClock(), {"XDG_STATE_HOME": str(tmp_path)})
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     assert all(f"{tmp_path}/otel-gpu: it is no directory" in record.getMessage() for record in caplog.records)
+
+
+def test_a_place_that_does_not_answer_keeps_the_agent_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr("otel_gpu.keeping.START_S", 0.02)
+    monkeypatch.setattr(Store, "open", lambda *_, **__: go_on.wait(30))
+    environment = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    keeper = open_keeper(config(state_dir=str(tmp_path / "s")), REAL, ManualClock(), environment)
+    assert keeper is not None
+    assert keeper.observe(snapshot(gpu())).gpus
+    assert f"{tmp_path}/s: no answer within" in caplog.text
+    go_on.set()
 
 
 def test_without_a_boot_id_nothing_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -73,15 +134,24 @@ def test_without_a_boot_id_nothing_is_kept(tmp_path: Path, caplog: pytest.LogCap
 
 # ---------------------------------------------------------------------------- where deltas begin
 
+APART = {"RUNTIME_DIRECTORY": "/nonexistent/run"}
 GPUS = [replace(gpu_with(listed(1)), energy_mj=1_000_000 * number, power_limit_w=400.0) for number in range(4)]
 
 
-def sampled(state: Path, clock: ManualClock, numbers: range, pod: Pod | None = None) -> Sampling:
+def sampled(
+    state: Path,
+    clock: ManualClock,
+    numbers: range,
+    pod: Pod | None = None,
+    *,
+    environment: Mapping[str, str] = APART,
+    keeper: Keeper | None = None,
+) -> Sampling:
     """An agent that has sampled these."""
     gpus = FakeGpus(*(gpu_read(replace(GPUS[n], taken_at_ns=round(5e9 * n))) for n in numbers))
     host = Host(gpus, FakeProcesses(process_read(facts(1, CONTAINER))), (), pod=pod)
     chosen = config(state_dir=str(state))
-    sampling = Sampling(chosen, host, clock, open_keeper(chosen, host, clock, {}))
+    sampling = Sampling(chosen, host, clock, keeper or open_keeper(chosen, host, clock, environment))
     for _ in numbers:
         clock.advance(5)
         sampling.engine.sample()

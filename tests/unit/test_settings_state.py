@@ -40,3 +40,12 @@ def test_what_is_said_beats_every_variable() -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         state_dir(text)
+
+
+def test_the_link_that_systemd_makes_for_a_unit_with_a_user_of_its_own_is_followed(tmp_path: Path) -> None:
+    """systemd.exec(5), DynamicUser=: the directory is below private, where nobody else may look."""
+    (tmp_path / "private/otel-gpu").mkdir(parents=True)
+    (tmp_path / "otel-gpu").symlink_to("private/otel-gpu")
+    place = state_dir("auto").place({"STATE_DIRECTORY": str(tmp_path / "otel-gpu")})
+    assert place == tmp_path.resolve() / "private/otel-gpu"
+    assert state_dir(str(tmp_path / "otel-gpu")).place({}) == tmp_path / "otel-gpu", "nobody else's is"

@@ -320,6 +320,22 @@ def test_the_books_survive_a_restart_as_plain_data() -> None:
     assert taken_up.energy_error_mj("GPU-0") == 0
 
 
+def test_a_restart_takes_no_more_memory_for_those_who_are_gone() -> None:
+    """Thousands of them, from a few places: a place is one object for all, as it was before."""
+    books = ledger()
+    for pid in range(20):
+        admit(books, at(pid), now_s=pid)
+        end(books, at(pid), now_s=pid)
+        settle(books, pid)
+    settle(books, 10_000)
+    taken_up = ledger()
+    restore_ledger(taken_up, plain(books, 10_000), now_ns=50 * S)
+    gone = taken_up.processes.gone.at
+    assert gone == books.processes.gone.at
+    assert len(gone) == 20
+    assert len({id(who.place) for who in gone}) == 1
+
+
 def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()

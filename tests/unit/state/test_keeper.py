@@ -2,68 +2,31 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
-from otel_gpu.clock import ManualClock
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import Attribution, DriverFacts, EnergySplit, GpuReading, Snapshot, SourceState
+from otel_gpu.model import Attribution, DriverFacts, EnergySplit, SourceState
 from otel_gpu.state import store as store_module
-from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.codec import to_json
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import line
 from otel_gpu.state.keeper import Keeper
-from tests.builders import DRIVER, listed, snapshot
-from tests.state_dirs import OPTIONS, books, counters, fallen, killed, open_keeper, open_store, recovered, settle
-from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, gpu_with, old
+from tests.state_dirs import OPTIONS, books, counters, fallen, killed, open_awaiting, open_keeper, recovered, settle
+from tests.unit.attribution.played import CYCLE_MJ
+from tests.unit.state.lives import ONE, files, full, is_fresh, outcome, run, world
 
-TWO = gpu_with(listed(1), listed(2))
-ONE = gpu_with(listed(1))
 OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
-
-
-def world(at_s: float, reading: GpuReading = TWO, driver: DriverFacts | None = DRIVER) -> Snapshot:
-    """A GPU that draws 200 W, at a time."""
-    counter_mj = round(at_s / 5 * CYCLE_MJ) + 1
-    gpus = () if driver is None else (replace(reading, energy_mj=counter_mj, power_limit_w=400.0),)
-    return replace(snapshot(*gpus, processes=[old(1, WEB), old(2, JOB)], at_s=at_s), driver=driver)
-
-
-def run(keeper: Keeper, *at_s: float, reading: GpuReading = TWO) -> Attribution:
-    """The last answer of several cycles."""
-    for each in at_s:
-        answer = keeper.observe(world(each, reading))
-    settle(keeper)
-    return answer
-
-
-def outcome(answer: Attribution) -> tuple[SourceState, str | None]:
-    (found,) = (source for source in answer.sources if source.name == "state")
-    return found.state, found.reason
-
-
-def files(path: Path) -> list[str]:
-    return sorted(each.name for each in path.iterdir() if each.name != "lock")
-
-
-def is_fresh(answer: Attribution) -> bool:
-    """Whether everything starts at 0, now."""
-    assert len({key[-1] for key in counters(answer) if key[0] == "gpu"}) == 1
-    return answer.epoch_ns == answer.wall_ns and not any(sum(sums) for sums in counters(answer).values())
 
 
 @pytest.fixture
@@ -253,10 +216,11 @@ def test_until_a_driver_tells_its_version_nothing_is_decided_and_nothing_written
     assert keeper.watched_pids == {1, 2}
     assert {name: (copy / name).read_bytes() for name in files(copy)} == there
     assert keeper.observe(world(55)).epoch_ns == before.epoch_ns
-    early = open_keeper(killed(copy, keeper, 5))
+    again = killed(copy, keeper, 5)
+    early = open_keeper(again)
     early.observe(world(60, driver=None))
     early.close()
-    assert run(open_keeper(early._store.path), 70).epoch_ns == before.epoch_ns
+    assert run(open_keeper(again), 70).epoch_ns == before.epoch_ns
 
 
 # ---------------------------------------------------------------------------- damage
@@ -300,8 +264,8 @@ def future_state(copy: Path) -> str:
 
 def other_books(copy: Path) -> str:
     def change(content: bytes) -> bytes:
-        head, saved = content.splitlines()
-        return b"%b\n%b\n" % (head, json.dumps(json.loads(saved) | {"ledger": 5}).encode())
+        head, saved, shown = content.splitlines()
+        return b"%b\n%b\n%b\n" % (head, json.dumps(json.loads(saved) | {"ledger": 5}).encode(), shown)
 
     return rewrite_state(copy, change)
 
@@ -363,10 +327,6 @@ def test_of_damaged_files_only_the_newest_is_kept(path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------- a disk that fails
-
-
-def full(*_: Any) -> int:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_on_a_full_disk_nothing_false_is_left_figures_go_on_and_saving_is_tried_again(
@@ -545,10 +505,11 @@ def test_two_agents_never_share_a_directory(path: Path) -> None:
 def test_an_agent_that_started_beside_another_keeps_its_counters_when_that_one_has_ended(path: Path) -> None:
     first = open_keeper(path)
     run(first, 0, 5)
-    second = Keeper(OPTIONS, AwaitedStore(path, partial(open_store, path), "another uses it"), ManualClock())
-    assert outcome(run(second, 10, 15)) == (SourceState.UNAVAILABLE, "nothing is saved: another uses it")
+    second = open_awaiting(path)
+    waits = SourceState.UNAVAILABLE, f"nothing is saved: {path}: another otel-gpu uses it"
+    assert outcome(run(second, 10, 15)) == waits
     run(second, 45)
-    assert outcome(run(second, 50))[0] is SourceState.UNAVAILABLE
+    assert outcome(run(second, 50)) == waits
     run(first, 55)
     first.close()
     settle(first)
@@ -563,7 +524,7 @@ def test_an_agent_that_started_beside_another_keeps_its_counters_when_that_one_h
 def test_killed_while_it_takes_over_it_leaves_nothing_of_the_other(path: Path, saved: bool) -> None:
     first = open_keeper(path)
     run(first, 0, 5)
-    second = Keeper(OPTIONS, AwaitedStore(path, partial(open_store, path), "another uses it"), ManualClock())
+    second = open_awaiting(path)
     run(second, 10, 15)
     first.close()
     settle(first)
@@ -578,7 +539,7 @@ def test_killed_while_it_takes_over_it_leaves_nothing_of_the_other(path: Path, s
 
 def test_what_is_free_only_at_the_end_is_saved_to_then(path: Path) -> None:
     first = open_keeper(path)
-    second = Keeper(OPTIONS, AwaitedStore(path, partial(open_store, path), "another uses it"), ManualClock())
+    second = open_awaiting(path)
     told = counters(run(second, 10, 15))
     first.close()
     second.close()
