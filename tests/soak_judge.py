@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.model import Attribution
+from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, Attribution
 from tests.state_dirs import counters, fallen
 
 WARM_UP: Final = 0.25
@@ -26,6 +26,7 @@ MOST_MORE: Final = 1
 """How many more threads and descriptors there may be in the second half, by their medians."""
 
 _STANDARD_ERRORS: Final = 4.0
+_NOBODY: Final = f'"{UNIDENTIFIED_WORKLOAD.id}"'
 _LONGEST: Final = 400
 MOST_WRONG: Final = 20
 
@@ -65,9 +66,11 @@ class Books:
         self._epoch_ns: int | None = None
         self._silent = False
         self.begun_again = 0
-        """Series that had ended and began again under the same labels, at 0 with a start of their own."""
-        self._at_scrape: set[tuple[Any, ...]] = set()
-        self._began_again = False
+        """Series that had ended and began again under the same labels, at 0 with a start of their own.
+
+        Not those of processes that /proc never showed: they are others each time, under one name.
+        """
+        self._starts: dict[tuple[Any, ...], int] = {}
 
     def complain(self, what: str) -> None:
         """Note what is wrong, if not too much is already."""
@@ -98,9 +101,7 @@ class Books:
         new = told.keys() - self._told.keys()
         self.workloads += sum(key[0] == "workload" for key in new)
         self.processes += sum(key[0] == "process" for key in new)
-        again = sum(key[:-1] in self._at_scrape for key in new)
-        self.begun_again += again
-        self._began_again |= again > 0
+        self.begun_again += sum(self._starts.get(key[:-1], key[-1]) != key[-1] for key in new if not _is_nobodys(key))
         self._told = told
         self._balance(answer, expected_mj)
 
@@ -118,25 +119,25 @@ class Books:
                 self.complain(f"{uuid}: {missing_mj} mJ are missing since the beginning")
 
     def scraped(self, text: str) -> None:
-        """Judge a scrape: of what the agent says of others, nothing fell since the last one.
-
-        The text has no start times: where a series has begun again, which is counted, this one is only the next's base.
-        """
+        """Judge a scrape: of what the agent says of others, nothing fell since the last one."""
         if self._silent:
             return
         values = {}
         for line in text.splitlines():
             series, _, value = line.rpartition(" ")
-            if "_total" in series and not series.startswith(("#", "otel_gpu_")):
+            if "_total" in series and not series.startswith(("#", "otel_gpu_")) and _NOBODY not in series:
                 values[series] = float(value)
         if not values:
             self.complain("a scrape has no counters")
-        before = {} if self._began_again else self._scraped
-        for series in values.keys() & before.keys():
-            if values[series] < before[series]:
-                self.complain(f"fell from {before[series]} to {values[series]}: {series}")
-        self._scraped, self._began_again = values, False
-        self._at_scrape = {key[:-1] for key in self._told}
+        for series in values.keys() & self._scraped.keys():
+            if values[series] < self._scraped[series]:
+                self.complain(f"fell from {self._scraped[series]} to {values[series]}: {series}")
+        self._scraped = values
+        self._starts = {key[:-1]: key[-1] for key in self._told}
+
+
+def _is_nobodys(key: tuple[Any, ...]) -> bool:
+    return key[1:3] == UNIDENTIFIED_WORKLOAD.key or (key[0] == "process" and key[2] == START_UNKNOWN)
 
 
 # ---------------------------------------------------------------------------- flatness

@@ -10,7 +10,7 @@ import pytest
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.model import Attribution
+from otel_gpu.model import UNIDENTIFIED_WORKLOAD, Attribution
 from tests.builders import snapshot
 from tests.soak import CYCLE_S
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
@@ -122,7 +122,7 @@ def test_a_counter_that_falls_from_one_scrape_to_the_next_is_found_and_the_agent
     assert books.wrong[-1].endswith("a scrape has no counters")
 
 
-def test_a_series_that_ended_and_began_again_is_counted_and_does_not_fall() -> None:
+def test_a_series_that_ended_and_began_again_is_counted_and_has_fallen() -> None:
     answers, expected = played()
     books = Books()
     books.hear(answers[0], expected[0])
@@ -133,6 +133,24 @@ def test_a_series_that_ended_and_began_again_is_counted_and_does_not_fall() -> N
     again = replace(begun, gpus=(replace(begun.gpus[0], totals=replace(totals, since_ns=totals.since_ns + 1)),))
     books.hear(replace(answers[1], workloads=(again, *answers[1].workloads[1:])), {})
     books.scraped("x_total 1\n")
-    assert (books.begun_again, books.wrong) == (1, [])
-    books.scraped("x_total 0\n")
-    assert books.wrong == ["cycle 2: fell from 1.0 to 0.0: x_total"]
+    assert (books.begun_again, books.wrong) == (1, ["cycle 2: fell from 9.0 to 1.0: x_total"])
+
+
+def test_whom_nobody_knows_may_begin_again_being_somebody_else() -> None:
+    answers, _ = played()
+    books = Books()
+    nobody = [
+        replace(
+            workload,
+            ref=UNIDENTIFIED_WORKLOAD,
+            gpus=tuple(
+                replace(part, totals=replace(part.totals, since_ns=start)) for part in workload.gpus if part.totals
+            ),
+        )
+        for start, workload in ((5, answers[0].workloads[0]), (6, answers[1].workloads[0]))
+    ]
+    books.hear(replace(answers[0], workloads=(nobody[0],)), {})
+    books.scraped('x_total 9\ny_total{id="unidentified"} 9\n')
+    books.hear(replace(answers[1], workloads=(nobody[1],)), {})
+    books.scraped('x_total 9\ny_total{id="unidentified"} 1\n')
+    assert (books.begun_again, books.wrong) == (0, [])
