@@ -20,7 +20,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -323,12 +323,16 @@ class Day:
         ]
 
 
-def play(kills: int, seed: int, directory: Path, day_s: float = DAY_S) -> tuple[Judge, list[str]]:
-    """A day with so many kills; what was told, and what is wrong."""
+def play(
+    kills: int, seed: int, directory: Path, day_s: float = DAY_S, *, say: Callable[[str], object]
+) -> tuple[Judge, list[str]]:
+    """A day with so many kills; what was told, and what is wrong. ``say`` hears how far it is."""
     dice = random.Random(seed)
     day = Day(seed, directory, day_s)
     most_cycles = max(2, round((day_s / (kills + 1) - LONGEST_AWAY_S / 6) / CYCLE_S * 2))
-    for _ in range(kills):
+    for number in range(kills):
+        if number % 20 == 0:
+            say(f"killed {number} of {kills} times\n")
         day.life(dice.randrange(most_cycles))
         day.away(dice.choice((0.0, 1.0, dice.uniform(0.0, LONGEST_AWAY_S))))
     day.life(None)
@@ -344,7 +348,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory() as root:
-        judge, wrong = play(options.kills, options.seed, Path(root) / "state", options.hours * 3600)
+        state = Path(root) / "state"
+        judge, wrong = play(options.kills, options.seed, state, options.hours * 3600, say=sys.stderr.write)
     for each in wrong[:10]:
         sys.stdout.write(f"{each}\n")
     sys.stdout.write(
