@@ -27,11 +27,14 @@ def pause_s(text: str) -> float:
 def pause(places: Sequence[Path], *, for_s: float | None) -> int:
     """Have the agent at one of these places let go of the driver. Unavailable if there is none, or it cannot."""
     answer = ask(places, pause_request(for_s))
-    write(sys.stdout, f"{paused_text(answer)}\n")
     held = answer.get("held")
     if held:
         nodes = ", ".join(map(str, held)) if isinstance(held, list) else "the driver"
-        raise Unavailable(f"the agent still holds {nodes}: a call to the driver has not returned")
+        raise Unavailable(
+            f"not paused yet: the agent still holds {nodes}: a call to the driver has not returned; "
+            "the agent is paused once it has, and otel-gpu pause asked again tells"
+        )
+    write(sys.stdout, f"{paused_text(answer)}\n")
     return _DONE
 
 

@@ -22,7 +22,12 @@ class ControlSocket:
 
     def for_agent(self, environment: Mapping[str, str]) -> Path | None:
         """Where the agent listens; ``None`` for nowhere."""
-        return next(iter(self.for_others(environment)), None)
+        place = next(iter(self.for_others(environment)), None)
+        # The directory of a unit with DynamicUser= is a link to one below /run/private (systemd.exec(5)). It is
+        # systemd's, and followed; nobody else's is.
+        if place is not None and self.auto and environment.get("RUNTIME_DIRECTORY", "").startswith("/"):
+            return place.parent.resolve() / place.name
+        return place
 
     def for_others(self, environment: Mapping[str, str]) -> tuple[Path, ...]:
         """Where an agent may listen, the likeliest first: whoever asks has another environment than its unit."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.control import wire
+from otel_gpu.control.directory import open_directory
 from otel_gpu.errors import OtelGpuError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -117,9 +118,8 @@ def _listen(path: Path) -> tuple[socket.socket, int]:
     """A listener at this path, and its inode. A socket that a dead agent left there goes; nothing else does."""
     with contextlib.suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    directory = open_directory(path.parent)
     try:
-        _check_directory(path.parent, os.fstat(directory))
         _lock(path.parent, directory)
         _make_room(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -147,13 +147,6 @@ def _lock(path: Path, directory: int) -> None:
             time.sleep(_LOCKED_S / 20)
         else:
             return
-
-
-def _check_directory(path: Path, status: os.stat_result) -> None:
-    if status.st_uid not in (0, os.geteuid()):
-        raise Unavailable(f"{path} belongs to user {status.st_uid}: the control socket needs a directory of its own")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unavailable(f"{path} can be written to by others: chmod go-w {path}, or choose another directory")
 
 
 def _make_room(path: Path) -> None:

@@ -20,7 +20,10 @@ from otel_gpu.model import (
 
 @dataclass(frozen=True, slots=True)
 class GpuRead:
-    """What the driver said this cycle. ``by_gpu``: the state is that of single GPUs, which give the same reasons."""
+    """What the driver said this cycle. ``by_gpu``: the state is that of single GPUs, which give the same reasons.
+
+    ``asleep`` are GPUs that sleep and have not been seen awake: nobody knows who they are.
+    """
 
     gpus: tuple[GpuReading, ...] = ()
     driver: DriverFacts | None = None
@@ -28,6 +31,7 @@ class GpuRead:
     reason: str | None = None
     errors: int = 0
     by_gpu: bool = False
+    asleep: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.agent_process import AgentProcess, agent_process
+from tests.cli import command as words_of
 from tests.cli import otel_gpu
 from tests.nvml_stub.build import LIBRARY
 from tests.nvml_stub.world import StubClock, World
@@ -116,6 +118,104 @@ def test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed(
         assert took_s < 5
         assert agent.stderr.count("nvml is paused at") == 2
     assert not (tmp_path / "run/control.sock").exists()
+
+
+@pytest.mark.parametrize("source", ["nvml", "auto"])
+def test_an_agent_that_is_killed_while_paused_is_paused_when_it_starts_again(
+    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], source: str
+) -> None:
+    calls = tmp_path / "calls"
+    stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(one_gpu().write(tmp_path / "world"))}
+    flags = ("run", "--source", source, "--listen", "127.0.0.1:0")
+    with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        paused = otel_gpu("pause", "--for", "1h", environment=environment).stdout
+        agent.end(signal.SIGKILL)
+    kept = tmp_path / "run/paused"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    stub["NVML_STUB_CALLS"] = str(calls)
+    with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
+        agent.until(lambda: "nvml: paused at " in agent.get("/readyz").body)
+        assert states(agent, "otel_gpu_source_state") == {"paused"}
+        assert agent.stderr.count("nvml is paused at") == 1
+        since = paused[: len("paused since 2026-01-01T00:00:00Z")]
+        assert otel_gpu("pause", "--for", "1h", environment=environment).stdout.startswith(since)
+        assert not calls.exists()  # NVML was not even initialised: it would be written when it is shut down
+        otel_gpu("resume", environment=environment)
+        assert not kept.exists()
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        assert agent.end()[0] == 0
+    assert calls.exists()
+
+
+def test_a_driver_that_does_not_let_go_is_told_and_the_agent_is_paused_when_it_has(
+    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+) -> None:
+    world = one_gpu()
+    world.hang(function="nvmlShutdown", until_us=60 * S)
+    stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world"))}
+    with agent_process(
+        "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
+    ) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        refused = otel_gpu("pause", environment=environment)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr.startswith("otel-gpu: not paused yet: the agent still holds the driver: ")
+        assert refused.stderr.count("\n") == 1
+        agent.until(lambda: states(agent, "otel_gpu_source_state") == {"unavailable"})
+        assert states(agent, "hw_status") == {"failed"}
+        assert "the driver is not let go of yet" in agent.get("/readyz").body
+        assert agent.get("/healthz").status == 200
+        world_clock.set_us(61 * S)
+        agent.until(lambda: states(agent, "otel_gpu_source_state") == {"paused"})
+        assert states(agent, "hw_status") == {"paused"}
+        assert otel_gpu("pause", environment=environment).stdout.startswith("paused since ")
+
+
+def test_a_gpu_that_is_lost_while_the_agent_is_restarted_is_told_as_failed(
+    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+) -> None:
+    world = World()
+    well, ill = world.gpu(), world.gpu()
+    for gpu in (well, ill):
+        gpu.typical()
+        gpu.energy_steps(0, 60 * S, 300, step_us=S)
+    world.error(15, on=ill, from_us=10 * S)
+    stub = {
+        "LD_LIBRARY_PATH": str(stub_dir),
+        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
+    }
+    for code in (signal.SIGTERM, signal.SIGKILL):
+        with agent_process(
+            "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
+        ) as agent:
+            agent.until(lambda: agent.get("/readyz").status == 200)
+            if code is signal.SIGTERM:
+                assert states(agent, "hw_status") == {"ok"}
+                world_clock.set_us(20 * S)  # from the next cycle on it is lost
+            else:
+                assert states(agent, "hw_status") == {"ok", "failed"}
+                assert agent.stderr.count("is failed: GPU is lost") == 1
+            agent.end(code)
+
+
+def test_a_terminal_that_is_closed_ends_the_agent_in_order_unless_nohup_was_said(tmp_path: Path) -> None:
+    flags = ("run", "--source", "sim", "--listen", "127.0.0.1:0", "--exporters", "none")
+    state = tmp_path / "state"
+    with agent_process(*flags, "--state-dir", str(state), directory=tmp_path) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        code, took_s = agent.end(signal.SIGHUP)
+    assert code == 0
+    assert took_s < 5
+    assert sorted(path.name for path in state.iterdir()) == ["lock", "state"]  # saved at the end
+    nohup = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words_of(*flags))
+    with agent_process(directory=tmp_path, words=nohup) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        agent.process.send_signal(signal.SIGHUP)
+        seen = agent.get("/api/attribution").body
+        agent.until(lambda: agent.get("/api/attribution").body != seen)  # it goes on
+        assert agent.end()[0] == 0
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])

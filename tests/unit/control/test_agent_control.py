@@ -76,6 +76,29 @@ def test_an_agent_that_is_paused_is_alive_and_not_ready(tmp_path: Path) -> None:
     assert not control.exists()
 
 
+def test_an_agent_that_starts_while_its_predecessor_was_paused_is_paused_until_it_is_resumed(tmp_path: Path) -> None:
+    control = tmp_path / "run/c.sock"
+    with running(control):
+        ask([control], pause_request(None))
+    with running(control) as agent:
+        assert agent.ready() == 503
+        assert agent.source.reads == 0
+        assert resumed_text(ask([control], RESUME)) == "resumed; was paused since 2023-11-14T22:13:20Z"
+        assert agent.ready() == 200
+    with running(control) as agent:
+        assert agent.ready() == 200
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_an_agent_that_nobody_can_resume_does_not_go_on_with_the_pause_of_another(tmp_path: Path) -> None:
+    control = tmp_path / "run/c.sock"
+    with running(control) as first:
+        ask([control], pause_request(None))
+        with running(control) as second:
+            assert second.ready() == 200
+        assert first.ready() == 503
+
+
 @pytest.mark.parametrize("for_s", [0, -1, "10m", True, 1e9, [1]])
 def test_a_time_that_is_none_is_refused_and_pauses_nothing(tmp_path: Path, for_s: object) -> None:
     control = tmp_path / "run/c.sock"

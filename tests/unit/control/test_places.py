@@ -18,6 +18,17 @@ def test_the_unit_says_where_else_the_session_else_it_is_the_hosts_place() -> No
     assert AUTO.for_agent({}) == HOST
 
 
+def test_the_directory_of_a_unit_is_found_where_systemd_has_made_it(tmp_path: Path) -> None:
+    private, link = tmp_path / "private/otel-gpu", tmp_path / "otel-gpu"
+    private.mkdir(parents=True)
+    link.symlink_to("private/otel-gpu")
+    environment = {"RUNTIME_DIRECTORY": str(link), "XDG_RUNTIME_DIR": "/run/user/5"}
+    assert AUTO.for_agent(environment) == private / "control.sock"
+    assert AUTO.for_others(environment)[0] == link / "control.sock"
+    chosen = control_socket(str(link / "c.sock"))
+    assert chosen.for_agent(environment) == link / "c.sock"  # which is refused where it is opened
+
+
 def test_who_asks_tries_every_place_for_its_environment_is_not_the_agents() -> None:
     assert AUTO.for_others({"XDG_RUNTIME_DIR": "/run/user/0"}) == (Path("/run/user/0/otel-gpu/control.sock"), HOST)
     assert AUTO.for_others({"RUNTIME_DIRECTORY": "/run/otel-gpu"}) == (HOST,)

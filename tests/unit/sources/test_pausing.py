@@ -9,7 +9,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import GpuHealth, SourceState
 from otel_gpu.sources import pausing
-from otel_gpu.sources.pausing import PausableGpus, held_nodes
+from otel_gpu.sources.pausing import PausableGpus, Pause, held_nodes
 from tests.builders import DRIVER, FakeGpus, gpu, gpu_read
 from tests.nvml_stage import Stage
 from tests.nvml_stub.stage import typical
@@ -137,3 +137,60 @@ def test_nvml_is_shut_down_its_events_freed_and_its_threads_ended_and_then_initi
     gpus.resume()
     assert gpus.read().state is SourceState.OK
     assert stage.calls("nvmlInitWithFlags") == inits + 1
+
+
+def test_who_has_not_let_go_says_so_and_is_paused_when_he_has(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pausing, "_LET_GO_S", 0.1)
+    world, _ = typical()
+    world.hang(function="nvmlShutdown", until_us=60_000_000)
+    nvml = stage.play(world)
+    gpus = PausableGpus(nvml, stage.clock, holds=nvml.holds)
+    gpus.read()
+    assert gpus.pause(600).held == ("the driver",)
+    read = gpus.read()
+    assert (read.state, read.errors) == (SourceState.UNAVAILABLE, 1)
+    assert "the driver is not let go of yet: a call to it has not returned" in (read.reason or "")
+    assert [one.health for one in read.gpus] == [GpuHealth.FAILED]
+    monkeypatch.setattr(pausing, "_LET_GO_S", 30)
+    stage.advance(120)
+    assert gpus.pause(600).held == ()  # it was waited for
+    read = gpus.read()
+    assert (read.state, read.errors) == (SourceState.PAUSED, 0)
+    assert [one.health for one in read.gpus] == [GpuHealth.PAUSED]
+    assert not nvml.holds()
+
+
+class Kept:
+    """A place where a pause outlives the agent."""
+
+    def __init__(self, pause: Pause | None = None) -> None:
+        self.pauses = [pause]
+
+    def load(self) -> Pause | None:
+        return self.pauses[-1]
+
+    def save(self, pause: Pause | None) -> None:
+        self.pauses.append(pause)
+
+
+def test_a_pause_is_kept_until_it_is_over_and_the_next_agent_goes_on_with_it(clock: ManualClock) -> None:
+    kept = Kept()
+    gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
+    gpus.keep(kept)
+    gpus.pause(600)
+    assert kept.pauses[1:] == [Pause(SINCE_S, SINCE_S + 600, until_ns=600_000_000_000)]
+    gpus.close()  # the agent ends
+
+    source = FakeGpus(gpu_read(gpu()))
+    successor = PausableGpus(source, clock)
+    successor.keep(kept)
+    clock.advance(599)
+    assert (successor.read().state, successor.read().gpus, source.reads) == (SourceState.PAUSED, (), 0)
+    clock.advance(1)
+    assert successor.read().state is SourceState.OK
+    assert kept.pauses[2:] == [None]
+    successor.resume()
+    assert kept.pauses[3:] == []
+    successor.pause(None)
+    successor.resume()
+    assert kept.pauses[3:] == [Pause(SINCE_S + 600, None), None]

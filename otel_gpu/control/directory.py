@@ -1,0 +1,27 @@
+"""The directory of the control socket: nobody else may write to it, and no link leads there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from otel_gpu.errors import Unavailable
+
+
+def open_directory(path: Path) -> int:
+    """A descriptor of it. OSError if it cannot be opened, Unavailable if somebody else could put things there."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check(path, os.fstat(directory))
+    except Unavailable:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise Unavailable(f"{path} belongs to user {status.st_uid}: the control socket needs a directory of its own")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unavailable(f"{path} can be written to by others: chmod go-w {path}, or choose another directory")
