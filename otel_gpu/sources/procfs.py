@@ -44,8 +44,9 @@ from otel_gpu.sources.procfs_files import (
     list_processes,
     parse_btime,
     read_file,
+    read_stat,
 )
-from otel_gpu.sources.procfs_scan import Fault, FaultKind, ProcessTable, TrackedProcess
+from otel_gpu.sources.procfs_scan import Fault, FaultKind, Pace, ProcessTable, TrackedProcess, is_due
 
 PROCESSES_PER_CYCLE: Final = 256
 DESCRIPTORS_PER_CYCLE: Final = 16_384
@@ -53,6 +54,7 @@ DESCRIPTORS_PER_PROCESS: Final = 4_096
 MAPS_BYTES_PER_CYCLE: Final = 16 << 20
 OWN_PROC: Final = Path("/proc")
 
+_EVERY_CYCLE: Final = Pace()
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
@@ -106,6 +108,7 @@ class ProcfsSource:
         descriptors_per_cycle: int = DESCRIPTORS_PER_CYCLE,
         descriptors_per_process: int = DESCRIPTORS_PER_PROCESS,
         maps_bytes_per_cycle: int = MAPS_BYTES_PER_CYCLE,
+        pace: Pace = _EVERY_CYCLE,
     ) -> None:
         self._root = root
         self._clock = clock
@@ -118,6 +121,7 @@ class ProcfsSource:
         self._descriptors_per_cycle = descriptors_per_cycle
         self._descriptors_per_process = min(descriptors_per_process, descriptors_per_cycle)
         self._maps_bytes_per_cycle = maps_bytes_per_cycle
+        self._pace = pace
         self._table = ProcessTable()
         self._boot_time_s: int | None = None
         self._mig_minors: dict[int, MigAccess] = {}
@@ -175,31 +179,69 @@ class ProcfsSource:
                 return
             if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
                 return
-            if process.pid not in known:
+            if process.pid not in known and self._is_to_be_scanned(process, this.now_ns):
                 self._look(this, process.pid, asked=False)
+
+    def _is_to_be_scanned(self, process: TrackedProcess, now_ns: int) -> bool:
+        is_news = not process.confirmed or process.cursor != 0 or process.is_young(now_ns)
+        return is_news or is_due(process.looked_ns, self._pace.settled_ns, now_ns)
+
+    def _is_as_it_was(self, this: _Pass, pid: int) -> bool:
+        """Whether nothing of a process is due but whether it still is the same one: then what was told stands."""
+        process = self._table.get(pid)
+        if process is None or process.facts is None or process.fault is not None:
+            return False
+        if process.is_young(this.now_ns) or self._is_anything_due(process, this.now_ns):
+            return False
+        stat = read_stat(this.root_fd, pid)
+        if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
+            return False
+        self._table.identify(pid, stat, this.now_ns)
+        this.facts[pid] = process.facts
+        return True
+
+    def _is_anything_due(self, process: TrackedProcess, now_ns: int) -> bool:
+        pace = self._pace
+        return (
+            self._are_devices_due(process, now_ns)
+            or is_due(process.cgroup_ns, pace.cgroup_ns, now_ns)
+            or (_UVM in process.nodes and is_due(process.maps_ns, pace.maps_ns, now_ns))
+        )
 
     def _look(self, this: _Pass, pid: int, *, asked: bool) -> None:
         try:
+            if self._is_as_it_was(this, pid):
+                return
             with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
                 stat = directory.stat()
+                before = self._table.get(pid)
+                had_fault = before is not None and before.fault is not None
                 process = self._table.identify(pid, stat, this.now_ns)
-                self._look_for_devices(this, directory, process)
+                if had_fault or self._are_devices_due(process, this.now_ns):
+                    self._look_for_devices(this, directory, process)
+                process.facts = None
                 if asked or process.is_holder:
-                    this.facts[pid] = self._facts(this, directory, process, stat)
+                    process.facts = this.facts[pid] = self._facts(this, directory, process, stat)
         except OSError as error:
             this.descriptors += 1
             self._table.failed(pid, _fault(error, FaultKind.HIDDEN))
+
+    def _are_devices_due(self, process: TrackedProcess, now_ns: int) -> bool:
+        """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
+        is_news = not process.is_holder or process.cursor != 0 or process.is_young(now_ns)
+        return is_news or is_due(process.looked_ns, self._pace.holder_ns, now_ns)
 
     def _look_for_devices(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> None:
         if process.is_kernel_thread:
             this.descriptors += 1
             return
         this.directories += 1
+        process.looked_ns = this.now_ns
         try:
             scan = directory.devices(process.cursor, self._descriptors_per_process)
         except OSError as error:
             # Not readable is not closed: what the last look found stands.
-            process.fault = _fault(error, FaultKind.DENIED)
+            process.fault = _denial(error, directory)
         else:
             this.descriptors += scan.descriptors
             process.saw(scan)
@@ -245,19 +287,25 @@ class ProcfsSource:
 
     def _uvm_mapping_bytes(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> int | None:
         if _UVM not in process.nodes:
+            process.maps_ns = None
             return None
-        if this.maps_left_bytes <= 0:
+        if this.maps_left_bytes <= 0 or not is_due(process.maps_ns, self._pace.maps_ns, this.now_ns):
             return process.uvm_mapping_bytes
         process.maps_cycle = this.cycle
         try:
             mapped_bytes, read_bytes = directory.uvm_mapping_bytes()
         except OSError as error:
-            process.fault = _fault(error, FaultKind.DENIED)
+            process.fault = _denial(error, directory)
             return None
         this.maps_left_bytes -= read_bytes
+        process.maps_ns = this.now_ns
         return mapped_bytes
 
     def _workload(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:
+        if process.workload is not None and not process.is_young(this.now_ns):
+            if not is_due(process.cgroup_ns, self._pace.cgroup_ns, this.now_ns):
+                return process.workload
+            process.cgroup_ns = this.now_ns
         text = ""
         try:
             text = directory.cgroup()
@@ -377,6 +425,17 @@ def _fault(error: OSError, denied: FaultKind) -> Fault | None:
     if error.errno in _GONE:
         return None
     return Fault(denied if error.errno in _DENIED else FaultKind.BROKEN, error.strerror or "input/output error")
+
+
+def _denial(error: OSError, directory: ProcessDir) -> Fault | None:
+    """What it means that files of a process are not readable: nothing if it is about to end, which looks the same."""
+    fault = _fault(error, FaultKind.DENIED)
+    if fault is None or fault.kind is not FaultKind.DENIED:
+        return fault
+    try:
+        return None if directory.stat().is_exiting else fault
+    except OSError as gone:
+        return None if gone.errno in _GONE else fault
 
 
 def _processes(count: int) -> str:

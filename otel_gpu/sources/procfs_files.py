@@ -12,16 +12,17 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import BinaryIO, Final, NamedTuple, Self
 
 DEVICE_DIR: Final = "/dev"
 DELETED: Final = " (deleted)"
 """What the kernel's ``d_path`` appends to the path of an unlinked file."""
 
-_PF_KTHREAD: Final = 0x00200000  # include/linux/sched.h
+_PF_EXITING: Final = 0x00000004  # include/linux/sched.h
+_PF_KTHREAD: Final = 0x00200000
+_ENDED: Final = frozenset("ZXx")
 
 # O_NONBLOCK: a FIFO in a tree that only pretends to be procfs must not hang the agent.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -59,7 +60,15 @@ class Stat:
     @property
     def is_alive(self) -> bool:
         """Whether any of its threads still runs: a main thread that ended before the others is a zombie too."""
-        return self.state not in {"Z", "X", "x"} or self.threads > 1
+        return self.state not in _ENDED or self.threads > 1
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether its main thread has ended or is about to: then its files are closed, and nobody's but root's to see.
+
+        fs/proc/base.c, ``task_dump_owner``: without memory of its own a process belongs to root.
+        """
+        return self.state in _ENDED or bool(self.flags & _PF_EXITING)
 
 
 class DeviceKind(StrEnum):
@@ -173,10 +182,32 @@ def read_file(path: str, dir_fd: int | None = None) -> bytes:
         os.close(fd)
 
 
+def _lines_with(word: bytes, text: BinaryIO) -> Iterator[bytes]:
+    """The lines of a text that have a word in them: few of thousands, so the others are not even taken apart."""
+    while block := text.read(_MAPS_BUFFER_BYTES):
+        block += text.readline(_MAPS_BUFFER_BYTES)  # the rest of its last line
+        end = 0
+        while (found := block.find(word, end)) >= 0:
+            before = block.rfind(b"\n", end, found)
+            start, end = end if before < 0 else before + 1, block.find(b"\n", found) + 1 or len(block)
+            yield block[start:end]
+
+
 def list_processes(root_fd: int) -> dict[int, int]:
     """Every process listed under ``/proc``: pid to the inode of its directory. Raises ``OSError``."""
     with os.scandir(root_fd) as entries:
         return {int(entry.name): entry.inode() for entry in entries if entry.name.isascii() and entry.name.isdecimal()}
+
+
+def read_stat(root_fd: int, pid: int) -> Stat:
+    """The stat of a process, by itself: of whoever has the pid now. Raises ``OSError``."""
+    return _checked(parse_stat(read_file(f"{pid}/stat", root_fd)))
+
+
+def _checked(stat: Stat | None) -> Stat:
+    if stat is None:
+        raise OSError(errno.EINVAL, "malformed stat")
+    return stat
 
 
 class ProcessDir:
@@ -200,10 +231,7 @@ class ProcessDir:
 
     def stat(self) -> Stat:
         """Identity and state. EINVAL stands for text that is no stat."""
-        stat = parse_stat(read_file("stat", self._fd))
-        if stat is None:
-            raise OSError(errno.EINVAL, "malformed stat")
-        return stat
+        return _checked(parse_stat(read_file("stat", self._fd)))
 
     def owner_uid(self) -> int:
         """The effective user."""
@@ -232,8 +260,7 @@ class ProcessDir:
     def uvm_mapping_bytes(self) -> tuple[int, int]:
         """Bytes of ``nvidia-uvm`` mapped, and how long in bytes the text was that said so."""
         with open("maps", "rb", buffering=_MAPS_BUFFER_BYTES, opener=self._open) as text:
-            lines = iter(partial(text.readline, _MAPS_BUFFER_BYTES), b"")
-            return parse_maps(lines, self._device_dir), text.tell()
+            return parse_maps(_lines_with(_UVM_NAME.encode(), text), self._device_dir), text.tell()
 
     def _open(self, name: str, _flags: int) -> int:
         return os.open(name, _FILE_FLAGS, dir_fd=self._fd)

@@ -8,13 +8,37 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, NamedTuple
 
-from otel_gpu.model import MigAccess, WorkloadRef
+from otel_gpu.model import MigAccess, ProcessFacts, WorkloadRef
 from otel_gpu.sources.procfs_files import DeviceKind, DeviceNode, DeviceScan, Stat
 
-YOUNG_NS: Final = 60_000_000_000
+S_NS: Final = 1_000_000_000
+_SLACK_NS: Final = S_NS // 2
+YOUNG_NS: Final = 60 * S_NS
 """How long a process that appeared is looked at often: this long after its start most have opened the GPU."""
 
 _PROMPT_PER_SETTLED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """After what time, in nanoseconds, files of a process are read again that change rarely; 0: in every cycle.
+
+    Its descriptors, if it has a GPU open, and if it has none; its mappings; its cgroup. The young are always looked at.
+    """
+
+    holder_ns: int = 0
+    settled_ns: int = 0
+    maps_ns: int = 0
+    cgroup_ns: int = 0
+
+
+STEADY: Final = Pace(holder_ns=10 * S_NS, settled_ns=30 * S_NS, maps_ns=30 * S_NS, cgroup_ns=30 * S_NS)
+"""For an agent, whose cycles may be short: most of what /proc costs is opening files that say what they said before."""
+
+
+def is_due(read_ns: int | None, pace_ns: int, now_ns: int) -> bool:
+    """Whether it is time to read again what was read then; cycles do not come to the millisecond."""
+    return read_ns is None or now_ns - read_ns >= pace_ns - _SLACK_NS
 
 
 class FaultKind(StrEnum):
@@ -59,6 +83,12 @@ class TrackedProcess:
     uvm_mapping_bytes: int | None = None
     maps_cycle: int = -1
     """The cycle in which its maps were last read."""
+    maps_ns: int | None = None
+    """When they were, and its descriptors and cgroup; ``None`` before that."""
+    looked_ns: int | None = None
+    cgroup_ns: int | None = None
+    facts: ProcessFacts | None = None
+    """What was told of it last."""
     fault: Fault | None = None
     nodes: frozenset[DeviceNode] = frozenset()
     """The device nodes it has open, by the last complete look at its descriptors and the one under way."""
@@ -77,6 +107,10 @@ class TrackedProcess:
         else:
             self.nodes |= self._found
         self.is_holder = any(node.kind is not DeviceKind.CONTROL for node in self.nodes)
+
+    def is_young(self, now_ns: int) -> bool:
+        """Whether it appeared only lately."""
+        return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -148,7 +182,7 @@ class ProcessTable:
                 unknown.append(process)
             elif process.is_kernel_thread or process.is_holder:
                 continue
-            elif process.appeared_ns is not None and now_ns - process.appeared_ns < YOUNG_NS:
+            elif process.is_young(now_ns):
                 young.append(process)
             else:
                 settled.append(process)

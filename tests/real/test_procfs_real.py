@@ -172,10 +172,10 @@ print("own", read.pids_are_own)
 NOBODY = 65534
 
 
-def read_in(*command: str, root: Path = PROC, user: int = 0) -> dict[str, str]:
+def read_in(*command: str, root: Path = PROC, user: int = 0, code: str = _READ) -> dict[str, str]:
     """What a process started through ``command`` sees of process 1 and of its namespaces."""
     result = subprocess.run(
-        [*command, sys.executable, "-c", _READ, str(root), str(user)],
+        [*command, sys.executable, "-c", code, str(root), str(user)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -225,6 +225,45 @@ def test_without_privileges_the_facts_of_others_come_without_their_open_files() 
     assert seen["reason"].startswith("open files of ")
     assert "CAP_SYS_PTRACE" in seen["reason"]
     assert seen["errors"] == "1"
+
+
+_CHURN = """
+import ctypes, os, sys, time
+from pathlib import Path
+from otel_gpu.clock import SystemClock
+from otel_gpu.sources.procfs import ProcfsSource
+
+user, nowhere = int(sys.argv[2]), Path(sys.argv[1]) / "nowhere"
+source = ProcfsSource(Path("/proc"), SystemClock(), own_proc=nowhere)
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, lost with the user: open files are this user's to see
+reasons = []
+for _ in range(30):
+    for number in range(40):  # they end while they are looked at, and stay for a while as zombies
+        if os.fork() == 0:
+            time.sleep(number / 2000)
+            os._exit(0)
+    for _ in range(10):
+        reasons.append(str(source.read([]).reason))
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                break
+        except ChildProcessError:
+            break
+print("reasons", ";".join(sorted(set(reasons))))
+print("reads", len(reasons))
+"""
+
+
+@needs_root
+@needs("unshare")
+def test_processes_that_come_and_go_all_the_time_are_nobody_that_may_not_be_seen(tmp_path: Path) -> None:
+    # Of a user's own processes only those that exit are closed to him: the kernel then takes them for root's.
+    seen = read_in("unshare", "--pid", "--fork", "--mount-proc", root=tmp_path, user=NOBODY, code=_CHURN)
+    assert seen == {"reasons": "None", "reads": "300"}
 
 
 @needs_root

@@ -3,14 +3,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState
 from otel_gpu.sources.procfs import ProcfsSource
-from tests.procfs_tree import UVM, ProcTree, Reads, maps_line
+from otel_gpu.sources.procfs_files import DeviceScan, ProcessDir
+from tests.procfs_tree import USER_FLAGS, UVM, ProcTree, Reads, maps_line
 
 CONTAINER = "0123456789abcdef" * 4
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
@@ -112,6 +115,37 @@ def test_open_files_of_others_need_a_privilege_and_the_reason_names_it(
         == "open files of 2 processes are not readable: run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
     )
     assert read.errors == 1
+
+
+@pytest.mark.parametrize("denied", list(product(["fd", "fd/0", "maps"], [errno.EACCES, errno.EPERM])))
+@pytest.mark.parametrize(
+    "end", [{"state": "Z"}, {"state": "X"}, {"flags": USER_FLAGS | 0x4}, {"state": "Z", "threads": 3}]
+)
+def test_a_process_that_is_about_to_end_denies_nothing(
+    tree: ProcTree, source: ProcfsSource, refuse: Refuse, denied: tuple[str, int], end: dict[str, Any]
+) -> None:
+    tree.add(7, fds=CUDA_FDS)
+    assert source.read([7]).state is SourceState.OK
+    tree.add(7, fds=CUDA_FDS, **end)
+    file, number = denied
+    refuse(f"/7/{file}", number)
+    read = source.read([7])
+    assert (read.state, read.reason, read.errors) == (SourceState.OK, None, 0)
+    assert read.everybody
+    assert read.processes[7].gpu_minors_open == {0}  # not readable is not closed
+
+
+def test_a_process_that_ends_as_its_files_are_denied_denies_nothing(
+    tree: ProcTree, source: ProcfsSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(directory: ProcessDir, cursor: int, limit: int) -> DeviceScan:
+        tree.remove(7)
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    tree.add(7, fds=CUDA_FDS)
+    monkeypatch.setattr(ProcessDir, "devices", gone)
+    read = source.read([])
+    assert (read.processes, read.state) == ({}, SourceState.OK)
 
 
 def test_the_reason_goes_when_the_privilege_comes(tree: ProcTree, source: ProcfsSource, refuse: Refuse) -> None:

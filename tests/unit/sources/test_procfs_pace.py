@@ -1,0 +1,130 @@
+"""What changes rarely is read rarely, and nothing that matters is missed for it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.model import ProcessFacts
+from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.procfs_files import _lines_with, parse_maps
+from otel_gpu.sources.procfs_scan import STEADY
+from tests.procfs_tree import UVM, ProcTree, Reads, maps_line
+
+IDS = [f"{number:064x}" for number in range(3)]
+CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
+
+
+def cgroup(number: int) -> str:
+    return f"0::/system.slice/docker-{IDS[number]}.scope\n"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    tree = ProcTree(tmp_path / "proc")
+    tree.add(7, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
+    for pid in range(100, 120):
+        tree.add(pid)
+    return tree
+
+
+@pytest.fixture
+def source(tree: ProcTree, clock: ManualClock) -> ProcfsSource:
+    return ProcfsSource(tree.root, clock, own_proc=tree.root, ticks_per_second=100, pace=STEADY)
+
+
+def facts_after(source: ProcfsSource, clock: ManualClock, seconds: int) -> ProcessFacts:
+    """What is told of process 7 so much later, with a cycle every second until then."""
+    for _ in range(seconds):
+        clock.advance(1)
+        read = source.read([7])
+    return read.processes[7]
+
+
+def test_a_usual_cycle_opens_one_file_for_each_process_that_is_asked_for(
+    source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts_after(source, clock, 3)
+    reads = Reads(monkeypatch)
+    facts_after(source, clock, 1)
+    assert reads.count["open"] == 2  # /proc itself, and a stat
+
+
+def test_what_has_not_changed_is_the_same_object(source: ProcfsSource, clock: ManualClock) -> None:
+    assert facts_after(source, clock, 2) is facts_after(source, clock, 1)
+
+
+def test_mappings_and_cgroups_are_read_again_within_half_a_minute(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock
+) -> None:
+    facts_after(source, clock, 2)
+    tree.write("7/maps", maps_line(0x10000, 8192))
+    tree.write("7/cgroup", cgroup(1))
+    soon = facts_after(source, clock, 5)
+    assert (soon.uvm_mapping_bytes, soon.workload.id) == (4096, IDS[0])
+    later = facts_after(source, clock, 26)
+    assert (later.uvm_mapping_bytes, later.workload.id) == (8192, IDS[1])
+
+
+def test_a_gpu_that_is_closed_is_noticed_within_ten_seconds(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock
+) -> None:
+    facts_after(source, clock, 2)
+    tree.set_fds(7, ["/dev/null"])
+    assert not facts_after(source, clock, 10).gpu_minors_open
+
+
+def test_who_has_run_for_long_and_opens_a_gpu_is_noticed_within_half_a_minute(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock
+) -> None:
+    facts_after(source, clock, 2)
+    tree.set_fds(110, CUDA_FDS)
+    for _ in range(31):
+        clock.advance(1)
+        read = source.read([7])
+    assert read.processes[110].gpu_minors_open == {0}
+
+
+def test_who_is_new_is_looked_at_in_every_cycle_for_a_minute(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock
+) -> None:
+    facts_after(source, clock, 2)
+    tree.add(8)
+    facts_after(source, clock, 30)
+    tree.set_fds(8, CUDA_FDS)
+    clock.advance(1)
+    assert source.read([7]).processes[8].gpu_minors_open == {0}
+    tree.write("8/cgroup", cgroup(2))
+    clock.advance(1)
+    assert source.read([7]).processes[8].workload.id == IDS[2]
+
+
+def test_an_end_and_a_pid_used_again_are_noticed_at_once(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock
+) -> None:
+    facts_after(source, clock, 3)
+    tree.add(7, state="Z", cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
+    assert not facts_after(source, clock, 1).alive
+    tree.add(7, start_ticks=5_000, cgroup=cgroup(1), fds=["/dev/null"])
+    other = facts_after(source, clock, 1)
+    assert (other.key.start_ticks, other.workload.id, other.gpu_minors_open) == (5_000, IDS[1], frozenset())
+
+
+@pytest.mark.parametrize("block_bytes", [16, 100, 1 << 16])
+def test_lines_are_found_wherever_a_block_ends(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    monkeypatch.setattr("otel_gpu.sources.procfs_files._MAPS_BUFFER_BYTES", block_bytes)
+    lines = [maps_line(0x10000 * n, 4096 * n, UVM if n % 3 == 0 else "/lib/libnvidia-uvm.so") for n in range(1, 50)]
+    text = "".join(lines).encode()
+    if block_bytes < 100:  # no line of ours fits: whatever is found must be part of the text
+        assert all(line in text for line in _lines_with(b"nvidia-uvm", io.BytesIO(text)))
+        return
+    assert parse_maps(_lines_with(b"nvidia-uvm", io.BytesIO(text))) == sum(4096 * n for n in range(3, 50, 3))
+    assert [*_lines_with(b"nvidia-uvm", io.BytesIO(text))] == [line.encode() for line in lines]
