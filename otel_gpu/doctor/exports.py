@@ -24,7 +24,8 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noq
 _FIXES: Final = {
     UNREACHABLE: "start a Collector there, name another with --otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT), or "
     "--exporters prometheus",
-    TLS: "--otlp-certificate FILE (OTEL_EXPORTER_OTLP_CERTIFICATE) with who vouches for it; http:// for plain text",
+    TLS: "--otlp-certificate FILE (OTEL_EXPORTER_OTLP_CERTIFICATE) with who vouches for it; --otlp-endpoint with a "
+    "host that its certificate names; http:// for plain text",
     "401": "--otlp-headers authorization=… (OTEL_EXPORTER_OTLP_HEADERS)",
     "403": "--otlp-headers authorization=… (OTEL_EXPORTER_OTLP_HEADERS)",
     "404": "the path counts as it is written: --otlp-endpoint http://HOST:4318/v1/metrics",

@@ -103,6 +103,8 @@ def _indices(indices: Sequence[int]) -> str:
 
 
 def _nvml(read: GpuRead) -> Finding:
+    if not read.gpus and read.asleep:
+        return ok("nvml", f"{counted(read.asleep, 'GPU')} asleep and not woken: what they tell shows when one is used")
     if not read.gpus:
         return blind("nvml", read.reason or "no GPU", _NVML_FIX)
     failed = [gpu for gpu in read.gpus if gpu.health is GpuHealth.FAILED]
@@ -122,7 +124,7 @@ def _driver(read: GpuRead, proc_root: Path) -> Finding:
     if version is not None:
         return ok("driver", version)
     module = read_module_version(proc_root)
-    if read.gpus:
+    if read.gpus or (read.asleep and module is None):  # who sleeps has a driver that let him
         found = f"of unknown version{'' if module is None else f', its module is {module}'}"
         return degraded("driver", f"{found}: counters start at 0 with every start of the agent", _VERSION_FIX)
     if module is not None:

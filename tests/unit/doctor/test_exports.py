@@ -96,6 +96,21 @@ def test_a_certificate_that_nobody_vouches_for_is_told_with_the_setting_for_it(t
     assert "--otlp-certificate" in found.fix
 
 
+def test_a_certificate_of_another_host_is_a_matter_of_tls_over_grpc_as_well(tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    receiver = GrpcCollector(pki.credentials())
+    url = receiver.url.replace("127.0.0.1", "localhost")  # which is there, and not in the certificate
+    trusted = config(otlp_endpoint=url, otlp_protocol="grpc", otlp_certificate=pki.file("ca.crt"))
+    try:
+        found = examine_otlp(trusted, timeout_s=2.0)
+    finally:
+        receiver.close()
+    assert found.verdict is Verdict.DEGRADED
+    assert "Hostname Verification" in found.found
+    assert found.fix is not None
+    assert "a host that its certificate names" in found.fix
+
+
 # ---------------------------------------------------------------------------- addresses
 
 

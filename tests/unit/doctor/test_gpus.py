@@ -11,6 +11,8 @@ from otel_gpu.model import GpuHealth, GpuReading, SourceState
 from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
 from tests.builders import failed_gpu, gpu, gpu_read, listed, memory, mig
+from tests.nvml_stage import Stage
+from tests.nvml_stub.world import World
 from tests.unit.doctor.hosts import complete
 
 NOWHERE = Path("/nowhere")
@@ -55,6 +57,20 @@ def test_a_gpu_that_sleeps_is_told_and_is_no_fault() -> None:
     assert found["nvml"].verdict is Verdict.OK
     assert "1 of 2 GPUs answering, 1 asleep and not woken" in found["nvml"].found
     assert "gpu 1" not in found
+
+
+def test_gpus_that_all_sleep_are_told_and_are_no_blindness(tmp_path: Path, stage: Stage) -> None:
+    stage.bus.set_gpus(2)
+    for index in range(2):
+        stage.bus.set_status(index, "suspended")
+    initialised = stage.calls("nvmlInitWithFlags")
+    read = stage.play(World()).read()
+    found = findings(read, with_module(tmp_path / "proc"))
+    assert found["nvml"].verdict is Verdict.OK
+    assert found["nvml"].found.startswith("2 GPUs asleep and not woken")
+    assert not is_blind(list(found.values()))
+    assert not is_blind(list(findings(read).values()))  # a driver that lets GPUs sleep is loaded, whatever /proc tells
+    assert stage.calls("nvmlInitWithFlags") == initialised
 
 
 # ---------------------------------------------------------------------------- driver
