@@ -10,6 +10,7 @@ from pathlib import Path
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
+from otel_gpu.control.kept import PauseFile
 from otel_gpu.control.pausing import pause_handlers
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable, UsageError
@@ -162,11 +163,13 @@ class Agent:
     def _listen(self, path: Path, gpus: PausableGpus) -> ControlServer | None:
         """Where the agent can be told to pause; nowhere, and that said in a line, if it may not listen there."""
         try:
-            return ControlServer(path, pause_handlers(gpus, lambda: self._sampler.fresh(0.0, 0.0)))
+            server = ControlServer(path, pause_handlers(gpus, lambda: self._sampler.fresh(0.0, 0.0)))
         except Unavailable as error:
             level = logging.WARNING if self._config.control_socket.path is not None else logging.INFO
             log.log(level, "otel-gpu pause cannot reach this agent: %s", error)
             return None
+        gpus.keep(PauseFile(path.parent, self._clock))  # only now: what is kept where another agent listens is his
+        return server
 
     # -- what is served -------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import AbstractContextManager
 from typing import Final
 
 from otel_gpu.agent import Agent
@@ -24,9 +25,12 @@ from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
+from otel_gpu.export.table_figures import fit_for
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
+from otel_gpu.footprint import bound_heaps, settle
 from otel_gpu.host import BRIEF_NAMES_S, Host, open_host
 from otel_gpu.keeping import open_keeper
+from otel_gpu.logs import remark
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Resources
@@ -35,13 +39,14 @@ from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Attribution, Pod, SourceOutcome, SourceState
+from otel_gpu.progress import told_if_long
 from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
 from otel_gpu.settings_names import Environment
 from otel_gpu.setup import Mode, accounting, is_done
 from otel_gpu.setup import report as report_setup
 from otel_gpu.sources.nvml.api import NvmlApi
-from otel_gpu.streams import say, write
+from otel_gpu.streams import write
 from otel_gpu.version import __version__
 from otel_gpu.view import View
 
@@ -89,7 +94,8 @@ def once(settings: Config, *, form: str) -> int:
     clock = SystemClock()
     cost = SelfCost()
     account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
-    host = open_host(settings, clock, briefly=True)
+    with _told("opening the driver"):
+        host = open_host(settings, clock, briefly=True)
     _announce_simulation(host)
     engine = Engine(
         gpus=host.gpus,
@@ -101,22 +107,25 @@ def once(settings: Config, *, form: str) -> int:
         pod=host.pod,
     )
     try:
-        attribution = engine.sample()
+        with _told("reading GPUs and processes"):
+            attribution = engine.sample()
         account.observe(attribution)
         if _can_be_told(attribution, host):
             if settings.interval_s > 2:
-                say(f"sampling for {settings.interval_s:g} s…\n")
+                text = f"sampling for {settings.interval_s:g} s…"
+                remark(f"{text}\n", text, {})
             if host.lookout is not None:
                 host.lookout.wait(BRIEF_NAMES_S)  # whoever knows those whom only this sample has found
             time.sleep(settings.interval_s)
-            attribution = engine.sample()
+            with _told("reading GPUs and processes again"):
+                attribution = engine.sample()
             account.observe(attribution)
     finally:
         engine.close()
     if _can_be_told(attribution, host):
         match form:
             case "table":
-                text = _table(attribution, host)
+                text = _table(attribution, host, _resources(settings, host.pod).shared.get("host.name"))
             case "json":
                 text = to_json(attribution) + "\n"
             case _:
@@ -143,7 +152,8 @@ def doctor(settings: Config, *, form: str) -> int:
     """Examine this host and print the findings: as text or json."""
     if settings.source is SourceChoice.SIM:
         raise UsageError("doctor examines this host; a simulated one (--source sim) has nothing to mend")
-    findings = examine_host(settings, SystemClock(), dict(os.environ))
+    with _told("examining this host"):
+        findings = examine_host(settings, SystemClock(), dict(os.environ))
     if form == "json":
         write(sys.stdout, findings_to_json(findings) + "\n")
     else:
@@ -154,29 +164,38 @@ def doctor(settings: Config, *, form: str) -> int:
 def setup_accounting(settings: Config, *, off: bool) -> int:
     """Switch accounting on, or off, on every GPU, and print what became of each."""
     wanted = Mode.OFF if off else Mode.ON
-    gpus = accounting(NvmlApi(), deadline_s=settings.deadline_s, wanted=wanted)
+    with _told("asking the driver"):
+        gpus = accounting(NvmlApi(), deadline_s=settings.deadline_s, wanted=wanted)
     write(sys.stdout, report_setup(gpus, wanted))
     return DONE if is_done(gpus, wanted) else FAILED
 
 
 def run(settings: Config, *, view: bool) -> int:
-    """The agent, until SIGTERM or SIGINT."""
+    """The agent, until SIGTERM, SIGINT or SIGHUP."""
+    bound_heaps()
     clock = SystemClock()
-    host = open_host(settings, clock)
+    with _told("opening the driver"):
+        host = open_host(settings, clock)
     # A simulated host has nothing to be let go of, unless somebody wants to see it.
     reachable = host.simulated_because is None or not settings.control_socket.auto
     control = settings.control_socket.for_agent(os.environ) if reachable else None
-    keeper = open_keeper(settings, host, clock, os.environ)
+    with _told("going on from what was kept"):
+        keeper = open_keeper(settings, host, clock, os.environ)
+    if keeper is not None:
+        host.recall(keeper.known_gpus)
     agent = Agent(settings, host, _resources(settings, host.pod), clock, control=control, keeper=keeper)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # A terminal that is closed is an end like any other, unless somebody said nohup.
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    for number in (signal.SIGTERM, signal.SIGINT, *hangup):
         signal.signal(number, lambda *_: stop.set())
     because = host.simulated_because
     notes = [f"page {agent.web.url}/  {'  '.join(_served(settings))}"]
     if because is not None:
         notes.insert(0, f"why: {because}")
     shown = View(sys.stdout, paint=_paint(), size=_size, simulated=because is not None, notes=notes)
+    settle()
     try:
         agent.run(stop, shown.show if view else _ignore, lambda: _announce(settings, host, agent))
     finally:
@@ -196,13 +215,23 @@ def _announce(settings: Config, host: Host, agent: Agent) -> None:
     lines += [f"  {url}  as {exporter}" for url, exporter in agent.compat.urls.items()]
     every = f"every {settings.export_interval_s:g} s"
     lines += [f"and it exports to {pusher.target} {every}" for pusher in agent.exporting.pushers]
-    say("\n".join(lines) + "\n")
+    fields = {
+        "version": __version__,
+        "urls": [*(f"{agent.web.url}{path}" for path in paths), *agent.compat.urls],
+        "exporters": [pusher.target for pusher in agent.exporting.pushers],
+    }
+    remark("\n".join(lines) + "\n", "otel-gpu is running", fields)
 
 
 def _served(settings: Config) -> dict[str, str]:
     """What there is beside the page."""
     paths = {"/metrics": "for Prometheus", "/api/attribution": "the same as JSON", "/healthz": "health"}
     return {path: what for path, what in paths.items() if settings.serves_prometheus or path != "/metrics"}
+
+
+def _told(what: str) -> AbstractContextManager[None]:
+    """Say on stderr what is done while that takes long."""
+    return told_if_long(what, lambda text: remark(f"{text}\n", text, {}))
 
 
 def _ignore(attribution: Attribution) -> None:
@@ -241,13 +270,16 @@ def _resources(settings: Config, pod: Pod | None = None) -> Resources:
     )
 
 
-def _table(attribution: Attribution, host: Host) -> str:
-    return render(attribution, width=_size()[0], paint=_paint(), simulated=host.simulated_because is not None)
+def _table(attribution: Attribution, host: Host, host_name: str | None) -> str:
+    simulated = host.simulated_because is not None
+    text = render(attribution, width=_size()[0], paint=_paint(), simulated=simulated, host_name=host_name)
+    return fit_for(sys.stdout.encoding, text)
 
 
 def _announce_simulation(host: Host) -> None:
     if host.simulated_because is not None:
-        say(f"*** SIMULATED HOST, no figure is of a real GPU: {host.simulated_because} ***\n")
+        text = f"SIMULATED HOST, no figure is of a real GPU: {host.simulated_because}"
+        remark(f"*** {text} ***\n", text, {"simulated": host.simulated_because}, logging.WARNING)
 
 
 def _size() -> tuple[int, int]:

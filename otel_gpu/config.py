@@ -189,8 +189,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _BY_KEY: Final = {setting.key: setting for setting in SETTINGS}
-_DEFAULT: Final = "default"
-_RETENTION: Final = (_BY_KEY["retention"].default, _DEFAULT)
+DEFAULT: Final = "default"
+"""The origin of a value that nobody gave."""
+
+_RETENTION: Final = (_BY_KEY["retention"].default, DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ def settle(
             or _from_environment(setting, environment)
             or _from_file(setting, in_file)
         )
-        found = given or Found(own_default or setting.default, f"default of {command}" if own_default else _DEFAULT)
+        found = given or Found(own_default or setting.default, f"default of {command}" if own_default else DEFAULT)
         settled.append(Value(setting.key, setting.shown(found.text), found.origin))
         try:
             fields[setting.field] = _parse(setting, found)
@@ -363,7 +365,7 @@ def _parse(setting: Setting, found: Found) -> Any:
 
 
 def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    known = {setting.variable for setting in SETTINGS} | {"OTEL_GPU_CONFIG"}
+    known = {setting.variable for setting in SETTINGS} | {"OTEL_GPU_CONFIG", "OTEL_GPU_URL"}
     return tuple(sorted(name for name in environment if name.startswith("OTEL_GPU_") and name not in known))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
+from otel_gpu.control.kept import PauseFile
 from otel_gpu.control.renewal import may_renew
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import Pod
+from otel_gpu.model import GpuIdentity, Pod
 from otel_gpu.naming_sources import NameSources, begin
 from otel_gpu.scope import OwnPod, Scope, find_own_pod
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
@@ -25,8 +26,14 @@ from otel_gpu.sources.late import Lookout
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.pausing import PausableGpus
 from otel_gpu.sources.procfs import OWN_PROC, ProcfsSource
+from otel_gpu.sources.procfs_scan import STEADY
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
+
+_OPENING_S: Final = 30.0
+_OPENING_IN_A_CYCLE_S: Final = 5.0
+"""How long a driver that is being initialised is waited for: by a look at once, and by a cycle, in which others wait
+behind it. What comes later is there in the next cycle."""
 
 BRIEF_DEADLINE_S: Final = 10.0
 """A look at all processes at once may take this long; one that takes longer hangs."""
@@ -41,6 +48,7 @@ class Host:
 
     ``lookout`` finds more who know names, where that is wanted. ``pod`` is the only one that is told of, where so.
     ``pausing`` lets go of the GPUs for a while. ``outdated`` is set once only a new process could read them.
+    ``recall`` tells it of GPUs that an earlier run of the agent saw.
     """
 
     gpus: GpuSource
@@ -51,6 +59,7 @@ class Host:
     pod: Pod | None = None
     pausing: PausableGpus | None = None
     outdated: threading.Event = field(default_factory=threading.Event)
+    recall: Callable[[Sequence[GpuIdentity]], None] = lambda _: None
 
 
 def open_nvml(
@@ -60,6 +69,7 @@ def open_nvml(
     return NvmlSource(
         clock,
         deadline_s=config.deadline_s,
+        init_deadline_s=_OPENING_S if briefly else max(config.deadline_s, _OPENING_IN_A_CYCLE_S),
         event_wait_ms=20 if briefly else DEFAULT_WAIT_MS,
         sys_root=config.sys_root,
         on_old_library=on_old_library,
@@ -80,7 +90,7 @@ def open_procfs(
         ProcfsSource, config.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
     )
     if not briefly:
-        return BoundedProcessSource(source(), config.deadline_s)
+        return BoundedProcessSource(source(pace=STEADY), config.deadline_s)
     everybody = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
     return BoundedProcessSource(everybody, max(BRIEF_DEADLINE_S, config.deadline_s))
 
@@ -103,18 +113,24 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
             outdated.set()
 
     nvml = open_nvml(config, clock, briefly=briefly, on_old_library=on_old_library)
-    if config.source is SourceChoice.AUTO:
+    if config.source is SourceChoice.AUTO and (briefly or not _is_left_alone(config, clock)):
         try:
-            nvml.open()
+            nvml.open(_OPENING_S)
         except Unavailable as error:
             nvml.close()
             return _simulated(config, clock, str(error), pod)
     names, lookout = open_names(config, clock).open_all()
     if briefly:
         begin(names, {}, clock, BRIEF_NAMES_S)
-    gpus = PausableGpus(nvml, clock)
+    gpus = PausableGpus(nvml, clock, holds=nvml.holds)
     processes = open_procfs(config, clock, briefly=briefly, pod=pod)
-    return Host(gpus, processes, names, lookout=lookout, pod=pod, pausing=gpus, outdated=outdated)
+    return Host(gpus, processes, names, lookout=lookout, pod=pod, pausing=gpus, outdated=outdated, recall=nvml.recall)
+
+
+def _is_left_alone(config: Config, clock: Clock) -> bool:
+    """Whether an agent that starts now is paused: then it does not even ask whether there are GPUs."""
+    place = config.control_socket.for_agent(os.environ)
+    return place is not None and PauseFile(place.parent, clock).load() is not None
 
 
 def open_names(config: Config, clock: Clock) -> NameSources:

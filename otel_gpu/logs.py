@@ -1,35 +1,60 @@
-"""Log lines on stderr: logfmt or JSON, one line each, safe whatever they quote."""
+"""Log lines on stderr: logfmt or JSON, one line each, safe whatever they quote; and remarks beside them."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
+import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Final, TextIO, TypeAlias
 
 from otel_gpu.config import LogFormat, LogLevel
+from otel_gpu.streams import say
 
-Value: TypeAlias = str | int | float | bool | None
+log = logging.getLogger(__name__)
+
+Value: TypeAlias = str | int | float | bool | list[str] | None
 
 CLIENTS: Final = ("urllib3", "requests", "docker", "grpc", "opentelemetry", "asyncio")
 """Libraries that write down, for debugging, whatever they send: a query, and the secret in it."""
 
 
-def set_up(level: LogLevel, log_format: LogFormat) -> None:
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes records to stderr; ``alone`` if nothing else may be written there."""
+
+    def __init__(self, log_format: LogFormat, *, alone: bool) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(_Json() if log_format is LogFormat.JSON else _Logfmt())
+        self.alone = alone
+
+
+def set_up(level: LogLevel, log_format: LogFormat, *, chosen: bool = False) -> None:
     """Log from now on; for the command line only, since a library leaves logging to its host.
 
-    A record may have ``extra={"fields": {…}}``: what it is about, as values of their own beside the message.
+    A record may have ``extra={"fields": {…}}``: what it is about, as values of their own beside the message. Whoever
+    has ``chosen`` a format has a program read stderr, and so has everybody who wants JSON: then remarks are records.
     """
     logging.raiseExceptions = False  # a bad log call is no reason to print a traceback
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if log_format is LogFormat.JSON else _Logfmt())
+    handler = _Handler(log_format, alone=chosen or log_format is LogFormat.JSON)
+    if handler.alone:
+        # gRPC's core writes lines of its own to stderr; what they say is in the errors that it returns.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     for name in CLIENTS:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def remark(text: str, message: str, fields: Mapping[str, object], level: int = logging.INFO) -> None:
+    """Say something on stderr: as ``text`` to people, as a record where programs read."""
+    if any(isinstance(handler, _Handler) and handler.alone for handler in logging.getLogger().handlers):
+        log.log(level, "%s", message, extra={"fields": fields})
+    else:
+        say(text)
 
 
 def _fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, Value]:
@@ -40,7 +65,7 @@ def _fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str
         "msg": record.getMessage(),
     }
     about = getattr(record, "fields", None)
-    if isinstance(about, dict):
+    if isinstance(about, Mapping):
         fields |= {str(key): _plain(value) for key, value in about.items() if key not in fields}
     if record.exc_info:
         fields["traceback"] = formatter.formatException(record.exc_info)
@@ -48,9 +73,11 @@ def _fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str
 
 
 def _plain(value: object) -> Value:
-    """A number or a switch as it is, anything else as text; no number that JSON does not have."""
+    """A number or a switch as it is, a list as texts, anything else as text; no number that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, list | tuple):
+        return [str(each) for each in value]
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 
@@ -66,6 +93,8 @@ class _Logfmt(logging.Formatter):
 
 def _quoted(value: Value) -> str:
     """A bare word, or a JSON string: quotes, line ends and control characters cannot forge a second line."""
+    if isinstance(value, list):
+        value = ",".join(value)
     if not isinstance(value, str):
         return json.dumps(value)
     return (

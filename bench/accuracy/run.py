@@ -58,6 +58,8 @@ def _told(outcomes: Iterator[Outcome], total: int, progress: TextIO) -> Iterator
     began_s = time.monotonic()
     step = max(1, total // (100 if progress.isatty() else 10))
     end = "\r" if progress.isatty() else "\n"
+    progress.write(f"{total} worlds to play …{end}")  # the first ones take seconds, with processes to start
+    progress.flush()
     for number, outcome in enumerate(outcomes, start=1):
         yield outcome
         if number % step == 0 or number == total:

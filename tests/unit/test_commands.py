@@ -22,6 +22,7 @@ from otel_gpu.engine import Engine
 from otel_gpu.export.text import Style
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.sources.base import NameRead
+from otel_gpu.version import __version__
 from tests.agent_process import agent_process
 from tests.builders import (
     CONTAINER,
@@ -155,7 +156,7 @@ def test_once_without_nvml_is_one_line_on_stderr_nothing_on_stdout_and_exit_1(no
 
 def test_a_reader_that_stops_reading_causes_no_traceback() -> None:
     result = shell('"$@" | head -c 10', *command("once", "--source", "sim"))
-    assert result.stdout == "otel-gpu  "
+    assert result.stdout == f"otel-gpu {__version__}"[:10]
     assert result.stderr == f"{SIMULATED}asked for with --source sim ***\n"
 
 
@@ -297,6 +298,41 @@ def test_the_agent_says_where_to_look_serves_there_and_ends_on_sigterm(tmp_path:
         assert took_s < STOPS_WITHIN_S
         assert agent.stdout == ""
         assert "Traceback" not in agent.stderr
+
+
+def test_with_json_every_line_on_stderr_is_json_and_one_says_where_to_look(tmp_path: Path) -> None:
+    flags = ("--log-format", "json", "--exporters", "otlp,prometheus", "--otlp-endpoint", "http://127.0.0.1:1")
+    with agent_process("run", "--source", "sim", *flags, *ANY_PORT, directory=tmp_path) as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        assert agent.end(signal.SIGTERM)[0] == 0
+        lines = [json.loads(line) for line in agent.stderr.splitlines()]
+        (running,) = [line for line in lines if line["msg"] == "otel-gpu is running"]
+        assert running["version"] == __version__
+        assert running["exporters"] == ["http://127.0.0.1:1"]
+        assert [url.removeprefix(f"http://{agent.address}") for url in running["urls"]] == [
+            "/", "/metrics", "/api/attribution", "/healthz"
+        ]  # fmt: skip
+        (simulated,) = [line for line in lines if "simulated" in line]
+        assert (simulated["level"], simulated["simulated"]) == ("warning", "asked for with --source sim")
+
+
+@pytest.mark.parametrize(("chosen", "is_logged"), [((), False), (("--log-format", "logfmt"), True)])
+def test_logfmt_is_for_everything_on_stderr_if_it_was_asked_for(
+    chosen: Sequence[str], is_logged: bool, tmp_path: Path
+) -> None:
+    with agent_process("run", "--source", "sim", *chosen, *ANY_PORT, directory=tmp_path) as agent:
+        agent.until(lambda: "healthz" in agent.stderr)
+        begun = [line.startswith("time=") for line in agent.stderr.splitlines()]
+    assert all(begun) if is_logged else not any(begun)
+
+
+def test_what_stops_a_command_is_a_line_of_the_log_where_a_program_reads_it(tmp_path: Path) -> None:
+    flags = ("--source", "sim", "--listen", "192.0.2.1:1", "--log-format")  # which is nobody's address
+    result = otel_gpu("run", *flags, "json")
+    assert result.returncode == 2
+    (line,) = map(json.loads, result.stderr.splitlines())
+    assert line["level"] == "error"
+    assert line["msg"].startswith("cannot listen on 192.0.2.1:1: ")
 
 
 def test_the_agent_ends_on_sigint_as_well(tmp_path: Path) -> None:

@@ -248,6 +248,7 @@ def test_a_bad_prometheus_port_is_blamed_on_its_variable() -> None:
 
 def test_variables_that_look_like_ours_and_are_none_are_told() -> None:
     environment = {"OTEL_GPU_INTREVAL": "1s", "OTEL_GPU_SEED": "2", "OTEL_GPU_CONFIG": "", "OTEL_SERVICE_NAME": "x"}
+    environment["OTEL_GPU_URL"] = "http://127.0.0.1:9464"  # top's own, and no setting
     assert load({}, environment).unknown_variables == ("OTEL_GPU_INTREVAL",)
 
 

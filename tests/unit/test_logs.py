@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from datetime import UTC, datetime
 
 import pytest
 
 from otel_gpu.config import LogFormat, LogLevel
-from otel_gpu.logs import set_up
+from otel_gpu.logs import remark, set_up
 from otel_gpu.model import SourceOutcome, SourceState
 from otel_gpu.sampling import StateLog
 
@@ -182,3 +183,30 @@ def test_libraries_that_write_down_what_they_send_are_not_asked_to(capsys: pytes
     set_up(LogLevel.DEBUG, LogFormat.LOGFMT)
     logging.getLogger("urllib3.connectionpool").debug("POST /v1/metrics?key=secret")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("log_format", "chosen", "said"),
+    [
+        (LogFormat.LOGFMT, False, "one\ntwo\n"),
+        (LogFormat.LOGFMT, True, " level=info logger=otel_gpu.logs msg=three urls=a,b\n"),
+        (LogFormat.JSON, False, '"level": "info", "logger": "otel_gpu.logs", "msg": "three", "urls": ["a", "b"]}\n'),
+    ],
+)
+def test_a_remark_is_a_record_where_programs_read_and_text_for_people(
+    log_format: LogFormat, chosen: bool, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", "")  # so that it is as it was afterwards
+    monkeypatch.delenv("GRPC_VERBOSITY")
+    set_up(LogLevel.INFO, log_format, chosen=chosen)
+    remark("one\ntwo\n", "three", {"urls": ["a", "b"]})
+    told = capsys.readouterr().err
+    assert told.endswith(said)
+    assert (told == said) is (said == "one\ntwo\n")
+    assert ("GRPC_VERBOSITY" in os.environ) is (told != said)  # whose core would write lines of its own
+
+
+def test_before_logging_is_set_up_a_remark_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger().handlers[:] = []
+    remark("text\n", "record", {})
+    assert capsys.readouterr().err == "text\n"
