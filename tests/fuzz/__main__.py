@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tests.fuzz import cgroup, docker, http, kubelet, kubernetes, procfs, settings
 from tests.fuzz.target import Target
@@ -74,11 +74,25 @@ def fuzz_state(inputs: int, seed: int) -> int:
     return 1 if code else 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def count(text: str) -> int:
+    """How many inputs; none at all would find nothing wrong with anything."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of inputs; allowed are whole numbers from 1 on")
+    return int(text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code."""
     names = [target.name for target in TARGETS]
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="random inputs through every parser")
-    parser.add_argument("--inputs", type=int, default=10_000, help="inputs to each target (default 10000)")
+    parser = _Parser(prog="python -m tests.fuzz", description="random inputs through every parser")
+    parser.add_argument("--inputs", type=count, default=10_000, help="inputs to each target (default 10000)")
     parser.add_argument("--seed", type=int, default=1, help="which inputs (default 1)")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the number of the first (default 0)")
     parser.add_argument("--only", choices=[*names, STATE], help="one target alone")

@@ -46,6 +46,18 @@ def test_one_target_alone_may_be_named(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == "proc-fd: 20 inputs, 0 failures\n"
 
 
+@pytest.mark.parametrize("inputs", ["0", "-1", "many", "1.5", ""])
+def test_a_run_without_inputs_is_refused_in_one_line(inputs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([f"--inputs={inputs}"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "--inputs" in err
+    assert "whole numbers from 1 on" in err
+
+
 def test_mutations_keep_some_examples_whole_and_change_others() -> None:
     made = [mutated(random.Random(number), [b"example"]) for number in range(200)]
     assert 10 < made.count(b"example") < 150
