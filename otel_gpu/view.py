@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
 from otel_gpu.export.table import render
+from otel_gpu.export.table_figures import fit_for
 from otel_gpu.export.text import Paint
 from otel_gpu.model import Attribution
 from otel_gpu.streams import write
@@ -58,9 +59,10 @@ class View:
             write(self._stream, f"\r{_CLEAR_REST_OF_LINE}")
 
     def _render(self, attribution: Attribution, width: int, height: int | None, notes: Sequence[str]) -> str:
-        return render(
+        text = render(
             attribution, width=width, height=height, paint=self._paint, simulated=self._simulated, notes=notes
         )
+        return fit_for(self._stream.encoding, text)
 
 
 def _frame(text: str, *, first: bool) -> str:

@@ -1,33 +1,49 @@
-"""The answer as a table for people. A dash means "not known", which is not zero."""
+"""The answer as a table for people, fit for a ticket. A dash means "not known", which is not zero."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
+from otel_gpu.export.table_figures import (
+    LEGEND,
+    MARKS,
+    MIB,
+    UNKNOWN,
+    bar,
+    celsius,
+    model,
+    percent,
+    power_w,
+    signed,
+    size,
+    state_words,
+    used_bytes,
+    utc,
+    watts,
+    whole,
+)
 from otel_gpu.export.text import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.model import (
+    UNIDENTIFIED_WORKLOAD,
     Attribution,
     GpuAttribution,
     GpuHealth,
-    GpuState,
     MemorySplit,
     ProcessAttribution,
     SourceState,
     WorkloadAttribution,
     WorkloadGpu,
 )
+from otel_gpu.version import __version__
 
-UNKNOWN: Final = "-"
 _SIMULATED: Final = "SIMULATED HOST: no figure here is of a real GPU"
 _LEAST_LINES: Final = 3
 """Of each table on a small screen: its heading, who comes first, and how many more there are."""
 
-_BAR_WIDTH: Final = 20
-_MIB: Final = 1 << 20
-_GIB: Final = 1 << 30
+_WIDE: Final = 100
+"""From so many columns on there is room for a long bar."""
 
 
 def render(
@@ -38,47 +54,74 @@ def render(
     paint: Paint | None = None,
     simulated: bool = False,
     notes: Sequence[str] = (),
+    host_name: str | None = None,
 ) -> str:
-    """The whole answer: GPUs, workloads, processes, and what went wrong while reading.
+    """The whole answer: GPUs, their sums, workloads, processes, what the marks mean, and what went wrong.
 
-    ``notes`` stand under the title. With a ``height`` in lines the tables are cut to fit, the first of them last.
+    ``notes`` stand under the title. With a ``height`` in lines the tables are cut to fit, the first of them last; sums
+    and marks are there if there is room for all.
     """
     paint = paint or Paint(enabled=False)
-    head = _title(attribution, width, paint, simulated=simulated)
+    head = _title(attribution, width, paint, simulated=simulated, host_name=host_name)
     head += [shorten(printable(note), width) for note in notes]
-    tables = [part(attribution, width, paint) for part in (_gpus, _workloads, _processes)]
-    troubles = [paint(line, Style.YELLOW) for line in _troubles(attribution, width)]
-    if height is not None:
+    gpus, *users = (part(attribution, width, paint) for part in (_gpus, _workloads, _processes))
+    troubles = [paint(line, Style.YELLOW) for line in _troubles(attribution, width, simulated=simulated)]
+    sums, legend = _sums(attribution, width, paint), [paint(line, Style.DIM) for line in _legend(attribution, width)]
+    lines = _joined(head, gpus, sums, *users, legend, troubles)
+    if height is not None and len(lines) > height:
         around = [*head, "", *troubles] if troubles else head
-        tables = _cut(tables, height - len(around), paint)
-    lines = "\n\n".join("\n".join(part) for part in (head, *tables, troubles) if part).split("\n")
-    return "\n".join(lines[:height]) + "\n"
+        lines = _joined(head, *_cut([gpus, *users], height - len(around), paint), troubles)[:height]
+    return "\n".join(lines) + "\n"
 
 
-def _title(attribution: Attribution, width: int, paint: Paint, *, simulated: bool) -> list[str]:
-    at = datetime.fromtimestamp(attribution.wall_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    words = f"otel-gpu  {at}"
+def _joined(*parts: Sequence[str]) -> list[str]:
+    """The lines of all parts that have any, a blank one between two."""
+    return [line for part in parts if part for line in ("", *part)][1:]
+
+
+def _title(attribution: Attribution, width: int, paint: Paint, *, simulated: bool, host_name: str | None) -> list[str]:
+    words = [f"otel-gpu {__version__}", utc(attribution.wall_ns / 1e9, "%Y-%m-%dT%H:%M:%SZ")]
+    if host_name:
+        words.insert(1, printable(host_name))
     if attribution.driver is not None and attribution.driver.driver_version is not None:
-        words += f"  driver {printable(attribution.driver.driver_version)}"
+        words.append(f"driver {printable(attribution.driver.driver_version)}")
     if attribution.pod is not None:
-        words += f"  pod {printable(str(attribution.pod))}"
-    words = shorten(words, width)
-    title = words.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
+        words.append(f"pod {printable(str(attribution.pod))}")
+    text = shorten("  ".join(words), width)
+    title = text.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
     if not simulated:
         return [title]
     warning = paint(shorten(_SIMULATED, width), Style.BOLD, Style.YELLOW)
-    fits = cells(words) + 2 + len(_SIMULATED) <= width
+    fits = cells(text) + 2 + len(_SIMULATED) <= width
     return [f"{title}  {warning}"] if fits else [title, warning]
 
 
-def _troubles(attribution: Attribution, width: int) -> list[str]:
-    """What went wrong, not cut: the reason names the way out."""
-    texts = (
+def _troubles(attribution: Attribution, width: int, *, simulated: bool) -> list[str]:
+    """What went wrong, not cut: the reason names the way out, and where it does not, doctor does."""
+    texts = [
+        f"GPU {gpu.identity.index}: {gpu.reading.health.value}: {printable(gpu.reading.reason or '')}"
+        for gpu in attribution.gpus
+        if gpu.reading.health is not GpuHealth.OK
+    ]
+    texts += [
         f"{source.name}: {source.state.value}: {printable(source.reason or '')}"
         for source in attribution.sources
-        if source.state is not SourceState.OK
-    )
+        if source.state is not SourceState.OK and not (source.by_gpu and texts)
+    ]
+    if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in attribution.workloads):
+        texts.append(f"{UNIDENTIFIED_WORKLOAD.id}: the driver names processes that /proc, as seen here, does not have")
+    if texts and not simulated:
+        texts.append("otel-gpu doctor tells what to do about it")
     return [line for text in texts for line in textwrap.wrap(text, width, subsequent_indent="  ")]
+
+
+def _legend(attribution: Attribution, width: int) -> list[str]:
+    """What the marks mean, as far as any can be there."""
+    drawn = attribution.pod is None and any(gpu.memory is not None for gpu in attribution.gpus)
+    texts = ["  ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())] if drawn else []
+    if any(workload.active_gpus for workload in attribution.workloads):
+        texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
+    return [line for text in texts for line in textwrap.wrap(text, width)]
 
 
 def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]]:
@@ -107,64 +150,88 @@ def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
         Column("MEMORY", drops=True),
         Column("USED", right=True),
         Column("LIMIT", right=True),
-        Column("UNATTR", right=True),
         Column("UTIL", right=True),
         Column("POWER", right=True),
         Column("TEMP", right=True),
-        Column("STATE", shrinks=True),
+        Column("STATE"),
     )
+    bar_width = 20 if width >= _WIDE else 10
     rows: list[list[str]] = []
     for gpu in attribution.gpus:
         reading = gpu.reading
         rows.append(
             [
                 str(gpu.identity.index),
-                printable(gpu.identity.name),
-                _bar(gpu.memory),
+                printable(model(gpu.identity.name)),
+                bar(gpu.memory, bar_width),
                 *_memory_cells(gpu.memory),
-                _percent(reading.gpu_ratio),
-                _number(reading.power_w, "W"),
-                _number(reading.temperature_c, "°C"),
-                _state(gpu),
+                percent(reading.gpu_ratio),
+                watts(reading.power_w),
+                celsius(reading.temperature_c),
+                gpu.reading.health.value,
             ]
         )
         rows += [
-            ["", f"└ {printable(mig.profile or 'MIG')}", _bar(mig.memory), *_memory_cells(mig.memory), "", "", "", ""]
+            ["", f"└ {printable(mig.profile or 'MIG')}", bar(mig.memory, bar_width), *_memory_cells(mig.memory)]
+            + [""] * 4
             for mig in gpu.mig or ()
         ]
     return table(columns, rows, width, paint) if rows else ["no GPU could be read"]
 
 
 def _memory_cells(split: MemorySplit | None) -> list[str]:
+    return [UNKNOWN] * 2 if split is None else [size(used_bytes(split)), size(split.limit_bytes)]
+
+
+# ---------------------------------------------------------------------------- sums
+
+
+def _sums(attribution: Attribution, width: int, paint: Paint) -> list[str]:
+    """A line per GPU that can be added up: memory in MiB and, where there is room, energy of the window in J."""
+    if attribution.pod is not None or all(gpu.memory is None for gpu in attribution.gpus):
+        return []
+    metered = any(gpu.energy is not None for gpu in attribution.gpus)
+    for energy_too in (True, False) if metered else (False,):
+        heading, *lines = _sums_table(attribution, energy_too=energy_too)
+        if max(map(len, (heading, *lines))) <= width:
+            return [paint(heading, Style.DIM), *lines]
+    return []
+
+
+def _sums_table(attribution: Attribution, *, energy_too: bool) -> list[str]:
+    overcounted = any(gpu.memory is not None and gpu.memory.overcount_bytes for gpu in attribution.gpus)
+    headings = ["GPU", "MiB", "= MEASURED", *(["- OVERCOUNT"] if overcounted else [])]
+    headings += ["+ INFERRED", "+ UNATTR", "+ DRIVER", "+ FREE"]
+    if energy_too:
+        headings += ["JOULES", "= WORKLOADS", "+ NOBODY", "+ UNATTR"]
+    rows = []
+    for gpu in attribution.gpus:
+        memory = _memory_sum(gpu.memory, overcounted=overcounted)
+        rows.append([str(gpu.identity.index), *memory, *(_energy_sum(gpu) if energy_too else [])])
+    return table([Column(heading, right=True) for heading in headings], rows, 0, Paint(enabled=False))
+
+
+def _memory_sum(split: MemorySplit | None, *, overcounted: bool) -> list[str]:
+    """The limit and what it is made of, in MiB."""
     if split is None:
-        return [UNKNOWN, UNKNOWN, UNKNOWN]
-    return [size(_used(split)), size(split.limit_bytes), size(split.unattributed_bytes)]
+        return [UNKNOWN] * (7 if overcounted else 6)
+    parts = [split.measured_bytes, -split.overcount_bytes, split.inferred_bytes, split.unattributed_bytes]
+    shown = whole([*parts, split.reserved_bytes or 0, split.free_bytes], MIB)
+    texts = [str(sum(shown)), *(str(abs(part)) for part in shown)]
+    if split.reserved_bytes is None:
+        texts[5] = UNKNOWN  # it is in use as far as this driver tells
+    return texts if overcounted else [*texts[:2], *texts[3:]]
 
 
-def _used(split: MemorySplit) -> int:
-    return split.limit_bytes - split.free_bytes - (split.reserved_bytes or 0)
-
-
-def _bar(split: MemorySplit | None) -> str:
-    """Filled: measured; dense: inferred; light: in use by nobody known; dots: free or the driver's own."""
-    if split is None or split.limit_bytes <= 0:
-        return UNKNOWN
-    used_bytes = _used(split)
-    measured, known, used = (
-        round(upto / split.limit_bytes * _BAR_WIDTH)
-        for upto in (
-            used_bytes - split.unattributed_bytes - split.inferred_bytes,
-            used_bytes - split.unattributed_bytes,
-            used_bytes,
-        )
-    )
-    return "█" * measured + "▓" * (known - measured) + "░" * (used - known) + "·" * (_BAR_WIDTH - used)
-
-
-def _state(gpu: GpuAttribution) -> str:
-    if gpu.reading.health is GpuHealth.OK:
-        return "ok"
-    return f"{gpu.reading.health.value}: {printable(gpu.reading.reason or '')}"
+def _energy_sum(gpu: GpuAttribution) -> list[str]:
+    """What the window took and who took it, in J."""
+    energy = gpu.energy
+    if energy is None:
+        return [UNKNOWN] * 4
+    parts = (energy.attributed_mj, energy.idle_mj, energy.unattributed_mj)
+    shown = whole([part or 0 for part in parts], 1000)
+    texts = [UNKNOWN if part is None else str(text) for part, text in zip(parts, shown, strict=True)]
+    return [str(round(energy.delta_mj / 1000) if None in parts else sum(shown)), *texts]
 
 
 # ---------------------------------------------------------------------------- workloads and processes
@@ -174,7 +241,7 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("WORKLOAD", shrinks=True),
         Column("KIND", drops=True),
-        Column("POD", shrinks=True, drops=True),
+        Column("POD OR IMAGE", shrinks=True, drops=True),
         Column("GPU"),
         Column("MEMORY", right=True),
         Column("INFERRED", right=True),
@@ -186,7 +253,7 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
         [
             printable(_workload_name(workload)),
             workload.ref.kind.value,
-            printable(_pod(workload)),
+            printable(_origin(workload)),
             _gpu_label(index_of.get(part.gpu_uuid), part.mig_uuid),
             size(part.measured_bytes),
             _inferred(part),
@@ -242,28 +309,16 @@ _USE_COLUMNS: Final = (
 
 def _use(part: WorkloadGpu | ProcessAttribution, window_s: float | None) -> list[str]:
     """SM share, mean power of the window, and what it does with the GPU: for how long it has been idle."""
-    energy_mj = part.energy.total_mj
-    power_w = energy_mj / 1000 / window_s if energy_mj is not None and window_s else None
-    state = part.state.value if part.state is not None else UNKNOWN
-    if part.state is GpuState.IDLE and part.idle_s is not None:
-        state = f"idle {span(part.idle_s)}"
-    return [_percent(part.sm_ratio), _number(power_w, "W"), state]
+    power = signed(watts(power_w(part.energy, window_s)), part.energy)
+    return [percent(part.sm_ratio), power, state_words(part.state, part.idle_s)]
 
 
 def _inferred(part: WorkloadGpu) -> str:
     """Inferred memory and how sure it is; nothing where nothing is inferred."""
     if not part.inferred_bytes:
         return ""
-    sure = "" if part.confidence is None else f" {part.confidence * 100:.0f} %"
-    return f"{size(part.inferred_bytes)}{sure}"
-
-
-def span(seconds: float) -> str:
-    """A span of time as people say it: in its largest unit."""
-    for unit, length_s in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * length_s:
-            return f"{seconds / length_s:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    sure = "" if part.confidence is None else f" {percent(part.confidence)}"
+    return f"~ {size(part.inferred_bytes)}{sure}"
 
 
 def all_told(attribution: Attribution) -> bool:
@@ -283,10 +338,13 @@ def _workload_name(workload: WorkloadAttribution) -> str:
     return name[:12] if is_hash else name  # as docker ps shows it
 
 
-def _pod(workload: WorkloadAttribution) -> str:
+def _origin(workload: WorkloadAttribution) -> str:
+    """The pod it is of, or else the image it was made from."""
     names = workload.names
-    if names is None or names.pod is None:
+    if names is None:
         return UNKNOWN
+    if names.pod is None:
+        return names.image or UNKNOWN
     return f"{names.namespace}/{names.pod}" if names.namespace is not None else names.pod
 
 
@@ -296,21 +354,3 @@ def _gpu_label(gpu: GpuAttribution | None, mig_uuid: str | None) -> str:
     index = str(gpu.identity.index)
     profile = next((mig.profile for mig in gpu.mig or () if mig.uuid == mig_uuid), None)
     return f"{index} {printable(profile)}" if profile is not None else index
-
-
-# ---------------------------------------------------------------------------- figures
-
-
-def size(bytes_: int | None) -> str:
-    """Bytes as people read them, in binary units."""
-    if bytes_ is None:
-        return UNKNOWN
-    return f"{bytes_ / _GIB:.1f} GiB" if bytes_ >= _GIB else f"{bytes_ / _MIB:.0f} MiB"
-
-
-def _percent(ratio: float | None) -> str:
-    return UNKNOWN if ratio is None else f"{ratio * 100:.0f} %"
-
-
-def _number(value: float | None, unit: str) -> str:
-    return UNKNOWN if value is None else f"{value:.0f} {unit}"

@@ -14,6 +14,7 @@ class Style(StrEnum):
 
     BOLD = "1"
     DIM = "2"
+    REVERSE = "7"
     RED = "31"
     GREEN = "32"
     YELLOW = "33"

@@ -5,35 +5,48 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.export.table import render, size
+from otel_gpu.export.table import render
+from otel_gpu.export.table_figures import fit_for, in_ascii, joules, money, size, span, utc, whole
 from otel_gpu.export.text import Paint
 from otel_gpu.model import Attribution, GpuReading, MemorySplit, SourceOutcome, SourceState
+from otel_gpu.version import __version__
 from tests.builders import GIB, MIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
 
-GOLDEN = """\
-otel-gpu  2023-11-14 22:13:25 UTC  driver 570.124.06
+GOLDEN = f"""\
+otel-gpu {__version__}  2023-11-14T22:13:25Z  driver 570.124.06
 
-GPU  NAME                   MEMORY                    USED     LIMIT   UNATTR  UTIL  POWER   TEMP  STATE
-  0  NVIDIA A100-SXM4-80GB  ██████████████▓·····  60.0 GiB  80.0 GiB    0 MiB  83 %  296 W  49 °C  ok
-  1  NVIDIA H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB  4.0 GiB     -   70 W      -  ok
-     └ 1g.10gb              ████████············   4.0 GiB  10.0 GiB    0 MiB
-  2  NVIDIA A100-SXM4-80GB  -                            -         -        -     -      -      -  failed: GPU is lost:…
+GPU  NAME            MEMORY                    USED     LIMIT  UTIL  POWER   TEMP  STATE
+  0  A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  83 %  296 W  49 °C  ok
+  1  H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB     -   70 W      -  ok
+     └ 1g.10gb       ████████············   4.0 GiB  10.0 GiB
+  2  A100-SXM4-80GB  -                            -         -     -      -      -  failed
 
-WORKLOAD        KIND          POD                    GPU          MEMORY       INFERRED  SM  POWER  STATE
-vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                  -   54 W  unknown
-host            host          -                      0                 -  4.5 GiB 100 %   -    5 W  unknown
-dddddddddddd    container     -                      1 1g.10gb   4.0 GiB                  -    0 W  unknown
-unidentified    host          -                      0           1.0 GiB                  -    1 W  unknown
-ollama.service  systemd_unit  -                      0           512 MiB                  -    1 W  unknown
+GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  JOULES  = WORKLOADS  + NOBODY  + UNATTR
+  0  81920       56832        4608         0      1024   19456     300          300         0         0
+  1  81920        4096           0      4096      1024   72704       3            3         0         0
+  2      -           -           -         -         -       -       -            -         -         -
 
-PID  PROCESS    WORKLOAD        GPU          MEMORY  SM  POWER  STATE
-100  vllm-chat  vllm-chat       0          54.0 GiB   -   54 W  unknown
-300  python3    dddddddddddd    1 1g.10gb   4.0 GiB   -    0 W  unknown
-999  -          unidentified    0           1.0 GiB   -    1 W  unknown
-200  ollama     ollama.service  0           512 MiB   -    1 W  unknown
-201  python3    host            0                 -   -    5 W  unknown
+WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY         INFERRED  SM   POWER  STATE
+vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                    -  ≈ 54 W  unknown
+host            host          -                      0                 -  ~ 4.5 GiB 100 %   -   ≈ 5 W  unknown
+dddddddddddd    container     -                      1 1g.10gb   4.0 GiB                    -   ≈ 0 W  unknown
+unidentified    host          -                      0           1.0 GiB                    -   ≈ 1 W  unknown
+ollama.service  systemd_unit  -                      0           512 MiB                    -   ≈ 1 W  unknown
 
+PID  PROCESS    WORKLOAD        GPU          MEMORY  SM   POWER  STATE
+100  vllm-chat  vllm-chat       0          54.0 GiB   -  ≈ 54 W  unknown
+300  python3    dddddddddddd    1 1g.10gb   4.0 GiB   -   ≈ 0 W  unknown
+999  -          unidentified    0           1.0 GiB   -   ≈ 1 W  unknown
+200  ollama     ollama.service  0           512 MiB   -   ≈ 1 W  unknown
+201  python3    host            0                 -   -   ≈ 5 W  unknown
+
+█ measured  ▒ inferred  ░ unattributed  : the driver's own  · free
+≈ estimated  ~ inferred  - not known, which is not zero
+
+GPU 2: failed: GPU is lost: it fell off the bus
 nvml: degraded: GPU 2: GPU is lost: it fell off the bus
+unidentified: the driver names processes that /proc, as seen here, does not have
+otel-gpu doctor tells what to do about it
 """
 
 HOSTILE = {
@@ -70,17 +83,19 @@ def test_the_table_of_a_known_answer_is_this() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_columns_are_aligned_and_the_tables_fit_the_width(width: int) -> None:
-    _, gpus, workloads, processes, _ = sections(render(attribution(), width=width))
-    headings = [re.split(r" {2,}", section[0].strip()) for section in (gpus, workloads, processes)]
-    for heading, section in zip(headings, (gpus, workloads, processes), strict=True):
+    _, *tables, _, _ = sections(render(attribution(), width=width))
+    headings = [re.split(r" {2,}", section[0].strip()) for section in tables]
+    for heading, section in zip(headings, tables, strict=True):
         assert blocks(section) == len(heading)
         assert max(len(line) for line in section) <= width
-    assert ("MEMORY" in headings[0]) is (width > 80)  # the bar is what a narrow terminal can do without
+    assert len(tables) == 4
+    assert ("JOULES" in headings[1]) is (width > 100)  # energy is what a narrow terminal can do without
+    assert ("KIND" in headings[2]) is (width > 80)
 
 
 def test_long_names_are_cut_so_that_the_figures_stay_on_the_line() -> None:
     answer = attribution(name="n" * 300)
-    for section in sections(render(answer, width=100))[1:4]:
+    for section in sections(render(answer, width=100))[1:5]:
         assert max(len(line) for line in section) <= 100
     assert "…" in render(answer, width=100)
     assert "54.0 GiB" in render(answer, width=100)
@@ -119,7 +134,7 @@ def test_what_a_driver_says_cannot_act_on_the_terminal_either() -> None:
     text = told("\x1b[2J\n")
     assert "\x1b" not in text
     assert len(text.splitlines()) == len(told("innocent").splitlines())
-    assert text.endswith("nvml: degraded: \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}\n")
+    assert "\nnvml: degraded: \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}\n" in text
 
 
 # ---------------------------------------------------------------------------- what it says
@@ -136,7 +151,7 @@ def test_the_title_fits_the_width_and_the_warning_is_never_lost(width: int) -> N
     title = sections(render(attribution(), width=width, simulated=True, notes=["n" * 200]))[0]
     assert max(len(line) for line in title) <= width
     assert any("SIMULATED HOST" in line for line in title)
-    assert len(title) == (3 if width < 101 else 2)
+    assert len(title) == (3 if width < len(f"otel-gpu {__version__}") + 83 else 2)
 
 
 def test_the_reason_of_a_trouble_is_wrapped_and_not_cut() -> None:
@@ -144,9 +159,10 @@ def test_the_reason_of_a_trouble_is_wrapped_and_not_cut() -> None:
     lines = sections(
         render(attribute(None, snapshot(sources=[SourceOutcome("nvml", SourceState.UNAVAILABLE, reason)])), width=80)
     )[-1]
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert max(len(line) for line in lines) <= 80
-    assert " ".join(" ".join(lines).split()) == f"nvml: unavailable: {reason}"
+    assert " ".join(" ".join(lines[:3]).split()) == f"nvml: unavailable: {reason}"
+    assert lines[3] == "otel-gpu doctor tells what to do about it"
 
 
 def test_an_idle_host_says_that_nobody_is_there() -> None:
@@ -162,7 +178,7 @@ def test_a_driver_that_does_not_answer_does_not_mean_that_nobody_is_there() -> N
         ["no GPU could be read"],
         ["who holds a GPU is not known"],
         ["which processes are on a GPU is not known"],
-        ["nvml: unavailable: NVML: no driver"],
+        ["nvml: unavailable: NVML: no driver", "otel-gpu doctor tells what to do about it"],
     ]
 
 
@@ -208,8 +224,8 @@ def only_gpu_line(answer: Attribution) -> str:
         (MemorySplit(20, None, 20, 0, 0, 0, 0), "█" * 20),
         (MemorySplit(20, None, 0, 0, 0, 20, 0), "░" * 20),
         (MemorySplit(20, None, 0, 0, 0, 0, 20), "·" * 20),
-        (MemorySplit(20, 5, 5, 0, 0, 5, 5), "█" * 5 + "░" * 5 + "·" * 10),
-        (MemorySplit(20, 5, 5, 0, 5, 0, 5), "█" * 5 + "▓" * 5 + "·" * 10),
+        (MemorySplit(20, 5, 5, 0, 0, 5, 5), "█" * 5 + "░" * 5 + ":" * 5 + "·" * 5),
+        (MemorySplit(20, 5, 5, 0, 5, 0, 5), "█" * 5 + "▒" * 5 + ":" * 5 + "·" * 5),
         (MemorySplit(1000, 0, 1, 0, 0, 1, 998), "·" * 20),
     ],
     ids=["all measured", "all unattributed", "all free", "a quarter each", "a quarter inferred", "hardly anything"],
@@ -217,7 +233,7 @@ def only_gpu_line(answer: Attribution) -> str:
 def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySplit, expected: str) -> None:
     answer = attribute(None, snapshot(gpu(0)))
     line = only_gpu_line(replace(answer, gpus=(replace(answer.gpus[0], memory=parts),)))
-    assert re.findall("[█▓░·]+", line) == [expected]
+    assert re.findall("[█▒░:·]{2,}", line) == [expected]
 
 
 def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
@@ -228,7 +244,7 @@ def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
 
 def test_memory_of_nothing_has_no_bar() -> None:
     answer = attribute(None, snapshot(gpu(0, memory=memory(total_gib=0, used_gib=0, reserved_gib=0))))
-    assert only_gpu_line(answer).split()[-8:] == ["0", "MiB", "0", "MiB", "-", "-", "-", "ok"]
+    assert only_gpu_line(answer).split()[-9:] == ["-", "0", "MiB", "0", "MiB", "-", "-", "-", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -237,3 +253,112 @@ def test_memory_of_nothing_has_no_bar() -> None:
 )
 def test_sizes_are_in_binary_units_and_a_dash_is_not_zero(bytes_: int | None, text: str) -> None:
     assert size(bytes_) == text
+
+
+# ---------------------------------------------------------------------------- sums
+
+
+def figures(answer: Attribution, width: int = 200) -> list[int]:
+    """The figures of the first GPU's line of sums."""
+    return [int(word) for word in sections(render(answer, width=width))[2][1].split()]
+
+
+def test_the_parts_of_a_gpus_memory_and_energy_add_up_as_they_are_shown() -> None:
+    index, limit, *memory_parts, energy, attributed, idle, unattributed = figures(attribution())
+    assert (index, limit) == (0, 80 * 1024)
+    assert sum(memory_parts) == limit
+    assert attributed + idle + unattributed == energy == 300
+
+
+def test_figures_that_rounding_would_spoil_add_up_too() -> None:
+    third = (1 << 20) + (1 << 20) // 3
+    answer = attribute(None, snapshot(gpu(0)))
+    split = MemorySplit(6 * third, third, 2 * third, 0, third, third, third)
+    _, limit, *parts = figures(replace(answer, gpus=(replace(answer.gpus[0], memory=split),)))
+    assert limit == 8
+    assert sum(parts) == limit
+
+
+def test_what_the_lists_count_twice_is_taken_off() -> None:
+    claims = [listed(1, 60 * GIB), listed(2, 60 * GIB)]
+    answer = attribute(None, snapshot(gpu(0, claims, memory=memory(used_gib=79, reserved_gib=1))))
+    assert "- OVERCOUNT" in render(answer)
+    _, limit, measured, overcount, *others = figures(answer)
+    assert measured - overcount + sum(others) == limit
+    assert measured == 120 * 1024
+
+
+def test_a_driver_that_does_not_tell_its_own_memory_apart_has_a_dash_there() -> None:
+    answer = attribute(None, snapshot(gpu(0, memory=memory(reserved_gib=None))))
+    assert sections(render(answer))[2][1].split()[5] == "-"
+
+
+def test_a_terminal_too_narrow_for_sums_goes_without() -> None:
+    assert "= MEASURED" in render(attribution(), width=70)
+    assert "= MEASURED" not in render(attribution(), width=60)
+
+
+def test_whole_units_add_up_to_the_rounded_sum() -> None:
+    assert whole([5, 5, 5, 5], 10) == [1, 0, 1, 0]
+    assert whole([14, -4, 0], 10) == [1, 0, 0]
+
+
+# ---------------------------------------------------------------------------- who, when, what the marks mean
+
+
+def test_the_title_tells_the_version_the_host_the_time_and_the_driver() -> None:
+    first = render(attribution(), width=120, host_name="node-\x1b1").splitlines()[0]
+    assert first == f"otel-gpu {__version__}  node-\N{REPLACEMENT CHARACTER}1  2023-11-14T22:13:25Z  driver 570.124.06"
+
+
+def test_marks_are_explained_where_there_are_any() -> None:
+    legend = sections(render(attribution(), width=120))[-2]
+    assert legend == [
+        "█ measured  ▒ inferred  ░ unattributed  : the driver's own  · free",
+        "≈ estimated  ~ inferred  - not known, which is not zero",
+    ]
+    assert "measured" not in render(attribute(None, snapshot()))
+
+
+def test_why_a_gpu_gives_no_figures_is_told_in_full_and_once() -> None:
+    reason = "GPU is lost: " + "it fell off the bus " * 8
+    by_gpu = SourceOutcome("nvml", SourceState.DEGRADED, f"GPU 1: {reason}", by_gpu=True)
+    text = " ".join(
+        render(attribute(None, snapshot(gpu(0), failed_gpu(1, reason), sources=[by_gpu])), width=80).split()
+    )
+    assert text.count(" ".join(reason.split())) == 1
+    assert "GPU 1: failed: GPU is lost" in text
+
+
+def test_a_simulated_host_is_nothing_for_doctor() -> None:
+    assert "doctor" in render(attribution())
+    assert "doctor" not in render(attribution(), simulated=True)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ANSI_X3.4-1968"])
+def test_where_only_ascii_can_be_shown_every_mark_has_one_and_none_has_two(encoding: str) -> None:
+    text = fit_for(encoding, GOLDEN)
+    assert text.isascii()
+    assert [len(line) for line in text.splitlines()] == [len(line) for line in GOLDEN.splitlines()]
+    assert "# measured  % inferred  ? unattributed  : the driver's own  . free" in text
+    assert "* estimated  ~ inferred" in text
+    assert in_ascii("日本") == "????"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF-8", "utf8", "utf_8", None])
+def test_elsewhere_it_is_as_it_is(encoding: str | None) -> None:
+    assert fit_for(encoding, GOLDEN) is GOLDEN
+
+
+def test_figures_are_as_the_page_has_them() -> None:
+    assert [joules(mj) for mj in (None, 0, 999_400, 1_500_000, 150_000_000, 2.5e12)] == [
+        "-", "0 J", "999 J", "1.5 kJ", "150 kJ", "2.5 GJ",
+    ]  # fmt: skip
+    assert [money(amount, "EUR") for amount in (None, 0, 0.0123, 12.345)] == [
+        "-",
+        "0.00 EUR",
+        "0.0123 EUR",
+        "12.35 EUR",
+    ]
+    assert [span(s) for s in (None, 0, 119, 120, 7200, 200_000)] == ["-", "0 s", "119 s", "2 m", "2 h", "2 d"]
+    assert utc(1e300, "%H") == "-"

@@ -1,0 +1,308 @@
+"""One cycle as it is shown: the agent's document and what it tells beside it, put together as the page does.
+
+Both come from an agent (``/api/events``) or are made here of this host's answer, so that there is one way to show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_gpu.errors import Unavailable
+from otel_gpu.export.table_figures import power_w
+from otel_gpu.model import MemorySplit, MethodEnergy
+from otel_gpu.top.plain import Plain, number, whole_number
+
+_DECIDES: Final = ("busy", "unknown", "idle", "allocated")
+"""Somebody on several GPUs is busy if he is anywhere, idle only if nowhere anything else may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a workload or process does: SM ratio, energy of the window and so far, and its state.
+
+    ``idle_for_s`` is how long it has been idle now, where it is. ``ended``: it is no longer there.
+    """
+
+    sm_ratio: float | None
+    lately: MethodEnergy
+    power_w: float | None
+    so_far: MethodEnergy
+    state: str | None
+    idle_for_s: float | None
+    idle_s: float | None
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process on one GPU."""
+
+    key: str
+    pid: int
+    name: str | None
+    place: str
+    memory_bytes: int | None
+    use: Use
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One workload on all GPUs that it is on. ``places`` are these; ``words`` is what a filter looks for."""
+
+    key: str
+    title: str
+    kind: str
+    id: str
+    namespace: str | None
+    pod: str | None
+    image: str | None
+    places: str
+    measured_bytes: int | None
+    inferred_bytes: int | None
+    confidence: float | None
+    cost: float | None
+    use: Use
+    processes: tuple[Process, ...]
+    words: str = field(repr=False)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Measured and inferred together."""
+        return _sum_whole([self.measured_bytes, self.inferred_bytes])
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One MIG instance."""
+
+    profile: str
+    memory: MemorySplit | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU."""
+
+    index: int
+    name: str
+    memory: MemorySplit | None
+    instances: tuple[Instance, ...]
+    utilization: float | None
+    power_w: float | None
+    temperature_c: float | None
+    health: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who is asked, how that went, and why so."""
+
+    name: str
+    state: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """All of a cycle. ``at_s`` is Unix time; ``currency`` is ``None`` where no prices are set."""
+
+    at_s: float
+    interval_s: float
+    version: str
+    host: str
+    simulated: str | None
+    currency: str | None
+    driver: str | None
+    pod: str | None
+    all_told: bool
+    gpus: tuple[Gpu, ...]
+    workloads: tuple[Workload, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def troubles(self) -> tuple[Source, ...]:
+        """The sources that are not well."""
+        return tuple(source for source in self.sources if source.state != "ok")
+
+
+def combine(document: object, beside: object) -> Cycle:
+    """The cycle of an agent's two objects. Unavailable if they are not as this version knows them."""
+    try:
+        return _cycle(Plain(document), Plain(beside))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise Unavailable(f"what it tells is not understood ({type(error).__name__}: {error})") from None
+
+
+def _cycle(document: Plain, beside: Plain) -> Cycle:
+    window_s = beside.number("window_s")
+    processes: dict[str, list[Process]] = {}
+    for process, more in zip(document.each("processes"), beside.each("processes"), strict=True):
+        key = _key(more.text("kind"), process.text("workload"), more)
+        processes.setdefault(key, []).append(_process(process, more, window_s))
+    return Cycle(
+        at_s=beside.known("at"),
+        interval_s=beside.known("interval_s"),
+        version=beside.text("version"),
+        host=beside.text("host"),
+        simulated=beside.optional("simulated"),
+        currency=beside.optional("currency"),
+        driver=beside.optional("driver"),
+        pod=beside.optional("pod"),
+        all_told=beside.flag("all_told"),
+        gpus=tuple(_gpu(gpu, more) for gpu, more in zip(document.each("gpus"), beside.each("gpus"), strict=True)),
+        workloads=tuple(
+            _workload(workload, more, window_s, processes)
+            for workload, more in zip(document.each("workloads"), beside.each("workloads"), strict=True)
+        ),
+        sources=tuple(
+            Source(source.text("name"), str(state), source.optional("reason"))
+            for source, state in zip(document.each("sources"), beside.items("sources"), strict=True)
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------- GPUs
+
+
+def _gpu(gpu: Plain, beside: Plain) -> Gpu:
+    instances = gpu.each("mig") if gpu.get("mig") is not None else []
+    return Gpu(
+        index=whole_number(gpu.known("index")),
+        name=gpu.text("name"),
+        memory=_memory(gpu.inner("memory")),
+        instances=tuple(
+            Instance(each.optional("profile") or "MIG", _memory(each.inner("memory"))) for each in instances
+        ),
+        utilization=gpu.number("utilization"),
+        power_w=gpu.number("power_w"),
+        temperature_c=gpu.number("temperature_c"),
+        health=beside.text("health"),
+        reason=beside.optional("reason"),
+    )
+
+
+def _memory(memory: Plain) -> MemorySplit | None:
+    if memory.get("limit") is None:
+        return None
+    return MemorySplit(
+        limit_bytes=whole_number(memory.known("limit")),
+        reserved_bytes=memory.whole("reserved"),
+        measured_bytes=whole_number(memory.known("measured")),
+        overcount_bytes=whole_number(memory.known("overcount")),
+        inferred_bytes=whole_number(memory.known("inferred")),
+        unattributed_bytes=whole_number(memory.known("unattributed")),
+        free_bytes=whole_number(memory.known("free")),
+    )
+
+
+# ---------------------------------------------------------------------------- workloads
+
+
+def _workload(workload: Plain, beside: Plain, window_s: float | None, processes: dict[str, list[Process]]) -> Workload:
+    parts = list(zip(workload.each("gpus"), beside.each("gpus"), strict=True))
+    key = _key(workload.text("kind"), workload.text("id"), beside)
+    own = tuple(sorted(processes.get(key, ()), key=lambda process: (-(process.memory_bytes or -1), process.pid)))
+    held = [(part.inner("memory"), part.inner("memory").whole("inferred")) for part, _ in parts]
+    sure = [memory.number("confidence") for memory, inferred in held if inferred]
+    use = _use_of_all(parts, window_s)
+    title = _title(workload)
+    places = sorted({_place(more) for _, more in parts})
+    names = {name: workload.optional(name) for name in ("namespace", "pod", "container", "image")}
+    words = [title, *names.values(), workload.text("id"), workload.text("kind"), "ended" if use.ended else use.state]
+    words += [f"gpu{place} gpu {place}" for place in places]
+    words += [process.name for process in own]
+    return Workload(
+        key=key,
+        title=title,
+        kind=workload.text("kind"),
+        id=workload.text("id"),
+        namespace=names["namespace"],
+        pod=names["pod"],
+        image=names["image"],
+        places=", ".join(places),
+        measured_bytes=_sum_whole([memory.whole("measured") for memory, _ in held]),
+        inferred_bytes=_sum_whole([inferred for _, inferred in held]),
+        confidence=min((each for each in sure if each is not None), default=None) if None not in sure else None,
+        cost=_sum([more.number("cost") for _, more in parts]),
+        use=use,
+        processes=own,
+        words="\n".join(word for word in words if word).lower(),
+    )
+
+
+def _use_of_all(parts: Sequence[tuple[Plain, Plain]], window_s: float | None) -> Use:
+    lately = _energy([part.inner("energy_mj") for part, _ in parts])
+    here = [(part.optional("state"), part.number("idle_seconds")) for part, more in parts if more.flag("active")]
+    state = next((each for each in _DECIDES if each in {state for state, _ in here}), None)
+    spans = [idle_s for each, idle_s in here if each == "idle"]
+    known = [idle_s for idle_s in spans if idle_s is not None]
+    return Use(
+        sm_ratio=_sum([part.number("utilization") for part, _ in parts]),
+        lately=lately,
+        power_w=power_w(lately, window_s),
+        so_far=_energy([more.inner("energy_mj") for _, more in parts if more.get("energy_mj") is not None]),
+        state=state,
+        idle_for_s=min(known) if state == "idle" and known and len(known) == len(spans) else None,
+        idle_s=_sum([more.number("idle_s") for _, more in parts]),
+        ended=not here,
+    )
+
+
+def _process(process: Plain, beside: Plain, window_s: float | None) -> Process:
+    lately = _energy([beside.inner("lately_mj")])
+    pid = whole_number(process.known("pid"))
+    state = process.optional("state")
+    return Process(
+        key=f"{pid} {process.number('start_time')} {process.text('gpu')} {beside.optional('mig')}",
+        pid=pid,
+        name=process.optional("name"),
+        place=_place(beside),
+        memory_bytes=process.whole("memory"),
+        use=Use(
+            sm_ratio=process.number("utilization"),
+            lately=lately,
+            power_w=power_w(lately, window_s),
+            so_far=_energy([beside.inner("energy_mj")] if beside.get("energy_mj") is not None else []),
+            state=state,
+            idle_for_s=process.number("idle_seconds") if state == "idle" else None,
+            idle_s=beside.number("idle_s"),
+            ended=not beside.flag("active"),
+        ),
+    )
+
+
+def _key(kind: str, id_: str, beside: Plain) -> str:
+    return f"{kind} {whole_number(beside.known('naming'))} {id_}"
+
+
+def _title(workload: Plain) -> str:
+    """Its name; of an id that nobody has a name for, what ``docker ps`` shows."""
+    name = workload.text("name")
+    return name[:12] if name == workload.text("id") and len(name) == 64 else name
+
+
+def _place(beside: Plain) -> str:
+    index, profile = beside.whole("index"), beside.optional("profile")
+    place = "?" if index is None else str(index)
+    return f"{place} {profile}" if profile else place
+
+
+def _energy(energies: Sequence[Plain]) -> MethodEnergy:
+    measured, estimated, inferred = (
+        _sum_whole([energy.whole(method) for energy in energies]) for method in ("measured", "estimated", "inferred")
+    )
+    return MethodEnergy(measured, estimated, inferred)
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """The sum of what is known; ``None`` where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(map(number, known)) if known else None
+
+
+def _sum_whole(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

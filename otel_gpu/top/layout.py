@@ -1,0 +1,97 @@
+"""Columns in the room there is: they shrink where they may, and go by importance where that is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from otel_gpu.export.text import Paint, Style, cells, pad, shorten
+
+T = TypeVar("T")
+
+GAP: Final = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of rows of ``T``. The higher its ``rank``, the sooner it goes; that of rank 0 stays.
+
+    It is at least ``least`` cells wide, so that figures do not push others about, unless it ``gives`` way, down to so
+    many. ``key`` is that of the order by it.
+    """
+
+    heading: str
+    text: Callable[[T], str]
+    rank: int = 0
+    least: int = 1
+    gives: int | None = None
+    right: bool = False
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted(Generic[T]):
+    """A column and its width in cells."""
+
+    column: Column[T]
+    width: int
+
+
+def fit(columns: Sequence[Column[T]], rows: Sequence[T], width: int, keep: str = "") -> list[Fitted[T]]:
+    """The columns that have room in ``width`` cells; the one of the order ``keep`` is among them."""
+    kept = list(columns)
+    natural = {
+        column.heading: min(width, max(cells(column.heading), column.least, *(cells(column.text(row)) for row in rows)))
+        for column in columns
+    }
+    while True:
+        least = sum(natural[c.heading] if c.gives is None else min(c.gives, natural[c.heading]) for c in kept)
+        droppable = [column for column in kept if column.rank and not (keep and column.key == keep)]
+        if least + len(GAP) * (len(kept) - 1) <= width or not droppable:
+            break
+        kept.remove(max(droppable, key=lambda column: column.rank))
+    widths = [natural[column.heading] for column in kept]
+    excess = sum(widths) + len(GAP) * (len(kept) - 1) - width
+    while excess > 0:
+        giving = [at for at, column in enumerate(kept) if column.gives is not None and widths[at] > column.gives]
+        if not giving:
+            break
+        widths[max(giving, key=lambda at: widths[at])] -= 1
+        excess -= 1
+    return [Fitted(column, found) for column, found in zip(kept, widths, strict=True)]
+
+
+def row(fitted: Sequence[Fitted[T]], texts: Sequence[str]) -> str:
+    """The cells of one line."""
+    return GAP.join(pad(text, each.width, right=each.column.right) for each, text in zip(fitted, texts, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text in one style, part of a line."""
+
+    text: str
+    styles: tuple[Style, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Canvas:
+    """What is drawn on: so many cells in so many lines, with colours or without."""
+
+    columns: int
+    rows: int
+    paint: Paint
+
+    def line(self, *pieces: Piece, over: tuple[Style, ...] = ()) -> str:
+        """The pieces as one line that fits; ``over`` is the style of all of it instead of their own."""
+        if over:
+            text = "".join(piece.text for piece in pieces)
+            fitted = pad(text, self.columns) if Style.REVERSE in over else shorten(text, self.columns)
+            return self.paint(fitted, *over)
+        painted, left = "", self.columns
+        for piece in pieces:
+            text = shorten(piece.text, left) if left else ""
+            painted += self.paint(text, *piece.styles) if text else ""
+            left -= cells(text)
+        return painted

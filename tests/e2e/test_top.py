@@ -1,0 +1,252 @@
+"""``otel-gpu top`` as people use it: in a terminal, with keys, of this host and of a running agent."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.values import Address
+from otel_gpu.web.events import PATH, Events
+from otel_gpu.web.particulars import About
+from otel_gpu.web.server import WebServer
+from tests.agent_process import AgentProcess, agent_process
+from tests.builders import attribution
+from tests.cli import command
+from tests.e2e.terminal import PATIENCE_S, TerminalSession, terminal_session
+from tests.unit.top.emulator import Emulator
+
+LEFT = "\x1b[?25h\x1b[?1049l"
+SIMULATED = ("top", "--source", "sim", "--interval", "1s")
+
+
+def names(screen: Emulator) -> list[str]:
+    """The workloads on the screen, from the top; those that are cut with as much as there is of them."""
+    lines = screen.lines
+    heading = next(at for at, line in enumerate(lines) if "WORKLOAD" in line)
+    return [line[2:].split("  ")[0] for line in lines[heading + 1 : -1] if line]
+
+
+def assert_restored(session: TerminalSession) -> None:
+    """The shell gets its screen, its cursor and its modes back, and nothing else was sent after that."""
+    screen = session.screen
+    assert (screen.alternate, screen.cursor, screen.wraps, screen.style) == (False, True, True, "")
+    assert screen.raw.endswith(LEFT)
+    assert session.modes == session.modes_before
+
+
+@contextmanager
+def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0)) -> Iterator[WebServer]:  # noqa: B008
+    """A server that tells a cycle as an agent does, in which a container calls itself so."""
+    told = Events(About("1.2.3", "node-1", 5.0), lambda: attribution(name))
+    server = WebServer(address, {PATH: told.route})
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:
+    with terminal_session(*command(*SIMULATED)) as session:
+        session.shows("looking at the GPUs…")
+        session.shows("15 workloads")
+        screen = session.screen
+        assert names(screen)[:3] == ["vllm-chat", "trainer", "reranker"]
+        assert "SIMULATED" in screen.lines[0]
+        session.press("n")
+        session.until(lambda screen: names(screen)[0] == "184219", "names in order")
+        session.press("n")
+        session.until(lambda screen: names(screen)[0] == "vllm-chat" and names(screen)[1] == "trainer")
+        session.press("/OLLA")
+        session.until(lambda screen: names(screen) == ["ollama"])
+        assert screen.lines[-1].startswith("filter: OLLA_")
+        session.press("\r\r")  # keep the filter, open what it found
+        session.shows("image ollama/ollama:0.4.2")
+        session.until(lambda screen: re.search(r"^    \d+ ollama ", screen.text, re.MULTILINE) is not None)
+        session.press("\x1b")
+        session.shows("15 workloads")
+        session.press(" ")
+        session.shows("FROZEN at")
+        session.press(" h")
+        session.shows("≈ is estimated")
+        session.press("x")
+        session.until(lambda screen: "FROZEN" not in screen.text and "q quit" in screen.lines[-1])
+        session.press("q")
+        assert session.end() == 0
+        assert_restored(session)
+
+
+def test_a_window_of_another_size_is_filled_at_once_and_one_too_small_says_so() -> None:
+    with telling() as server, terminal_session(*command("top", "--url", server.url)) as session:
+        session.shows("5 workloads")
+        assert "WHERE" not in session.screen.text
+        session.resize(140, 40)
+        session.until(lambda screen: "WHERE" in screen.text and "q quit" in screen.lines[39], "the large window")
+        session.resize(30, 5)
+        session.shows("too small: 30x5")
+        session.resize(60, 15)
+        session.until(lambda screen: "vllm-chat" in screen.text and "q quit" in screen.lines[14], "the middle one")
+        session.press("\x03")
+        assert session.end() == 0
+        assert_restored(session)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(number: signal.Signals) -> None:
+    with terminal_session(*command(*SIMULATED)) as session:
+        session.shows("looking at the GPUs…")
+        assert session.modes != session.modes_before
+        assert session.end(number) == 0
+        assert_restored(session)
+
+
+def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_nothing() -> None:
+    hostile = "\x1b[2J\x1b]0;pwned\x07\u202e日本"
+    with telling(hostile) as server, terminal_session(*command("top", "--url", server.url), columns=120) as session:
+        session.shows("\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}]0;pwned")
+        session.press("p")
+        session.shows("pod inference/")
+        assert "日本" in session.screen.text
+        session.press("q")
+        assert session.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "absent"),
+    [
+        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "[^\x00-\x7f]"),
+        pytest.param({"NO_COLOR": "1"}, r"\x1b\[[0-9;]*[1-9]m", marks=pytest.mark.long),
+    ],
+    ids=["a terminal that knows ASCII only", "NO_COLOR"],
+)
+def test_the_environment_says_what_a_terminal_can_show(environment: dict[str, str], absent: str) -> None:
+    with (
+        telling("日本") as server,
+        terminal_session(*command("top", "--url", server.url), environment=environment) as session,
+    ):
+        session.shows("unidentified")
+        session.press("q")
+        assert session.end() == 0
+        assert re.search(absent, session.screen.raw) is None
+        assert_restored(session)
+
+
+def test_an_agent_that_is_not_there_is_one_line_on_a_terminal_as_it_was() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with terminal_session(*command("top", "--url", url)) as session:
+            assert session.end() == 1
+            after = session.screen.raw.partition(LEFT)[2]
+            assert after == f"otel-gpu: the agent at {url}: connection refused\r\n"
+            assert session.modes == session.modes_before
+
+
+# ---------------------------------------------------------------------------- of a real agent
+
+
+def order_of(agent: AgentProcess) -> list[str]:
+    """Who holds most in the agent's own JSON, as far as the screen shows them."""
+    workloads = json.loads(agent.get("/api/attribution").body)["workloads"]
+
+    def held(workload: dict[str, list[dict[str, dict[str, int | None]]]]) -> int:
+        parts = [part["memory"] for part in workload["gpus"]]
+        return sum((part["measured"] or 0) + (part["inferred"] or 0) for part in parts)
+
+    ordered = sorted(workloads, key=lambda workload: (-held(workload), workload["name"]))
+    return [workload["name"] for workload in ordered]
+
+
+def is_beginning(shown: list[str], whole: list[str]) -> bool:
+    """Whether these are the first of those, each as far as there was room for it; fewer are half a screen."""
+    return len(shown) >= 10 and all(name.startswith(cut.rstrip("…")) for cut, name in zip(shown, whole, strict=False))
+
+
+@contextmanager
+def demo(directory: Path, listen: str = "127.0.0.1:0") -> Iterator[AgentProcess]:
+    with agent_process("demo", "--interval", "1s", "--listen", listen, directory=directory) as agent:
+        agent.until(lambda: "/healthz" in agent.stderr)
+        yield agent
+
+
+def test_the_order_on_the_screen_is_that_of_the_agents_json(tmp_path: Path) -> None:
+    with demo(tmp_path) as agent, terminal_session(*command("top", "--url", f"http://{agent.address}")) as session:
+        session.shows("15 workloads")
+        session.until(lambda screen: is_beginning(names(screen), order_of(agent)), "the agent's order")
+        session.press("m")
+        session.until(lambda screen: is_beginning(names(screen), order_of(agent)[::-1]), "the other way round")
+        session.press("q")
+        assert session.end() == 0
+
+
+@pytest.mark.long
+def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Path) -> None:
+    with demo(tmp_path) as agent:
+        address = agent.address
+        with terminal_session(*command("top", "--url", f"http://{address}")) as session:
+            session.shows("15 workloads")
+            agent.process.kill()
+            session.until(lambda screen: "LOST since" in screen.text and "refused" in screen.text, "that it is lost")
+            screen = session.screen
+            row = next(at for at, line in enumerate(screen.lines) if "trainer" in line)
+            assert screen.styles_of(row) == {"\x1b[2m"}  # dim, and nothing but dim
+            assert "What you see is OLD" in " ".join(screen.lines[:4])
+            with demo(tmp_path, str(address)):
+                session.until(lambda screen: "LOST" not in screen.text and "15 workloads" in screen.text, "it again")
+                assert screen.styles_of(row) != {"\x1b[2m"}
+                session.press("q")
+                assert session.end() == 0
+                assert_restored(session)
+
+
+@pytest.mark.long
+def test_stopped_by_the_shell_it_gives_the_terminal_back_and_takes_it_again() -> None:
+    """A shell with job control is what makes ^Z stop anybody."""
+    script = '"$@"; echo stopped; fg >/dev/null; echo done'
+    with terminal_session("/bin/sh", "-mc", script, "sh", *command(*SIMULATED)) as session:
+        session.shows("15 workloads")
+        session.press("\x1a")
+        session.until(lambda screen: f"{LEFT}" in screen.raw and "stopped" in screen.raw, "the shell")
+        session.until(lambda screen: screen.alternate and "15 workloads" in screen.text, "the screen again")
+        session.press("q")
+        assert session.end() == 0
+        assert session.screen.raw.rstrip().endswith("done")
+
+
+def test_an_exception_leaves_the_terminal_as_it_was() -> None:
+    """Whatever goes wrong inside: the screen is given back before the line that tells of it."""
+    code = (
+        "import otel_gpu.top.command as c, otel_gpu.cli as cli, sys\n"
+        "def fail(*_): raise RuntimeError('oops')\n"
+        "c.draw = fail\n"
+        "sys.exit(cli.main(['top', '--source', 'sim']))\n"
+    )
+    with terminal_session(sys.executable, "-c", code) as session:
+        assert session.end() == 1
+        assert "internal error: RuntimeError: oops" in session.screen.raw.partition(LEFT)[2]
+        assert session.modes == session.modes_before
+
+
+@pytest.mark.long
+def test_a_terminal_that_takes_nothing_does_not_keep_it_from_ending() -> None:
+    """As over a network that hangs: nobody reads, and what is drawn has no room on the way."""
+    with terminal_session(*command(*SIMULATED), columns=250, rows=100) as session:
+        session.shows("looking at the GPUs…")
+        session.until_blocked()
+        session.process.terminate()
+        assert session.process.wait(PATIENCE_S) == 0

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from otel_gpu.cli import main
+from otel_gpu.config import SETTINGS
+
+pytestmark = pytest.mark.usefixtures("own_logging", "clean_variables")
+
+
+@pytest.fixture
+def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of ours in the environment."""
+    for name in os.environ:
+        if name.startswith(("OTEL_", "HOST_PROC", "HOST_SYS")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs ``top`` in this process, whose stdout is no terminal; the one line that comes of it."""
+
+    def run(*arguments: str) -> str:
+        assert main(["top", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        return err.removeprefix("otel-gpu: ").rstrip("\n")
+
+    return run
+
+
+def test_where_there_is_no_terminal_it_says_what_to_use_instead(complaint: Callable[..., str]) -> None:
+    assert complaint() == "top draws on a terminal, and standard output is none; otel-gpu once prints the same, once"
+    assert "otel-gpu once" in complaint("--url", "http://127.0.0.1:9464")
+
+
+def test_a_wrong_url_is_told_before_anything_else(
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert complaint("--url", "nonsense").startswith("--url is 'nonsense'; allowed is http://HOST:PORT")
+    monkeypatch.setenv("OTEL_GPU_URL", "http://me:hunter2@")
+    told = complaint()
+    assert told.startswith("OTEL_GPU_URL is ")
+    assert "hunter2" not in told
+
+
+def test_nothing_about_this_host_can_be_chosen_for_an_agent_elsewhere(
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = complaint("--url", "http://127.0.0.1:9464", "--interval", "1s")
+    assert told == "--interval is about this host, and --url names a running agent, which has its own"
+    monkeypatch.setenv("OTEL_GPU_URL", "http://127.0.0.1:9464")
+    assert complaint("--source", "sim").startswith("--source is about this host, and OTEL_GPU_URL names")
+
+
+def test_settings_for_this_host_do_not_stop_who_looks_elsewhere(
+    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_GPU_INTERVAL", "nonsense")
+    assert "interval is 'nonsense'" in complaint()
+    assert "standard output" in complaint("--url", "http://127.0.0.1:9464")
+
+
+def test_it_has_the_flags_of_one_look_and_prices_and_none_of_who_exports(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["top", "--help"])
+    text = capsys.readouterr().out
+    flags = {setting.key for setting in SETTINGS if f"{setting.flag} VALUE" in text}
+    assert {"interval", "source", "price-kwh", "scope"} <= flags
+    assert not flags & {"exporters", "listen", "state-dir", "control-socket", "web-config"}
+    assert "default 2s" in text

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import io
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import bcrypt
+import pytest
+import trustme
+
+from otel_gpu.clock import SystemClock
+from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
+from otel_gpu.top.board import Board, Lost, Seen
+from otel_gpu.top.remote import PORT, RemoteCycles, agent, events
+from otel_gpu.values import Address
+from otel_gpu.version import __version__
+from otel_gpu.web.events import PATH, Events
+from otel_gpu.web.exchange import Request, Response, Route
+from otel_gpu.web.server import WebServer
+from tests.builders import attribution
+from tests.unit.top.cycles import ABOUT
+
+PATIENCE_S = 30.0
+ANYWHERE = Address("127.0.0.1", 0)
+
+
+@contextmanager
+def serving(
+    address: Address = ANYWHERE, web_config: Path | None = None, route: Route | None = None
+) -> Iterator[WebServer]:
+    """An agent's server with one cycle to tell."""
+    told = Events(ABOUT, attribution)
+    server = WebServer(address, {PATH: route or told.route}, web_config)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def following(url: str) -> Iterator[Board]:
+    board = Board(SystemClock())
+    cycles = RemoteCycles(agent(url, "--url"), board, retry_s=0.02)
+    cycles.start()
+    try:
+        yield board
+    finally:
+        cycles.close()
+
+
+def until(board: Board, condition: Callable[[Seen], object]) -> Seen:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition(seen := board.look()):
+        assert board.failure is None, board.failure
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+    return seen
+
+
+def failure(url: str) -> OtelGpuError:
+    with following(url) as board:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while board.failure is None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+        return board.failure
+
+
+# ---------------------------------------------------------------------------- an agent, lost and found
+
+
+def test_an_agents_cycles_are_followed() -> None:
+    with serving() as server, following(server.url) as board:
+        shown = until(board, lambda seen: seen.cycle).cycle
+    assert shown is not None
+    assert shown.host == "node-1"
+    assert len(shown.workloads) == 5
+
+
+def test_an_agent_that_goes_is_lost_and_one_that_comes_back_is_found() -> None:
+    with ExitStack() as stack:
+        with serving() as server:
+            board = stack.enter_context(following(server.url))
+            until(board, lambda seen: seen.cycle)
+        lost = until(board, lambda seen: seen.lost and "refused" in seen.lost.why)
+        assert lost.cycle is not None
+        with serving(server.address):
+            assert until(board, lambda seen: seen.lost is None).cycle is not None
+
+
+def test_an_agent_that_becomes_another_version_is_lost_with_that_reason() -> None:
+    with ExitStack() as stack:
+        with serving() as server:
+            board = stack.enter_context(following(server.url))
+            until(board, lambda seen: seen.cycle)
+        newer = Response(
+            b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: {}\n\n', "text/event-stream"
+        )
+        with serving(server.address, route=lambda _: newer):
+            seen = until(board, lambda seen: seen.lost and "9.9" in seen.lost.why)
+    assert isinstance(seen.lost, Lost)
+
+
+# ---------------------------------------------------------------------------- what cannot be
+
+
+def test_an_agent_that_was_never_there_is_a_failure_and_not_waited_for() -> None:
+    with serving() as server:
+        url = server.url
+    error = failure(url)
+    assert isinstance(error, Unavailable)
+    assert str(error) == f"the agent at {url}: connection refused"
+
+
+def answering(body: bytes, content_type: str) -> Route:
+    def route(_: Request) -> Response:
+        return Response(body, content_type)
+
+    return route
+
+
+def test_a_server_that_is_no_agent_is_misuse() -> None:
+    with serving(route=answering(b"hello", "text/plain")) as server:
+        error = failure(server.url)
+    assert isinstance(error, UsageError)
+    assert "no otel-gpu agent" in str(error)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"event: attribution\ndata: {}\n\n", b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: [[\n\n'],
+    ids=["no page", "no JSON"],
+)
+def test_an_agent_that_is_not_understood_is_told_in_one_line_with_both_versions(body: bytes) -> None:
+    with serving(route=answering(body, "text/event-stream")) as server:
+        error = failure(server.url)
+    assert isinstance(error, Unavailable)
+    assert f"this is {__version__}" in str(error)
+    assert str(error).endswith("use top of the agent's version")
+    assert "\n" not in str(error)
+
+
+def test_passwords_are_given_by_the_url_and_never_shown(tmp_path: Path) -> None:
+    hashed = bcrypt.hashpw(b"s3cret pass", bcrypt.gensalt(4)).decode()
+    config = tmp_path / "web.yml"
+    config.write_text(f"basic_auth_users:\n  me: {hashed}\n")
+    with serving(web_config=config) as server:
+        authority = str(server.address)
+        with following(f"http://me:s3cret%20pass@{authority}") as board:
+            until(board, lambda seen: seen.cycle)
+        for wrong in (f"http://{authority}", f"http://me:s3cret-wrong@{authority}"):
+            error = failure(wrong)
+            assert isinstance(error, UsageError)
+            assert "password" in str(error)
+            assert "s3cret" not in str(error)
+
+
+def test_a_certificate_must_be_of_an_authority_that_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(tmp_path / "key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert")
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    config = tmp_path / "web.yml"
+    config.write_text("tls_server_config:\n  cert_file: cert\n  key_file: key\n")
+    with serving(web_config=config) as server:
+        error = failure(server.url)
+        assert isinstance(error, UsageError)
+        assert "SSL_CERT_FILE" in str(error)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca"))
+        assert ssl.get_default_verify_paths().cafile == str(tmp_path / "ca")
+        with following(server.url) as board:
+            until(board, lambda seen: seen.cycle)
+        plain = failure(server.url.replace("https", "http"))
+    assert "400" in str(plain)
+    assert "https" in str(plain)
+
+
+# ---------------------------------------------------------------------------- URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://node-1:9464", "http://node-1:9464"),
+        ("http://node-1/", f"http://node-1:{PORT}"),
+        ("https://[::1]:9464/api/attribution", "https://[::1]:9464"),
+        ("http://user:pass@node-1:1/gpu/api/events", "http://node-1:1/gpu"),
+        (" http://node-1 ", f"http://node-1:{PORT}"),
+    ],
+)
+def test_a_url_means_an_agent_and_is_shown_without_who_asks(url: str, shown: str) -> None:
+    assert str(agent(url, "--url")) == shown
+    assert "pass" not in repr(agent(url, "--url"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["node-1:9464", "ftp://node-1", "http://", "http://node-1:port", "http://node-1:99999", "", "http://[::1",
+     "http://node-1/?query", "http://node-1/\r\nX: y", "http://a b/", "http://user:hunter2@:1"],
+)  # fmt: skip
+def test_a_url_that_means_none_is_misuse_in_one_line_without_the_password(url: str) -> None:
+    with pytest.raises(UsageError, match=r"^--url is .*; allowed is http://HOST:PORT") as caught:
+        agent(url, "--url")
+    assert "hunter2" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------------- server-sent events
+
+
+def test_events_are_told_by_blank_lines_and_comments_are_nothing() -> None:
+    stream = io.BytesIO(b": hello\n\nretry: 1\n\nevent: a\nid: 1\ndata: x\n\ndata:y\r\n\r\n\n\nevent: cut\ndata: z")
+    assert list(events(stream)) == [("a", "x"), ("", "y")]
