@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from otel_gpu import streams
-from otel_gpu.config import SETTINGS, Config, Settled, nearest, settle
+from otel_gpu.config import DEFAULT, SETTINGS, Config, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
 from otel_gpu.settings_compat import COMPAT_SETTINGS
@@ -23,15 +23,18 @@ DONE: Final = 0
 FAILED: Final = 1
 MISUSED: Final = 2
 
-_READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "sys-root", "log-level", "log-format")
+_LOGGING: Final = ("log-level", "log-format")
+_READING: Final = ("interval", "deadline", "source", "seed", "proc-root", "sys-root", *_LOGGING)
 _LOOKING: Final = (*_READING, "energy-policy", "energy-model")
-_SERVING: Final = (*_LOOKING, "retention", "price-gpu-hour", "price-kwh", "currency", "listen", "web-config")
+_PRICES: Final = ("retention", "price-gpu-hour", "price-kwh", "currency")
+_SERVING: Final = (*_LOOKING, *_PRICES, "listen", "web-config")
 _EXPORTING: Final = (*_SERVING, *(setting.key for setting in (*EXPORT_SETTINGS, *COMPAT_SETTINGS)))
 _NAMING: Final = tuple(setting.key for setting in NAMES_SETTINGS)
 _OF_THIS_HOST: Final = ("scope", *_NAMING)
 _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (*_EXPORTING, "state-dir", "control-socket", *_OF_THIS_HOST),
     "once": (*_LOOKING, *_OF_THIS_HOST),
+    "top": (*_LOOKING, *_PRICES, *_OF_THIS_HOST),
     "demo": _EXPORTING,  # names and pods of a simulated host are simulated: a DOCKER_HOST for others must not stop it
     "doctor": (*_EXPORTING, "state-dir", "control-socket", *_OF_THIS_HOST),  # as run: what that would find
     "config": (*_EXPORTING, "state-dir", "control-socket", *_OF_THIS_HOST),
@@ -48,6 +51,7 @@ _SETUPS: Final[Mapping[str, str]] = {
 }
 _OWN_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     "once": {"interval": "1s"},
+    "top": {"interval": "2s"},
     "demo": {"exporters": "prometheus"},  # it needs no Collector
     "setup": {"deadline": "30s"},  # nobody waits for it, and a driver without persistence mode loads first
 }
@@ -76,7 +80,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _complain(message: object, code: int) -> int:
-    streams.say(f"otel-gpu: {printable(' '.join(str(message).split()))}\n")
+    from otel_gpu import logs  # noqa: PLC0415 - as in _work
+
+    text = printable(" ".join(str(message).split()))
+    logs.remark(f"otel-gpu: {text}\n", text, {}, logging.ERROR)
     return code
 
 
@@ -85,6 +92,10 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
         return _show(parsed)
     settled = _settle(parsed, environment)
+    if parsed.command == "top":
+        from otel_gpu.top.command import top  # noqa: PLC0415 - as below
+
+        return top(settled.loaded().config, url=parsed.url)
     if parsed.command in _TELLING:
         return _tell(parsed, settled.loaded().config, environment)
     return _work(parsed, settled)
@@ -102,7 +113,8 @@ def _work(parsed: argparse.Namespace, settled: Settled) -> int:
     loaded = settled.loaded()
     if "exporters" in _COMMANDS[parsed.command]:
         check_exports(loaded)
-    logs.set_up(loaded.config.log_level, loaded.config.log_format)
+    chosen = any(value.key == "log-format" and value.origin != DEFAULT for value in loaded.values)
+    logs.set_up(loaded.config.log_level, loaded.config.log_format, chosen=chosen)
     match parsed.command:
         case "doctor":
             return commands.doctor(loaded.config, form=parsed.format)
@@ -142,6 +154,8 @@ def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settl
     words, command = vars(parsed), parsed.command
     # What is meant for others must stop none of these.
     own = {"demo": _EXPORTING, **{name: _COMMANDS[name] for name in ("setup", *_TELLING)}}
+    if command == "top" and _is_elsewhere(parsed, environment):
+        own["top"] = _LOGGING
     only = own.get(command, [setting.key for setting in SETTINGS])
     flags = {key: words[key] for key in ("config", *(s.key for s in SETTINGS)) if words.get(key) is not None}
     return settle(
@@ -152,6 +166,15 @@ def _settle(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Settl
         command=command,
         only=only,
     )
+
+
+def _is_elsewhere(parsed: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether top is to look at a running agent, for which nothing about this host can be chosen."""
+    url = "--url" if parsed.url is not None else "OTEL_GPU_URL" if environment.get("OTEL_GPU_URL") else None
+    given = [s.flag for s in SETTINGS if s.key not in _LOGGING and vars(parsed).get(s.key) is not None]
+    if url is not None and given:
+        raise UsageError(f"{given[0]} is about this host, and {url} names a running agent, which has its own")
+    return url is not None
 
 
 # ---------------------------------------------------------------------------- words on the line
@@ -185,6 +208,8 @@ def _parser() -> argparse.ArgumentParser:
     once = _command(commands, "once", "one look: two samples, print, exit")
     forms = ("table", "json", "prometheus", "otlp")
     once.add_argument("--format", choices=forms, default="table", help="how to print it (default table)")
+    top = _command(commands, "top", "the live view in the terminal: of this host, or of a running agent")
+    top.add_argument("--url", help="look at the agent there, such as http://127.0.0.1:9464 (OTEL_GPU_URL)")
     doctor = _command(commands, "doctor", "what works here and what does not, with the fix; exit 1 if blind")
     doctor.add_argument("--format", choices=("text", "json"), default="text", help="how to print it (default text)")
     _command(commands, "config", "the effective configuration and where each value comes from")
@@ -241,7 +266,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
     """Show the line as it should be where it begins with a flag that a command has."""
-    known = {"--config", "--view", "--format", "--off", "--for", *(setting.flag for setting in SETTINGS)}
+    known = {"--config", "--view", "--format", "--off", "--for", "--url", *(setting.flag for setting in SETTINGS)}
     if not arguments or arguments[0].partition("=")[0] not in known:
         return
     command = next((word for word in arguments if word in _COMMANDS), None)

@@ -92,7 +92,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     assert all(
         re.search(rf"^    {command} ", out, re.MULTILINE)
-        for command in (*COMMANDS, "metrics", "setup", "pause", "resume")
+        for command in (*COMMANDS, "top", "metrics", "setup", "pause", "resume")
     )
 
 
@@ -127,7 +127,7 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "no command given; use one of run, once, demo, doctor, config, metrics, setup, pause, resume, or --help"),
+        ([], "no command given; use one of run, once, top, demo, doctor, config, metrics, setup, pause, resume, or"),
         (["onec"], "there is no command 'onec'; did you mean once?"),
         (
             ["frobnicate"],
