@@ -1,0 +1,63 @@
+"""Write the table in README.md anew: a look at the simulated host, at a time that is always the same.
+
+python -m tools.readme_table          write it
+python -m tools.readme_table --check  exit 1 if it is stale
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.clock import ManualClock
+from otel_gpu.engine import Engine
+from otel_gpu.export.table import render
+from otel_gpu.sources.sim import SimulatedHost, demo_world
+
+PAGE: Final = Path(__file__).parents[1] / "README.md"
+_BEGAN_NS: Final = 1_767_261_600_000_000_000  # 2026-01-01 10:00:00 UTC
+_INTERVAL_S: Final = 10
+_WIDTH, _HEIGHT = 116, 27
+_BLOCK: Final = re.compile(r"(?<=^```\n)[^`\n]*SIMULATED HOST[^`]*(?=^```$)", re.MULTILINE)
+
+
+def table() -> str:
+    """What ``otel-gpu once --source sim --interval 10s`` shows, cut to a terminal of that size as ``--view`` does."""
+    clock = ManualClock(wall_ns=_BEGAN_NS)
+    host = SimulatedHost(demo_world(1), clock)
+    engine = Engine(
+        gpus=host.gpu_source(),
+        processes=host.process_source(),
+        names=[host.name_source()],
+        clock=clock,
+        options=AttributionOptions(),
+    )
+    engine.sample()
+    clock.advance(_INTERVAL_S)
+    attribution = engine.sample()
+    engine.close()
+    lines = render(attribution, width=_WIDTH, height=_HEIGHT, simulated=True).splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def renewed(page: str) -> str:
+    """The page with the table as it has to be; ValueError where it has none."""
+    if _BLOCK.search(page) is None:
+        raise ValueError(f"{PAGE.name} has no table of a simulated host")
+    return _BLOCK.sub(lambda _: table(), page, count=1)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or tell whether it is stale."""
+    page = PAGE.read_text(encoding="utf-8")
+    if arguments == ["--check"]:
+        return int(page != renewed(page))
+    PAGE.write_text(renewed(page), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
