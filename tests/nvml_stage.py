@@ -56,10 +56,16 @@ class Stage:
         self.clock = ManualClock(wall_ns=STEPPED_EPOCH_US * 1000)
         self.bus = FakeBus(directory / "sys")
 
-    def play(self, world: World, *, deadline_s: float = 30.0) -> NvmlSource:
-        """A source on this world. The deadline is long: only tests of deadlines shorten it."""
+    def play(self, world: World, *, deadline_s: float = 30.0, init_deadline_s: float = 30.0) -> NvmlSource:
+        """A source on this world. The deadlines are long: only tests of deadlines shorten them."""
         self.put(world)
-        source = NvmlSource(self.clock, deadline_s=deadline_s, event_wait_ms=10, sys_root=self.bus.root)
+        source = NvmlSource(
+            self.clock,
+            deadline_s=deadline_s,
+            init_deadline_s=init_deadline_s,
+            event_wait_ms=10,
+            sys_root=self.bus.root,
+        )
         self._sources.append(source)
         return source
 

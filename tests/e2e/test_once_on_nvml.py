@@ -187,7 +187,12 @@ def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_in
         (("nvmlDeviceGetMemoryInfo_v2",), ("memory", "unattributed"), 6 * GIB),  # v1 counts the driver's own part
         (("nvmlDeviceGetTemperatureV",), ("temperature_c",), 34),
         (("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), ("temperature_c",), None),
-        (("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"), ("energy", "delta_mj"), None),
+        (
+            ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"),
+            ("energy", "delta_mj"),
+            None,
+        ),
+        (("nvmlDeviceGetFieldValues",), ("memory", "measured"), 5 * GIB),
         (("nvmlDeviceGetMPSComputeRunningProcesses_v3",), ("memory", "measured"), 5 * GIB),
         (("nvmlDeviceGetComputeRunningProcesses_v3",), ("memory", "measured"), 5 * GIB),  # by _v2
         (("nvmlDeviceGetMigMode",), ("mig",), None),
@@ -235,7 +240,7 @@ def test_one_failed_gpu_of_two_is_in_sources_and_costs_only_itself(
     world, _ = one_gpu()
     ill = world.gpu("GPU-ill")
     ill.typical()
-    world.error(15, on=ill, function="nvmlDeviceGetTotalEnergyConsumption")
+    world.error(15, on=ill, function="nvmlDeviceGetUtilizationRates")
     document = once_json(stub_dir, world, tmp_path, proc)
     first, second = document["gpus"]
     assert first["memory"]["measured"] == 5 * GIB
@@ -250,7 +255,7 @@ def test_a_hung_gpu_does_not_keep_once_from_ending(stub_dir: Path, tmp_path: Pat
     world, _ = one_gpu()
     ill = world.gpu("GPU-ill")
     ill.typical()
-    world.hang(on=ill, function="nvmlDeviceGetPowerUsage")
+    world.hang(on=ill, function="nvmlDeviceGetUtilizationRates")
     document = once_json(stub_dir, world, tmp_path, proc, "--deadline", "1s")
     assert document["gpus"][0]["memory"]["measured"] == 5 * GIB
     assert "GPU 1: no answer" in document["sources"][0]["reason"]

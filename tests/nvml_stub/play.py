@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import struct
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tests.nvml_stub.build import LIBRARY
+from tests.nvml_stub.build import LIBRARY, functions
 
 STEPPED_EPOCH_US: Final = 1_700_000_000_000_000
 """Unix time of world time 0 under a ``StubClock``, where the world names no epoch; ``ManualClock`` starts there too."""
@@ -51,19 +52,51 @@ class StubClock:
         self.close()
 
 
+class LiveCounts:
+    """What a process that runs with ``NVML_STUB_LIVE`` has called so far; all 0 before it has initialised NVML."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._functions = functions()
+
+    def calls(self) -> dict[str, int]:
+        """Calls by function."""
+        return dict(zip(self._functions, self._cells(), strict=False))
+
+    def device_calls(self, gpus: int) -> int:
+        """Calls that name one of the first so many GPUs, or an instance of one."""
+        return sum(self._cells()[len(self._functions) :][:gpus])
+
+    def _cells(self) -> tuple[int, ...]:
+        raw = self.path.read_bytes() if self.path.exists() else b""
+        return struct.unpack(f"={len(raw) // 8}Q", raw) if raw else (0,) * len(self._functions)
+
+
 def stub_env(
-    lib_dir: Path, world: Path, clock: StubClock | None = None, *, calls: Path | None = None
+    lib_dir: Path,
+    world: Path,
+    clock: StubClock | None = None,
+    *,
+    calls: Path | None = None,
+    live: LiveCounts | None = None,
 ) -> dict[str, str]:
     """This process's environment, changed so that a child process finds the stub and plays that world."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("NVML_STUB_")}
     search = env.get("LD_LIBRARY_PATH")
     env["LD_LIBRARY_PATH"] = f"{lib_dir}:{search}" if search else str(lib_dir)
-    return env | stub_variables(world, clock, calls=calls)
+    return env | stub_variables(world, clock, calls=calls, live=live)
 
 
-def stub_variables(world: Path, clock: StubClock | None = None, *, calls: Path | None = None) -> dict[str, str]:
+def stub_variables(
+    world: Path, clock: StubClock | None = None, *, calls: Path | None = None, live: LiveCounts | None = None
+) -> dict[str, str]:
     """Only the stub's own variables, for a process that has it preloaded."""
-    chosen = {"NVML_STUB_WORLD": world, "NVML_STUB_CLOCK": clock.path if clock else None, "NVML_STUB_CALLS": calls}
+    chosen = {
+        "NVML_STUB_WORLD": world,
+        "NVML_STUB_CLOCK": clock.path if clock else None,
+        "NVML_STUB_CALLS": calls,
+        "NVML_STUB_LIVE": live.path if live else None,
+    }
     return {name: str(value) for name, value in chosen.items() if value is not None}
 
 

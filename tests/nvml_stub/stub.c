@@ -2,10 +2,12 @@
 #include "stub.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,8 +16,13 @@ static struct world *current;
 static unsigned initialised;
 static int64_t first_init_us;
 
-static atomic_ullong counts[FUNCTION_COUNT];
-static atomic_ullong device_counts[MAX_GPUS];
+/* Calls by function, and those that name a GPU by its index. */
+struct counters {
+    atomic_ullong counts[FUNCTION_COUNT];
+    atomic_ullong device_counts[MAX_GPUS];
+};
+static struct counters own_counters;
+static _Atomic(struct counters *) counters = &own_counters;
 
 /* ---- time ---- */
 
@@ -38,18 +45,36 @@ uint64_t unix_us(const struct call *call, int64_t at_us) {
 /* ---- counters ---- */
 
 void count_call(enum function function) {
-    atomic_fetch_add(&counts[function], 1);
+    atomic_fetch_add(&counters->counts[function], 1);
+}
+
+/* Counts in a file that others may map meanwhile: what was counted so far, and everything from now on. */
+static void share_counters(void) {
+    const char *path = getenv("NVML_STUB_LIVE");
+    if (!path || !*path || counters != &own_counters)
+        return;
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0)
+        return;
+    if (ftruncate(file, sizeof own_counters) == 0) {
+        void *shared = mmap(NULL, sizeof own_counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (shared != MAP_FAILED) {
+            memcpy(shared, &own_counters, sizeof own_counters);
+            counters = shared;
+        }
+    }
+    close(file);
 }
 
 unsigned long long stub_call_count(const char *function) {
     for (size_t i = 0; i < FUNCTION_COUNT; i++)
         if (strcmp(function_names[i], function) == 0)
-            return atomic_load(&counts[i]);
+            return atomic_load(&counters->counts[i]);
     return 0;
 }
 
 unsigned long long stub_device_call_count(unsigned int gpu) {
-    return gpu < MAX_GPUS ? atomic_load(&device_counts[gpu]) : 0;
+    return gpu < MAX_GPUS ? atomic_load(&counters->device_counts[gpu]) : 0;
 }
 
 /* Through another file and a rename: a reader sees all of the counts or the ones before. */
@@ -62,8 +87,8 @@ static void write_counts(void) {
     if (!file)
         return;
     for (size_t i = 0; i < FUNCTION_COUNT; i++)
-        if (atomic_load(&counts[i]))
-            fprintf(file, "%s %llu\n", function_names[i], atomic_load(&counts[i]));
+        if (atomic_load(&counters->counts[i]))
+            fprintf(file, "%s %llu\n", function_names[i], atomic_load(&counters->counts[i]));
     if (fclose(file) != 0 || rename(draft, path) != 0)
         unlink(draft);
 }
@@ -72,7 +97,7 @@ static void write_counts(void) {
 __attribute__((destructor)) static void at_exit(void) {
     bool any = false;
     for (size_t i = 0; i < FUNCTION_COUNT; i++)
-        any |= atomic_load(&counts[i]) > 0;
+        any |= atomic_load(&counters->counts[i]) > 0;
     if (any)
         write_counts();
 }
@@ -159,7 +184,7 @@ static nvmlReturn_t check_scope(const struct call *call, enum scope scope) {
 
 nvmlReturn_t suffer(struct call *call, enum function function, int gpu, int slot) {
     if (gpu != ANYTHING)
-        atomic_fetch_add(&device_counts[gpu], 1);
+        atomic_fetch_add(&counters->device_counts[gpu], 1);
     nvmlReturn_t code = play_faults(call->world, function, gpu, slot);
     call->now_us = world_now_us(call->world);
     return code;
@@ -204,6 +229,7 @@ static struct world *acquire_or_load(void) {
     pthread_mutex_lock(&lock);
     if (!first_init_us)
         first_init_us = unix_now_us();
+    share_counters();
     if (current) {
         world = current;
         atomic_fetch_add(&world->references, 1);

@@ -1,7 +1,7 @@
 """Single NVML questions, in our units, with our errors. One method is one question; nothing is remembered here.
 
-nvidia-ml-py asks; where its wrapper cannot give the answer (32-byte process entries, a sentinel it trips over)
-the same library is called directly.
+nvidia-ml-py asks; where its wrapper cannot give the answer (32-byte process entries, a sentinel it trips over), or
+asks twice for what can be asked once (lists), the same library is called directly.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from otel_gpu.model import (
     ProcessKind,
     UtilizationRow,
 )
-from otel_gpu.sources.nvml.faults import LibraryMissing, ListGrew, translate
+from otel_gpu.sources.nvml.buffers import KeptFields, KeptList
+from otel_gpu.sources.nvml.entries import process_list
+from otel_gpu.sources.nvml.faults import LibraryMissing, translate
 
 T = TypeVar("T")
 Handle = Any
 """An NVML device handle: an opaque pointer of nvidia-ml-py's."""
 
-_NO_INSTANCE: Final = 0xFFFFFFFF  # nvml.h: "invalid" GPU or compute instance id
 _NO_VALUE: Final = 0xFFFFFFFFFFFFFFFF  # nvml.h: NVML_VALUE_NOT_AVAILABLE
 _NO_VALUES: Final = frozenset({0xFFFFFFFF, _NO_VALUE})  # the same, as 32 bits write it
 
@@ -37,18 +38,6 @@ _LISTS: Final = {
     ProcessKind.GRAPHICS: "nvmlDeviceGetGraphicsRunningProcesses",
     ProcessKind.MPS: "nvmlDeviceGetMPSComputeRunningProcesses",
 }
-
-
-class _WideProcessInfo(ctypes.Structure):
-    """The 32-byte entry of some R535 drivers: the v3 entry plus memory under confidential computing."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("usedGpuMemory", ctypes.c_ulonglong),
-        ("gpuInstanceId", ctypes.c_uint),
-        ("computeInstanceId", ctypes.c_uint),
-        ("usedGpuCcProtectedMemory", ctypes.c_ulonglong),
-    )
 
 
 def call(question: Callable[..., T], *arguments: Any) -> T:
@@ -83,6 +72,7 @@ class NvmlApi:
 
     def __init__(self) -> None:
         self._wide_process_info = False
+        self._functions: dict[str, Any] = {}
 
     # -- the library ----------------------------------------------------------------
 
@@ -114,6 +104,16 @@ class NvmlApi:
 
     def _exports(self, symbol: str) -> bool:
         return hasattr(_library(), symbol)
+
+    def _function(self, name: str) -> Any:
+        """A function of the library, to be called directly."""
+        function = self._functions.get(name)
+        if function is None:
+            try:
+                function = self._functions[name] = getattr(_library(), name)
+            except (AttributeError, OSError):
+                raise translate(pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)) from None
+        return function
 
     def _optional(self, question: Callable[[], bytes | str]) -> str | None:
         try:
@@ -157,52 +157,39 @@ class NvmlApi:
         info = call(pynvml.nvmlDeviceGetMemoryInfo, handle)
         return DeviceMemory(info.total, info.used, info.free, None)
 
-    def processes(self, handle: Handle, kind: ProcessKind) -> tuple[ListedProcess, ...]:
+    def new_process_list(self, kind: ProcessKind) -> KeptList[tuple[ListedProcess, ...]]:
+        """Where one of a device's process lists is read into, pass after pass."""
+        return process_list(kind, wide=self._wide_process_info)
+
+    def processes(
+        self, handle: Handle, kind: ProcessKind, into: KeptList[tuple[ListedProcess, ...]]
+    ) -> tuple[ListedProcess, ...]:
         """One of the driver's process lists."""
-        try:
-            entries = self._process_list(handle, _LISTS[kind])
-        except ListGrew:  # more processes than twice as many started between the two calls
-            entries = self._process_list(handle, _LISTS[kind])
-        return tuple(
-            ListedProcess(
-                pid=int(entry.pid),
-                kind=kind,
-                memory_bytes=None if entry.usedGpuMemory in (None, _NO_VALUE) else int(entry.usedGpuMemory),
-                gpu_instance_id=_instance(entry.gpuInstanceId),
-                compute_instance_id=_instance(entry.computeInstanceId),
-            )
-            for entry in entries
-        )
+        versions = ("_v3",) if self._wide_process_info else ("_v3", "_v2")  # drivers 470 to 510 have _v2, alike
+        refused: Unsupported | None = None
+        for version in versions:
+            try:
+                function = self._function(f"{_LISTS[kind]}{version}")
+                return into.fill(lambda buffer, count, ask=function: ask(handle, count, buffer))  # type: ignore[misc]
+            except Unsupported as error:
+                refused = refused or error
+        raise refused or Unsupported("no such list")
 
-    def _process_list(self, handle: Handle, function: str) -> list[Any]:
-        if self._wide_process_info:
-            return list(call(_wide_process_list, handle, f"{function}_v3"))
-        try:
-            return list(call(getattr(pynvml, f"{function}_v3"), handle))
-        except Unsupported as newest:
-            try:  # drivers 470 to 510 have _v2 with the same entries
-                return list(call(getattr(pynvml, f"{function}_v2"), handle))
-            except Unsupported:
-                raise newest from None
-
-    def utilization(self, handle: Handle, since_us: int) -> tuple[UtilizationRow, ...]:
+    def utilization(
+        self, handle: Handle, since_us: int, into: KeptList[tuple[UtilizationRow, ...]]
+    ) -> tuple[UtilizationRow, ...]:
         """Engine use per process over the samples after ``since_us`` (Unix time); empty if nobody worked."""
+        function = self._function("nvmlDeviceGetProcessUtilization")
+        since = ctypes.c_ulonglong(since_us)
         try:
-            rows = call(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us)
+            return into.fill(lambda buffer, count: function(handle, buffer, count, since))
         except Gone:
             return ()
-        return tuple(
-            UtilizationRow(
-                pid=int(row.pid),
-                timestamp_us=int(row.timeStamp),
-                sm_percent=int(row.smUtil),
-                memory_percent=int(row.memUtil),
-                encoder_percent=int(row.encUtil),
-                decoder_percent=int(row.decUtil),
-            )
-            for row in rows
-            if row.pid != 0  # padding: the driver may return fewer rows than it said
-        )
+
+    def fields(self, handle: Handle, into: KeptFields) -> dict[int, float]:
+        """By id, as many of the figures as this driver tells so."""
+        function = self._function("nvmlDeviceGetFieldValues")
+        return into.fill(lambda count, values: int(function(handle, count, values)))
 
     def energy_mj(self, handle: Handle) -> int:
         """Energy since the driver was loaded."""
@@ -308,14 +295,15 @@ class NvmlApi:
         mode = pynvml.NVML_FEATURE_ENABLED if enabled else pynvml.NVML_FEATURE_DISABLED
         call(pynvml.nvmlDeviceSetAccountingMode, handle, mode)
 
-    def accounting_pids(self, handle: Handle) -> frozenset[int]:
+    def accounting_pids(self, handle: Handle, into: KeptList[frozenset[int]]) -> frozenset[int]:
         """Pids in the books, running and ended."""
-        return frozenset(call(pynvml.nvmlDeviceGetAccountingPids, handle))
+        function = self._function("nvmlDeviceGetAccountingPids")
+        return into.fill(lambda buffer, count: function(handle, count, buffer))
 
     def accounting_record(self, handle: Handle, pid: int) -> AccountingRecord:
         """The books of one process; asked directly, because nvidia-ml-py fails on a memory figure that is absent."""
         stats = pynvml.c_nvmlAccountingStats_t()
-        _check(call(_function, "nvmlDeviceGetAccountingStats")(handle, ctypes.c_uint(pid), ctypes.byref(stats)))
+        _check(self._function("nvmlDeviceGetAccountingStats")(handle, ctypes.c_uint(pid), ctypes.byref(stats)))
         return AccountingRecord(
             pid=pid,
             start_time_us=int(stats.startTime),
@@ -351,10 +339,6 @@ def address(handle: Handle) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _instance(value: int | None) -> int | None:
-    return None if value is None or value == _NO_INSTANCE else int(value)
-
-
 def _known(value: int, absent: int) -> int | None:
     return None if value == absent else int(value)
 
@@ -374,28 +358,6 @@ def _load_error() -> str | None:
     return None
 
 
-def _function(name: str) -> Any:
-    try:
-        return getattr(_library(), name)
-    except AttributeError:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from None
-
-
 def _check(code: int) -> None:
     if code != pynvml.NVML_SUCCESS:
         raise translate(pynvml.NVMLError(code))
-
-
-def _wide_process_list(handle: Handle, function_name: str) -> list[_WideProcessInfo]:
-    function = _function(function_name)
-    count = ctypes.c_uint(0)
-    code = function(handle, ctypes.byref(count), None)
-    if code == pynvml.NVML_SUCCESS:
-        return []
-    if code == pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-        count.value = count.value * 2 + 8  # room for processes that start between the two calls
-        entries = (_WideProcessInfo * count.value)()
-        code = function(handle, ctypes.byref(count), entries)
-        if code == pynvml.NVML_SUCCESS:
-            return list(entries[: count.value])
-    raise pynvml.NVMLError(code)

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 from otel_gpu.clock import Clock
-from otel_gpu.errors import OtelGpuError
+from otel_gpu.errors import Gone, OtelGpuError, Unsupported
 from otel_gpu.model import (
     AccountingRecord,
     GpuHealth,
     GpuIdentity,
     GpuReading,
     ListedProcess,
+    MigReading,
     UtilizationRead,
 )
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
+from otel_gpu.sources.nvml.entries import (
+    AVERAGE_POWER_FIELD,
+    CORRECTED_FIELD,
+    ENERGY_FIELD,
+    INSTANT_POWER_FIELD,
+    POWER_LIMIT_FIELD,
+    UNCORRECTED_FIELD,
+    booked_pids,
+    fields,
+    utilization_rows,
+)
 from otel_gpu.sources.nvml.events import XidEvents
 from otel_gpu.sources.nvml.figures import Figures
-from otel_gpu.sources.nvml.mig import MigReader
+from otel_gpu.sources.nvml.mig import MIG_MODE, MigReader
+
+T = TypeVar("T")
 
 _OVERLAP_US: Final = 1_000_000
 """How far before the last read utilisation is asked for again. Carrying only the newest timestamp stretches the
 window over the whole ring after a quiet spell, and a burst is then averaged away."""
+
+_ACCOUNTING_MODE: Final = "accounting mode"
+SLOW_S: Final = 15.0
+"""Temperature and video engines: as often as figures are exported by default. Reading each takes a call of its own."""
+
+SLOWER_S: Final = 30.0
+"""What somebody changes by hand, and clocks that nobody's energy depends on."""
+
+SLOWEST_S: Final = 60.0
 
 
 class Device:
@@ -35,6 +59,9 @@ class Device:
         self._figures = Figures()
         self._mig = MigReader(api)
         self._divided: bool | None = None
+        self._fields = fields()
+        self._rows = utilization_rows()
+        self._pids = booked_pids()
         self._newest_row_us = 0
         self._last_read_us: int | None = None
         self._booked_pids: frozenset[int] | None = None
@@ -56,18 +83,16 @@ class Device:
     def read(self) -> GpuReading:
         """One pass. The energy counter first, utilisation after it: the rows must cover the joules."""
         api, handle, figures = self._api, self._handle, self._figures
-        figures.begin()
         taken_at_ns = self._clock.monotonic_ns()
-        energy_mj = figures.ask("energy", lambda: api.energy_mj(handle))
-        power_w = figures.ask("power", lambda: api.power_w(handle))
+        figures.begin(taken_at_ns)
+        told = figures.ask("field values", lambda: api.fields(handle, self._fields)) or {}
+        energy_mj = figures.ask("energy", lambda: _else(_energy_mj(told), lambda: api.energy_mj(handle)))
+        power_w = figures.ask("power", lambda: _else(_power_w(told), lambda: api.power_w(handle)))
         processes = figures.processes(api, handle)
-        mig = self._mig.read(handle, figures)
-        if self._divided is not None and self._divided != (mig is not None):
-            figures.forget()
-        self._divided = mig is not None
+        mig = self._read_mig(processes)
         utilization = self._read_utilization()
         ratios = figures.ask("utilization", lambda: api.utilization_ratios(handle))
-        ecc = figures.ask("ecc", lambda: api.ecc_errors(handle))
+        ecc = figures.ask("ecc", lambda: _else(_ecc(told), lambda: api.ecc_errors(handle)))
         memory = figures.memory(api, handle)
         figures.check_access()
         xid_errors, last_xid = self._events.count(self.identity.uuid)
@@ -79,25 +104,38 @@ class Device:
             utilization=utilization,
             energy_mj=energy_mj,
             power_w=power_w,
-            power_limit_w=figures.ask("power limit", lambda: api.power_limit_w(handle)),
-            temperature_c=figures.temperature_c(api, handle),
+            power_limit_w=figures.ask(
+                "power limit", lambda: _else(_watts(told.get(POWER_LIMIT_FIELD)), lambda: api.power_limit_w(handle))
+            ),
+            temperature_c=figures.temperature_c(api, handle, every_s=SLOW_S),
             gpu_ratio=ratios[0] if ratios else None,
             memory_controller_ratio=ratios[1] if ratios else None,
-            encoder_ratio=figures.ask("encoder", lambda: api.encoder_ratio(handle)),
-            decoder_ratio=figures.ask("decoder", lambda: api.decoder_ratio(handle)),
+            encoder_ratio=figures.ask("encoder", lambda: api.encoder_ratio(handle), every_s=SLOW_S),
+            decoder_ratio=figures.ask("decoder", lambda: api.decoder_ratio(handle), every_s=SLOW_S),
             sm_clock_mhz=figures.ask("sm clock", lambda: api.sm_clock_mhz(handle)),
-            memory_clock_mhz=figures.ask("memory clock", lambda: api.memory_clock_mhz(handle)),
+            memory_clock_mhz=figures.ask("memory clock", lambda: api.memory_clock_mhz(handle), every_s=SLOWER_S),
             ecc_corrected=ecc[0] if ecc else None,
             ecc_uncorrected=ecc[1] if ecc else None,
             xid_errors=xid_errors,
             last_xid=last_xid,
-            persistence_mode=figures.ask("persistence mode", lambda: api.persistence_mode(handle)),
+            persistence_mode=figures.ask("persistence mode", lambda: api.persistence_mode(handle), every_s=SLOWEST_S),
             mig=mig,
             sm_count=self._mig.largest_sms(handle, figures) if mig is not None else None,
             accounting=self._read_accounting(processes),
             health=GpuHealth.OK if figures.missing is None else GpuHealth.DEGRADED,
             reason=figures.missing,
         )
+
+    def _read_mig(self, listed: tuple[ListedProcess, ...] | None) -> tuple[MigReading, ...] | None:
+        figures = self._figures
+        refused = not (figures.supports("process utilization") and figures.supports("utilization"))
+        if self._divided or refused or any(process.gpu_instance_id is not None for process in listed or ()):
+            figures.ask_anew(MIG_MODE)  # it is divided, or what it tells looks as if it had become so
+        mig = self._mig.read(self._handle, figures, every_s=SLOWER_S)
+        if self._divided is not None and self._divided != (mig is not None):
+            figures.forget()
+        self._divided = mig is not None
+        return mig
 
     def _read_utilization(self) -> UtilizationRead | None:
         read_at_us = self._clock.wall_ns() // 1000
@@ -106,7 +144,9 @@ class Device:
             # hours away: asking from there would hear of no work until then.
             self._last_read_us, self._newest_row_us = read_at_us, 0
         since_us = max(self._newest_row_us, self._last_read_us - _OVERLAP_US)
-        rows = self._figures.ask("process utilization", lambda: self._api.utilization(self._handle, since_us))
+        rows = self._figures.ask(
+            "process utilization", lambda: self._api.utilization(self._handle, since_us, self._rows)
+        )
         if rows is None:
             return None
         self._last_read_us = read_at_us
@@ -121,10 +161,10 @@ class Device:
         What had ended before the first pass is not this agent's to report.
         """
         api, handle, figures = self._api, self._handle, self._figures
-        if not figures.ask("accounting mode", lambda: api.accounting_enabled(handle)):
+        if not figures.ask(_ACCOUNTING_MODE, lambda: api.accounting_enabled(handle), every_s=SLOWER_S):
             self._booked_pids = None
             return None
-        pids = figures.ask("accounting pids", lambda: api.accounting_pids(handle))
+        pids = figures.ask("accounting pids", self._accounting_pids)
         if pids is None:
             return None
         ended = pids - {process.pid for process in listed or ()}
@@ -144,3 +184,40 @@ class Device:
                 records.append(record)
         self._booked_pids = ended
         return tuple(records)
+
+    def _accounting_pids(self) -> frozenset[int]:
+        try:
+            return self._api.accounting_pids(self._handle, self._pids)
+        except Unsupported as error:  # switched off since its mode was asked for
+            self._figures.ask_anew(_ACCOUNTING_MODE)
+            raise Gone(str(error)) from None
+
+
+# ---------------------------------------------------------------------------- field values
+
+_Told = Mapping[int, float]
+
+
+def _else(told: T | None, question: Callable[[], T]) -> T:
+    """A figure as the one call told it, or asked for singly: old drivers know few fields."""
+    return question() if told is None else told
+
+
+def _energy_mj(told: _Told) -> int | None:
+    found = told.get(ENERGY_FIELD)
+    return None if found is None else int(found)
+
+
+def _power_w(told: _Told) -> float | None:
+    """What ``nvmlDeviceGetPowerUsage`` says: an average where the architecture has one (nvml.h), else that instant."""
+    return _watts(told.get(AVERAGE_POWER_FIELD, told.get(INSTANT_POWER_FIELD)))
+
+
+def _watts(milliwatts: float | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _ecc(told: _Told) -> tuple[int, int] | None:
+    if CORRECTED_FIELD not in told or UNCORRECTED_FIELD not in told:
+        return None
+    return int(told[CORRECTED_FIELD]), int(told[UNCORRECTED_FIELD])

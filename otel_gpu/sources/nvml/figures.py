@@ -1,16 +1,20 @@
-"""What one device can tell: asked once, and never again once it said it cannot."""
+"""What one device can tell: asked as often as it changes, and never again once it said it cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from otel_gpu.errors import Gone, Unavailable, Unsupported
 from otel_gpu.model import DeviceMemory, ListedProcess, ProcessKind
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
+from otel_gpu.sources.nvml.buffers import KeptList
 from otel_gpu.sources.nvml.faults import DeviceFailed, DriverFailed, NoAccess
 
 T = TypeVar("T")
+
+_SLACK_NS: Final = 500_000_000
+"""So much sooner than it is due a figure may be asked for: passes do not come to the millisecond."""
 
 
 class Figures:
@@ -18,19 +22,33 @@ class Figures:
 
     def __init__(self) -> None:
         self._unsupported: set[str] = set()
+        self._now_ns = 0
+        self._kept: dict[str, tuple[int, Any]] = {}
+        self._lists: dict[ProcessKind, KeptList[tuple[ListedProcess, ...]]] = {}
         self._missing: dict[str, list[str]] = {}
         self._told = False
         self._refusal: NoAccess | None = None
 
-    def begin(self) -> None:
-        """Start a new pass: forget what was missing from the last one, not what is unsupported."""
+    def begin(self, now_ns: int) -> None:
+        """Start a new pass, at this monotonic time: forget what was missing from the last, not what is unsupported."""
+        self._now_ns = now_ns
         self._missing = {}
         self._told = False
         self._refusal = None
 
+    @property
+    def now_ns(self) -> int:
+        """When this pass began, monotonic."""
+        return self._now_ns
+
     def forget(self) -> None:
         """The device has become another, as when MIG is switched: what it could not tell it may tell now."""
         self._unsupported.clear()
+        self._kept.clear()
+
+    def ask_anew(self, figure: str) -> None:
+        """Something has happened that may have changed this figure."""
+        self._kept.pop(figure, None)
 
     def check_access(self) -> None:
         """NoAccess if this pass was told nothing at all, for a reason NVML does not name."""
@@ -51,10 +69,16 @@ class Figures:
         """False once the device has said that it cannot tell this."""
         return figure not in self._unsupported
 
-    def ask(self, figure: str, question: Callable[[], T]) -> T | None:
-        """The figure, or ``None``: unsupported for good, or missing this time. A dead device raises."""
+    def ask(self, figure: str, question: Callable[[], T], *, every_s: float = 0.0) -> T | None:
+        """The figure, or ``None``: unsupported for good, or missing this time. A dead device raises.
+
+        One that was told is told again without asking for ``every_s``.
+        """
         if figure in self._unsupported:
             return None
+        due_ns, known = self._kept.get(figure, (0, None))
+        if self._now_ns < due_ns:
+            return known  # type: ignore[no-any-return]  # what the same question gave
         try:
             answer = question()
         except Unsupported:
@@ -69,6 +93,8 @@ class Figures:
             self.miss(figure, error)
         else:
             self._told = True
+            if every_s:
+                self._kept[figure] = self._now_ns + round(every_s * 1e9) - _SLACK_NS, answer
             return answer
         return None
 
@@ -79,21 +105,23 @@ class Figures:
             return newest
         return self.ask("memory v1", lambda: api.memory_v1(handle))
 
-    def temperature_c(self, api: NvmlApi, handle: Handle) -> float | None:
+    def temperature_c(self, api: NvmlApi, handle: Handle, *, every_s: float) -> float | None:
         """Core temperature, by whichever call the driver has."""
-        newest = self.ask("temperature", lambda: api.temperature_c(handle))
+        newest = self.ask("temperature", lambda: api.temperature_c(handle), every_s=every_s)
         if newest is not None or self.supports("temperature"):
             return newest
-        return self.ask("temperature before 13", lambda: api.temperature_before_13_c(handle))
+        return self.ask("temperature before 13", lambda: api.temperature_before_13_c(handle), every_s=every_s)
 
     def processes(self, api: NvmlApi, handle: Handle) -> tuple[ListedProcess, ...] | None:
         """All lists one after the other, a pid as often as it stands there.
 
         ``None`` where nobody is listed and the compute list, where nearly everybody stands, was not told.
         """
+        if not self._lists:
+            self._lists = {kind: api.new_process_list(kind) for kind in ProcessKind}
         lists = {
-            kind: self.ask(f"{kind} processes", lambda kind=kind: api.processes(handle, kind))  # type: ignore[misc]
-            for kind in ProcessKind
+            kind: self.ask(f"{kind} processes", lambda kind=kind, into=into: api.processes(handle, kind, into))  # type: ignore[misc]
+            for kind, into in self._lists.items()
         }
         found = tuple(process for listed in lists.values() for process in listed or ())
         return found if found or lists[ProcessKind.COMPUTE] is not None else None

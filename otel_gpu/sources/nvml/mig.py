@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
 from otel_gpu.model import MigReading
@@ -12,6 +12,8 @@ from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.figures import Figures
 
 T = TypeVar("T")
+
+MIG_MODE: Final = "mig mode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +41,9 @@ class MigReader:
             self._largest_sms = figures.ask("largest mig", lambda: self._api.largest_instance_sms(parent))
         return self._largest_sms
 
-    def read(self, parent: Handle, figures: Figures) -> tuple[MigReading, ...] | None:
-        """The instances in the order of their indices; ``None`` if the GPU is not partitioned."""
-        if not figures.ask("mig mode", lambda: self._api.mig_enabled(parent)):
+    def read(self, parent: Handle, figures: Figures, *, every_s: float) -> tuple[MigReading, ...] | None:
+        """The instances in the order of their indices; ``None`` if the GPU is not partitioned, asked ``every_s``."""
+        if not figures.ask(MIG_MODE, lambda: self._api.mig_enabled(parent), every_s=every_s):
             self._known.clear()
             return None
         count = figures.ask("mig device count", lambda: self._api.max_mig_devices(parent)) or 0
@@ -65,7 +67,7 @@ class MigReader:
         if uuid not in self._known:
             self._known[uuid] = (self._describe(handle, uuid), Figures())
         instance, figures = self._known[uuid]
-        figures.begin()
+        figures.begin(parent_figures.now_ns)
         reading = MigReading(
             uuid=uuid,
             gpu_instance_id=instance.gpu_instance_id,

@@ -36,7 +36,15 @@ class Roll:
         self._clock = clock
         self._xid_counts = xid_counts
         self._known: dict[str, _Known] = {}
+        self._recalled: tuple[GpuIdentity, ...] = ()
         self._all_failed_because: str | None = None
+
+    def recall(self, gpus: Sequence[GpuIdentity]) -> None:
+        """Know GPUs that an earlier run of the agent saw, so that one that does not come back has a name.
+
+        They are told of from the first pass on: without a driver nobody can say whether they are still its GPUs.
+        """
+        self._recalled = tuple(gpus)
 
     def call(
         self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError], driver: DriverFacts | None
@@ -80,19 +88,21 @@ class Roll:
         ]
         return GpuRead(tuple(gpus), None, SourceState.UNAVAILABLE, reason, 1, by_gpu)
 
-    def all_asleep(self) -> GpuRead:
-        """The answer while every GPU sleeps and NVML need not even be initialised."""
+    def all_asleep(self, count: int) -> GpuRead:
+        """The answer while every GPU sleeps, so many of them, and NVML need not even be initialised."""
         reason = str(Asleep())
         gpus = tuple(self._without_figures(known.identity, GpuHealth.ASLEEP, reason) for known in self._known.values())
         if gpus:
             return GpuRead(gpus)
-        # Who has never been seen awake cannot be told of.
-        return GpuRead(state=SourceState.UNAVAILABLE, reason=f"every GPU is {reason}: figures come when one is used")
+        # Who has never been seen awake cannot be told of. Nothing has failed: /sys answered, and nobody was woken.
+        reason = f"every GPU is {reason}: figures come when one is used"
+        return GpuRead(state=SourceState.DEGRADED, reason=reason, asleep=count)
 
     def _placed(
         self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError]
     ) -> tuple[list[GpuReading], list[str]]:
         """The GPUs in the order of NVML's indices, and what is wrong with those that nobody can tell who they are."""
+        self._take_in_recalled()
         gpus: list[GpuReading] = []
         unplaced: list[str] = []
         identified = {slot.identity.uuid for slot in slots if slot.identity is not None}
@@ -103,7 +113,8 @@ class Roll:
             if isinstance(outcome, GpuReading):
                 gpus.append(outcome)
                 continue
-            # One that fails before it says who it is, is probably who stood there before the driver was loaded anew.
+            # One that fails before it says who it is, is probably who stood there before the driver was loaded anew,
+            # or this agent started.
             identity = slot.identity or unclaimed.get(slot.index)
             if identity is None:
                 unplaced.append(f"GPU {slot.index}: {outcome}")
@@ -111,6 +122,12 @@ class Roll:
             health = GpuHealth.ASLEEP if isinstance(outcome, Asleep) else GpuHealth.FAILED
             gpus.append(self._without_figures(identity, health, str(outcome)))
         return gpus, unplaced
+
+    def _take_in_recalled(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        for identity in self._recalled:
+            self._known.setdefault(identity.uuid, _Known(identity, now_ns, None))
+        self._recalled = ()
 
     def _removed(self, listed: set[str]) -> list[GpuReading]:
         now_ns = self._clock.monotonic_ns()

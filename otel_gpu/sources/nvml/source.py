@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError, Unavailable
-from otel_gpu.model import GpuReading, SourceState
+from otel_gpu.model import GpuIdentity, GpuReading, SourceState
 from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml import library
 from otel_gpu.sources.nvml.api import NvmlApi
@@ -80,10 +80,17 @@ class NvmlSource:
         """Its name among the sources."""
         return "nvml"
 
+    def recall(self, gpus: Sequence[GpuIdentity]) -> None:
+        """Know GPUs from an earlier run of the agent: one that is lost since then is told of by its name."""
+        self._roll.recall(gpus)
+
     # -- opening --------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Initialise NVML if it is not; Unavailable with the reason if that fails or takes too long."""
+    def open(self, deadline_s: float | None = None) -> None:
+        """Initialise NVML if it is not; Unavailable with the reason if that fails or takes longer than ``deadline_s``.
+
+        By default that is as long as a reading waits for it.
+        """
         if self._opened is not None:
             return
         if self._backoff.remaining_s > 0 and self._last_reason is not None:
@@ -92,7 +99,7 @@ class NvmlSource:
         try:
             if self._opening is None:
                 self._opening = self._control.start(self._initialise)
-            opened = self._opening.result(self._opening.started_s + self._init_deadline_s)
+            opened = self._opening.result(self._opening.started_s + (deadline_s or self._init_deadline_s))
         except OtelGpuError as error:
             if not self._control.stuck:
                 self._opening = None
@@ -155,6 +162,10 @@ class NvmlSource:
             self._control = Worker("otel-gpu-nvml")
         self._backoff.worked()
 
+    def holds(self) -> bool:
+        """Whether, closed, it still has hold of the driver: a call has not returned."""
+        return bool(self._leaving or self._left) or self._opening is not None or self._control.stuck
+
     def _release(self) -> None:
         """Give everything back, in at most ``_RELEASE_S``."""
         opened, self._opened = self._opened, None
@@ -192,7 +203,7 @@ class NvmlSource:
         if self._opened is not None and None not in (on_bus, self._on_bus) and on_bus != self._on_bus:
             self._release()  # a GPU came or went: NVML enumerates them when it is initialised
         if self._opened is None and on_bus and all(map(self._bus.is_asleep, on_bus)):
-            return self._roll.all_asleep()
+            return self._roll.all_asleep(len(on_bus))
         try:
             self.open()
         except OtelGpuError as error:

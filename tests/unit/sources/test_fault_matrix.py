@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from otel_gpu.model import GpuHealth, SourceState
+from otel_gpu.model import Attribution, GpuHealth, SourceState
+from otel_gpu.sources import pausing
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World, WorldGpu
 from tests.unit.sources.watched import (
@@ -54,6 +55,7 @@ class Row:
     asked: int = 60
     reloaded: bool = False
     deadline_s: float = 30.0
+    init_deadline_s: float = 30.0
     logged: tuple[str, str] = field(default=("GPU 1 ", "GPU 1 "))
 
 
@@ -72,7 +74,18 @@ def all_fail(code: int) -> Callable[[World, WorldGpu], None]:
 
 
 def hangs(world: World, ill: WorldGpu) -> None:
-    world.hang(on=ill, function="nvmlDeviceGetPowerUsage", from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    world.hang(on=ill, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
+
+
+def hangs_as_it_is_loaded(world: World, _: WorldGpu) -> None:
+    """The driver is unloaded, and does not answer when it is there again."""
+    world.error(9, from_us=BEGINS_S * S, until_us=(BEGINS_S + 4) * S)
+    world.hang(function="nvmlInitWithFlags", from_us=(BEGINS_S + 4) * S, until_us=ENDS_S * S)
+
+
+def hangs_as_it_is_let_go(world: World, _: WorldGpu) -> None:
+    """Letting go of the driver takes until the end of the fault."""
+    world.hang(function="nvmlShutdown", from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
 
 def falls_asleep(watched: Watched) -> None:
@@ -114,15 +127,35 @@ ROWS = [
     Row("hung", hangs, says="has not returned", deadline_s=0.3),
     Row(
         "one figure missing",
-        fails(999, "nvmlDeviceGetPowerUsage"),
+        fails(999, "nvmlDeviceGetUtilizationRates"),
         healths=(OK, DEGRADED),
-        says="power: ",
+        says="utilization: ",
         asked=10_000,
     ),
     is_gone(1, "not initialised"),
     is_gone(9, "modprobe nvidia"),
     is_gone(18, "restart the agent"),
     is_gone(999, "/dev/nvidia"),
+    Row(
+        "NVML hangs as it is initialised",
+        hangs_as_it_is_loaded,
+        healths=(FAILED, FAILED),
+        state=SourceState.UNAVAILABLE,
+        says="NVML: ",
+        init_deadline_s=0.3,
+        logged=("nvml is unavailable", "nvml is ok again"),
+    ),
+    Row(
+        "NVML hangs as it is shut down for a pause",
+        hangs_as_it_is_let_go,
+        begins=is_paused,
+        ends=is_resumed,
+        healths=(FAILED, FAILED),
+        state=SourceState.UNAVAILABLE,
+        says="the driver is not let go of yet",
+        asked=0,
+        logged=("nvml is unavailable: to be paused at", "nvml is ok again"),
+    ),
     Row(
         "asleep",
         begins=falls_asleep,
@@ -145,15 +178,23 @@ ROWS = [
 ]
 
 
+def others(answer: Attribution) -> set[SourceState]:
+    """How every source but NVML did."""
+    return {source.state for source in answer.sources if source.name != "nvml"}
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_fault_appears_persists_and_goes_away(row: Row, stage: Stage, lines: list[str]) -> None:
+def test_a_fault_appears_persists_and_goes_away(
+    row: Row, stage: Stage, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pausing, "_LET_GO_S", 0.1)
     world, *gpus = two_gpus()
     row.happens(world, gpus[ILL])
     if row.reloaded:
         for index, gpu in enumerate(gpus):
             gpu.energy_steps(ENDS_S * S, 400 * S, POWER_W[index], start_mj=5, step_us=S)
     stage.bus.set_gpus(2)
-    watched = Watched(stage, world, deadline_s=row.deadline_s)
+    watched = Watched(stage, world, deadline_s=row.deadline_s, init_deadline_s=row.init_deadline_s)
 
     before = watched.until(BEGINS_S)
     assert [health(answer) for answer in before] == [(OK, OK)] * 5
@@ -165,6 +206,7 @@ def test_a_fault_appears_persists_and_goes_away(row: Row, stage: Stage, lines: l
     assert len(during) == 16
     for cycle, answer in enumerate(during, start=len(before)):
         assert health(answer) == row.healths
+        assert others(answer) == {SourceState.OK}  # who else is read, is read in every cycle
         if row.healths[WELL] is OK:
             unharmed = of(answer, WELL)
             assert unharmed.totals is not None

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import pynvml
 import pytest
 
 from otel_gpu.model import (
@@ -23,6 +22,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml import NvmlSource
+from otel_gpu.sources.nvml.api import NvmlApi
 from tests.nvml_stage import END_US, Stage
 from tests.nvml_stub.world import STEPPED_EPOCH_US, Listed, Row, World, WorldGpu
 
@@ -105,6 +105,107 @@ def test_what_a_device_does_not_support_is_asked_only_once(stage: Stage) -> None
         assert only(source.read()).encoder_ratio is None
         stage.advance(1)
     assert stage.calls("nvmlDeviceGetEncoderUtilization") - before == 1
+
+
+def test_a_usual_cycle_asks_each_gpu_eight_questions_and_slow_figures_now_and_then(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.compute(0, [Listed(pid, GIB) for pid in range(1, 9)])
+    for at_us in range(0, 130_000_000, 167_000):
+        gpu.sample(at_us, 1 + at_us // 167_000 % 8, 50)
+    source = stage.play(world)
+    asked = []
+    for _ in range(61):
+        before = stage.device_calls(0)
+        source.read()
+        asked.append(stage.device_calls(0) - before)
+        stage.advance(1)
+    assert min(asked) == 8
+    assert sum(asked[1:]) / 60 <= 9
+    for _ in range(13):  # the default interval
+        stage.advance(5)
+        before = stage.device_calls(0)
+        source.read()
+        asked.append(stage.device_calls(0) - before)
+    assert sum(asked[-12:]) / 12 <= 10
+
+
+@pytest.mark.parametrize("code", [3, 13, 999])
+def test_a_driver_without_field_values_is_asked_for_each_figure_singly(stage: Stage, code: int) -> None:
+    world, gpu = one_gpu()
+    gpu.energy_mj(0, 77)
+    gpu.power_mw(0, 251_500)
+    gpu.power_limit_mw(0, 400_000, 350_000)
+    gpu.ecc(0, corrected=1, uncorrected=2, aggregate_corrected=30, aggregate_uncorrected=4)
+    world.error(code, function="nvmlDeviceGetFieldValues")
+    source = stage.play(world)
+    for _ in range(3):
+        reading = only(source.read())
+        assert (reading.energy_mj, reading.power_w, reading.power_limit_w) == (77, 251.5, 350.0)
+        assert (reading.ecc_corrected, reading.ecc_uncorrected) == (30, 4)
+        stage.advance(1)
+    assert (reading.reason is None) == (code != 999)
+
+
+def test_slow_figures_are_asked_again_in_time_and_at_once_if_they_were_not_told(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.temperature_c(0, 40)
+    gpu.temperature_c(1_000_000, 70)
+    gpu.encoder(0, 10)
+    gpu.encoder(1_000_000, 90)
+    world.error(999, on=gpu, function="nvmlDeviceGetEncoderUtilization", until_us=4_000_000)
+    source = stage.play(world)
+    first = only(source.read())
+    assert (first.temperature_c, first.encoder_ratio) == (40, None)
+    stage.advance(5)
+    assert (only(source.read()).temperature_c, only(source.read()).encoder_ratio) == (40, 0.9)
+    stage.advance(10)
+    assert only(source.read()).temperature_c == 70
+
+
+def test_a_list_that_outgrows_its_buffer_is_read_whole_and_the_next_time_at_once(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.compute(0, [Listed(1, GIB)])
+    gpu.compute(1_000_000, [Listed(pid, GIB) for pid in range(1, 301)])
+    gpu.compute(4_000_000, [])
+    source = stage.play(world)
+    source.read()
+    lengths, calls = [], []
+    for _ in range(4):
+        stage.advance(1)
+        before = stage.calls("nvmlDeviceGetComputeRunningProcesses_v3")
+        lengths.append(len(only(source.read()).processes or ()))
+        calls.append(stage.calls("nvmlDeviceGetComputeRunningProcesses_v3") - before)
+    assert lengths == [300, 300, 300, 0]
+    assert calls == [2, 1, 1, 1]
+
+
+def test_a_list_that_did_not_change_is_the_same_object(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.compute(0, [Listed(1, GIB), Listed(2, None)])
+    gpu.compute(2_000_000, [Listed(1, GIB + 1), Listed(2, None)])
+    source = stage.play(world)
+    lists = []
+    for _ in range(3):
+        lists.append(only(source.read()).processes or ())
+        stage.advance(1)
+    assert [first is second for first, second in zip(lists[0], lists[1], strict=True)] == [True, True]
+    assert lists[2][0].memory_bytes == GIB + 1
+
+
+def test_accounting_that_is_switched_off_and_on_again_is_noticed(stage: Stage) -> None:
+    world, gpu = one_gpu()
+    gpu.accounting_mode(0, enabled=True)
+    gpu.accounting_mode(2_000_000, enabled=False)
+    gpu.accounting_mode(40_000_000, enabled=True)
+    source = stage.play(world)
+    seen = []
+    for at_s in range(0, 100, 5):
+        seen.append((at_s, only(source.read()).accounting))
+        assert only(source.read()).reason is None
+        stage.advance(5)
+    assert seen[0] == (0, ())
+    assert {books for at_s, books in seen if 5 <= at_s < 40} == {None}
+    assert seen[-1][1] == ()
 
 
 def test_identity_is_asked_once_and_not_every_cycle(stage: Stage) -> None:
@@ -260,13 +361,14 @@ def test_work_is_seen_again_at_once_when_the_wall_clock_was_set_back(stage: Stag
     assert seen == [[60], [60], [60]]
 
 
+@pytest.mark.parametrize("told_together", [True, False])
 def test_energy_is_read_before_utilisation_so_that_the_rows_cover_the_joules(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, told_together: bool
 ) -> None:
     order: list[str] = []
 
     def noting(function: str) -> Callable[..., object]:
-        original = getattr(pynvml, function)
+        original = getattr(NvmlApi, function)
 
         def noted(*arguments: object) -> object:
             order.append(function)
@@ -274,10 +376,13 @@ def test_energy_is_read_before_utilisation_so_that_the_rows_cover_the_joules(
 
         return noted
 
-    for function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetProcessUtilization"):
-        monkeypatch.setattr(pynvml, function, noting(function))
-    stage.play(one_gpu()[0]).read()
-    assert order == ["nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetProcessUtilization"]
+    for function in ("fields", "energy_mj", "utilization"):
+        monkeypatch.setattr(NvmlApi, function, noting(function))
+    world, _ = one_gpu()
+    if not told_together:
+        world.error(3, function="nvmlDeviceGetFieldValues")
+    stage.play(world).read()
+    assert order == (["fields", "utilization"] if told_together else ["fields", "energy_mj", "utilization"])
 
 
 # ---------------------------------------------------------------------------- MIG
@@ -491,19 +596,19 @@ def test_a_driver_that_goes_away_is_initialised_again_when_it_is_back(stage: Sta
 
 def test_an_unknown_error_on_one_figure_costs_that_figure_only(stage: Stage) -> None:
     world, gpu = one_gpu()
-    world.error(999, on=gpu, function="nvmlDeviceGetPowerUsage", until_us=1_000_000)
+    world.error(999, on=gpu, function="nvmlDeviceGetUtilizationRates", until_us=1_000_000)
     source = stage.play(world)
     read = source.read()
     assert read.state is SourceState.DEGRADED
     assert read.reason is not None
-    assert "power" in read.reason
+    assert "utilization" in read.reason
     assert only(read).health is GpuHealth.DEGRADED
-    assert only(read).power_w is None
+    assert only(read).gpu_ratio is None
     assert only(read).energy_mj is not None
     stage.advance(2)
     healed = source.read()
     assert healed.state is SourceState.OK
-    assert only(healed).power_w is not None
+    assert only(healed).gpu_ratio is not None
 
 
 def test_a_gpu_whose_identity_was_never_known_is_named_by_its_index(stage: Stage) -> None:
@@ -519,11 +624,11 @@ def test_a_gpu_whose_identity_was_never_known_is_named_by_its_index(stage: Stage
 
 def test_one_reason_is_told_once_for_all_the_figures_it_costs(stage: Stage) -> None:
     world, gpu = one_gpu()
-    for function in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetEncoderUtilization"):
+    for function in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetEncoderUtilization"):
         world.error(999, on=gpu, function=function)
     reason = only(stage.play(world).read()).reason
     assert reason is not None
-    assert reason.startswith("power, temperature, encoder: ")
+    assert reason.startswith("utilization, temperature, encoder: ")
     assert reason.count("unknown error") == 1
 
 
@@ -607,7 +712,7 @@ def test_a_hang_while_nvml_is_initialised_is_reported_and_not_waited_for_again(
 
 def test_a_gpu_slower_than_the_deadline_gives_old_figures_rather_than_none(stage: Stage) -> None:
     world, gpu = one_gpu()
-    world.latency(400, on=gpu, function="nvmlDeviceGetPowerUsage", from_us=1_000_000)
+    world.latency(400, on=gpu, function="nvmlDeviceGetUtilizationRates", from_us=1_000_000)
     source = stage.play(world, deadline_s=0.1)
     assert source.read().state is SourceState.OK
     answers = 0
@@ -631,18 +736,18 @@ def test_a_hung_gpu_beside_a_failing_driver_gets_no_second_call_and_no_second_th
     failing, hung = world.gpu(), world.gpu()
     failing.typical()
     hung.typical()
-    world.hang(on=hung, function="nvmlDeviceGetPowerUsage", from_us=1_000_000, until_us=END_US)
-    world.error(code, on=failing, function="nvmlDeviceGetTotalEnergyConsumption", from_us=1_000_000)
+    world.hang(on=hung, function="nvmlDeviceGetUtilizationRates", from_us=1_000_000, until_us=END_US)
+    world.error(code, on=failing, function="nvmlDeviceGetFieldValues", from_us=1_000_000)
     source = stage.play(world, deadline_s=0.2)
     source.read()
     stage.advance(2)
     source.read()
-    power, inits = stage.calls("nvmlDeviceGetPowerUsage"), stage.calls("nvmlInitWithFlags")
+    ratios, inits = stage.calls("nvmlDeviceGetUtilizationRates"), stage.calls("nvmlInitWithFlags")
     threads = threading.active_count()
     for _ in range(12):
         stage.advance(1)
         source.read()
-    assert stage.calls("nvmlDeviceGetPowerUsage") == power
+    assert stage.calls("nvmlDeviceGetUtilizationRates") == ratios
     assert stage.calls("nvmlInitWithFlags") - inits <= 5  # after 1, 2, 4, 8 s
     assert threading.active_count() <= threads + 2
 
@@ -666,8 +771,8 @@ def test_gpus_are_read_side_by_side(stage: Stage) -> None:
         world = World()
         for _ in range(gpus):
             world.gpu().typical()
-        world.latency(delay_ms, function="nvmlDeviceGetPowerUsage")
-        world.latency(delay_ms, function="nvmlDeviceGetTotalEnergyConsumption")
+        world.latency(delay_ms, function="nvmlDeviceGetUtilizationRates")
+        world.latency(delay_ms, function="nvmlDeviceGetFieldValues")
         source = stage.play(world)
         source.read()
         best_s = float("inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from otel_gpu.engine import Engine
+from otel_gpu.engine import Engine, Rules
 from otel_gpu.gpu_log import GpuLog
 from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, SourceOutcome, WorkloadKind, WorkloadRef
 from otel_gpu.sampling import StateLog
@@ -48,11 +48,20 @@ def two_gpus() -> tuple[World, WorldGpu, WorldGpu]:
 class Watched:
     """The engine on a stage, with every answer checked as it comes and its log lines as an agent would write them."""
 
-    def __init__(self, stage: Stage, world: World, *, deadline_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        world: World,
+        *,
+        deadline_s: float = 30.0,
+        init_deadline_s: float = 30.0,
+        rules: Rules | None = None,
+    ) -> None:
         self.stage = stage
-        self.source = PausableGpus(stage.play(world, deadline_s=deadline_s), stage.clock)
+        self.nvml = stage.play(world, deadline_s=deadline_s, init_deadline_s=init_deadline_s)
+        self.source = PausableGpus(self.nvml, stage.clock, holds=self.nvml.holds)
         present = process_read(*(facts(pid, ref) for pid, ref in WORKLOADS.items()))
-        self.engine = Engine(gpus=self.source, processes=FakeProcesses(present), clock=stage.clock)
+        self.engine = Engine(gpus=self.source, processes=FakeProcesses(present), clock=stage.clock, rules=rules)
         self._states, self._gpus = StateLog(), GpuLog("nvml")
         self.now_s = 0.0
         self.totals_mj: dict[str, int] = {}

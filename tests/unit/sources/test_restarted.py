@@ -1,0 +1,106 @@
+"""An agent that starts again while a GPU is lost: it was told of by name before, and is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from otel_gpu.model import GpuHealth, SourceState
+from tests.nvml_stage import Stage
+from tests.nvml_stub.world import World
+from tests.state_dirs import BOOT, open_keeper
+from tests.unit.sources.watched import (
+    BEGINS_S,
+    ENDS_S,
+    ILL,
+    POWER_W,
+    WELL,
+    S,
+    Watched,
+    counter_mj,
+    health,
+    nvml,
+    of,
+    two_gpus,
+)
+
+OK, FAILED = GpuHealth.OK, GpuHealth.FAILED
+SAME, OTHER = BOOT, "99999999-2222-3333-4444-555555555555"
+
+
+def restarted(stage: Stage, world: World, state: Path, *, boot_id: str) -> Watched:
+    """An agent that ran until the fault began and was stopped, and one that begins where it ended."""
+    keeper = open_keeper(state)
+    before = Watched(stage, world, rules=keeper)
+    assert {health(answer) for answer in before.until(BEGINS_S)} == {(OK, OK)}
+    keeper.close()
+    before.engine.close()
+    keeper = open_keeper(state, boot_id=boot_id)
+    after = Watched(stage, world, rules=keeper)
+    after.nvml.recall(keeper.known_gpus)
+    after.now_s = before.now_s
+    if boot_id == SAME:
+        after.totals_mj = before.totals_mj
+    return after
+
+
+def test_a_gpu_that_is_lost_over_a_restart_is_failed_under_its_name_until_it_is_back(
+    stage: Stage, tmp_path: Path, lines: list[str]
+) -> None:
+    world, _, ill = two_gpus()
+    world.error(15, on=ill, from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
+    del lines[:]
+    during = watched.until(ENDS_S)
+    for answer in during:
+        assert health(answer) == (OK, FAILED)  # with hw.status checked as every answer is
+        assert (of(answer, ILL).identity.index, of(answer, ILL).identity.name) == (1, of(answer, WELL).identity.name)
+        assert nvml(answer).state is SourceState.DEGRADED
+        totals = of(answer, ILL).totals
+        assert totals is not None
+        assert totals.total_mj == counter_mj(ILL, 20) - counter_mj(ILL, 0)  # as it was counted before
+    (line,) = [line for line in lines if line.startswith(("GPU ", "nvml "))]
+    assert line.startswith("GPU 1 (")
+    assert "is failed: GPU is lost" in line
+    last = watched.until(300)[-1]
+    assert health(last) == (OK, OK)
+    assert of(last, ILL).identity.minor == 1  # who he is in full, he says himself
+    totals = of(last, ILL).totals
+    assert totals is not None
+    assert totals.total_mj == counter_mj(ILL, 295) - counter_mj(ILL, 0)
+
+
+def test_after_another_boot_nobody_is_missed(stage: Stage, tmp_path: Path) -> None:
+    world, _, ill = two_gpus()
+    world.error(15, on=ill, from_us=BEGINS_S * S)
+    watched = restarted(stage, world, tmp_path / "state", boot_id=OTHER)
+    answer = watched.cycle()
+    assert [gpu.identity.index for gpu in answer.gpus] == [WELL]
+    assert "GPU 1: GPU is lost" in (nvml(answer).reason or "")
+
+
+def test_a_gpu_that_is_not_found_after_a_restart_is_told_and_then_forgotten(stage: Stage, tmp_path: Path) -> None:
+    world, *_ = two_gpus()
+    alone = World()
+    gpu = alone.gpu()
+    gpu.typical()
+    gpu.energy_steps(0, 400 * S, POWER_W[WELL], start_mj=counter_mj(WELL, 0), step_us=S)
+    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
+    stage.put(alone)
+    answer = watched.cycle()
+    assert health(answer) == (OK, FAILED)
+    assert "not there any more" in (of(answer, ILL).reading.reason or "")
+    assert len(watched.until(BEGINS_S + 320)[-1].gpus) == 1
+
+
+def test_without_a_driver_nobody_is_told_and_the_books_wait(stage: Stage, tmp_path: Path) -> None:
+    world, *_ = two_gpus()
+    world.error(9, from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
+    during = watched.until(ENDS_S)
+    assert {answer.gpus for answer in during} == {()}  # counters at 0 would be told with them
+    last = watched.until(300)[-1]
+    assert health(last) == (OK, OK)
+    for index in (WELL, ILL):
+        totals = of(last, index).totals
+        assert totals is not None
+        assert totals.total_mj == counter_mj(index, 295) - counter_mj(index, 0)
