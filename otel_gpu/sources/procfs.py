@@ -179,19 +179,13 @@ class ProcfsSource:
                 return
             if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
                 return
-            if process.pid not in known and self._is_to_be_scanned(process, this.now_ns):
+            if process.pid not in known and process.is_to_be_scanned(self._pace, this.now_ns):
                 self._look(this, process.pid, asked=False)
-
-    def _is_to_be_scanned(self, process: TrackedProcess, now_ns: int) -> bool:
-        is_news = not process.confirmed or process.cursor != 0 or process.is_young(now_ns)
-        return is_news or is_due(process.looked_ns, self._pace.settled_ns, now_ns)
 
     def _is_as_it_was(self, this: _Pass, pid: int) -> bool:
         """Whether nothing of a process is due but whether it still is the same one: then what was told stands."""
         process = self._table.get(pid)
-        if process is None or process.facts is None or process.fault is not None:
-            return False
-        if process.is_young(this.now_ns) or self._is_anything_due(process, this.now_ns):
+        if process is None or process.facts is None or not process.is_settled(self._pace, this.now_ns):
             return False
         stat = read_stat(this.root_fd, pid)
         if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
@@ -199,14 +193,6 @@ class ProcfsSource:
         self._table.identify(pid, stat, this.now_ns)
         this.facts[pid] = process.facts
         return True
-
-    def _is_anything_due(self, process: TrackedProcess, now_ns: int) -> bool:
-        pace = self._pace
-        return (
-            self._are_devices_due(process, now_ns)
-            or is_due(process.cgroup_ns, pace.cgroup_ns, now_ns)
-            or (_UVM in process.nodes and is_due(process.maps_ns, pace.maps_ns, now_ns))
-        )
 
     def _look(self, this: _Pass, pid: int, *, asked: bool) -> None:
         try:
@@ -217,7 +203,7 @@ class ProcfsSource:
                 before = self._table.get(pid)
                 had_fault = before is not None and before.fault is not None
                 process = self._table.identify(pid, stat, this.now_ns)
-                if had_fault or self._are_devices_due(process, this.now_ns):
+                if had_fault or process.are_devices_due(self._pace, this.now_ns):
                     self._look_for_devices(this, directory, process)
                 process.facts = None
                 if asked or process.is_holder:
@@ -225,11 +211,6 @@ class ProcfsSource:
         except OSError as error:
             this.descriptors += 1
             self._table.failed(pid, _fault(error, FaultKind.HIDDEN))
-
-    def _are_devices_due(self, process: TrackedProcess, now_ns: int) -> bool:
-        """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
-        is_news = not process.is_holder or process.cursor != 0 or process.is_young(now_ns)
-        return is_news or is_due(process.looked_ns, self._pace.holder_ns, now_ns)
 
     def _look_for_devices(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> None:
         if process.is_kernel_thread:

@@ -17,6 +17,7 @@ YOUNG_NS: Final = 60 * S_NS
 """How long a process that appeared is looked at often: this long after its start most have opened the GPU."""
 
 _PROMPT_PER_SETTLED: Final = 3
+_UVM: Final = DeviceNode(DeviceKind.UVM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,23 @@ class TrackedProcess:
     def is_young(self, now_ns: int) -> bool:
         """Whether it appeared only lately."""
         return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
+
+    def is_to_be_scanned(self, pace: Pace, now_ns: int) -> bool:
+        """Whether it is time to look whether it has opened a GPU."""
+        is_news = not self.confirmed or self.cursor != 0 or self.is_young(now_ns)
+        return is_news or is_due(self.looked_ns, pace.settled_ns, now_ns)
+
+    def are_devices_due(self, pace: Pace, now_ns: int) -> bool:
+        """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
+        is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
+        return is_news or is_due(self.looked_ns, pace.holder_ns, now_ns)
+
+    def is_settled(self, pace: Pace, now_ns: int) -> bool:
+        """Whether nothing of it is due, so that what was told of it stands while it is the same process."""
+        if self.facts is None or self.fault is not None or self.are_devices_due(pace, now_ns):
+            return False
+        maps_are_due = _UVM in self.nodes and is_due(self.maps_ns, pace.maps_ns, now_ns)
+        return not maps_are_due and not is_due(self.cgroup_ns, pace.cgroup_ns, now_ns)
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
