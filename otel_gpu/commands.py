@@ -132,7 +132,7 @@ def once(settings: Config, *, form: str) -> int:
                 text = _exported(attribution, account.stats(), settings, _resources(settings, host.pod), form)
         write(sys.stdout, text)
     nvml = _gpu_source(attribution, host)
-    if nvml.state is SourceState.UNAVAILABLE:
+    if nvml.state is SourceState.UNAVAILABLE or not _can_be_told(attribution, host):  # all may sleep
         raise Unavailable(nvml.reason or "no GPU answers")
     return DONE
 

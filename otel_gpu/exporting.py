@@ -11,6 +11,7 @@ from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.exporter_log import ExporterLog
 from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.export.otlp import open_otlp
+from otel_gpu.export.otlp_wire import WireEncoder
 from otel_gpu.export.push import Pusher
 from otel_gpu.export.sender import Sender
 from otel_gpu.metrics.collection import Collection, Resources
@@ -61,7 +62,7 @@ class Exporting:
         return Pusher(
             str(config.otlp_target) if is_otlp else exporter.value,
             self._open_otlp if is_otlp else self._open_console,
-            Encoder(self._resources, deltas=deltas) if is_otlp else Encoder(self._resources, largest_bytes=None),
+            WireEncoder(self._resources, deltas=deltas) if is_otlp else Encoder(self._resources, largest_bytes=None),
             self._collect,
             interval_s=config.export_interval_s,
             export_timeout_s=config.export_timeout_s,

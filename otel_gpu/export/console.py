@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+from typing import TextIO, cast
 
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricsData
 
@@ -15,10 +15,10 @@ class ConsoleSender:
     def __init__(self, stream: TextIO) -> None:
         self._exporter = ConsoleMetricExporter(out=stream, formatter=lambda data: data.to_json(indent=None) + "\n")
 
-    def send(self, data: MetricsData) -> Delivery:
+    def send(self, data: MetricsData | bytes) -> Delivery:
         """Print a line."""
         try:
-            self._exporter.export(data)
+            self._exporter.export(cast("MetricsData", data))  # nothing else is made for the console
         except (OSError, ValueError) as error:  # ValueError: closed
             return Delivery(taken=False, trouble=Trouble("closed", f"standard output cannot be written: {error}"))
         return TAKEN

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -42,14 +42,15 @@ _ATTRIBUTE_BYTES: Final = 24
 _HEADING_BYTES: Final = 64
 """What protobuf adds at most to the texts: tags, lengths of up to five bytes, times, values."""
 
+Data = TypeVar("Data")
 ResourceKey: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One request, and what will have been told of counters once it is taken."""
+class Batch(Generic[Data]):
+    """One request, encoded or not, and what will have been told of counters once it is taken."""
 
-    data: MetricsData
+    data: Data
     told: Mapping[SeriesKey, Told] = field(default_factory=dict)
 
 
@@ -64,6 +65,16 @@ class _Entry:
     delta: Delta | None
 
 
+class Batches(Protocol):
+    """Makes requests of collections for one receiver."""
+
+    def batches(self, collection: Collection) -> Iterator[Batch[Any]]:
+        """The collection's requests."""
+
+    def taken(self, batch: Batch[Any]) -> None:
+        """The receiver has this one."""
+
+
 class Encoder:
     """Makes requests of collections for one receiver; with ``deltas``, what was added to counters."""
 
@@ -76,7 +87,7 @@ class Encoder:
         self._scope = InstrumentationScope("otel_gpu", __version__)
         self._resources: dict[ResourceKey, Resource] = {}
 
-    def batches(self, collection: Collection) -> Iterator[Batch]:
+    def batches(self, collection: Collection) -> Iterator[Batch[MetricsData]]:
         """The collection's requests, the host's own Resource first; each Resource is in a request once."""
         if self._deltas is not None:
             self._deltas.take_up()
@@ -88,7 +99,7 @@ class Encoder:
             told = {entry.delta.key: entry.delta.told for entry in part if entry.delta is not None}
             yield Batch(MetricsData([self._resource_metrics(*each) for each in _by_resource(part)]), told)
 
-    def taken(self, batch: Batch) -> None:
+    def taken(self, batch: Batch[MetricsData]) -> None:
         """The receiver has this one."""
         if self._deltas is not None:
             self._deltas.taken(batch.told)

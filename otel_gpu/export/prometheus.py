@@ -17,16 +17,20 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from operator import is_
+from typing import Final, NamedTuple
 
 from otel_gpu.metrics.catalogue import Kind, Level, Metric
 from otel_gpu.metrics.collection import Collection, Family, Resources
-from otel_gpu.metrics.exposition_text import LabelValue, help_text, labels_text
+from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
+from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.tags import Attributes
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +54,38 @@ class _Kind:
     taken: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rendering:
-    """Labels as text, ready to be written: of points by their keys and values, and of Resources.
+class _Form(NamedTuple):
+    """What all series of a metric have in common."""
 
-    Those of workloads are found by ``id`` too, while the collection lives: a workload has many points, and is slow to
-    hash.
+    name: str
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+    kind: _Kind
+
+
+class _Lines(NamedTuple):
+    """The series of a metric as they were last written, but for their values, and what they were written of.
+
+    ``heads`` are name and labels in two parts: those of a workload, which are long, are one text for all its series.
+    They are equal where the same series stands twice; then ``distinct`` is false, and only the last one counts.
     """
 
-    own: dict[tuple[str, ...], dict[tuple[LabelValue, ...], str]] = field(default_factory=dict)
-    others: dict[tuple[_Kind, WorkloadIdentity | None], str] = field(default_factory=dict)
-    others_by_id: dict[_Kind, dict[int, str]] = field(default_factory=dict)
+    attributes: list[Attributes]
+    workloads: list[WorkloadIdentity | None]
+    heads: list[tuple[str, str]]
+    distinct: bool
+
+    def is_of(self, attributes: list[Attributes], workloads: list[WorkloadIdentity | None]) -> bool:
+        """Whether it was written of the same objects."""
+        return (
+            len(attributes) == len(self.attributes)
+            and all(map(is_, attributes, self.attributes))
+            and all(map(is_, workloads, self.workloads))
+        )
+
+    def addresses(self) -> Iterable[tuple[int, int]]:
+        """What its points are known by. All of it is held on to, so that nothing else can be at one of them."""
+        return zip(map(id, self.attributes), map(id, self.workloads), strict=True)
 
 
 class PrometheusText:
@@ -69,21 +94,31 @@ class PrometheusText:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._resource_names = frozenset(label for label, _ in _joined({**resources.shared, **resources.agent}))
-        self._last = _Rendering()
+        self._last: dict[str, _Lines] = {}
+        self._others: dict[tuple[_Kind, int], tuple[WorkloadIdentity | None, str]] = {}
+        self._forms: dict[str, _Form] = {}
+        self._heads = {exposition: dict[str, str]() for exposition in Exposition}
+        self._turn = threading.Lock()
 
     def render(self, collection: Collection, exposition: Exposition) -> bytes:
         """The collection in a format. A point that is no number, and all but the last of a series, are left out."""
-        last, now = self._last, _Rendering()
-        lines = [*self._target_info(exposition)]
-        for family in collection.families:
-            lines += _head(family.metric, exposition)
-            lines += self._samples(family, last, now)
-        if exposition is Exposition.OPENMETRICS:
-            lines.append("# EOF")
-        now.others_by_id.clear()
-        self._last = now
-        lines.append("")
-        return "\n".join(lines).encode()
+        with self._turn:
+            last, self._last = self._last, {}
+            heads = self._heads[exposition]
+            # Each family by itself: a large host's text should not be there twice, as text and as bytes.
+            parts = ["\n".join(self._target_info(exposition)).encode()]
+            for family in collection.families:
+                name = family.metric.name
+                if name not in heads:
+                    heads[name] = "\n".join(_head(family.metric, exposition))
+                written = self._last[name] = self._lines(family, last.get(name))
+                parts.append("\n".join([heads[name], *_samples(family, written)]).encode())
+            if exposition is Exposition.OPENMETRICS:
+                parts.append(b"# EOF")
+            here = {id(workload) for each in self._last.values() for workload in each.workloads}
+            self._others = {key: found for key, found in self._others.items() if key[1] in here}
+            parts.append(b"")
+            return b"\n".join(parts if parts[0] else parts[1:])
 
     def _target_info(self, exposition: Exposition) -> Iterator[str]:
         """The host's Resource as a series, where the Collector has one: if it is known by service and instance."""
@@ -96,32 +131,32 @@ class PrometheusText:
         labels = _joined({key: value for key, value in attributes.items() if key not in _TARGET})
         yield f"target_info{{{labels_text(labels)}}} 1"
 
-    def _samples(self, family: Family, last: _Rendering, now: _Rendering) -> Iterator[str]:
-        metric, keys = family.metric, family.metric.keys
-        names = [label_name(key) for key in keys]
-        kind = _Kind(metric.level in (Level.WORKLOAD, Level.PROCESS), self._resource_names.intersection(names))
-        own, own_before = now.own.setdefault(keys, {}), last.own.get(keys, {})
-        others_by_id = now.others_by_id.setdefault(kind, {})
-        series: dict[tuple[str, str], str] = {}
-        for point in family.points:
-            values = tuple(map(point.attributes.get, keys))
-            labels = own.get(values)
-            if labels is None:
-                labels = own[values] = own_before.get(values) or labels_text(zip(names, values, strict=True))
-            others = others_by_id.get(id(point.workload))
-            if others is None:
-                found = kind, point.workload
-                others = now.others.get(found) or last.others.get(found)
-                others = others or labels_text(self._beyond(point.workload, kind))
-                others_by_id[id(point.workload)] = now.others[found] = others
-            if math.isfinite(point.value):
-                series[labels, others] = repr(point.value)
-        if len(series) < len(family.points):
-            log.debug("%s: %d points are no series of their own", metric.name, len(family.points) - len(series))
-        name = prometheus_name(metric)
-        for (labels, others), value in series.items():
-            comma = "," if labels and others else ""
-            yield f"{name}{{{labels}{comma}{others}}} {value}"
+    def _lines(self, family: Family, last: _Lines | None) -> _Lines:
+        """The series of this collection; the same as the last one's if nobody came or went."""
+        attributes, workloads = [point[1] for point in family.points], [point[2] for point in family.points]
+        if last is not None and last.is_of(attributes, workloads):
+            return last
+        before = {} if last is None else dict(zip(last.addresses(), last.heads, strict=True))
+        heads = [
+            before.get((id(point.attributes), id(point.workload))) or self._head(family.metric, point)
+            for point in family.points
+        ]
+        return _Lines(attributes, workloads, heads, len(set(heads)) == len(heads))
+
+    def _head(self, metric: Metric, point: Point) -> tuple[str, str]:
+        """A series with its labels, and what stands before the value."""
+        form = self._forms.get(metric.name)
+        if form is None:
+            names = tuple(label_name(key) for key in metric.keys)
+            kind = _Kind(metric.level in (Level.WORKLOAD, Level.PROCESS), self._resource_names.intersection(names))
+            form = self._forms[metric.name] = _Form(prometheus_name(metric), metric.keys, names, kind)
+        labels = labels_text(zip(form.names, map(point.attributes.get, form.keys), strict=True))
+        key = form.kind, id(point.workload)
+        if key not in self._others:
+            self._others[key] = point.workload, labels_text(self._beyond(point.workload, form.kind)) + "} "
+        others = self._others[key][1]
+        comma = "," if labels and not others.startswith("}") else ""
+        return f"{form.name}{{{labels}{comma}", others
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:
         """Labels that are not a point's own: who the workload is, and the other attributes of its Resource."""
@@ -138,6 +173,15 @@ def render(collection: Collection, resources: Resources, exposition: Exposition)
 
 
 # ---------------------------------------------------------------------------- text
+
+
+def _samples(family: Family, lines: _Lines) -> Iterable[str]:
+    values = [point[0] for point in family.points]
+    if lines.distinct and all(map(math.isfinite, values)):
+        return [f"{head}{others}{value!r}" for (head, others), value in zip(lines.heads, values, strict=True)]
+    series = {head: value for head, value in zip(lines.heads, values, strict=True) if math.isfinite(value)}
+    log.debug("%s: %d points are no series of their own", family.metric.name, len(values) - len(series))
+    return [f"{head}{others}{value!r}" for (head, others), value in series.items()]
 
 
 def _head(metric: Metric, exposition: Exposition) -> Iterator[str]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.metrics_data import Batches
 from otel_gpu.export.sender import Sender, Trouble
 from otel_gpu.metrics.collection import Collection
 
@@ -35,7 +35,7 @@ class Pusher:
         self,
         target: str,
         open_sender: Callable[[float], Sender],
-        encoder: Encoder,
+        encoder: Batches,
         collect: Callable[[], Collection | None],
         *,
         interval_s: float,

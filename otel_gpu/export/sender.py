@@ -46,8 +46,8 @@ def rejected(points: int, reason: str) -> Trouble | None:
 class Sender(Protocol):
     """Takes requests to one receiver, one at a time."""
 
-    def send(self, data: MetricsData) -> Delivery:
-        """Send and wait, no longer than the sender was made for."""
+    def send(self, data: MetricsData | bytes) -> Delivery:
+        """Send and wait, no longer than the sender was made for. Bytes are an ExportMetricsServiceRequest."""
 
     def close(self) -> None:
         """Let go; a request under way on another thread is given up as soon as may be."""

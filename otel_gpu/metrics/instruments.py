@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.util.types import Attributes
@@ -32,6 +32,16 @@ class Sample(Observation):
         return self.point.attributes if workload is None else {**self.point.attributes, **workload.complete()}
 
 
+class Samples:
+    """The observations of one callback: the agent's provider takes their points as they are."""
+
+    def __init__(self, points: tuple[Point, ...]) -> None:
+        self.points = points
+
+    def __iter__(self) -> Iterator[Observation]:
+        return map(Sample, self.points)
+
+
 def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | None]) -> None:
     """Create every instrument of the catalogue; their callbacks only read, all of a collection the same cycle.
 
@@ -45,7 +55,7 @@ def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | N
 
 def _create(meter: Meter, metric: Metric, shared: SharedReading) -> None:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        return map(Sample, shared.points(metric.name))
+        return Samples(shared.points(metric.name))
 
     create = {
         Kind.GAUGE: meter.create_observable_gauge,

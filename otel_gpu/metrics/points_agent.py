@@ -16,26 +16,27 @@ ATTRIBUTION: Final = "attribution"
 
 def _up(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
-        yield Point(int(source.state.answers), {"otel_gpu.source": source.name})
+        yield Point(int(source.state.answers), reading.agent.adding({"otel_gpu.source": source.name}))
 
 
 def _state(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
         for state in SourceState:
             own = {"otel_gpu.source": source.name, "otel_gpu.state": state.value}
-            yield Point(int(source.state is state), own)
+            yield Point(int(source.state is state), reading.agent.adding(own))
 
 
 def _duration(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
-        yield Point(source.duration_s, {"otel_gpu.source": source.name})
+        yield Point(source.duration_s, reading.agent.adding({"otel_gpu.source": source.name}))
 
 
 def _errors(reading: Reading) -> Iterator[Point]:
     for name, errors in reading.stats.source_errors.items():
-        yield Point(errors, {"otel_gpu.source": name}, start_ns=reading.stats.started_ns)
+        yield Point(errors, reading.agent.adding({"otel_gpu.source": name}), start_ns=reading.stats.started_ns)
     attribution = reading.attribution
-    yield Point(attribution.anomalies, {"otel_gpu.source": ATTRIBUTION}, start_ns=attribution.epoch_ns)
+    own = reading.agent.adding({"otel_gpu.source": ATTRIBUTION})
+    yield Point(attribution.anomalies, own, start_ns=attribution.epoch_ns)
 
 
 def _coverage(reading: Reading) -> Iterator[Point]:

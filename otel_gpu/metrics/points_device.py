@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.metrics.points_memory import memory_overcount, memory_states
-from otel_gpu.metrics.points_reading import Attributes, Device, Point, Reading
+from otel_gpu.metrics.points_reading import Device, Point, Reading
+from otel_gpu.metrics.tags import Attributes
 from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessAttribution
 
 _VENDOR: Final = "NVIDIA"
@@ -16,16 +17,12 @@ _VENDOR: Final = "NVIDIA"
 
 def _named(device: Device) -> Attributes:
     name = device.gpu.identity.name
-    return {
-        **device.attributes,
-        "hw.name": name,
-        "hw.model": name.removeprefix(_VENDOR).strip() or name,
-        "hw.vendor": _VENDOR,
-    }
+    model = name.removeprefix(_VENDOR).strip() or name
+    return device.attributes.adding({"hw.name": name, "hw.model": model, "hw.vendor": _VENDOR})
 
 
 def _typed(device: Device, own: Attributes = MappingProxyType({})) -> Attributes:
-    return {**device.attributes, "hw.type": "gpu", **own}
+    return device.attributes.adding({"hw.type": "gpu", **own})
 
 
 def _used_bytes(split: MemorySplit) -> int:
@@ -60,7 +57,7 @@ def _utilization(reading: Reading) -> Iterator[Point]:
         tasks = {"general": told.gpu_ratio, "encoder": told.encoder_ratio, "decoder": told.decoder_ratio}
         for task, ratio in tasks.items():
             if ratio is not None:
-                yield Point(ratio, {**device.attributes, "hw.gpu.task": task})
+                yield Point(ratio, device.attributes.adding({"hw.gpu.task": task}))
 
 
 def _power(reading: Reading) -> Iterator[Point]:
@@ -109,7 +106,7 @@ def _energy_states(reading: Reading) -> Iterator[Point]:
             continue
         went = {"attributed": totals.attributed_mj, "idle": totals.idle_mj, "unattributed": totals.unattributed_mj}
         for state, energy_mj in went.items():
-            own = {**device.place(None), "gpu.energy.state": state}
+            own = device.place(None).adding({"gpu.energy.state": state})
             yield Point(energy_mj / 1e3, own, start_ns=reading.attribution.epoch_ns)
 
 
@@ -125,7 +122,7 @@ def _energy_info(reading: Reading) -> Iterator[Point]:
             "gpu.energy.idle.origin": basis.idle_origin,
             "gpu.energy.held.origin": basis.held_origin,
         }
-        yield Point(1, {**device.place(None), **own})
+        yield Point(1, device.place(None).adding(own))
 
 
 def _idle_memory(reading: Reading) -> Iterator[Point]:
@@ -144,7 +141,7 @@ def _process_count(reading: Reading) -> Iterator[Point]:
         counts = Counter((_known_place(device, process), process.state or GpuState.UNKNOWN) for process in processes)
         for uuid, place in device.places.items():
             for state in (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN):
-                yield Point(counts[uuid, state], {**place, "gpu.state": state.value})
+                yield Point(counts[uuid, state], place.adding({"gpu.state": state.value}))
 
 
 def _with_processes(reading: Reading) -> Iterator[tuple[Device, list[ProcessAttribution]]]:

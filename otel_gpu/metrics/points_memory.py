@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from otel_gpu.metrics.points_reading import Attributes, Device, Point, Reading
+from otel_gpu.metrics.points_reading import Device, Point, Reading
+from otel_gpu.metrics.tags import Tags
 from otel_gpu.model import MemorySplit, MigAttribution
 
 
@@ -14,7 +15,7 @@ def memory_states(reading: Reading) -> Iterator[Point]:
     for device in reading.devices:
         for place, parts in _parts(device):
             for state, held_bytes in parts.items():
-                yield Point(held_bytes, {**place, "gpu.memory.state": state})
+                yield Point(held_bytes, place.adding({"gpu.memory.state": state}))
 
 
 def memory_overcount(reading: Reading) -> Iterator[Point]:
@@ -30,7 +31,7 @@ def memory_overcount(reading: Reading) -> Iterator[Point]:
         yield Point(max(0, whole.overcount_bytes - claimed), device.place(None))
 
 
-def _parts(device: Device) -> Iterator[tuple[Attributes, Mapping[str, int]]]:
+def _parts(device: Device) -> Iterator[tuple[Tags, Mapping[str, int]]]:
     whole = device.gpu.memory
     if whole is None:
         return

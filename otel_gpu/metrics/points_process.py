@@ -25,7 +25,9 @@ def _start_time(row: _Row) -> Iterator[Point]:
 
 
 def _active(row: _Row) -> Iterator[Point]:
-    yield row.point(int(row.use.active))
+    """That it has ended, /proc tells; that it is still on the GPU, nobody while it is not watched."""
+    if row.watched or not row.use.active:
+        yield row.point(int(row.use.active))
 
 
 _OF_ROW: Final[Mapping[str, Callable[[_Row], Iterator[Point]]]] = MappingProxyType(

@@ -56,7 +56,10 @@ def _idle_energy(row: _Row) -> Iterator[Point]:
 
 
 def _access(row: _Row) -> Iterator[Point]:
-    yield row.point(int(row.use.active or row.use.possible))
+    """What was granted, those who granted it tell; who only had it open, nobody while the GPU is not watched."""
+    part = row.use
+    if row.watched or not part.active or part.allocation is not None:
+        yield row.point(int(part.active or part.possible))
 
 
 def _allocation(row: _Row) -> Iterator[Point]:

@@ -25,8 +25,8 @@ from opentelemetry.metrics import (
 
 from otel_gpu.metrics.catalogue import BY_NAME
 from otel_gpu.metrics.collection import Collection, Family
-from otel_gpu.metrics.instruments import Sample, create_instruments
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.instruments import Sample, Samples, create_instruments
+from otel_gpu.metrics.points import Point, Reading
 from otel_gpu.metrics.readings import Readings
 
 _OPTIONS: Final = CallbackOptions()
@@ -52,8 +52,9 @@ class AgentMeterProvider(MeterProvider):
         """Run every instrument once; what they observe is as of ``time_ns`` (Unix time)."""
         families = []
         for name, callbacks in self._callbacks.items():
-            observed = (sample for callback in callbacks for sample in _call(callback))
-            points = tuple(sample.point for sample in observed if isinstance(sample, Sample))
+            points: tuple[Point, ...] = ()
+            for callback in callbacks:
+                points += _points(_call(callback))  # of the catalogue's instruments each has one
             if points:
                 families.append(Family(BY_NAME[name], points))
         return Collection(time_ns, tuple(families))
@@ -64,6 +65,12 @@ def _call(callback: CallbackT) -> Iterable[Observation]:
     if not callable(callback):
         raise TypeError("an instrument of the agent's provider takes functions")
     return callback(_OPTIONS)
+
+
+def _points(observed: Iterable[Observation]) -> tuple[Point, ...]:
+    if isinstance(observed, Samples):
+        return observed.points
+    return tuple(sample.point for sample in observed if isinstance(sample, Sample))
 
 
 class _AgentMeter(NoOpMeter):

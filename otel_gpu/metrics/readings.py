@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from otel_gpu.metrics.points import Point, Reading, points
+from otel_gpu.metrics.points_reading import Layout
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Attribution
 
@@ -26,6 +27,7 @@ class Readings:
         self._currency = currency
         self._process_level = process_level
         self._newest: Reading | None = None
+        self._layout = Layout()
 
     def newest(self) -> Reading | None:
         """The newest cycle, sampled now if the last one is too old; ``None`` before the first."""
@@ -38,7 +40,11 @@ class Readings:
         if newest is None or newest.attribution is not attribution:
             self._account.observe(attribution)
             newest = self._newest = Reading.of(
-                attribution, self._account.stats(), currency=self._currency, process_level=self._process_level
+                attribution,
+                self._account.stats(),
+                currency=self._currency,
+                process_level=self._process_level,
+                layout=self._layout,
             )
         return newest
 

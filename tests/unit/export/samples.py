@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.metrics_data import Batch, Batches, Encoder
 from otel_gpu.metrics.catalogue import BY_NAME
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
@@ -34,6 +35,15 @@ def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:
     return collection({"hw.power": [Point(value, GPU)]}, time_ns)
 
 
-def encoded(collection: Collection, encoder: Encoder | None = None) -> list[ExportMetricsServiceRequest]:
-    """The requests of a collection, by the official encoder."""
-    return [encode_metrics(batch.data) for batch in (encoder or Encoder(RESOURCES)).batches(collection)]
+def encoded(collection: Collection, encoder: Batches | None = None) -> list[ExportMetricsServiceRequest]:
+    """The requests of a collection, by the official encoder or our own."""
+    return [received(batch) for batch in (encoder or Encoder(RESOURCES)).batches(collection)]
+
+
+def received(batch: Batch[Any]) -> ExportMetricsServiceRequest:
+    """A batch as a receiver reads it."""
+    return (
+        ExportMetricsServiceRequest.FromString(batch.data)
+        if isinstance(batch.data, bytes)
+        else encode_metrics(batch.data)
+    )

@@ -1,16 +1,28 @@
 from __future__ import annotations
 
+import sys
+
+import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from otel_gpu import __version__
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.metrics_data import LARGEST_REQUEST_BYTES, Encoder
+from otel_gpu.export.otlp_wire import WireEncoder
 from otel_gpu.metrics.collection import Collection, Resources
 from otel_gpu.metrics.points import Point
-from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, encoded, identity
+from tests.unit.export import samples
+from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, encoded, identity, received
 
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+
+
+@pytest.fixture(autouse=True, params=[Encoder, WireEncoder], ids=["by the SDK", "by ourselves"])
+def encoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds of both."""
+    for module in (sys.modules[__name__], samples):
+        monkeypatch.setattr(module, "Encoder", request.param)
 
 
 def energy(value: float, workload: str = "w") -> Point:
@@ -105,10 +117,10 @@ def test_a_request_that_was_taken_is_not_told_again_and_one_that_was_not_is() ->
         both = collection({"gpu.workload.energy": [energy(first, "a"), energy(second, "b")]}, time_ns)
         values = []
         for batch in encoder.batches(both):
-            (metric,) = batch.data.resource_metrics[0].scope_metrics[0].metrics
-            (point,) = metric.data.data_points
-            values.append(point.value)  # type: ignore[union-attr]
-            if batch.data.resource_metrics[0].resource.attributes["gpu.workload.id"] == "a":
+            (resource,) = received(batch).resource_metrics
+            (point,) = resource.scope_metrics[0].metrics[0].sum.data_points
+            values.append(point.as_double)
+            if any(pair.value.string_value == "a" for pair in resource.resource.attributes):
                 encoder.taken(batch)
         return values
 

@@ -309,9 +309,7 @@ def test_what_has_ended_is_forgotten() -> None:
 
 def kept(text: PrometheusText) -> int:
     """How many pieces of text are kept for the next rendering."""
-    last = text._last
-    assert not last.others_by_id
-    return sum(map(len, last.own.values())) + len(last.others)
+    return sum(len(lines.heads) for lines in text._last.values()) + len(text._others)
 
 
 def test_workloads_are_told_apart_by_who_they_are_not_by_the_object() -> None:

@@ -45,7 +45,8 @@ class FakeSender:
         self.timeouts_s.append(timeout_s)
         return self
 
-    def send(self, data: MetricsData) -> Delivery:
+    def send(self, data: MetricsData | bytes) -> Delivery:
+        assert isinstance(data, MetricsData)
         self.sent.put(data)
         return self.answer()
 

@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.clock import ManualClock
+from otel_gpu.engine import Engine
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import fit_for, in_ascii, joules, money, size, span, utc, whole
 from otel_gpu.export.text import Paint
 from otel_gpu.model import Attribution, GpuReading, MemorySplit, SourceOutcome, SourceState
+from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.version import __version__
 from tests.builders import GIB, MIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
 
@@ -16,15 +20,15 @@ GOLDEN = f"""\
 otel-gpu {__version__}  2023-11-14T22:13:25Z  driver 570.124.06
 
 GPU  NAME            MEMORY                    USED     LIMIT  UTIL  POWER   TEMP  STATE
-  0  A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  83 %  296 W  49 °C  ok
-  1  H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB     -   70 W      -  ok
+  0  A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  83 %   60 W  49 °C  ok
+  1  H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB     -    0 W      -  ok
      └ 1g.10gb       ████████············   4.0 GiB  10.0 GiB
   2  A100-SXM4-80GB  -                            -         -     -      -      -  failed
 
-GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  JOULES  = WORKLOADS  + NOBODY  + UNATTR
-  0  81920       56832        4608         0      1024   19456     300          300         0         0
-  1  81920        4096           0      4096      1024   72704       3            3         0         0
-  2      -           -           -         -         -       -       -            -         -         -
+GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  J IN 5.0 s  = WORKLOADS  + NOBODY  + UNATTR
+  0  81920       56832        4608         0      1024   19456         300          300         0         0
+  1  81920        4096           0      4096      1024   72704           3            3         0         0
+  2      -           -           -         -         -       -           -            -         -         -
 
 WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY         INFERRED  SM   POWER  STATE
 vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                    -  ≈ 54 W  unknown
@@ -42,6 +46,7 @@ PID  PROCESS    WORKLOAD        GPU          MEMORY  SM   POWER  STATE
 
 █ measured  ▒ inferred  ░ unattributed  : the driver's own  · free
 ≈ estimated  ~ inferred  - not known, which is not zero
+POWER is the mean of the last 5.0 s
 
 GPU 2: failed: GPU is lost: it fell off the bus
 nvml: degraded: GPU 2: GPU is lost: it fell off the bus
@@ -89,7 +94,7 @@ def test_columns_are_aligned_and_the_tables_fit_the_width(width: int) -> None:
         assert blocks(section) == len(heading)
         assert max(len(line) for line in section) <= width
     assert len(tables) == 4
-    assert ("JOULES" in headings[1]) is (width > 100)  # energy is what a narrow terminal can do without
+    assert ("J IN 5.0 s" in headings[1]) is (width > 100)  # energy is what a narrow terminal can do without
     assert ("KIND" in headings[2]) is (width > 80)
 
 
@@ -270,6 +275,50 @@ def test_the_parts_of_a_gpus_memory_and_energy_add_up_as_they_are_shown() -> Non
     assert attributed + idle + unattributed == energy == 300
 
 
+@pytest.mark.parametrize("interval_s", [1, 5, 60])
+def test_the_watts_of_workloads_of_nobody_and_of_the_unattributed_add_up_to_the_gpus(interval_s: int) -> None:
+    clock = ManualClock()
+    host = SimulatedHost(demo_world(1), clock)
+    engine = Engine(
+        gpus=host.gpu_source(),
+        processes=host.process_source(),
+        names=[host.name_source()],
+        clock=clock,
+        options=AttributionOptions(),
+    )
+    for _ in range(4):
+        clock.advance(interval_s)
+        answer = engine.sample()
+    engine.close()
+    _, gpus, sums, workloads, *_ = sections(render(answer, width=300))
+    assert f"J IN {interval_s}.0 s" in sums[0]
+    for index in range(4):
+        (shown,) = (int(found[1]) for line in gpus if (found := re.match(rf" +{index}  .* (\d+) W ", line)))
+        (summed,) = (line.split() for line in sums if line.split()[0] == str(index))
+        parts = [
+            int(found[2])
+            for line in workloads
+            if (found := re.search(r"  (\d)(?: \dg\.\d+gb)? .* (\d+) W  ", line)) and int(found[1]) == index
+        ]
+        others_w = sum(map(int, summed[-2:])) / interval_s
+        assert len(parts) > 1
+        assert abs(sum(parts) + others_w - shown) <= (len(parts) + 3) / 2
+    assert (interval_s == 60) is any(line.endswith("ended") for line in workloads)  # they took part in it
+
+
+def test_power_is_what_is_drawn_now_where_there_is_no_window_to_tell_of() -> None:
+    text = render(attribute(None, snapshot(gpu(0, power_w=70))))
+    assert " 70 W " in text
+    assert "mean" not in text
+
+
+def test_a_small_screen_has_the_sums_where_they_leave_half_of_it_to_who_uses_gpus() -> None:
+    answer = attribution()
+    assert "= MEASURED" in render(answer, width=120, height=34)
+    assert "= MEASURED" not in render(answer, width=120, height=24)
+    assert len(render(answer, width=120, height=34).splitlines()) <= 34
+
+
 def test_figures_that_rounding_would_spoil_add_up_too() -> None:
     third = (1 << 20) + (1 << 20) // 3
     answer = attribute(None, snapshot(gpu(0)))
@@ -316,6 +365,7 @@ def test_marks_are_explained_where_there_are_any() -> None:
     assert legend == [
         "█ measured  ▒ inferred  ░ unattributed  : the driver's own  · free",
         "≈ estimated  ~ inferred  - not known, which is not zero",
+        "POWER is the mean of the last 5.0 s",
     ]
     assert "measured" not in render(attribute(None, snapshot()))
 

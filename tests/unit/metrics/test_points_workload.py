@@ -13,6 +13,7 @@ from otel_gpu.model import (
     Cost,
     CostBasis,
     DeviceTotals,
+    GpuHealth,
     GpuReading,
     GpuState,
     MigAttribution,
@@ -290,3 +291,17 @@ def test_who_could_use_a_gpu_has_a_point_that_says_so_and_no_other() -> None:
     names = [metric.name for metric in METRICS if metric.name.startswith("gpu.workload.")]
     found = {name: [point.value for point in points_of(name, attribution)] for name in names}
     assert found == {name: [1] if name == "gpu.workload.access" else [] for name in names}
+
+
+@pytest.mark.parametrize(("health", "here"), [(GpuHealth.PAUSED, []), (GpuHealth.FAILED, [1]), (GpuHealth.OK, [1])])
+def test_while_the_agent_is_paused_only_those_who_look_say_who_is_there(health: GpuHealth, here: list[int]) -> None:
+    def said(name: str, **use: Any) -> list[float]:
+        active = process(active=use["active"])
+        attribution = answer(device(gpu(health=health)), workloads=[workload(part(**use))], processes=[active])
+        return [point.value for point in points_of(name, attribution)]
+
+    assert said("gpu.process.active", active=True) == here
+    assert said("gpu.workload.access", active=True) == here
+    assert said("gpu.workload.access", active=True, allocation=1.0) == [1]  # a runtime gave it the GPU, and says so now
+    assert said("gpu.process.active", active=False) == [0]  # /proc shows that it has ended
+    assert said("gpu.workload.access", active=False) == [0]

@@ -1,0 +1,34 @@
+"""What a process that runs for months owes to the others on its host: little memory, and little time spent on it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+from typing import Final
+
+_THRESHOLDS: Final = (20_000, 20, 20)
+"""New objects until the collector looks, and how much rarer it looks at older ones. A cycle of a busy host makes
+thousands, which reference counting frees as the next one comes: looking for rings among them at every 700, as Python
+does by default, costs as much as attributing."""
+
+_ARENA_MAX: Final = -8
+_HEAPS: Final = 2
+"""mallopt(3): how many heaps threads allocate from. By default twenty threads have up to eight for each core, each with
+room for the largest answer it ever made. (To give that room back after every answer, by M_MMAP_THRESHOLD, costs more
+time for page faults than making the answer does.)"""
+
+
+def settle() -> None:
+    """Everything is imported and made that stays: do not look through it again. Once, by whoever owns the process."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)  # what importing took for a while; glibc's
+
+
+def bound_heaps() -> None:
+    """Keep the allocator from keeping what is freed; before threads start. Without effect where it is not glibc's."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, _HEAPS)

@@ -1,0 +1,132 @@
+"""OTLP written by ourselves is what the official encoder writes of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from otel_gpu.export.deltas import Deltas
+from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.otlp_wire import WireEncoder
+from otel_gpu.metrics.catalogue import METRICS, Kind
+from otel_gpu.metrics.collect import collect
+from otel_gpu.metrics.collection import Collection
+from otel_gpu.metrics.points import Point
+from tests.unit.export.exposition import simulated_reading
+from tests.unit.export.samples import RESOURCES, TIME_NS, collection, encoded, identity, received
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+VALUE = st.one_of(st.floats(allow_nan=False), INT64)
+ATTRIBUTES = st.dictionaries(TEXT, st.one_of(TEXT, INT64, st.booleans()), max_size=6)
+POINTS = st.lists(
+    st.builds(
+        Point,
+        VALUE,
+        ATTRIBUTES,
+        st.one_of(st.none(), TEXT.map(identity)),
+        st.one_of(st.none(), st.integers(0, 2 * TIME_NS)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+FAMILIES = st.dictionaries(st.sampled_from([metric.name for metric in METRICS]), POINTS, max_size=4)
+COUNTER = next(metric.name for metric in METRICS if metric.kind is Kind.COUNTER)
+
+
+def whole(requests: Iterable[ExportMetricsServiceRequest]) -> ExportMetricsServiceRequest:
+    (one,) = [*requests] or [ExportMetricsServiceRequest()]
+    return one
+
+
+@given(FAMILIES)
+def test_any_collection_is_written_as_the_official_encoder_writes_it(families: dict[str, list[Point]]) -> None:
+    told = collection(families)
+    assert whole(encoded(told, WireEncoder(RESOURCES))) == whole(encoded(told, Encoder(RESOURCES)))
+
+
+@given(st.lists(FAMILIES, min_size=2, max_size=4))
+def test_so_are_collections_one_after_the_other_with_series_that_come_and_go(
+    cycles: list[dict[str, list[Point]]],
+) -> None:
+    ours = WireEncoder(RESOURCES)
+    stays = [Point(1.0, {"n": n}, identity("stays"), TIME_NS - 1) for n in range(3)]
+    for number, families in enumerate(cycles):
+        points = [*stays[: 1 + number % 3], *families.get(COUNTER, [])]
+        told = collection({**families, COUNTER: [point._replace(value=number + 0.5) for point in points]})
+        assert whole(encoded(told, ours)) == whole(encoded(told, Encoder(RESOURCES)))
+
+
+@given(st.lists(st.lists(st.floats(0, 1e6), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_deltas_are_the_same_however_they_are_written(cycles: list[list[float]]) -> None:
+    ours, official = WireEncoder(RESOURCES, deltas=Deltas()), Encoder(RESOURCES, deltas=Deltas())
+    for number, values in enumerate(cycles):
+        points = [Point(value, {"n": n}, identity("w"), TIME_NS - 1) for n, value in enumerate(values)]
+        told = collection({COUNTER: points}, TIME_NS + number)
+        (mine,), (theirs,) = [*ours.batches(told)], [*official.batches(told)]
+        assert received(mine) == received(theirs)
+        if number % 2 == 0:  # every other request is lost
+            ours.taken(mine)
+            official.taken(theirs)
+
+
+def test_a_second_collection_of_the_same_series_is_written_as_if_it_were_the_first() -> None:
+    first, second = collect(simulated_reading()), collect(simulated_reading())
+    encoder = WireEncoder(RESOURCES)
+    requests = [whole(encoded(each, encoder)) for each in (first, second, first)]
+    assert requests == [whole(encoded(each, Encoder(RESOURCES))) for each in (first, second, first)]
+
+
+def test_the_bytes_are_those_of_the_official_message() -> None:
+    (batch,) = WireEncoder(RESOURCES).batches(collect(simulated_reading()))
+    assert ExportMetricsServiceRequest.FromString(batch.data).ByteSize() == len(batch.data)
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+def test_what_is_no_longer_told_of_is_forgotten(deltas: bool) -> None:
+    encoder = WireEncoder(RESOURCES, deltas=Deltas() if deltas else None)
+    sizes = set()
+    for cycle in range(20):
+        points = [Point(1.0, {"process.pid": 100 * cycle + n}, identity(f"{cycle} {n}"), 1) for n in range(10)]
+        assert list(encoder.batches(collection({COUNTER: points})))
+        sizes.add((len(encoder._attributes), len(encoder._known), len(encoder._owners), *laid_out(encoder)))
+    assert sizes == ({(10, 10, 10)} if deltas else {(0, 0, 0, 10, 10, 10)})
+
+
+def laid_out(encoder: WireEncoder) -> tuple[int, ...]:
+    layout = encoder._layout
+    if layout is None:
+        return ()
+    return sum(len(plan.encoded) for plan in layout._plans.values()), len(layout._owners), len(layout._by_key)
+
+
+@pytest.mark.parametrize("largest_bytes", [1, 300, 1_000, 5_000, 100_000])
+def test_no_point_is_lost_or_told_twice_however_requests_are_cut(largest_bytes: int) -> None:
+    told = collect(simulated_reading())
+    batches = [*WireEncoder(RESOURCES, largest_bytes=largest_bytes).batches(told)]
+    assert points_of(map(received, batches)) == points_of([whole(encoded(told, Encoder(RESOURCES)))])
+    several = [batch for batch in batches if len(points_of([received(batch)])) > 1]
+    assert all(len(batch.data) <= largest_bytes for batch in several)
+    assert told.point_count == len(points_of(map(received, batches)))
+
+
+def points_of(requests: Iterable[ExportMetricsServiceRequest]) -> list[bytes]:
+    return sorted(
+        b"\0".join((resource.resource.SerializeToString(), metric.name.encode(), point.SerializeToString()))
+        for each in requests
+        for resource in each.resource_metrics
+        for metric in resource.scope_metrics[0].metrics
+        for point in (*metric.gauge.data_points, *metric.sum.data_points)
+    )
+
+
+def test_half_a_surrogate_pair_costs_its_character_and_not_the_export() -> None:
+    told: Collection = collection({COUNTER: [Point(1.0, {"name": "a\ud800b"}, identity("w"), 1)]})
+    (point,) = (
+        whole(encoded(told, WireEncoder(RESOURCES))).resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points
+    )
+    assert point.attributes[0].value.string_value == "a?b"
