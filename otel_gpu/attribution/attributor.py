@@ -17,7 +17,7 @@ from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Resident, residents
 from otel_gpu.attribution.tracker import GpuTracker
-from otel_gpu.model import Attribution, GpuReading, Snapshot, WorkloadRef
+from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
 
 _Here = Mapping[ProcessAt, Resident]
 
@@ -45,6 +45,14 @@ class Attributor:
             return frozenset()
         ledger = self._books.ledger
         return frozenset(e.ref for e in ledger.workloads.entries.values() if ledger.namings.waiting(e.ref))
+
+    @property
+    def known_gpus(self) -> tuple[GpuIdentity, ...]:
+        """Every GPU in the books, by what names it there."""
+        devices = {} if self._books is None else self._books.ledger.devices
+        return tuple(
+            GpuIdentity(device.index, uuid, device.name) for uuid, device in devices.items() if device.index is not None
+        )
 
     def observe(self, snapshot: Snapshot) -> Attribution:
         """Take in a cycle."""
@@ -84,7 +92,9 @@ class Attributor:
 
     def _gpu(self, books: Bookkeeper, reading: GpuReading, now: _Here | None, cycle: Cycle) -> GpuView:
         uuid = reading.identity.uuid
-        tracker = self._trackers.setdefault(uuid, GpuTracker(self._options))
+        tracker = self._trackers.get(uuid)
+        if tracker is None:
+            tracker = self._trackers[uuid] = GpuTracker(self._options)
         device = books.ledger.device(uuid)
         device.name, device.index = reading.identity.name, reading.identity.index
         device.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}

@@ -52,10 +52,13 @@ class Bookkeeper:
 
     def unused(self, uuid: str, cycle: Cycle) -> dict[WorkloadLine, Grant]:
         """Lines of workloads that were given this GPU and have nobody there."""
+        granted = cycle.granted(uuid)
+        if not granted:
+            return {}
         present = {(b.ref.kind, b.ref.id, at.place) for at, b in self.ledger.present(uuid)}
         return {
             self.ledger.grant(grant, cycle.moment): grant
-            for grant in cycle.granted(uuid)
+            for grant in granted
             if (grant.workload.kind, grant.workload.id, Place(uuid, grant.mig_uuid)) not in present
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from otel_gpu.attribution.bookkeeper import GpuBooks
@@ -208,9 +208,9 @@ def _workloads(
         uuid = line.at.place.gpu_uuid
         identity = (line.at.kind, line.at.id, line.naming)
         refs[identity] = entry.ref
-        part = _workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices)
-        allocation = shares.get(line.at) if part.active else 0.0
-        parts.setdefault(identity, []).append(replace(part, allocation=allocation))
+        allocation = shares.get(line.at) if entry.ended_ns is None else 0.0
+        part = _workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices, allocation=allocation)
+        parts.setdefault(identity, []).append(part)
     told = [
         WorkloadAttribution(
             ref=refs[identity],
@@ -250,7 +250,13 @@ def _at(grant: Grant) -> WorkloadAt:
 
 
 def _workload_gpu(
-    line: WorkloadLine, entry: Entry, view: GpuView | None, device: DeviceSums, prices: Prices | None
+    line: WorkloadLine,
+    entry: Entry,
+    view: GpuView | None,
+    device: DeviceSums,
+    prices: Prices | None,
+    *,
+    allocation: float | None,
 ) -> WorkloadGpu:
     part = _part(line, entry, view)
     totals = entry.sums.frozen(entry.since_ns)
@@ -273,6 +279,7 @@ def _workload_gpu(
         costs=costs(totals, device.name, prices),
         gpu_index=device.index,
         mig_profile=device.profiles.get(line.at.place.mig_uuid),
+        allocation=allocation,
     )
 
 

@@ -65,6 +65,7 @@ class Ledger:
         self.namings = Namings()
         self._names_kept_at = 0
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
+        self._unsorted: set[str] = set()
         self._overflowed: set[WorkloadAt] = set()
         self._granted: set[WorkloadLine] = set()
 
@@ -80,6 +81,7 @@ class Ledger:
             self.end(at, moment.now_ns)
         if booking is None or renamed:
             booking = here[at] = self._open(resident, moment, successor=renamed)
+            self._unsorted.add(at.place.gpu_uuid)
         booking.seen_ns, booking.ended_ns = moment.now_ns, None
         for line in booking.lines:
             self.entry(line).ended_ns = None
@@ -166,10 +168,11 @@ class Ledger:
 
     def present(self, gpu_uuid: str) -> list[tuple[ProcessAt, Booking]]:
         """Everybody who is on a GPU, in order."""
-        return sorted(
-            ((at, booking) for at, booking in self.bookings(gpu_uuid) if booking.ended_ns is None),
-            key=lambda item: item[0],
-        )
+        here = self._bookings.get(gpu_uuid, {})
+        if gpu_uuid in self._unsorted:  # somebody came: whoever goes leaves the order as it is
+            self._unsorted.discard(gpu_uuid)
+            here = self._bookings[gpu_uuid] = {at: here[at] for at in sorted(here)}
+        return [item for item in here.items() if item[1].ended_ns is None]
 
     @property
     def gpu_uuids(self) -> Collection[str]:
@@ -240,9 +243,11 @@ class Ledger:
             for uuid, here in self._bookings.items()
         }
         self._bookings = {uuid: here for uuid, here in kept.items() if here}
-        for uuid, device in self.devices.items():
-            used = {line.at.place.mig_uuid for line in self.workloads.entries if line.at.place.gpu_uuid == uuid}
-            device.profiles = {mig: name for mig, name in device.profiles.items() if mig in used}
+        self._unsorted &= self._bookings.keys()
+        if any(device.profiles for device in self.devices.values()):
+            used = {line.at.place for line in self.workloads.entries}
+            for uuid, device in self.devices.items():
+                device.profiles = {mig: name for mig, name in device.profiles.items() if Place(uuid, mig) in used}
         if not self.namings.are_settled or self._names_kept_at != self.workloads.changes:
             self._names_kept_at = self.workloads.changes
             self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
@@ -262,4 +267,5 @@ class Ledger:
         self._bookings = {}
         for at, booking in bookings.items():
             self._bookings.setdefault(at.place.gpu_uuid, {})[at] = booking
+        self._unsorted = set(self._bookings)
         self._note_overflowed()

@@ -62,10 +62,12 @@ def residents(reading: GpuReading, processes: Mapping[int, ProcessFacts]) -> tup
             found[resident.at] = resident
     working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
     hiding = _where_hidden(reading, tuple(found.values()))
-    for pid, facts in processes.items():
+    # Of all processes of a host only where memory is unexplained: there is a GPU for each time this is done.
+    others = processes if hiding else {pid: processes[pid] for pid in working if pid in processes}
+    for pid, facts in others.items():
         if pid in listed_pids or not facts.alive:
             continue
-        if pid not in working and not (hiding and _uses_cuda(reading, facts)):
+        if pid not in working and not _uses_cuda(reading, facts):
             continue
         mig_uuid = _instance_of(reading, facts)
         if pid in working or mig_uuid in hiding:
