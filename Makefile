@@ -12,11 +12,12 @@ ACCURACY_ARGS ?=
 FUZZ_INPUTS ?= 10000
 FUZZ_SEED ?= 1
 FLEET_ARGS ?=
+BENCH_ARGS ?=
 SOAK_DAYS ?= 7
 SOAK_SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy fleet proto lock clean compiler
+.PHONY: help run test test-long test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy bench bench-guard fleet proto lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +68,12 @@ sbom: $(VENV)/.dev ## write what the agent is made of, with versions, licences a
 
 accuracy: $(VENV)/.dev ## our split beside the formulas in use today, against a simulated host's truth
 	$(BIN)/python -m bench.accuracy $(ACCURACY_ARGS)
+
+bench: compiler $(VENV)/.dev ## what the agent costs, beside nvitop-exporter on the same worlds (nine minutes; BENCH_ARGS="--world M" for less)
+	$(BIN)/python -m bench.cost $(BENCH_ARGS)
+
+bench-guard: compiler $(VENV)/.dev ## counts of one cycle beside those recorded: calls, files, bytes, memory (seconds)
+	$(BIN)/python -m bench.cost.guard
 
 fleet: $(VENV)/.dev ## hundreds of agents through two tiers of Collectors, a gateway killed meanwhile (three minutes; needs Go)
 	@tools/collector/build.sh >/dev/null

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics.export import MetricsData
 
 from bench.fleet.ledger import Sent, counters_of, metrics_of
@@ -18,8 +17,8 @@ from bench.fleet.world import fleet_world, host_name
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.export.otlp import open_otlp
+from otel_gpu.export.otlp_wire import WireEncoder
 from otel_gpu.export.push import Pusher
 from otel_gpu.export.sender import Delivery, Sender
 from otel_gpu.metrics.provider import AgentMetrics
@@ -79,21 +78,21 @@ class _Account:
         self.host = host
         self.points: dict[int, int] = {}
         self.untaken_points = 0
-        self.last: list[MetricsData] = []
+        self.last: list[bytes] = []
         self._last_ns = 0
 
-    def note(self, data: MetricsData, *, taken: bool) -> None:
+    def note(self, body: bytes, *, taken: bool) -> None:
         """One request, after it was answered or given up."""
-        metrics = metrics_of(data)
+        metrics = metrics_of(body)
         count = sum(len(points) for _, points in metrics)
         time_ns = metrics[0][1][0].time_unix_nano
         self.points[time_ns] = self.points.get(time_ns, 0) + count
         if not taken:
             self.untaken_points += count  # it may be there all the same: only the answer was late
         if time_ns == self._last_ns:
-            self.last.append(data)
+            self.last.append(body)
         else:
-            self._last_ns, self.last = time_ns, [data]
+            self._last_ns, self.last = time_ns, [body]
 
     def sent(self) -> Sent:
         return Sent(self.host, dict(self.points), self.untaken_points, counters_of(self.last))
@@ -105,8 +104,9 @@ class _Noting:
     def __init__(self, sender: Sender, account: _Account) -> None:
         self._sender, self._account = sender, account
 
-    def send(self, data: MetricsData) -> Delivery:
+    def send(self, data: MetricsData | bytes) -> Delivery:
         delivery = self._sender.send(data)
+        assert isinstance(data, bytes)  # what the encoder below makes
         self._account.note(data, taken=delivery.taken)
         return delivery
 
@@ -136,7 +136,7 @@ class FleetAgent:
         self.pusher = Pusher(
             str(config.otlp_target),
             lambda timeout_s: _Noting(open_otlp(config, log, timeout_s), self.account),
-            Encoder(resources),
+            WireEncoder(resources),
             AgentMetrics(self._sampling.readings).collect,
             interval_s=config.export_interval_s,
             export_timeout_s=config.export_timeout_s,
@@ -214,11 +214,10 @@ class Crew:
         look = self.look()
         self._log.remove()
         last = running[0].account.last if running else []
-        plain = [encode_metrics(data).SerializeToString() for data in last]
         return End(
             look=look,
             sent=[agent.account.sent() for agent in self._agents],
-            plain_bytes=sum(map(len, plain)),
-            gzip_bytes=sum(len(gzip.compress(body, 6)) for body in plain),
-            points=sum(len(points) for data in last for _, points in metrics_of(data)),
+            plain_bytes=sum(map(len, last)),
+            gzip_bytes=sum(len(gzip.compress(body, 6)) for body in last),
+            points=sum(len(points) for body in last for _, points in metrics_of(body)),
         )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from opentelemetry.sdk.metrics.export import Metric, MetricsData, NumberDataPoint, Sum
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +73,23 @@ def balance(sent: Sequence[Sent], received: Mapping[str, Received]) -> Balance:
     )
 
 
-def metrics_of(data: MetricsData) -> list[tuple[Metric, Sequence[NumberDataPoint]]]:
-    """Every metric in a request and its points; the agent has no others than numbers."""
+def metrics_of(body: bytes) -> list[tuple[Metric, Sequence[NumberDataPoint]]]:
+    """Every metric in a request and its points; the agent has no others than sums and gauges."""
     return [
-        (metric, [point for point in metric.data.data_points if isinstance(point, NumberDataPoint)])
-        for resource in data.resource_metrics
+        (metric, (metric.sum if metric.HasField("sum") else metric.gauge).data_points)
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     ]
 
 
-def counters_of(requests: Sequence[MetricsData]) -> dict[str, float]:
+def counters_of(bodies: Sequence[bytes]) -> dict[str, float]:
     """The sum over all series of each counter in the requests of one export, the same in whatever order they come."""
     values: dict[str, list[float]] = {}
-    for data in requests:
-        for metric, points in metrics_of(data):
-            if isinstance(metric.data, Sum) and metric.data.is_monotonic:
-                values.setdefault(metric.name, []).extend(point.value for point in points)
+    for body in bodies:
+        for metric, points in metrics_of(body):
+            if metric.HasField("sum") and metric.sum.is_monotonic:
+                values.setdefault(metric.name, []).extend(
+                    point.as_double if point.HasField("as_double") else point.as_int for point in points
+                )
     return {name: math.fsum(of) for name, of in values.items()}

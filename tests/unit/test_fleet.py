@@ -83,7 +83,9 @@ def test_a_point_older_than_what_is_there_is_late_and_does_not_count_as_the_newe
 
 def test_counters_at_the_end_are_those_of_the_last_export_and_no_gauges() -> None:
     books = booked(export(1, {"gone": 9.0, "x": 1.0}), export(2, {"x": 3.0, "y": 0.25}))
-    assert books.received()["a"].counters == {"energy": 3.25} == counters_of([export(2, {"y": 0.25, "x": 3.0})])
+    assert (
+        books.received()["a"].counters == {"energy": 3.25} == counters_of([encoded(export(2, {"y": 0.25, "x": 3.0}))])
+    )
 
 
 def test_hosts_have_their_own_books() -> None:

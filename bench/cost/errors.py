@@ -1,0 +1,7 @@
+"""What keeps the bench from being run."""
+
+from __future__ import annotations
+
+
+class CostError(Exception):
+    """The text is one line for the user."""

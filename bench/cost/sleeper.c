@@ -1,0 +1,75 @@
+/* sleeper DEV_DIR GPUS PER_GPU MAPPINGS BYSTANDERS: processes that have a GPU's device files open and mapped, and sleep.
+ *
+ * Prints their pids, one a line; the first is on GPU 0, the next on GPU 1, and so on in turn; then those of bystanders,
+ * who only sleep. They end with it, and it ends when its standard input does. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static int open_device(const char *directory, const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int file = open(path, O_RDWR);
+    if (file < 0)
+        exit(1);
+    return file;
+}
+
+/* Neighbours of different protection stay apart in maps; one in ten is of managed memory. */
+static void map(int uvm, int mappings) {
+    for (int i = 0; i < mappings; i++) {
+        int protection = i % 2 ? PROT_READ : PROT_READ | PROT_WRITE;
+        if (i % 10 == 0)
+            mmap(NULL, 4096, protection, MAP_SHARED, uvm, 0);
+        else
+            mmap(NULL, 4096, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+}
+
+static void sleep_as(const char *directory, int gpu, int number, int mappings, pid_t parent) {
+    char name[32];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        exit(1);
+    snprintf(name, sizeof name, "job-%d", number);
+    prctl(PR_SET_NAME, name);
+    if (gpu >= 0) {
+        open_device(directory, "nvidiactl");
+        int uvm = open_device(directory, "nvidia-uvm");
+        snprintf(name, sizeof name, "nvidia%d", gpu);
+        open_device(directory, name);
+        map(uvm, mappings);
+    }
+    for (;;)
+        pause();
+}
+
+int main(int count, char **arguments) {
+    if (count != 6)
+        return 2;
+    int gpus = atoi(arguments[2]), per_gpu = atoi(arguments[3]), mappings = atoi(arguments[4]);
+    int holders = gpus * per_gpu, bystanders = atoi(arguments[5]);
+    pid_t self = getpid();
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    for (int i = 0; i < holders + bystanders; i++) {
+        pid_t child = fork();
+        if (child < 0)
+            return 1;
+        if (child == 0) {
+            int null = open("/dev/null", O_RDWR);
+            dup2(null, 0);
+            dup2(null, 1);
+            sleep_as(arguments[1], i < holders ? i % gpus : -1, i, mappings, self);
+        }
+        printf("%d\n", (int)child);
+    }
+    fflush(stdout);
+    char byte;
+    while (read(0, &byte, 1) > 0)
+        continue;
+    return 0;
+}
