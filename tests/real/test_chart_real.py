@@ -143,6 +143,9 @@ TOGETHER: Final[Sequence[tuple[Mapping[str, Any], tuple[str, ...], Any]]] = (
     ({"prometheusRule": {"create": True, "labels": {"release": 1}}}, (ALERTS, *LABELS, "release"), "1"),
     ({"prometheusRule": {"create": True, "labels": {"release": 1}}},
      (SUMS, *LABELS, "app.kubernetes.io/instance"), "gpu"),
+    ({"prometheusRule": {"create": True, "runbookBase": "https://wiki.example/"}},
+     (ALERTS, "spec", "groups", "otel-gpu-hardware", "rules", "GpuLost", "annotations", "runbook_url"),
+     "https://wiki.example/docs/alerts.md#gpulost"),
     ({"dashboards": {"create": True, "namespace": "grafana"}}, (FLEET, "metadata", "namespace"), "grafana"),
     ({"dashboards": {"create": True, "labels": {"grafana_dashboard": True}}},
      (FLEET, *LABELS, "grafana_dashboard"), "true"),
@@ -170,7 +173,7 @@ def found(objects: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> Any:
     at: Any = next((one for one in objects if one["kind"] == kind and name in ("", one["metadata"]["name"])), None)
     for key in path[1:]:
         if isinstance(at, list):
-            at = next((one for one in at if one["name"] == key), None)
+            at = next((one for one in at if key in (one.get("name"), one.get("alert"))), None)
         elif at is not None:
             at = at.get(key)
     return at
@@ -276,6 +279,14 @@ def test_the_chart_has_the_rules_and_dashboards_as_they_are_and_only_when_asked(
         f"gpu-otel-gpu-dashboard-{name}": {f"otel-gpu-{name}.json": text} for name, text in boards.items()
     }
     assert len(added) == len(rules) + len(boards)
+
+
+def test_the_chart_makes_links_of_runbooks_where_it_is_told_where_they_are_served() -> None:
+    values = {"prometheusRule": {"create": True, "runbookBase": "https://wiki.example/otel-gpu/"}}
+    [spec] = [one["spec"] for one in rendered(values) if one["metadata"]["name"] == "gpu-otel-gpu-alerts"]
+    led_to = [rule["annotations"]["runbook_url"] for group in spec["groups"] for rule in group["rules"]]
+    assert "https://wiki.example/otel-gpu/docs/alerts.md#gpulost" in led_to
+    assert all(each.startswith("https://wiki.example/otel-gpu/docs/alerts.md#") for each in led_to)
 
 
 # ---------------------------------------------------------------------------- settings
@@ -386,6 +397,7 @@ def test_odd_values_come_out_as_they_went_in() -> None:
         ("nodeSelector", {"a": ["b"]}),
         ("service", {"type": "LoadBalancer"}),
         ("prometheusRule", {"labels": {"a": ["b"]}}),
+        ("prometheusRule", {"runbookBase": "wiki"}),
         ("dashboards", {"namespace": "A"}),
     ],
 )

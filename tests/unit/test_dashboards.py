@@ -12,8 +12,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from otel_gpu.environment import Kind
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.names import label_name, prometheus_name
+from otel_gpu.state import keeper
 from tests.promql import (
     ROOT,
     Asked,
@@ -249,10 +251,62 @@ def test_every_alert_says_what_it_is_how_long_it_waits_and_where_to_read_on() ->
         assert alert["labels"]["severity"] in {"critical", "warning"}
         assert sections[name].startswith(f"`{alert['labels']['severity']}`")
         told = alert["annotations"]
-        assert set(told) == {"summary", "description", "runbook"}
-        assert told["runbook"] == f"docs/alerts.md#{name.lower()}"
+        assert set(told) == {"summary", "description", "runbook_url"}
+        assert told["runbook_url"] == f"docs/alerts.md#{name.lower()}"
         named = set(re.findall(r"\$labels\.(\w+)", told["summary"] + told["description"]))
         assert named <= labels(alert["expr"]), "else it would be told as nothing"
+
+
+def sources_of(alert: str) -> list[str]:
+    """The expressions by which an alert chooses sources."""
+    return re.findall(r'otel_gpu_source=~?"([^"]*)"', alerts()[alert]["expr"])
+
+
+def test_names_are_missed_of_those_who_tell_names_and_of_nobody_else() -> None:
+    [who] = sources_of("GpuNamesUnavailable")
+    for source in (*Kind, "podman-1000", "podman-user", "environment"):
+        assert re.fullmatch(who, source), source
+    for source in ("nvml", "procfs", "sim", "state", "attribution"):
+        assert not re.fullmatch(who, source), source
+    assert sources_of("GpuStateNotSaved") == [keeper._NAME]
+
+
+def test_the_dashboard_counts_as_blind_whom_the_alert_tells_of() -> None:
+    [panel] = [panel for where, panel in panels() if where == "fleet: Agents blind or gone"]
+    shown = panel["targets"][0]["expr"].replace('host_name=~"$host", ', "").replace('{host_name=~"$host"}', "")
+    of_alert = alerts()["GpuAgentBlind"]["expr"].replace("(host_name, otel_gpu_source)", "(host_name)")
+    assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", f"count({of_alert}) or vector(0)")
+
+
+@pytest.mark.parametrize("where", ["fleet: GPUs that are not ok", "node: State of each GPU"])
+def test_a_gpu_that_failed_is_named_with_its_state(where: str) -> None:
+    [panel] = [panel for at, panel in panels() if at == where]
+    [query] = panel["targets"]
+    assert names(query["expr"]) == {"hw_status"}
+    assert {"gpu_index", "hw_id", "hw_state"} <= labels(query["expr"])
+    assert query["expr"].endswith("== 1"), "a state that it is not in is a 0"
+
+
+def test_time_of_workloads_is_in_no_unit_of_gpus_since_several_share_one() -> None:
+    seen = set()
+    for where, panel in panels():
+        units = {
+            one["matcher"]["options"]: each["value"]
+            for one in panel.get("fieldConfig", {}).get("overrides", ())
+            for each in one["properties"]
+            if each["id"] == "unit"
+        }
+        renamed = [
+            each["options"]["renameByName"] for each in panel.get("transformations", ()) if each["id"] == "organize"
+        ]
+        for target in panel.get("targets", ()):
+            if not re.match(r"sum( by \([^)]*\))? ?\((rate|increase)\(gpu_workload_time_seconds_total", target["expr"]):
+                continue
+            title = renamed[0][f"Value #{target['refId']}"] if renamed else None
+            unit = panel["fieldConfig"]["defaults"]["unit"] if title is None else units[title]
+            assert unit in ("suffix: workloads", "suffix: workload·h"), where
+            seen.add(where)
+    assert len(seen) >= 6
 
 
 def test_every_alert_is_tested_when_it_fires_just_below_and_when_it_is_over() -> None:

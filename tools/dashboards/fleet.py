@@ -71,12 +71,19 @@ _NOW: Final = Section(
         ),
         stat(
             "Agents blind or gone",
-            "Blind: GPUs or processes cannot be read (nvml or procfs is unavailable). Gone: told something within the "
-            "last hour, and nothing now.",
+            "Blind: GPUs or processes cannot be read (nvml or procfs is unavailable) on a host that has had GPUs "
+            "within a day, or processes are hidden from it and next to no used memory is anybody's. Gone: told "
+            "something within the last hour, and nothing now.",
             Unit.NONE,
             Query(
-                'count(max by (<host.name>) (<otel_gpu.source.state>{<otel_gpu.source>=~"nvml|procfs", '
-                '<otel_gpu.state>="unavailable"}) == 1) or vector(0)',
+                'count((max by (<host.name>) (<otel_gpu.source.state>{<otel_gpu.source>=~"nvml|procfs", '
+                '<otel_gpu.state>="unavailable"}) == 1 '
+                "and on (<host.name>) group by (<host.name>) (last_over_time(<hw.status>[1d]))) "
+                'or (max by (<host.name>) (<otel_gpu.source.state>{<otel_gpu.source>="procfs", '
+                '<otel_gpu.state>="degraded"}) == 1 '
+                "and on (<host.name>) max by (<host.name>) (<otel_gpu.attribution.coverage>) < 0.1 "
+                "and on (<host.name>) sum by (<host.name>) "
+                '(<gpu.device.memory.usage>{<gpu.memory.state>="unattributed"}) >= 67108864)) or vector(0)',
                 "blind",
             ),
             Query(
@@ -126,10 +133,11 @@ _TIME: Final = Section(
             colors=ENERGY_COLORS,
         ),
         stack(
-            "GPUs held, by what is done with them",
-            "Seconds that workloads were on GPUs, per second. Two workloads on one GPU count as two. Idle: holds "
-            "memory and showed no work. Allocated: was given the GPU and has no process there. Unknown is not idle.",
-            Unit.GPUS,
+            "Workloads on GPUs, by what they do",
+            "Seconds that workloads were on GPUs, per second: two workloads on one GPU are two, and so is one on two. "
+            "Idle: holds memory and showed no work. Allocated: was given the GPU and has no process there. Unknown is "
+            "not idle.",
+            Unit.WORKLOADS,
             Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
             colors=STATE_COLORS,
         ),
@@ -141,14 +149,14 @@ _WHO: Final = Section(
     (
         table(
             "Namespaces",
-            "Energy and GPU-hours in the time range. Held: time on a GPU, whatever was done. Used: SM share, summed "
-            "over time, empty where the driver does not tell. The row without a name is what runs outside of "
-            "Kubernetes.",
+            "Energy and hours in the time range. Held: workload-hours on GPUs, whatever was done; two on one GPU for "
+            "an hour are two. Used: GPU-hours, SM share summed over time, empty where the driver does not tell. The "
+            "row without a name is what runs outside of Kubernetes.",
             (
                 Column("k8s.namespace.name", "Namespace", link=TO_NAMESPACE),
                 Column("A", "Power", Unit.WATTS),
                 Column("B", "Energy", Unit.KWH),
-                Column("C", "Held", Unit.GPU_HOURS),
+                Column("C", "Held", Unit.WORKLOAD_HOURS),
                 Column("D", "Used", Unit.GPU_HOURS),
                 Column("E", "Idle memory", Unit.BYTES),
             ),
@@ -187,6 +195,22 @@ _WHO: Final = Section(
             Query(
                 "sum by (<host.name>, <gpu.index>, <k8s.namespace.name>, <gpu.workload.name>) "
                 "(<gpu.workload.idle.memory>) > 0"
+            ),
+        ),
+        table(
+            "GPUs that are not ok",
+            "Which, where, and what they say of themselves. Failed: does not answer. Degraded: some figures are "
+            "missing. Asleep and paused: left alone on purpose. docs/faults.md has what to do.",
+            (
+                Column("host.name", "Host", link=TO_NODE),
+                Column("gpu.index", "GPU"),
+                Column("hw.state", "State"),
+                Column("hw.id", "UUID"),
+                Column("A", "There"),
+            ),
+            Query(
+                "max by (<host.name>, <gpu.index>, <hw.state>, <hw.id>) "
+                '(<hw.status>{<hw.state>=~"failed|degraded|asleep|paused"}) == 1'
             ),
         ),
         table(

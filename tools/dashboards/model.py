@@ -27,6 +27,9 @@ class Unit(StrEnum):
     SECONDS = "s"
     GPUS = "suffix: GPU"
     GPU_HOURS = "suffix: GPU·h"
+    # One workload on one GPU: two on one GPU are two, and so is one on two.
+    WORKLOADS = "suffix: workloads"
+    WORKLOAD_HOURS = "suffix: workload·h"
     GIB_HOURS = "suffix: GiB·h"
     CORES = "suffix: cores"
 

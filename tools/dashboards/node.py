@@ -45,6 +45,18 @@ _WHOLE: Final = Section(
             width=8,
         ),
         table(
+            "State of each GPU",
+            "What each GPU says of itself, those without figures included. docs/faults.md has what to do.",
+            (
+                Column("gpu.index", "GPU"),
+                Column("hw.state", "State"),
+                Column("hw.id", "UUID"),
+                Column("A", "There"),
+            ),
+            Query("max by (<gpu.index>, <hw.state>, <hw.id>) (<hw.status>) == 1"),
+            width=24,
+        ),
+        table(
             "Workloads",
             "Everybody on these GPUs. Power is each one's part of the GPU's energy counter; SM is its share of the "
             "GPU's time at work, empty where the driver does not tell (MIG).",
@@ -148,9 +160,9 @@ _EACH: Final = Section(
             alarm=85,
         ),
         stack(
-            "What is done with it",
+            "Workloads on it, by what they do",
             "Seconds that workloads were on the GPU, per second, by what they did. Two workloads count as two.",
-            Unit.GPUS,
+            Unit.WORKLOADS,
             Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
             width=6,
             colors=STATE_COLORS,

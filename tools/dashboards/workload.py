@@ -31,8 +31,9 @@ _SUMS: Final = Section(
         ),
         stat(
             "Held",
-            "GPU-hours on a GPU, whatever was done. Two workloads on one GPU for an hour are two.",
-            Unit.GPU_HOURS,
+            "Workload-hours on GPUs, whatever was done: two workloads on one GPU for an hour are two, and so is one on "
+            "two GPUs.",
+            Unit.WORKLOAD_HOURS,
             Query("sum(increase(<gpu.workload.time>[$__range])) / 3600"),
         ),
         stat(
@@ -43,8 +44,9 @@ _SUMS: Final = Section(
         ),
         stat(
             "Wasted",
-            "GPU-hours in which memory was held without any work, or a GPU was given and nobody was on it.",
-            Unit.GPU_HOURS,
+            "Workload-hours in which memory was held without any work, or a GPU was given and nobody was on it. Three "
+            "that rest on one GPU for an hour are three.",
+            Unit.WORKLOAD_HOURS,
             Query('sum(increase(<gpu.workload.time>{<gpu.state>=~"idle|allocated"}[$__range])) / 3600'),
         ),
         stat(
@@ -83,8 +85,8 @@ _EACH: Final = Section(
     (
         table(
             "Workloads",
-            "Memory, SM and power now; energy, GPU-hours and cost in the time range. Efficiency is work done by time "
-            "held. Empty is not known, which is not zero.",
+            "Memory, SM and power now; energy, hours on GPUs, GPU-hours of work and cost in the time range. Efficiency "
+            "is work done by time held. Empty is not known, which is not zero.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("k8s.namespace.name", "Namespace"),
@@ -95,7 +97,7 @@ _EACH: Final = Section(
                 Column("B", "SM", Unit.RATIO),
                 Column("C", "Power", Unit.WATTS),
                 Column("D", "Energy", Unit.KWH),
-                Column("E", "Held", Unit.GPU_HOURS),
+                Column("E", "Held", Unit.WORKLOAD_HOURS),
                 Column("F", "Used", Unit.GPU_HOURS),
                 Column("G", "Efficiency", Unit.RATIO),
                 Column("H", "Idle for", Unit.SECONDS),
@@ -153,9 +155,10 @@ _USE: Final = Section(
             ),
         ),
         stack(
-            "What is done with GPUs",
-            "Seconds on GPUs, per second, by what was done there. Unknown is not idle.",
-            Unit.GPUS,
+            "Workloads on GPUs, by what they do",
+            "Seconds on GPUs, per second, by what was done there: two workloads on one GPU are two. Unknown is not "
+            "idle.",
+            Unit.WORKLOADS,
             Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
             colors=STATE_COLORS,
         ),
