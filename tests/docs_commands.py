@@ -1,8 +1,9 @@
 """Commands in the pages, and how each is known to be true.
 
 Blocks of shell are taken apart into commands, and a table says of each how it is checked: it is run, or another test
-covers it, or it cannot be run where tests run, for a reason. What no rule knows is an error, so that nobody adds a
-command that nothing checks.
+covers it, or it cannot be run where tests run, for a reason. A rule fits a command as a whole. What no rule knows is an
+error, so that nobody adds a command that nothing checks. Whatever becomes of it, what the agent is told must be taken
+by its own parser, other programs' flags must be known (docs_programs.py), and files that are named must be there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from otel_gpu import commandline
+from otel_gpu.control.commands import pause_s
+from otel_gpu.errors import UsageError
+from otel_gpu.settings_check import check_exports
+from otel_gpu.top.remote import agent
+from tests.docs_programs import Misused, program_of, taken_apart
+
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = tuple(
     sorted(
@@ -26,6 +34,10 @@ PAGES: Final = tuple(
 SHELL: Final = frozenset({"sh", "bash", "console", "shell"})
 MESSAGES: Final = frozenset({"otel-gpu is running"})
 """What the agent says, and nobody types."""
+PLACES: Final = r"(?<![\w/.<-])((?:bench|collector-config|constraints|deploy|docs|otel_gpu|tests|tools)/[\w./*-]*[\w*])"
+"""Paths of this repository, wherever they stand."""
+MADE: Final = frozenset({"deploy/compose/.env"})
+"""Those that a page has somebody make."""
 
 _FENCE: Final = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
 _SPAN: Final = re.compile(r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)", re.S)
@@ -68,10 +80,38 @@ class Command:
         words = self.words
         if Path(words[0]).name == "otel-gpu":
             return words[1:]
-        inside = {"docker", "kubectl", "oc", "podman"}
-        if words[0] in inside and "exec" in words and "otel-gpu" in words[words.index("exec") + 2 :]:
-            return words[words.index("otel-gpu", words.index("exec") + 2) + 1 :]
-        return None
+        inside = taken_apart(words).of_agent if program_of(words) is not None else None
+        return None if inside is None else list(inside)
+
+    @property
+    def misuse(self) -> str | None:
+        """What is wrong with it as far as text tells: flags, subcommands, values, files; ``None`` if nothing is."""
+        words = self.words
+        files = re.findall(PLACES, self.text)
+        try:
+            if program_of(words) is not None:
+                files += [file for file in taken_apart(words).files if not file.startswith("/")]
+            told = self.of_otel_gpu
+            if told is not None:
+                check_told(told)
+        except (Misused, UsageError) as error:
+            return str(error)
+        missing = [file for file in files if file not in MADE and not list(ROOT.glob(file))]
+        return f"there is no {missing[0]}" if missing else None
+
+
+def check_told(words: list[str]) -> None:
+    """UsageError if the agent would not take it: a command, its flags, and the value of each."""
+    parsed = commandline._parse(words)
+    if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
+        return
+    if parsed.command == "top" and parsed.url is not None:
+        agent(parsed.url, "--url")
+    if parsed.command == "pause" and vars(parsed)["for"] is not None:
+        pause_s(vars(parsed)["for"])
+    loaded = commandline._settle(parsed, {}).loaded()
+    if "exporters" in commandline._COMMANDS[parsed.command]:
+        check_exports(loaded)
 
 
 # ---------------------------------------------------------------------------- pages
@@ -113,18 +153,32 @@ def all_blocks() -> list[Block]:
     return [block for page in PAGES for block in blocks(name(page), page.read_text(encoding="utf-8"))]
 
 
+def is_command(line: str) -> bool:
+    """Whether a line begins as a command does: with a program that pages use, and a word that it could be told."""
+    words = line.removeprefix("$ ").split(" ")
+    return len(words) > 1 and (
+        program_of(words) is not None
+        or bool(re.match(r"(\S*/)?otel-gpu [a-z]|make [a-z]|python3? -|sudo [a-z]|\S+/(python|pip) ", line))
+    )
+
+
+def is_shell(block: Block) -> bool:
+    """Whether it has commands. One without a language has, if a line begins like one: output is marked ``text``."""
+    return block.language in SHELL or (not block.language and any(map(is_command, block.text.splitlines())))
+
+
 def all_commands() -> list[Command]:
     """Those of all pages."""
-    return [command for block in all_blocks() if block.language in SHELL for command in commands(block)]
+    return [command for block in all_blocks() if is_shell(block) for command in commands(block)]
 
 
 def named_commands() -> list[Command]:
-    """Whole commands of otel-gpu between backticks: those that leave nothing out."""
+    """Commands between backticks, but those of otel-gpu that leave something out."""
     found = []
     for page in PAGES:
         for code in spans(page.read_text(encoding="utf-8")):
-            whole = not re.search(r"…|\b[A-Z]{3,}\b|[<\[|]", code)
-            if whole and code not in MESSAGES and re.match(r"otel-gpu [a-z]", code):
+            partial = code.startswith("otel-gpu ") and re.search(r"…|\b[A-Z]{3,}\b|[<\[|]", code)
+            if is_command(code) and not partial and code not in MESSAGES:
                 found.append(Command(name(page), 0, code))
     return found
 
@@ -164,11 +218,15 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Commands that begin like this are checked like that."""
+    """Commands like this, as a whole, are checked like that.
+
+    ``same`` is what such commands have in common with the test that covers them: it stands in both.
+    """
 
     pattern: str
     how: How
     by: str
+    same: tuple[str, ...] = ()
 
 
 _REAL: Final = "tests/real/test_docs_real.py"
@@ -178,61 +236,114 @@ _DEPLOY: Final = "tests/real/test_deploy_real.py"
 _COMPOSE: Final = (
     "tests/real/test_compose_real.py::test_compose_takes_the_project_and_every_file_that_it_mounts_is_there"
 )
-_UNIT: Final = f"{_DEPLOY}::test_systemd_finds_nothing_wrong_with_the_unit_and_it_is_as_safe_as_its_page_says"
 _SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else"
 _MIG: Final = f"{_DEPLOY}::test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_asks_for"
 _PAUSE: Final = (
     "tests/e2e/test_pause_and_renewal.py::test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed"
 )
 _TOP: Final = "tests/e2e/test_top.py"
-_REMOTE: Final = "tests/unit/top/test_remote.py"
+_URL: Final = "tests/unit/top/test_command.py::test_a_wrong_url_is_told_before_anything_else"
 _SCHEMA: Final = "tests/unit/test_deploy.py::test_the_schema_of_the_chart_has_every_setting_and_no_other"
 _PRINTED: Final = "tests/unit/metrics/test_docs.py::test_the_command_prints_the_page"
-_COLLECTOR: Final = "tests/real/test_collector_config_real.py::test_a_configuration_is_valid"
+_COLLECTOR: Final = "tests/real/test_collector_config_real.py"
+_STALE: Final = f"{_PAGES}::test_what_is_made_is_not_stale"
 
 RULES: Final = (
-    # otel-gpu itself: what it is told is settled in test_docs.py, whatever becomes of it here.
-    Rule(r"otel-gpu (run|demo)\b", How.RUN, f"{_REAL}::test_an_agent_starts_as_a_page_says"),
-    Rule(r"otel-gpu (once|config|metrics|doctor)\b", How.RUN, f"{_REAL}::test_a_command_answers_as_a_page_says"),
-    Rule(r"otel-gpu (pause|resume)\b", How.COVERED, _PAUSE),
-    Rule(r"otel-gpu top\b.* --url\b", How.COVERED, f"{_TOP}::test_the_order_on_the_screen_is_that_of_the_agents_json"),
-    Rule(r"export OTEL_GPU_URL=", How.COVERED, f"{_REMOTE}::test_passwords_are_given_by_the_url_and_never_shown"),
-    Rule(r"otel-gpu top\b", How.COVERED, f"{_TOP}::test_keys_sort_filter_open_freeze_explain_and_quit"),
-    Rule(r"curl\b", How.RUN, f"{_REAL}::test_what_a_page_asks_an_agent_is_answered"),
+    # otel-gpu itself: what it is told is settled (misuse), whatever becomes of it here.
+    Rule(r"\. \.venv/bin/activate", How.RUN, f"{_REAL}::test_the_program_is_where_the_readme_says"),
+    Rule(r"otel-gpu (run|demo)( .+)?", How.RUN, f"{_REAL}::test_an_agent_starts_as_a_page_says"),
+    Rule(r"otel-gpu (once|config|metrics|doctor)( .+)?", How.RUN, f"{_REAL}::test_a_command_answers_as_a_page_says"),
+    Rule(r"otel-gpu pause --for 10m", How.COVERED, _PAUSE, ("pause", "--for", "10m")),
+    Rule(r"otel-gpu resume", How.COVERED, _PAUSE, ("resume",)),
+    Rule(
+        r"otel-gpu top --url \S+", How.COVERED,
+        f"{_TOP}::test_the_order_on_the_screen_is_that_of_the_agents_json", ("top", "--url"),
+    ),
+    Rule(r'export OTEL_GPU_URL="\$\(cat ~/\.config/otel-gpu/url\)"', How.COVERED, _URL, ("OTEL_GPU_URL",)),
+    Rule(
+        r"otel-gpu top( --source (sim|auto))?", How.COVERED,
+        f"{_TOP}::test_keys_sort_filter_open_freeze_explain_and_quit", ("top", "--source"),
+    ),
+    Rule(r"curl -N http://127\.0\.0\.1:9464/\S+", How.RUN, f"{_REAL}::test_what_a_page_asks_an_agent_is_answered"),
     # what developers do
-    Rule(r"make [a-z-]+$", How.RUN, f"{_PAGES}::test_what_a_page_makes_can_be_made"),
-    Rule(r"\.venv/bin/python -m pytest\b", How.RUN, f"{_REAL}::test_tests_that_a_page_names_are_found"),
-    Rule(r"\.venv/bin/otel-gpu metrics --format markdown > docs/metrics\.md$", How.COVERED, _PRINTED),
-    Rule(r"\.venv/bin/python -m tools\.configuration_page$", How.COVERED, f"{_PAGES}::test_what_is_made_is_not_stale"),
-    Rule(r"\.venv/bin/python -m tools\.readme_table$", How.COVERED, f"{_PAGES}::test_what_is_made_is_not_stale"),
-    Rule(r"\.venv/bin/python tools/manifests/settings\.py$", How.COVERED, _SCHEMA),
-    Rule(r"python3 -c 'import bcrypt", How.RUN, f"{_PAGES}::test_a_password_is_hashed_as_a_page_says"),
-    Rule(r"htpasswd\b", How.NOT_HERE, "is Apache's, and not installed; what it makes is bcrypt's, as the other way's"),
+    Rule(r"make [a-z-]+", How.RUN, f"{_PAGES}::test_what_a_page_makes_can_be_made"),
+    Rule(
+        r"\.venv/bin/python -m pytest -q tests/\S+( -k \w+)?", How.RUN,
+        f"{_REAL}::test_tests_that_a_page_names_are_found",
+    ),
+    Rule(r"\.venv/bin/otel-gpu metrics --format markdown > docs/metrics\.md", How.COVERED, _PRINTED, ("markdown",)),
+    Rule(r"\.venv/bin/python -m tools\.configuration_page", How.COVERED, _STALE, ("configuration_page",)),
+    Rule(r"\.venv/bin/python -m tools\.readme_table", How.COVERED, _STALE, ("readme_table",)),
+    Rule(r"\.venv/bin/python tools/manifests/settings\.py", How.COVERED, _SCHEMA, ("tools/manifests/settings.py",)),
+    Rule(r"python3 -c 'import bcrypt[^']+'", How.RUN, f"{_PAGES}::test_a_password_is_hashed_as_a_page_says"),
+    Rule(
+        r"htpasswd -nBC 10 \"\" \| tr -d ':\\n'", How.NOT_HERE,
+        "is Apache's, and not installed; what it makes is bcrypt's, as the other way's",
+    ),
+    Rule(
+        r"sed -i 's\|runbook_url: docs/\|\S+ \S+docs/\|' /etc/prometheus/rules/alerts\.yaml", How.RUN,
+        f"{_PAGES}::test_runbooks_become_links_as_a_page_says",
+    ),
     # images and containers
-    Rule(r"docker build\b", How.COVERED, _IMAGE),
-    Rule(r"(docker|podman) run\b", How.NOT_HERE, "needs a GPU and NVIDIA's runtime; test_image_real.py goes without"),
-    Rule(r"docker push\b", How.NOT_HERE, "needs somebody's registry"),
-    Rule(r"docker compose\b", How.COVERED, _COMPOSE),
-    Rule(r"cp deploy/compose/\.env\.example\b", How.COVERED, _COMPOSE),
+    Rule(
+        r"docker build( --build-arg VERSION=\S+)?( --build-arg REVISION=\$\(git rev-parse HEAD\))?"
+        r" -t (registry\.example/)?otel-gpu(:\S+)? \.",
+        How.COVERED, _IMAGE, ("build",),
+    ),
+    Rule(
+        r"(docker|podman) run .+ (otel-gpu(:\S+)?|…)", How.NOT_HERE,
+        "needs a GPU and NVIDIA's runtime; test_image_real.py goes without",
+    ),
+    Rule(r"docker push …", How.NOT_HERE, "needs somebody's registry"),
+    Rule(
+        r"docker compose( -f deploy/compose/(compose|demo|compat)\.yaml)+ (up --build -d|exec agent otel-gpu doctor)",
+        How.COVERED, _COMPOSE, ("compose.yaml", "demo.yaml", "compat.yaml"),
+    ),
+    Rule(
+        r"cp deploy/compose/\.env\.example deploy/compose/\.env", How.RUN,
+        f"{_PAGES}::test_what_compose_has_to_be_told_is_in_its_example",
+    ),
     # clusters
-    Rule(r"(kubectl|oc) apply -k\b", How.RUN, f"{_REAL}::test_what_a_page_applies_can_be_built"),
-    Rule(r"oc apply -f deploy/openshift/scc\.yaml$", How.COVERED, _SCC),
-    Rule(r"oc patch scc\b", How.COVERED, _MIG),
-    Rule(r"helm install\b", How.RUN, f"{_REAL}::test_what_a_page_installs_can_be_rendered"),
-    Rule(r"(kubectl|oc) (-n \S+ )?(exec|create|label)\b", How.NOT_HERE, "needs a cluster"),
-    Rule(r"otelcol-contrib\b", How.COVERED, _COLLECTOR),
+    Rule(r"(kubectl|oc) apply -k \S+", How.RUN, f"{_REAL}::test_what_a_page_applies_can_be_built"),
+    Rule(r"oc apply -f deploy/openshift/scc\.yaml", How.COVERED, _SCC, ("scc.yaml",)),
+    Rule(r"oc patch scc otel-gpu-scc --type=json -p '\[[^']+\]'", How.COVERED, _MIG, ("oc", "patch", "scc")),
+    Rule(r"helm install otel-gpu \S+ .+", How.RUN, f"{_REAL}::test_what_a_page_installs_can_be_rendered"),
+    Rule(
+        r"(kubectl|oc) (-n otel-gpu exec daemonset/otel-gpu -- otel-gpu doctor|create namespace otel-gpu"
+        r"|label namespace otel-gpu pod-security\.kubernetes\.io/enforce=privileged)",
+        How.NOT_HERE, "needs a cluster",
+    ),
+    Rule(
+        r"otelcol-contrib validate --config \S+", How.COVERED,
+        f"{_COLLECTOR}::test_a_configuration_is_valid", ("validate",),
+    ),
+    Rule(
+        r"otelcol-contrib --config collector-config/debug\.yaml", How.COVERED,
+        f"{_COLLECTOR}::test_a_configuration_starts_without_a_warning", ("debug",),
+    ),
     # hosts
-    Rule(r"python3 -m venv /opt/", How.NOT_HERE, "installs into the system; tools/check-package.sh does it elsewhere"),
-    Rule(r"/opt/otel-gpu/bin/pip install\b", How.NOT_HERE, "needs a package index; so does tools/check-package.sh"),
-    Rule(r"install -D -m \d+ deploy/systemd/", How.COVERED, _UNIT),
-    Rule(r"systemctl\b", How.NOT_HERE, "needs systemd as the init of this machine"),
-    Rule(r"nvidia-smi\b", How.NOT_HERE, "needs a GPU"),
-)
+    Rule(
+        r"python3 -m venv /opt/otel-gpu", How.NOT_HERE,
+        "installs into the system; tools/check-package.sh does it elsewhere",
+    ),
+    Rule(
+        r"/opt/otel-gpu/bin/pip install( --require-hashes)? --no-deps (-r constraints/runtime\.txt|\.)", How.NOT_HERE,
+        "needs a package index; so does tools/check-package.sh",
+    ),
+    Rule(
+        r"install -D -m (644|600) deploy/systemd/\S+ /etc/(systemd/system|otel-gpu)/\S+", How.RUN,
+        f"{_PAGES}::test_files_of_the_unit_come_where_systemd_and_the_unit_look_for_them",
+    ),
+    Rule(
+        r"systemctl (daemon-reload|enable --now otel-gpu)", How.NOT_HERE, "needs systemd as the init of this machine"
+    ),
+    Rule(r"nvidia-smi --gpu-reset -i \d+", How.NOT_HERE, "needs a GPU"),
+)  # fmt: skip
 
 
 def rule(command: Command) -> Rule | None:
     """How it is checked; ``None`` where no rule knows it."""
-    return next((each for each in RULES if re.match(each.pattern, command.text)), None)
+    return next((each for each in RULES if re.fullmatch(each.pattern, command.text)), None)
 
 
 def run_by(test: str) -> list[Command]:

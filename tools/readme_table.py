@@ -20,7 +20,7 @@ from otel_gpu.sources.sim import SimulatedHost, demo_world
 PAGE: Final = Path(__file__).parents[1] / "README.md"
 _BEGAN_NS: Final = 1_767_261_600_000_000_000  # 2026-01-01 10:00:00 UTC
 _INTERVAL_S: Final = 10
-_WIDTH, _HEIGHT = 116, 27
+_WIDTH, _HEIGHT = 116, 33
 _BLOCK: Final = re.compile(r"(?<=^```\n)[^`\n]*SIMULATED HOST[^`]*(?=^```$)", re.MULTILINE)
 
 

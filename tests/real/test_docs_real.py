@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import signal
 import subprocess
@@ -14,15 +15,15 @@ from typing import Final
 import pytest
 import trustme
 
+from otel_gpu.version import __version__
 from tests.agent_process import AgentProcess
 from tests.cli import clean_environment
-from tests.docs_commands import ROOT, Command, all_blocks, run_by
+from tests.docs_commands import ROOT, Command, all_blocks, all_commands, run_by
 from tests.real.manifests import KUBERNETES, built, consistent, run, strictly
 from tests.real.parts import needed_program
 
 pytestmark = pytest.mark.real
 
-SIMULATED: Final = {"OTEL_GPU_SOURCE": "sim"}
 WEB_CONFIG: Final = "/etc/otel-gpu/web.yml"
 
 
@@ -31,15 +32,48 @@ def asked(test: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("command", run_by(test), ids=str)
 
 
+def activation() -> str:
+    """What the README has somebody type first, in the environment that runs these tests."""
+    [command] = run_by("test_the_program_is_where_the_readme_says")
+    assert command.page == "README.md"
+    return command.text.replace(".venv", sys.prefix)
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which ``otel-gpu`` is a program, that of this checkout, on a simulated host."""
-    program = tmp_path / "bin/otel-gpu"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m otel_gpu "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    path = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return clean_environment(SIMULATED) | {"PATH": path}
+def environment() -> dict[str, str]:
+    """That of a shell after what the README has typed first, and nothing else: no variable of ours, no program."""
+    outside = {each for each in os.environ["PATH"].split(os.pathsep) if not (Path(each) / "otel-gpu").exists()}
+    plain = [each for each in os.environ["PATH"].split(os.pathsep) if each in outside]
+    before = clean_environment({}) | {"PATH": os.pathsep.join(plain)}
+    words = ["bash", "-c", f"{activation()} && env -0"]
+    after = subprocess.run(words, env=before, cwd=ROOT, capture_output=True, encoding="utf-8", check=True).stdout
+    return dict(each.split("=", 1) for each in after.split("\0") if each)
+
+
+def test_the_program_is_where_the_readme_says(environment: dict[str, str]) -> None:
+    words = ["bash", "-c", "command -v otel-gpu && otel-gpu --version"]
+    result = subprocess.run(words, env=environment, capture_output=True, encoding="utf-8", check=True)
+    assert result.stdout.splitlines() == [f"{sys.prefix}/bin/otel-gpu", f"otel-gpu {__version__}"]
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    typed = [command.text for command in all_commands() if command.page == "README.md"]
+    used = next(number for number, text in enumerate(typed) if text.startswith("otel-gpu "))
+    assert ". .venv/bin/activate" in typed[:used], "before the first use"
+    assert "make run" in typed[: typed.index(". .venv/bin/activate")], "which puts it there"
+    assert "SIMULATED HOST" in page
+
+
+def test_without_a_gpu_what_the_readme_says_shows_what_the_readme_shows(environment: dict[str, str]) -> None:
+    if ctypes.util.find_library("nvidia-ml") is not None:
+        pytest.skip("this host may have a GPU")
+    [text] = [one.text for one in all_commands() if one.page == "README.md" and one.text.startswith("otel-gpu once")]
+    result = subprocess.run(
+        ["bash", "-c", text], env=environment, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=True
+    )
+    [shown] = [each.text for each in all_blocks() if each.page == "README.md" and "SIMULATED HOST" in each.text]
+    for heading in ("GPU  NAME", "WORKLOAD ", "  PID  PROCESS"):
+        [line] = [line.split() for line in shown.splitlines() if line.startswith(heading)]
+        assert line in [line.split() for line in result.stdout.splitlines()]
+    assert "SIMULATED HOST" in result.stdout
 
 
 @contextmanager
@@ -106,11 +140,10 @@ def test_what_a_page_asks_an_agent_is_answered(command: Command, environment: di
 def test_a_command_answers_as_a_page_says(command: Command, environment: dict[str, str]) -> None:
     if "| jq" in command.text:
         needed_program("jq", "apt install jq")
-    real = {name: value for name, value in environment.items() if name not in SIMULATED}
-    used = real if "doctor" in command.text else environment  # which examines this host
     result = subprocess.run(
-        ["bash", "-c", command.text], env=used, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=False
-    )
+        ["bash", "-c", command.text],
+        env=environment, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=False,
+    )  # fmt: skip
     # Without a GPU doctor is blind here, says so and exits with 1; behind a pipe that is not seen.
     assert result.returncode in ((0, 1) if "doctor" in command.text else (0,)), result.stderr
     assert result.stdout

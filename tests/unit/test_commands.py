@@ -154,6 +154,21 @@ def test_once_without_nvml_is_one_line_on_stderr_nothing_on_stdout_and_exit_1(no
         assert line.startswith("otel-gpu: NVML: libnvidia-ml.so.1 cannot be loaded: ")
 
 
+def test_once_with_gpus_that_all_sleep_says_so_in_one_line_and_does_not_look_as_if_there_were_nothing_to_say(
+    tmp_path: Path, no_nvml: Mapping[str, str]
+) -> None:
+    power = tmp_path / "sys/bus/pci/devices/0000:3b:00.0/power"
+    driver = tmp_path / "sys/bus/pci/drivers/nvidia"
+    power.mkdir(parents=True)
+    driver.mkdir(parents=True)
+    (driver / "0000:3b:00.0").touch()
+    (power / "runtime_status").write_text("suspended\n", encoding="ascii")
+    result = otel_gpu("once", "--sys-root", str(tmp_path / "sys"), environment=no_nvml)
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("otel-gpu: every GPU is asleep")
+
+
 def test_a_reader_that_stops_reading_causes_no_traceback() -> None:
     result = shell('"$@" | head -c 10', *command("once", "--source", "sim"))
     assert result.stdout == f"otel-gpu {__version__}"[:10]

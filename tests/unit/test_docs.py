@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,21 +24,23 @@ from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.identity import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
 from otel_gpu.model import ProcessKey, WorkloadKind, WorkloadRef
-from otel_gpu.settings_check import check_exports
 from tests.docs_commands import (
+    MADE,
     MESSAGES,
     PAGES,
+    PLACES,
     ROOT,
     RULES,
-    SHELL,
     Block,
     Command,
     How,
+    Rule,
     all_blocks,
     all_commands,
     anchors,
     blocks,
     commands,
+    is_shell,
     links,
     name,
     named_commands,
@@ -105,32 +108,57 @@ def test_what_a_rule_points_at_is_there(test: str) -> None:
     assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def test_a_block_of_commands_says_that_it_is_shell() -> None:
-    programs = r"(otel-gpu [a-z]|curl|docker|podman|kubectl|oc|helm|make [a-z]|python3?|sudo|systemctl|nvidia-smi)\b"
-    unmarked = [
-        block for block in all_blocks() if block.language in ("", "text") and re.match(rf"\$? *{programs}", block.text)
-    ]
-    assert unmarked == []
+@pytest.mark.parametrize("each", [each for each in RULES if each.how is How.COVERED], ids=lambda each: each.pattern)
+def test_what_covers_a_command_does_the_same(each: Rule) -> None:
+    file = each.by.partition("::")[0]
+    covering = (ROOT / file).read_text(encoding="utf-8")
+    typed = [command.text for command in all_commands() if rule(command) is each]
+    assert each.same
+    for part in each.same:
+        assert part in covering, f"{part} is not what {file} does"
+        assert any(part in text for text in typed), f"{part} is in no command"
+    assert [text for text in typed if not any(part in text for part in each.same)] == []
 
 
 def test_shell_understands_every_block_of_it() -> None:
-    shell = "\n".join(block.text for block in all_blocks() if block.language in SHELL)
+    shell = "\n".join(block.text for block in all_blocks() if is_shell(block))
     result = subprocess.run(["bash", "-n"], input=shell, capture_output=True, encoding="utf-8", check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    "words",
-    sorted({tuple(each.of_otel_gpu or ()) for each in (*all_commands(), *named_commands())} - {()}),
-    ids=" ".join,
-)
-def test_what_otel_gpu_is_told_is_taken(words: tuple[str, ...]) -> None:
-    parsed = commandline._parse(words)
-    if parsed.command in ("metrics", "setup"):
-        return
-    loaded = commandline._settle(parsed, {}).loaded()
-    if "exporters" in commandline._COMMANDS[parsed.command]:
-        check_exports(loaded)
+@pytest.mark.parametrize("command", sorted({each.text for each in (*all_commands(), *named_commands())}))
+def test_nothing_is_misspelt_in_a_command(command: str) -> None:
+    assert Command("", 0, command).misuse is None
+
+
+def test_what_compose_has_to_be_told_is_in_its_example(tmp_path: Path) -> None:
+    [command] = run_by("test_what_compose_has_to_be_told_is_in_its_example")
+    shutil.copytree(ROOT / "deploy/compose", tmp_path / "deploy/compose")
+    subprocess.run(["bash", "-c", command.text], cwd=tmp_path, check=True)
+    needed = set(re.findall(r"\$\{(\w+):\?", (ROOT / "deploy/compose/compose.yaml").read_text(encoding="utf-8")))
+    given = re.findall(r"(?m)^(\w+)=", (tmp_path / "deploy/compose/.env").read_text(encoding="utf-8"))
+    assert set(given) == needed != set()
+
+
+def test_files_of_the_unit_come_where_systemd_and_the_unit_look_for_them(tmp_path: Path) -> None:
+    for command in run_by("test_files_of_the_unit_come_where_systemd_and_the_unit_look_for_them"):
+        subprocess.run(["bash", "-c", command.text.replace(" /etc/", f" {tmp_path}/")], cwd=ROOT, check=True)
+    there = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
+    unit = "systemd/system/otel-gpu.service"
+    assert there.keys() == {unit, f"{unit}.d/docker.conf", f"{unit}.d/root.conf", "otel-gpu/otel-gpu.env"}
+    assert "\nEnvironmentFile=-/etc/otel-gpu/otel-gpu.env\n" in there[unit].read_text(encoding="utf-8")
+    assert there["otel-gpu/otel-gpu.env"].stat().st_mode & 0o777 == 0o600, "it may have passwords"
+
+
+def test_runbooks_become_links_as_a_page_says(tmp_path: Path) -> None:
+    [command] = run_by("test_runbooks_become_links_as_a_page_says")
+    rules = tmp_path / "alerts.yaml"
+    shutil.copy(ROOT / "deploy/prometheus/rules/alerts.yaml", rules)
+    subprocess.run(["bash", "-c", command.text.replace("/etc/prometheus/rules/alerts.yaml", str(rules))], check=True)
+    groups = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
+    led_to = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
+    assert len(led_to) > 10
+    assert all(each.startswith("https://wiki.example/otel-gpu/docs/alerts.md#") for each in led_to)
 
 
 def test_what_a_page_makes_can_be_made() -> None:
@@ -204,10 +232,8 @@ def test_metrics_and_attributes_exist(page: str) -> None:
 @by_page
 def test_paths_of_this_repository_exist(page: str) -> None:
     text = [*spans(TEXTS[page]), *(command.text for block in blocks(page, TEXTS[page]) for command in commands(block))]
-    places = r"(?<![\w/.<-])((?:bench|collector-config|constraints|deploy|docs|otel_gpu|tests|tools)/[\w./*-]*[\w*])"
-    named = {path for each in text for path in re.findall(places, each)}
-    made = {"deploy/compose/.env"}
-    assert [path for path in named - made if not list(ROOT.glob(path))] == []
+    named = {path for each in text for path in re.findall(PLACES, each)}
+    assert [path for path in named - MADE if not list(ROOT.glob(path))] == []
 
 
 @by_page
@@ -283,43 +309,3 @@ def test_the_energy_of_the_example_divides_as_the_page_says() -> None:
         given = [*(division.parts[party.at] for party in parties), division.idle_mj]
         assert [mj / 1000 for mj in given] == told
         assert division.unattributed_mj == 0
-
-
-# ---------------------------------------------------------------------------- the collector of commands itself
-
-
-def test_commands_are_taken_apart_by_lines_continuations_and_ands_without_comments() -> None:
-    shell_text = "make run   # it\ndocker run \\\n  -v a:b \\\n  x\na b && c # d\n# alone\n\n"
-    [shell, plain] = blocks("P.md", f"# T\n\n```sh\n{shell_text}```\n```\nmake no\n```\n")
-    assert (shell.language, plain.language) == ("sh", "")
-    assert [str(each) for each in commands(shell)] == [
-        "P.md:4: make run", "P.md:5: docker run -v a:b x", "P.md:8: a b", "P.md:8: c",
-    ]  # fmt: skip
-
-
-def test_a_command_that_no_rule_knows_is_unknown() -> None:
-    assert rule(Command("P.md", 1, "rm -rf build")) is None
-    assert rule(Command("P.md", 1, "make run && rm x")) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("otel-gpu doctor --format json | jq .", ["doctor", "--format", "json"]),
-        (".venv/bin/otel-gpu metrics > x", ["metrics"]),
-        ("kubectl -n otel-gpu exec daemonset/otel-gpu -- otel-gpu doctor", ["doctor"]),
-        ("docker run -v a:b otel-gpu", None),
-        ("kubectl label namespace otel-gpu x=y", None),
-    ],
-)
-def test_what_otel_gpu_is_told_is_found_wherever_it_runs(text: str, words: list[str] | None) -> None:
-    assert Command("P.md", 1, text).of_otel_gpu == words
-
-
-def test_headings_are_linked_to_as_they_are_shown() -> None:
-    page = "# A `b`, c: d\n```\n# no\n```\n## A b c d\n### [X](y) 80%\n"
-    assert anchors(page) == {"a-b-c-d", "a-b-c-d-1", "x-80"}
-
-
-def test_spans_are_found_around_blocks_and_over_lines() -> None:
-    assert spans("a `--x\n  y` ``b ` c``\n```\n`no`\n```\n") == ["--x y", "b ` c"]
