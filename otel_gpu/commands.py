@@ -125,7 +125,7 @@ def once(settings: Config, *, form: str) -> int:
     if _can_be_told(attribution, host):
         match form:
             case "table":
-                text = _table(attribution, host, _resources(settings, host.pod).shared.get("host.name"))
+                text = _table(attribution, host, _host_name(_resources(settings, host.pod)))
             case "json":
                 text = to_json(attribution) + "\n"
             case _:
@@ -183,7 +183,8 @@ def run(settings: Config, *, view: bool) -> int:
         keeper = open_keeper(settings, host, clock, os.environ)
     if keeper is not None:
         host.recall(keeper.known_gpus)
-    agent = Agent(settings, host, _resources(settings, host.pod), clock, control=control, keeper=keeper)
+    resources = _resources(settings, host.pod)
+    agent = Agent(settings, host, resources, clock, control=control, keeper=keeper)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
     # A terminal that is closed is an end like any other, unless somebody said nohup.
@@ -194,7 +195,14 @@ def run(settings: Config, *, view: bool) -> int:
     notes = [f"page {agent.web.url}/  {'  '.join(_served(settings))}"]
     if because is not None:
         notes.insert(0, f"why: {because}")
-    shown = View(sys.stdout, paint=_paint(), size=_size, simulated=because is not None, notes=notes)
+    shown = View(
+        sys.stdout,
+        paint=_paint(),
+        size=_size,
+        simulated=because is not None,
+        notes=notes,
+        host_name=_host_name(resources),
+    )
     settle()
     try:
         agent.run(stop, shown.show if view else _ignore, lambda: _announce(settings, host, agent))
@@ -268,6 +276,10 @@ def _resources(settings: Config, pod: Pod | None = None) -> Resources:
         extra_keys=extra_keys,
         pod=pod,
     )
+
+
+def _host_name(resources: Resources) -> str | None:
+    return resources.shared.get("host.name")
 
 
 def _table(attribution: Attribution, host: Host, host_name: str | None) -> str:

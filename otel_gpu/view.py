@@ -33,12 +33,14 @@ class View:
         size: Callable[[], tuple[int, int]],
         simulated: bool,
         notes: Sequence[str] = (),
+        host_name: str | None = None,
     ) -> None:
         self._stream = stream
         self._paint = paint
         self._size = size
         self._simulated = simulated
         self._notes = notes
+        self._host_name = host_name
         self._live = stream.isatty()
         self._shown = False
 
@@ -60,7 +62,13 @@ class View:
 
     def _render(self, attribution: Attribution, width: int, height: int | None, notes: Sequence[str]) -> str:
         text = render(
-            attribution, width=width, height=height, paint=self._paint, simulated=self._simulated, notes=notes
+            attribution,
+            width=width,
+            height=height,
+            paint=self._paint,
+            simulated=self._simulated,
+            notes=notes,
+            host_name=self._host_name,
         )
         return fit_for(self._stream.encoding, text)
 

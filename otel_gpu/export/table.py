@@ -59,7 +59,7 @@ def render(
     """The whole answer: GPUs, their sums, workloads, processes, what the marks mean, and what went wrong.
 
     ``notes`` stand under the title. With a ``height`` in lines the tables are cut to fit, the first of them last; sums
-    and marks are there if there is room for all.
+    are there if they leave half of the lines to those who use GPUs, marks if there is room for all.
     """
     paint = paint or Paint(enabled=False)
     head = _title(attribution, width, paint, simulated=simulated, host_name=host_name)
@@ -70,7 +70,11 @@ def render(
     lines = _joined(head, gpus, sums, *users, legend, troubles)
     if height is not None and len(lines) > height:
         around = [*head, "", *troubles] if troubles else head
-        lines = _joined(head, *_cut([gpus, *users], height - len(around), paint), troubles)[:height]
+        if 2 * len(_joined(around, gpus, sums)) > height:
+            sums = []
+        room = height - len(_joined(around, sums))
+        gpus, *users = _cut([gpus, *users], room, paint)
+        lines = _joined(head, gpus, sums, *users, troubles)[:height]
     return "\n".join(lines) + "\n"
 
 
@@ -121,6 +125,8 @@ def _legend(attribution: Attribution, width: int) -> list[str]:
     texts = ["  ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())] if drawn else []
     if any(workload.active_gpus for workload in attribution.workloads):
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
+    if attribution.window_s and any(gpu.energy is not None for gpu in attribution.gpus):
+        texts.append(f"POWER is the mean of the last {attribution.window_s:.1f} s")
     return [line for text in texts for line in textwrap.wrap(text, width)]
 
 
@@ -166,7 +172,7 @@ def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
                 bar(gpu.memory, bar_width),
                 *_memory_cells(gpu.memory),
                 percent(reading.gpu_ratio),
-                watts(reading.power_w),
+                watts(_power_w(gpu, attribution.window_s)),
                 celsius(reading.temperature_c),
                 gpu.reading.health.value,
             ]
@@ -177,6 +183,13 @@ def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
             for mig in gpu.mig or ()
         ]
     return table(columns, rows, width, paint) if rows else ["no GPU could be read"]
+
+
+def _power_w(gpu: GpuAttribution, window_s: float | None) -> float | None:
+    """The mean of the window, of which the workloads' are parts; where no energy is counted, what is drawn now."""
+    if gpu.energy is None or not window_s:
+        return gpu.reading.power_w
+    return gpu.energy.delta_mj / 1000 / window_s
 
 
 def _memory_cells(split: MemorySplit | None) -> list[str]:
@@ -203,7 +216,8 @@ def _sums_table(attribution: Attribution, *, energy_too: bool) -> list[str]:
     headings = ["GPU", "MiB", "= MEASURED", *(["- OVERCOUNT"] if overcounted else [])]
     headings += ["+ INFERRED", "+ UNATTR", "+ DRIVER", "+ FREE"]
     if energy_too:
-        headings += ["JOULES", "= WORKLOADS", "+ NOBODY", "+ UNATTR"]
+        window = "" if attribution.window_s is None else f" IN {attribution.window_s:.1f} s"
+        headings += [f"J{window}", "= WORKLOADS", "+ NOBODY", "+ UNATTR"]
     rows = []
     for gpu in attribution.gpus:
         memory = _memory_sum(gpu.memory, overcounted=overcounted)
@@ -260,7 +274,7 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
             *_use(part, attribution.window_s),
         ]
         for workload in ordered
-        for part in workload.active_gpus
+        for part in workload.told_gpus  # who ended in the window too: without it the GPU's power does not add up
     ]
     if rows:
         return table(columns, rows, width, paint)
@@ -291,7 +305,7 @@ def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
             *_use(process, attribution.window_s),
         ]
         for process in ordered
-        if process.active
+        if process.told
     ]
     if rows:
         return table(columns, rows, width, paint)
@@ -310,7 +324,8 @@ _USE_COLUMNS: Final = (
 def _use(part: WorkloadGpu | ProcessAttribution, window_s: float | None) -> list[str]:
     """SM share, mean power of the window, and what it does with the GPU: for how long it has been idle."""
     power = signed(watts(power_w(part.energy, window_s)), part.energy)
-    return [percent(part.sm_ratio), power, state_words(part.state, part.idle_s)]
+    state = state_words(part.state, part.idle_s) if part.active else "ended"
+    return [percent(part.sm_ratio), power, state]
 
 
 def _inferred(part: WorkloadGpu) -> str:

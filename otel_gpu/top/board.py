@@ -54,8 +54,9 @@ class Board:
         self._tell()
 
     def lose(self, why: str) -> None:
-        """Cycles come no more; what there was stays, and the first time that this was so."""
+        """Cycles come no more; what there was stays, and since when this is so, whatever the reason is now."""
         with self._lock:
+            self._miss()
             lost = self._seen.lost
             since_s = self._clock.wall_ns() / 1e9 if lost is None else lost.since_s
             self._seen = Seen(self._seen.cycle, Lost(since_s, why))
@@ -69,10 +70,14 @@ class Board:
     def look(self) -> Seen:
         """What there is now. Cycles that came at an interval and come no more are missed."""
         with self._lock:
-            seen, came_ns = self._seen, self._came_ns
-        if seen.cycle is None or seen.lost is not None:
-            return seen
-        silent_s = (self._clock.monotonic_ns() - came_ns) / 1e9
-        if silent_s <= _MISSED * seen.cycle.interval_s + _GRACE_S:
-            return seen
-        return Seen(seen.cycle, Lost(self._clock.wall_ns() / 1e9 - silent_s, "no cycle has come since"))
+            self._miss()
+            return self._seen
+
+    def _miss(self) -> None:
+        cycle = self._seen.cycle
+        if cycle is None or self._seen.lost is not None:
+            return
+        silent_s = (self._clock.monotonic_ns() - self._came_ns) / 1e9
+        if silent_s > _MISSED * cycle.interval_s + _GRACE_S:
+            since_s = self._clock.wall_ns() / 1e9 - silent_s
+            self._seen = Seen(cycle, Lost(since_s, "no cycle has come since"))

@@ -49,7 +49,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One workload on all GPUs that it is on. ``places`` are these; ``words`` is what a filter looks for."""
+    """One workload on all GPUs that it is on. ``places`` are these; ``words`` is what a filter looks for, but its id.
+
+    ``gpus`` are the indices of GPUs, as far as they are known: an instance is on its GPU.
+    """
 
     key: str
     title: str
@@ -65,6 +68,7 @@ class Workload:
     cost: float | None
     use: Use
     processes: tuple[Process, ...]
+    gpus: frozenset[int]
     words: str = field(repr=False)
 
     @property
@@ -211,8 +215,9 @@ def _workload(workload: Plain, beside: Plain, window_s: float | None, processes:
     title = _title(workload)
     places = sorted({_place(more) for _, more in parts})
     names = {name: workload.optional(name) for name in ("namespace", "pod", "container", "image")}
-    words = [title, *names.values(), workload.text("id"), workload.text("kind"), "ended" if use.ended else use.state]
-    words += [f"gpu{place} gpu {place}" for place in places]
+    words = [*names.values(), workload.text("kind"), "ended" if use.ended else use.state, "gpu"]
+    words += [] if _is_hash(workload) else [title]
+    words += [more.optional("profile") for _, more in parts]
     words += [process.name for process in own]
     return Workload(
         key=key,
@@ -229,6 +234,7 @@ def _workload(workload: Plain, beside: Plain, window_s: float | None, processes:
         cost=_sum([more.number("cost") for _, more in parts]),
         use=use,
         processes=own,
+        gpus=frozenset(index for _, more in parts if (index := more.whole("index")) is not None),
         words="\n".join(word for word in words if word).lower(),
     )
 
@@ -281,7 +287,11 @@ def _key(kind: str, id_: str, beside: Plain) -> str:
 def _title(workload: Plain) -> str:
     """Its name; of an id that nobody has a name for, what ``docker ps`` shows."""
     name = workload.text("name")
-    return name[:12] if name == workload.text("id") and len(name) == 64 else name
+    return name[:12] if _is_hash(workload) else name
+
+
+def _is_hash(workload: Plain) -> bool:
+    return workload.text("name") == workload.text("id") and len(workload.text("id")) == 64
 
 
 def _place(beside: Plain) -> str:

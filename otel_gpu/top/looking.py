@@ -10,6 +10,7 @@ from typing import Any, Final
 from otel_gpu.top import keys
 from otel_gpu.top.cycle import Cycle, Process, Workload
 from otel_gpu.top.facts import facts
+from otel_gpu.top.filter import parse_filter
 
 _LONGEST_FILTER: Final = 200
 
@@ -58,7 +59,7 @@ class Line:
 
 
 class Looking:
-    """The state of one who looks. ``page`` is how many lines of the table are seen, which whoever draws tells."""
+    """The state of one who looks. ``page`` and ``gpu_page`` are how many lines are seen, which whoever draws tells."""
 
     def __init__(self) -> None:
         self.order = ORDERS["m"]
@@ -72,6 +73,8 @@ class Looking:
         self.wants_redraw = False
         self.page = 1
         self.top = 0
+        self.gpu_page = 1
+        self.gpu_top = 0
         self._opened: set[str] = set()
         self._at = 0
 
@@ -83,8 +86,9 @@ class Looking:
 
     def workloads(self, cycle: Cycle) -> list[Workload]:
         """Those that the filter leaves, in order. What is not known comes last, whichever way."""
-        terms = self.filter.lower().split()
-        found = [workload for workload in cycle.workloads if all(term in workload.words for term in terms)]
+        if self.order.key == "c" and cycle.currency is None:  # an agent that came back without prices
+            self.order, self.falls = ORDERS["m"], ORDERS["m"].falls
+        found = list(filter(parse_filter(self.filter).matches, cycle.workloads))
         found.sort(key=lambda workload: (workload.title, workload.key))  # which holds among equal ones, whichever way
         value = self.order.value
         known = [workload for workload in found if value(workload) is not None]
@@ -167,6 +171,8 @@ class Looking:
                 self._open(cycle)
             case "r":
                 self.falls = not self.falls
+            case "[" | "]":
+                self.gpu_top = max(0, self.gpu_top + (self.gpu_page if key == "]" else -self.gpu_page))
             case "<" | ">":
                 self._sort_beside(cycle, 1 if key == ">" else -1)
             case _ if key in ORDERS and (key != "c" or cycle.currency is not None):

@@ -27,6 +27,10 @@ _SILENCE_S: Final = 40.0
 
 _LONGEST_LINE: Final = 64 << 20
 _LONGEST_REMARK: Final = 200
+_LONGEST_SAYING: Final = 40
+_TLS_ALERT: Final = "\x15\x03"
+"""So begins what a server of TLS answers to whoever asks in plain text (RFC 8446, 5.1 and 6)."""
+
 _ALLOWED: Final = f"http://HOST:PORT or https://HOST:PORT of a running agent, such as http://127.0.0.1:{PORT}"
 
 
@@ -131,7 +135,7 @@ class RemoteCycles:
         try:
             self._read(self._ask(connection))
         except (OSError, http.client.HTTPException) as error:
-            raise _meant(error) from None
+            raise _meant(error, tls=target.tls) from None
         finally:
             connection.close()
         raise Unavailable("it has ended the connection")
@@ -142,8 +146,8 @@ class RemoteCycles:
             headers["Authorization"] = self._agent.authorization
         connection.request("GET", self._agent.path + _PATH, headers=headers)
         self._socket = connection.sock  # which the connection itself forgets once it is answered
-        self._socket.settimeout(_SILENCE_S)
         response = connection.getresponse()
+        self._socket.settimeout(_SILENCE_S)
         kind = response.headers.get_content_type()
         if response.status == http.HTTPStatus.UNAUTHORIZED:
             raise UsageError("it wants a user and a password, and has not got them; docs/top.md says how to give them")
@@ -169,8 +173,12 @@ class RemoteCycles:
             cycle = combine(document, beside)
         except Unavailable as error:
             version = beside.get("version") if isinstance(beside, dict) else None
+            if not isinstance(version, str):
+                raise Unavailable(
+                    f"it is no otel-gpu agent, or one of another version than this ({__version__}): {error}"
+                ) from None
             raise Unavailable(
-                f"it is otel-gpu {version or 'of another version'}, this is {__version__}, and {error}; "
+                f"it is otel-gpu {version[:_LONGEST_REMARK]}, this is {__version__}, and {error}; "
                 "use top of the agent's version"
             ) from None
         self._reached = True
@@ -205,26 +213,34 @@ def events(stream: BinaryIO | http.client.HTTPResponse) -> Iterator[tuple[str, s
             name, data = "", ""
 
 
-def _meant(error: Exception) -> OtelGpuError:
+def _meant(error: Exception, *, tls: bool) -> OtelGpuError:
     """What a failure to talk means: the user's to mend, or to be waited for."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE names other authorities"
         return UsageError(why)
     if isinstance(error, socket.gaierror):
         return UsageError(f"that host is not known ({error.strerror or error})")
-    return Unavailable(_why(error))
+    return Unavailable(_why(error, tls=tls))
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, *, tls: bool) -> str:
     match error:
         case ssl.SSLError():
             return f"TLS failed ({error.reason or error}); does it serve https?"
         case TimeoutError():
             return "it does not answer"
-        case http.client.RemoteDisconnected():
-            return "it has ended the connection without an answer; does it serve https?"
+        case http.client.RemoteDisconnected() | ConnectionResetError():
+            return "it has ended the connection without an answer" + ("" if tls else "; does it serve https?")
         case http.client.HTTPException():
-            return "it does not speak HTTP; does it serve https?"
+            said = str(error)
+            return (
+                "it serves https" if said.startswith(_TLS_ALERT) else f"it does not speak HTTP: it says {_quoted(said)}"
+            )
         case OSError():
             return str(error.strerror or error).lower()
     return str(error)
+
+
+def _quoted(said: str) -> str:
+    """The beginning of what another kind of server says, such that nothing of it acts on a terminal."""
+    return ascii(said.strip()[:_LONGEST_SAYING])

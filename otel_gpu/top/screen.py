@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from otel_gpu.export.table_figures import LEGEND, out_of, percent, size, used_bytes, utc, watts
 from otel_gpu.export.text import Style, cells, printable, shorten
 from otel_gpu.top.board import Lost, Seen
-from otel_gpu.top.cycle import Cycle
+from otel_gpu.top.cycle import Cycle, Workload
 from otel_gpu.top.layout import Canvas, Piece
 from otel_gpu.top.looking import ORDERS, Looking, Overlay
 from otel_gpu.top.tables import gpu_lines, workload_lines
 
 LEAST_COLUMNS: Final = 40
 LEAST_ROWS: Final = 10
+_LOW: Final = 16
+"""With fewer lines the host in short has one: more are better spent on workloads."""
+
+_LEAST_HOST: Final = 8
 _CLOCK: Final = "%H:%M:%S UTC"
 
 _HELP: Final = (
@@ -23,11 +28,12 @@ _HELP: Final = (
     ("p Enter", "open or close the selected workload: its names, its processes"),
     ("m s w e i c n g", "sort by memory, SM, power, energy, idle, cost, name, GPU; again: the other way"),
     ("< > r", "sort by the column to the left, to the right; the other way"),
-    ("/", "filter while you type: all words must be in names, image, kind, state, processes or gpu 0"),
+    ("/", "filter while you type: all words must be in names, image, kind, state or processes; gpu 0 is that GPU"),
     ("Enter Esc", "keep the filter; clear it"),
     ("Space", "freeze what is shown, and go on"),
+    ("[ ]", "other GPUs, where not all have room"),
     ("t", "what could not be read, and why"),
-    ("q Ctrl-C", "quit"),
+    ("q Q Ctrl-C", "quit"),
 )
 _MEANINGS: Final = (
     "≈ is estimated, ~ is inferred, - is not known, which is not zero.",
@@ -51,7 +57,7 @@ def draw(looking: Looking, seen: Seen, about: About, canvas: Canvas) -> list[str
     """The lines of the screen, no more and no longer than there is room."""
     columns, rows = canvas.columns, canvas.rows
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
-        words = f"too small: {columns}x{rows}; otel-gpu top needs {LEAST_COLUMNS}x{LEAST_ROWS}"
+        words = f"needs {LEAST_COLUMNS}x{LEAST_ROWS}, is {columns}x{rows}: too small for otel-gpu top"
         return [shorten(words, columns)][:rows]
     if looking.overlay is Overlay.HELP:
         return _page(canvas.line(Piece("otel-gpu top", (Style.BOLD,))), _help(columns), canvas)
@@ -64,7 +70,7 @@ def draw(looking: Looking, seen: Seen, about: About, canvas: Canvas) -> list[str
         return _page(title, _troubles(cycle, columns), canvas)
     old = seen.lost is not None
     head = [title, *_head(cycle, seen, canvas)]
-    gpus = gpu_lines(cycle, canvas, max(3, (rows - len(head) - 4) // 2), old=old)
+    gpus = gpu_lines(cycle, looking, canvas, max(3, (rows - len(head) - 4) // 2), old=old)
     table = workload_lines(cycle, looking, canvas, rows - len(head) - len(gpus) - 1, old=old)
     filler = [""] * (rows - 1 - len(head) - len(gpus) - len(table))
     return [*head, *gpus, *table, *filler, _foot(cycle, looking, canvas)]
@@ -96,6 +102,7 @@ def _title(cycle: Cycle, looking: Looking, about: About, columns: int) -> list[P
         pieces.append(Piece("SIMULATED", striking))
     pieces.append(Piece(at) if looking.frozen is None else Piece(f"FROZEN at {at}", striking))
     pieces.append(_sources(cycle))
+    _narrow(pieces, columns)
     further = [f"every {cycle.interval_s:g} s"]
     further += [] if cycle.pod is None else [f"pod {printable(cycle.pod)}"]
     further += [] if cycle.driver is None else [f"driver {printable(cycle.driver)}"]
@@ -103,6 +110,21 @@ def _title(cycle: Cycle, looking: Looking, about: About, columns: int) -> list[P
         if sum(cells(piece.text) + 2 for piece in pieces) + cells(words) <= columns:
             pieces.append(Piece(words))
     return [part for piece in pieces for part in (Piece("  "), piece)][1:]
+
+
+def _narrow(pieces: list[Piece], columns: int) -> None:
+    """Leave out what says least, and shorten the host, until the rest is there in full."""
+    for text in ("sources ok", "otel-gpu"):
+        if _width(pieces) > columns:
+            pieces[:] = [piece for piece in pieces if piece.text != text]
+    host = 0 if pieces[0].text != "otel-gpu" else 1
+    excess = _width(pieces) - columns
+    if excess > 0:
+        pieces[host] = Piece(shorten(pieces[host].text, max(_LEAST_HOST, cells(pieces[host].text) - excess)))
+
+
+def _width(pieces: Sequence[Piece]) -> int:
+    return sum(cells(piece.text) + 2 for piece in pieces) - 2
 
 
 def _sources(cycle: Cycle) -> Piece:
@@ -117,7 +139,15 @@ def _head(cycle: Cycle, seen: Seen, canvas: Canvas) -> list[str]:
     if seen.lost is not None:
         notice = textwrap.wrap(_notice(seen.lost, cycle), canvas.columns)
         return [canvas.line(Piece(text, (Style.BOLD, Style.RED))) for text in notice[:3]]
-    return [] if cycle.pod is not None else [canvas.line(Piece(_totals(cycle)))]
+    if cycle.pod is not None:
+        return []
+    lines: list[str] = []
+    for figure in _totals(cycle):  # none of them is cut: they go on in another line, or are left out in a low terminal
+        if lines and cells(f"{lines[-1]}  {figure}") <= canvas.columns:
+            lines[-1] += f"  {figure}"
+        else:
+            lines.append(figure)
+    return [canvas.line(Piece(line)) for line in lines[: 1 if canvas.rows < _LOW else None]]
 
 
 def _notice(lost: Lost, cycle: Cycle) -> str:
@@ -125,24 +155,35 @@ def _notice(lost: Lost, cycle: Cycle) -> str:
     return f"LOST since {since}: {printable(lost.why)}. What you see is OLD, of {of}. Trying again…"
 
 
-def _totals(cycle: Cycle) -> str:
-    """The whole host in the page's five figures."""
+def _totals(cycle: Cycle) -> list[str]:
+    """The whole host in the page's five figures; of how many GPUs, where not all give them."""
     splits = [gpu.memory for gpu in cycle.gpus if gpu.memory is not None]
     used = sum(map(used_bytes, splits))
     unknown = sum(split.unattributed_bytes for split in splits)
     powers = [gpu.power_w for gpu in cycle.gpus if gpu.power_w is not None]
-    idle = [workload for workload in cycle.workloads if workload.use.state == "idle"]
-    held = sum(workload.memory_bytes or 0 for workload in idle)
-    states = [workload.use.state for workload in cycle.workloads]
-    decided = any(state != "unknown" for state in states) if states else cycle.all_told
-    figures = [
-        f"{len(cycle.gpus)} GPU{'' if len(cycle.gpus) == 1 else 's'}",
+    count, told = len(cycle.gpus), len(splits)
+    return [
+        ("" if told == count else f"{told} of ") + f"{count} GPU{'' if count == 1 else 's'}",
         f"{out_of(used, sum(split.limit_bytes for split in splits)) if splits else size(None)} in use",
         f"{percent((used - unknown) / used if used else None)} attributed",
-        watts(sum(powers) if powers else None),
-        f"{size(held if decided else None)} held idle" + (f" by {len(idle)}" if idle else ""),
+        watts(sum(powers) if powers else None) + (f" of {len(powers)}" if powers and len(powers) != told else ""),
+        _held_idle(cycle),
     ]
-    return "  ".join(figures)
+
+
+def _held_idle(cycle: Cycle) -> str:
+    """The memory of those who are found idle and, beside it, of those of whom that is not decided."""
+    here = [workload for workload in cycle.workloads if not workload.use.ended]
+    idle = [workload for workload in here if workload.use.state == "idle"]
+    open_ = [workload for workload in here if workload.use.state in {"unknown", None}]
+    decided = len(open_) < len(here) if here else cycle.all_told
+    words = f"{size(_held(idle) or 0 if decided else None)} held idle" + (f" by {len(idle)}" if idle else "")
+    return f"{words}, {size(_held(open_))} undecided" if open_ else words
+
+
+def _held(workloads: Sequence[Workload]) -> int | None:
+    known = [workload.memory_bytes for workload in workloads if workload.memory_bytes is not None]
+    return sum(known) if known else None
 
 
 # ---------------------------------------------------------------------------- below

@@ -94,8 +94,11 @@ _GPU_COLUMNS: Final[tuple[Column[_Device], ...]] = (
 )
 
 
-def gpu_lines(cycle: Cycle, canvas: Canvas, most: int, *, old: bool) -> list[str]:
-    """A heading and a line per GPU and MIG instance, at most ``most``: instances go first. None for a pod's answer."""
+def gpu_lines(cycle: Cycle, looking: Looking, canvas: Canvas, most: int, *, old: bool) -> list[str]:
+    """A heading and a line per GPU and MIG instance, at most ``most``: instances go first. None for a pod's answer.
+
+    Where GPUs have no room either, the last line tells which these are: ``looking`` scrolls them.
+    """
     if cycle.pod is not None:
         return []
     if not cycle.gpus:
@@ -109,10 +112,14 @@ def gpu_lines(cycle: Cycle, canvas: Canvas, most: int, *, old: bool) -> list[str
         devices = [device for device in devices if device.instance is None]
     fitted = fit(_GPU_COLUMNS, devices, canvas.columns)
     lines = [canvas.line(Piece(row(fitted, [each.column.heading for each in fitted]), (Style.DIM,)))]
-    lines += [canvas.line(*_gpu_pieces(device, fitted), over=_STALE if old else ()) for device in devices]
-    if len(lines) > most:
-        words = f"… {len(lines) - most + 1} more GPUs: a taller terminal shows them"
-        lines = [*lines[: most - 1], canvas.line(Piece(words, (Style.DIM,)))]
+    count = len(devices)
+    looking.gpu_page = seen = count if count + 1 <= most else most - 2
+    looking.gpu_top = first = min(looking.gpu_top, count - seen)
+    shown = devices[first : first + seen]
+    lines += [canvas.line(*_gpu_pieces(device, fitted), over=_STALE if old else ()) for device in shown]
+    if seen < count:
+        words = f"GPUs {first + 1} to {first + seen} of {count}: [ ] shows others"
+        lines.append(canvas.line(Piece(words, (Style.DIM,))))
     return lines
 
 

@@ -89,7 +89,7 @@ def _basis(basis: EnergyBasis) -> Object:
 
 
 def _part(part: WorkloadGpu, gpus: Mapping[str, GpuAttribution]) -> Object:
-    totals = part.totals
+    totals, costs = part.totals, part.costs if _is_charged(part) else ()
     return {
         "index": part.gpu_index,
         "profile": part.mig_profile,
@@ -99,9 +99,15 @@ def _part(part: WorkloadGpu, gpus: Mapping[str, GpuAttribution]) -> Object:
         "idle_mj": None if totals is None else totals.idle_mj,
         "idle_s": _idle_so_far(totals, gpus.get(part.gpu_uuid)),
         "since": None if totals is None else totals.since_ns / 1e9,
-        "cost": sum(cost.amount for cost in part.costs) if part.costs else None,
-        "idle_cost": sum(cost.amount for cost in part.costs if cost.state is GpuState.IDLE) if part.costs else None,
+        "cost": sum(cost.amount for cost in costs) if costs else None,
+        "idle_cost": sum(cost.amount for cost in costs if cost.state is GpuState.IDLE) if costs else None,
     }
+
+
+def _is_charged(part: WorkloadGpu) -> bool:
+    """Whether its cost is known: 0 of who is undecided only means that nothing is decided yet."""
+    undecided = part.active and part.state is GpuState.UNKNOWN
+    return not undecided or any(cost.amount for cost in part.costs)
 
 
 def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) -> Object:

@@ -38,6 +38,19 @@ CARDS: Final = """[...document.querySelectorAll('.gpu')].map(card => ({
   held: [...card.querySelectorAll('.holders data')].map(node => Number(node.value)),
 }))"""
 
+BROKEN: Final = """[...document.querySelectorAll('#rows .name, #totals b')].filter(node => {
+  const text = document.createRange();
+  text.selectNodeContents(node);
+  return new Set([...text.getClientRects()].map(line => line.top)).size > 1;
+}).map(node => node.textContent)"""
+"""Names and totals that go over more than one line."""
+
+SMALL: Final = """[...document.querySelectorAll('button, summary, select, input, a:not(.skip)')].filter(node => {
+  const {width, height} = node.getBoundingClientRect();
+  return node.checkVisibility() && (width < 24 || height < 24);
+}).map(node => node.textContent || node.id)"""
+"""What is smaller than a finger needs (WCAG 2.2, 2.5.8)."""
+
 CONTRAST: Final = """(() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
   const rgba = colour => {

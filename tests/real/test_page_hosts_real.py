@@ -23,6 +23,8 @@ from tests.real.staged_agent import staged_agent
 pytestmark = pytest.mark.real
 
 HOSTILE: Final = "<img src=x onerror=\"document.title='owned'\">"
+TOTALS: Final = """[...document.querySelectorAll('#totals > div')].map(
+  node => [node.querySelector('dt').textContent, node.querySelector('dd').textContent])"""
 LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
 
 
@@ -104,6 +106,10 @@ def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
         ]
         assert [card["texts"] for card in cards[:3]] == [[UNKNOWN] * 4] * 3
         assert [text == UNKNOWN for text in cards[3]["texts"]] == [True, True, False, True]
+        totals = dict(tab.value(TOTALS))
+        assert totals["GPUs"] == "4 3 without figures"
+        assert totals["Memory in use"].endswith(" of 22.5 GiB, of 1 of 4 GPUs")
+        assert totals["Power"] == f"{UNKNOWN} "
         for row in tab.value(TABLE):
             assert row["texts"]["powerW"] == row["texts"]["sm"] == row["texts"]["soFar"] == UNKNOWN
         assert tab.value("document.documentElement.scrollWidth") <= width
@@ -127,6 +133,25 @@ def test_a_host_without_a_driver_says_why_and_who_holds_a_gpu_is_not_known(brows
         ]  # fmt: skip
         tab.picture(tmp_path / "page.png")
         assert_innocent(tab, staged.url)
+
+
+def speechless(read: GpuRead) -> GpuRead:
+    """No GPU tells who works."""
+    return replace(read, gpus=tuple(replace(each, utilization=None, gpu_ratio=None) for each in read.gpus))
+
+
+def test_what_is_held_idle_is_of_those_that_are_decided_and_the_rest_stands_beside_it(browser: Browser) -> None:
+    with staged_agent() as staged:  # two samples: some are seen to work, nobody can be idle yet
+        tab = opened(browser, staged)
+        states = [(row["texts"]["state"], row["memory"]) for row in tab.value(TABLE)]
+        undecided = sum(int(memory) for state, memory in states if state == "unknown")
+        assert {"busy", "unknown"} == {state for state, _ in states}
+        assert dict(tab.value(TOTALS))["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
+    with staged_agent(alter=speechless) as staged:
+        tab = opened(browser, staged)
+        told = dict(tab.value(TOTALS))["Held while idle"]
+        assert told.startswith(f"{UNKNOWN} ")
+        assert told.endswith(" GiB undecided")
 
 
 # ---------------------------------------------------------------------------- an agent that comes and goes
@@ -170,3 +195,76 @@ def test_a_page_says_that_the_agent_has_fallen_silent_though_it_is_there(browser
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert tab.complaints == []
+
+
+TURN: Final = """Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});
+document.dispatchEvent(new Event('visibilitychange'))"""
+
+
+def test_what_was_shown_before_is_grey_until_an_agent_that_hangs_tells_more_and_it_is_said(
+    browser: Browser, tmp_path: Path
+) -> None:
+    tab = Tab(browser)
+    with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
+        tab.open(f"http://{agent.address}")
+        tab.until("document.getElementById('main')?.dataset.cycle")
+        assert not tab.value("document.body.matches('.stale')")
+        tab.value(TURN.format("true"))
+        agent.process.send_signal(signal.SIGSTOP)
+        tab.value(TURN.format("false"))
+        assert tab.value("document.body.matches('.stale')")
+        assert tab.value(NOTICE) == ""  # for a moment nobody need be told
+        tab.until(f"{NOTICE}.startsWith('The agent has fallen silent. What you see is of ')")
+        assert tab.value("document.body.matches('.stale')")
+        agent.process.send_signal(signal.SIGCONT)
+        tab.until(f"{NOTICE} === 'The agent is back.' && !document.body.matches('.stale')")
+
+
+FOLLOWED: Final = """(async () => {
+  const {follow} = await import('/static/live.js');
+  const said = [];
+  let now = 0;
+  let tick = null;
+  const streams = [];
+  window.EventSource = class extends EventTarget {
+    constructor() { super(); streams.push(this); }
+    close() {}
+    tell(id) {
+      this.dispatchEvent(new MessageEvent('page', {data: '{"interval_s": 1}'}));
+      this.dispatchEvent(new MessageEvent('attribution', {data: '{}', lastEventId: id}));
+    }
+  };
+  performance.now = () => now * 1000;
+  window.setInterval = (each) => { tick = each; };
+  const noting = (word) => () => { if (said.at(-1) !== word) said.push(word); };
+  follow('/api/events', {
+    onCycle: () => {}, onOld: noting('old'), onCurrent: noting('current'),
+    onLost: noting('lost'), onBack: noting('back'),
+  });
+  const wait = (seconds) => { for (let at = 0; at < seconds; at += 1) { now += 1; tick(); } };
+  STEPS
+  return said;
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("streams.at(-1).tell('1'); wait(13);", ["current"]),
+        ("wait(11);", ["lost"]),  # that never told anything
+        ("streams.at(-1).tell('1'); wait(14);", ["current", "lost", "old"]),
+        # A sampler that hangs: whoever comes again is told the same cycle, which is of then.
+        ("streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('1'); wait(5);", ["current", "lost", "old"]),
+        (
+            "streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('2'); wait(5); streams.at(-1).tell('3');",
+            ["current", "lost", "old", "back", "current"],
+        ),
+    ],
+    ids=["patience", "nothing ever", "silence", "the same again", "back"],
+)
+def test_a_page_is_current_lost_or_old_and_never_for_a_cycle_that_it_had(
+    browser: Browser, steps: str, said: list[str]
+) -> None:
+    with staged_agent() as staged:
+        tab = opened(browser, staged)
+        assert tab.value(FOLLOWED.replace("STEPS", steps)) == said

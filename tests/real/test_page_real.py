@@ -14,10 +14,12 @@ import pytest
 from otel_gpu.export.document import to_json
 from tests.real.chromium import PATIENCE_S, Browser, Tab, chromium
 from tests.real.page_view import (
+    BROKEN,
     CARDS,
     CONTRAST,
     NAMES,
     NARROW,
+    SMALL,
     TABLE,
     UNKNOWN,
     WIDE,
@@ -165,6 +167,36 @@ def test_the_last_hour_is_plotted_and_survives_a_reload(browser: Browser, demo: 
     assert tab.until(line) == drawn
     words = tab.value("document.querySelector('.gpu .plot').getAttribute('aria-label')")
     assert words.startswith("Utilisation in the last hour: lowest ")
+    assert tab.value("document.querySelector('.gpu .plot title').textContent") == words
+    said = tab.value("[...document.querySelectorAll('.gpu .hour')].map(node => node.innerText)")
+    cards = tab.value(CARDS)
+    shown = [figure for card in cards for figure in card["figures"][:3]]
+    assert said == ["last hour" if figure else "last hour: not known" for figure in shown]
+    assert "last hour: not known" in said  # the utilisation of a GPU with instances
+
+
+def test_a_plot_without_points_says_that_there_are_none_yet(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    plot = "const {createPlot, updatePlot} = await import('/static/plots.js'); const plot = createPlot();"
+    draw = "updatePlot(plot, [], {name: 'Power', most: null, format: String, intervalS: 5})"
+    assert tab.value(f"(async () => {{{plot} return {draw}}})()") == "last hour: no data yet"
+
+
+def test_a_column_that_went_away_leaves_the_order_to_memory(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    tab.value("document.querySelector('#columns [data-key=cost] button').click()")
+    unpriced = """(async () => {
+      const {Workloads} = await import('/static/workloads.js');
+      document.getElementById('columns').replaceChildren();
+      document.getElementById('rows').replaceChildren();
+      const table = new Workloads({of: () => ''}, () => {});
+      const cycle = {workloads: [], currency: 'EUR', pod: null, all_told: true};
+      table.update(cycle);
+      document.querySelector('#columns [data-key=cost] button').click();
+      table.update({...cycle, currency: null});
+      return document.querySelector('#columns [aria-sort=descending]').dataset.key;
+    })()"""
+    assert tab.value(unpriced) == "memory"
 
 
 def test_how_a_figure_was_obtained_is_told(browser: Browser, demo: StagedAgent) -> None:
@@ -211,6 +243,26 @@ def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: Sta
     assert tab.value("document.activeElement.id") == "filter"
 
 
+def test_a_filter_of_a_gpu_leaves_those_that_are_on_it(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    told = json.loads(to_json(demo.now()))
+    index_of = {gpu["uuid"]: gpu["index"] for gpu in told["gpus"]}
+    tab.value("document.getElementById('filter').focus()")
+    typed = "document.getElementById('filter')"
+    for index in (0, 1, 2, 3, 10):
+        on_it = [each["id"] for each in told["workloads"] if index in {index_of[part["uuid"]] for part in each["gpus"]}]
+        for text in (f"gpu {index}", f"GPU{index}"):
+            tab.value(f"{typed}.value = ''")
+            tab.write(text)
+            assert {row["id"] for row in tab.value(TABLE)} == set(on_it), text
+        assert bool(on_it) is (index < 10)
+    hashed = next(each["id"] for each in told["workloads"] if len(each["id"]) == 64)
+    for text, found in ((hashed[:12], 1), (hashed[12:24], 0)):
+        tab.value(f"{typed}.value = ''")
+        tab.write(text)
+        assert len(tab.value(NAMES)) == found, text  # an id by its beginning
+
+
 def test_by_keyboard_alone_a_workload_is_opened_and_stays_open(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
     for _ in range(60):
@@ -251,7 +303,7 @@ def test_a_theme_is_the_systems_until_one_is_chosen_and_then_kept(browser: Brows
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW, 320])
+@pytest.mark.parametrize("width", [WIDE, 1025, 912, 768, NARROW, 320])
 def test_on_any_screen_nothing_is_out_of_sight_and_all_text_can_be_read(
     browser: Browser, demo: StagedAgent, tmp_path: Path, width: int, dark: bool
 ) -> None:
@@ -260,6 +312,8 @@ def test_on_any_screen_nothing_is_out_of_sight_and_all_text_can_be_read(
         tab.value(f"[...document.querySelectorAll('.open')].find(b => b.textContent === '{name}').click()")
     tab.value("document.querySelector('.gpu summary').click()")
     assert tab.value("document.documentElement.scrollWidth") <= width
+    assert tab.value(BROKEN) == []
+    assert tab.value(SMALL) == []
     assert tab.value(CONTRAST) == []
     assert len(tab.picture(tmp_path / "page.png")) > 10_000
     assert_innocent(tab, demo.url)
@@ -279,6 +333,7 @@ def test_who_listens_hears_a_table_with_its_headings_and_landmarks(browser: Brow
         role == "image" and str(name).startswith("Memory of 80.0 GiB: vllm-chat 54.0 GiB") for role, name in heard
     )
     assert all(name for role, name in heard if role in ("button", "image", "table", "searchbox", "combobox"))
+    assert {"Memory", "trainer"} <= {name for role, name in heard if role == "button"}  # and no triangles
 
 
 def test_a_simulated_host_is_called_so(browser: Browser, demo: StagedAgent) -> None:
@@ -289,7 +344,7 @@ def test_a_simulated_host_is_called_so(browser: Browser, demo: StagedAgent) -> N
 def test_without_scripts_the_page_is_the_table(browser: Browser, demo: StagedAgent) -> None:
     tab = Tab(browser, scripts=False)
     tab.open(demo.url)
-    tab.until("document.querySelector('pre')?.innerText.includes('NVIDIA H100')")
+    tab.until("document.querySelector('pre')?.innerText.includes('H100 80GB HBM3')")
     assert "SIMULATED HOST" in tab.value("document.body.innerText")
     assert "Workloads" not in tab.value("document.body.innerText")  # what scripts would fill is not there
     assert tab.complaints == []

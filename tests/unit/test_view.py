@@ -206,3 +206,11 @@ def test_where_only_ascii_can_be_shown_the_bars_are_ascii_too() -> None:
     View(stream, paint=Paint(enabled=False), size=lambda: (WIDTH, HEIGHT), simulated=False).show(attribution())
     stream.flush()
     assert b"##############%....." in written.getvalue()
+
+
+def test_the_host_is_named_in_the_title() -> None:
+    stream = io.StringIO()
+    View(stream, paint=Paint(enabled=False), size=lambda: (WIDTH, HEIGHT), simulated=False, host_name="node-1").show(
+        attribution()
+    )
+    assert "  node-1  " in stream.getvalue().splitlines()[0]

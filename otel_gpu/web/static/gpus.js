@@ -26,7 +26,7 @@ function createCard(gpu) {
   const figures = el("dl", { class: "figures" });
   for (const { name, figure } of FIGURES) {
     const cell = el("div", {}, el("dt", {}, name), el("dd", {}, el("data", { class: "figure" }), " ", el("span")));
-    if (figure !== undefined) cell.append(createPlot());
+    if (figure !== undefined) cell.append(createPlot(), el("small", { class: "hour" }));
     figures.append(cell);
   }
   card.append(
@@ -58,7 +58,8 @@ function updateCard(card, gpu, colours, history, intervalS) {
     const limit = figure === 1 && gpu.power_limit_w !== null ? `of ${watts(gpu.power_limit_w)}` : "";
     setText(cell.querySelector("dd span"), limit);
     if (figure === undefined) return;
-    updatePlot(cell.querySelector("svg"), history.of(gpu.uuid, figure), { name, most: most(gpu), format, intervalS });
+    const hour = updatePlot(cell.querySelector("svg"), history.of(gpu.uuid, figure), { name, most: most(gpu), format, intervalS });
+    setText(cell.querySelector(".hour"), hour);
   });
   setLines(find("details ul"), [...howGpu(gpu), `UUID: ${clean(gpu.uuid)}`]);
 }

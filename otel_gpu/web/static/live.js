@@ -4,13 +4,20 @@ const REFUSED_S = 5; // a browser gives up on an answer that is no stream (503, 
 const MISSED = 3; // so many intervals without a cycle, and somebody is told
 const GRACE_S = 10;
 
-/** Calls `onCycle(document, beside, id)` for each, `onLost(why)` when they cease, `onBack()` when they come again. */
-export function follow(path, { onCycle, onLost, onBack }) {
+/**
+ * Calls `onCycle(document, beside, id)` for each. What it shows is old from `onOld()` until `onCurrent()`: while a
+ * connection is new. `onLost(why)` says that cycles cease, `onBack()` that they come again.
+ */
+export function follow(path, { onCycle, onOld, onCurrent, onLost, onBack }) {
   let source = null;
   let retry = null;
   let beside = null;
-  let last = null; // when the last cycle came, by the monotonic clock; null while nobody waits for one
+  let newest = null; // the id of the last cycle
+  let came = 0; // when that one came first, by the monotonic clock: an agent that hangs tells it to who comes again
+  let asked = null; // since when a cycle is waited for; null while nobody looks
   let lost = false;
+
+  const patienceMs = () => (MISSED * (beside?.interval_s ?? 0) + GRACE_S) * 1000;
 
   const lose = (why) => {
     if (!lost) onLost(why);
@@ -19,14 +26,21 @@ export function follow(path, { onCycle, onLost, onBack }) {
 
   const open = () => {
     close();
+    if (newest !== null) onOld();
+    asked = performance.now();
     source = new EventSource(path);
     source.addEventListener("page", (event) => {
       beside = JSON.parse(event.data);
     });
     source.addEventListener("attribution", (event) => {
-      last = performance.now();
-      onCycle(JSON.parse(event.data), beside, event.lastEventId);
+      const now = performance.now();
+      if (event.lastEventId !== newest) came = now;
+      newest = event.lastEventId;
+      onCycle(JSON.parse(event.data), beside, newest);
+      if (now - came > patienceMs()) return;
+      asked = came;
       if (lost) onBack();
+      else onCurrent();
       lost = false;
     });
     source.addEventListener("error", () => {
@@ -38,13 +52,14 @@ export function follow(path, { onCycle, onLost, onBack }) {
   const close = () => {
     clearTimeout(retry);
     source?.close();
-    last = null;
+    asked = null;
   };
 
+  // A connection may be dead and not tell: one that is silent for so long is given up for another.
   setInterval(() => {
-    if (last === null) return;
-    const silentS = (performance.now() - last) / 1000;
-    if (silentS > MISSED * beside.interval_s + GRACE_S) lose("silence");
+    if (asked === null || performance.now() - asked <= patienceMs()) return;
+    lose("silence");
+    open();
   }, 1000);
 
   // A browser has six connections to a server of HTTP/1: pages that nobody looks at must not hold them.

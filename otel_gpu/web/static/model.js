@@ -32,6 +32,7 @@ function workloadOf(workload, beside, windowS) {
     ...workload,
     key: keyOf(workload.kind, workload.id, beside.naming),
     title: titleOf(workload),
+    isHash: isHash(workload),
     parts,
     places: placesOf(parts),
     measured,
@@ -53,9 +54,10 @@ function workloadOf(workload, beside, windowS) {
   };
 }
 
+const isHash = (workload) => workload.name === workload.id && workload.name.length === 64;
+
 /** As `docker ps` shows an id that nobody has a name for. */
-const titleOf = (workload) =>
-  clean(workload.name === workload.id && workload.name.length === 64 ? workload.name.slice(0, 12) : workload.name);
+const titleOf = (workload) => clean(isHash(workload) ? workload.name.slice(0, 12) : workload.name);
 
 const placeOf = (part) => {
   const index = part.index ?? "?";

@@ -54,22 +54,23 @@ function showTroubles(cycle) {
   setLines(byId("troubles"), troubled.map((each) => `${clean(each.name)}: ${each.state}: ${clean(each.reason ?? "")}`));
 }
 
-/** The whole host in five figures. */
+/** The whole host in five figures; of how many GPUs, where not all give them. */
 function showTotals({ gpus, workloads: holders, all_told }) {
   const limit = sumKnown(gpus.map((gpu) => gpu.memory.limit));
   const used = sumKnown(gpus.map((gpu) => gpu.used));
   const unknown = sumKnown(gpus.map((gpu) => gpu.memory.unattributed));
   const power = sumKnown(gpus.map((gpu) => gpu.power_w));
-  const idle = holders.filter((workload) => workload.state === "idle");
-  const decided = holders.length ? holders.some((workload) => workload.state !== "unknown") : all_told;
-  const held = sumKnown(idle.map((workload) => workload.memory));
   const answering = gpus.filter((gpu) => gpu.health === "ok" || gpu.health === "degraded").length;
+  const of = (value) => {
+    const told = gpus.filter((gpu) => value(gpu) !== null).length;
+    return told && told < gpus.length ? `of ${told} of ${plural(gpus.length, "GPU")}` : null;
+  };
   const totals = [
     ["GPUs", String(gpus.length), answering < gpus.length ? `${gpus.length - answering} without figures` : ""],
-    ["Memory in use", size(used), used === null ? "" : `of ${size(limit)}`],
+    ["Memory in use", size(used), used === null ? "" : listed(`of ${size(limit)}`, of((gpu) => gpu.used))],
     ["Attributed", used ? percent((used - unknown) / used) : UNKNOWN, "of the memory in use"],
-    ["Power", watts(power), ""],
-    ["Held while idle", decided ? size(held ?? 0) : UNKNOWN, held === null ? "" : `by ${plural(idle.length, "workload")}`],
+    ["Power", watts(power), listed(of((gpu) => gpu.power_w))],
+    ["Held while idle", ...heldIdle(holders, all_told)],
   ];
   reconcile(
     byId("totals"), totals, ([name]) => name,
@@ -79,6 +80,21 @@ function showTotals({ gpus, workloads: holders, all_told }) {
       setText(node.querySelector("small"), more);
     },
   );
+}
+
+const listed = (...words) => words.filter(Boolean).join(", ");
+
+/** The memory of those who are found idle and, beside it, of those of whom that is not decided. */
+function heldIdle(holders, allTold) {
+  const here = holders.filter((workload) => !workload.ended);
+  const idle = here.filter((workload) => workload.state === "idle");
+  const open = here.filter((workload) => workload.state === "unknown" || workload.state === null);
+  const decided = here.length ? open.length < here.length : allTold;
+  const held = (workloads) => sumKnown(workloads.map((workload) => workload.memory));
+  return [
+    decided ? size(held(idle) ?? 0) : UNKNOWN,
+    listed(idle.length && `by ${plural(idle.length, "workload")}`, open.length && `${size(held(open))} undecided`),
+  ];
 }
 
 /** Says something about the agent, once; nothing about what it tells. */
@@ -92,17 +108,21 @@ function say(words, kind = "lost") {
 }
 
 function lose(why) {
-  document.body.classList.add("stale");
-  const since = shown === null ? "" : ` What you see is of ${timeOfDay(shown.at)}.`;
-  const gone = shown === null ? "The agent does not answer." : "Lost the agent.";
-  say(`${why === "silence" ? "The agent has fallen silent." : gone}${since} Trying again …`);
+  old();
+  const gone = why === "silence" ? "The agent has fallen silent." : "Lost the agent.";
+  const words = shown === null ? "The agent does not answer." : `${gone} What you see is of ${timeOfDay(shown.at)}.`;
+  say(`${words} Trying again …`);
 }
 
+/** What is shown is of before, until a cycle comes; nobody need be told for that moment. */
+const old = () => document.body.classList.add("stale");
+const current = () => document.body.classList.remove("stale");
+
 function back() {
-  document.body.classList.remove("stale");
+  current();
   say("The agent is back.", "back");
   backTimer = setTimeout(() => say(null), BACK_MS);
 }
 
 say("Waiting for the first sample …", "back");
-follow("/api/events", { onCycle: show, onLost: lose, onBack: back });
+follow("/api/events", { onCycle: show, onOld: old, onCurrent: current, onLost: lose, onBack: back });

@@ -1,6 +1,6 @@
 // The last hour, small: one line, gaps where nothing was known.
 
-import { setAttribute, svg } from "./dom.js";
+import { setAttribute, setText, svg } from "./dom.js";
 
 const HOUR_S = 3600;
 const SLOT_S = 15;
@@ -49,11 +49,11 @@ export class History {
 export function createPlot() {
   const viewBox = `0 0 ${WIDTH} ${HEIGHT}`;
   const plot = svg("svg", { class: "plot", viewBox, preserveAspectRatio: "none", role: "img" });
-  plot.append(svg("path", { class: "area" }), svg("path", { class: "line" }));
+  plot.append(svg("title"), svg("path", { class: "area" }), svg("path", { class: "line" }));
   return plot;
 }
 
-/** `most` is the top of the plot; without one it is the highest value. */
+/** Draws it, and returns what it is. `most` is the top of the plot; without one it is the highest value. */
 export function updatePlot(plot, points, { name, most, format, intervalS }) {
   const known = points.filter((point) => point.value !== null).map((point) => point.value);
   const top = most || Math.max(...known, 0) || 1;
@@ -72,7 +72,7 @@ export function updatePlot(plot, points, { name, most, format, intervalS }) {
     lines.at(-1).push([x(time), y(value)]);
     before = time;
   }
-  const [area, line] = plot.children;
+  const [title, area, line] = plot.children;
   // A single point is a line of its own width.
   setAttribute(line, "d", lines.map((run) => `M${run.join("L")}${run.length > 1 ? "" : "h-2"}`).join(""));
   setAttribute(
@@ -80,8 +80,11 @@ export function updatePlot(plot, points, { name, most, format, intervalS }) {
     "d",
     lines.map((run) => `M${run[0][0]},${HEIGHT}L${run.join("L")}L${run.at(-1)[0]},${HEIGHT}Z`).join(""),
   );
+  const nothing = points.length ? "not known" : "no data yet";
   const words = known.length
     ? `lowest ${format(Math.min(...known))}, highest ${format(Math.max(...known))}, last ${format(known.at(-1))}`
-    : "nothing is known";
+    : nothing;
   setAttribute(plot, "aria-label", `${name} in the last hour: ${words}`);
+  setText(title, `${name} in the last hour: ${words}`);
+  return known.length ? "last hour" : `last hour: ${nothing}`;
 }

@@ -60,7 +60,7 @@ export function howIdle(workload) {
 
 export const howCost = (workload, currency) =>
   workload.cost === null
-    ? "not known: no price for this GPU"
+    ? "not known: no price for this GPU, or whether it works is not decided yet"
     : `so far, at the prices configured; ${money(workload.idleCost, currency)} of it while idle`;
 
 const STATES = {

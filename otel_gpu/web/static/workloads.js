@@ -1,6 +1,7 @@
 // The table of workloads: sorted, filtered, each with its processes and what its figures rest on when it is opened.
 
 import { byId, clean, el, reconcile, setAttribute, setFigure, setHidden, setLines, setText } from "./dom.js";
+import { matches, parseFilter } from "./filter.js";
 import { joules, money, percent, plural, size, span, UNKNOWN, watts } from "./format.js";
 import { howCost, howEnergy, howIdle, howMemory, howPower, howSm, howState, signed } from "./words.js";
 
@@ -73,7 +74,7 @@ export class Workloads {
   #cycle = null;
   #colours;
   #sort = { key: "memory", down: true };
-  #terms = [];
+  #filter = parseFilter("");
   #open = new Set();
   #say;
 
@@ -92,6 +93,7 @@ export class Workloads {
 
   update(cycle) {
     this.#cycle = cycle;
+    if (!this.#columns.some((column) => column.key === this.#sort.key)) this.#sort = { key: "memory", down: true };
     const here = new Set(cycle.workloads.map((workload) => workload.key));
     for (const key of this.#open) if (!here.has(key)) this.#open.delete(key);
     this.#draw();
@@ -109,7 +111,7 @@ export class Workloads {
   }
 
   #filterBy(text) {
-    this.#terms = text.toLowerCase().split(/\s+/).filter(Boolean);
+    this.#filter = parseFilter(text);
     if (this.#cycle === null) return;
     this.#draw();
     this.#say(byId("count").textContent);
@@ -117,7 +119,7 @@ export class Workloads {
 
   #draw() {
     const cycle = this.#cycle;
-    const found = cycle.workloads.filter((workload) => this.#matches(workload)).sort((a, b) => this.#compare(a, b));
+    const found = cycle.workloads.filter((workload) => matches(workload, this.#filter)).sort((a, b) => this.#compare(a, b));
     for (const heading of byId("columns").children) {
       const { key } = heading.dataset;
       setHidden(heading, key === "cost" && cycle.currency === null);
@@ -145,16 +147,6 @@ export class Workloads {
     if (all) return "No workload matches this filter.";
     if (this.#cycle.pod !== null) return "Nobody of this pod is seen on a GPU.";
     return this.#cycle.all_told ? "Nobody holds a GPU." : "Who holds a GPU is not known.";
-  }
-
-  #matches(workload) {
-    if (!this.#terms.length) return true;
-    const gpus = workload.parts.map((part) => `gpu${part.index} gpu ${part.index} ${part.profile ?? ""}`);
-    const names = [workload.title, workload.namespace, workload.pod, workload.container, workload.image, workload.id];
-    const processes = workload.processes.map((process) => process.title);
-    const words = [...names, workload.kind, stateText(workload), ...gpus, ...processes];
-    const text = words.filter(Boolean).join("\n").toLowerCase();
-    return this.#terms.every((term) => text.includes(term));
   }
 
   /** What is not known comes last, whichever way. */

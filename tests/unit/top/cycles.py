@@ -45,7 +45,7 @@ def workload(title: str, memory_bytes: int | None = None, *, processes: int = 0,
     return Workload(
         key=f"container 0 {title}", title=title, kind="container", id=title, namespace="team", pod=f"{title}-0",
         image="image:1", places="0", measured_bytes=memory_bytes, inferred_bytes=None, confidence=None, cost=None,
-        use=use(**figures), processes=own, words=f"{title}\nteam\nimage:1\ncontainer".lower(),
+        use=use(**figures), processes=own, gpus=frozenset({0}), words=f"{title}\nteam\nimage:1\ncontainer\ngpu".lower(),
     )  # fmt: skip
 
 

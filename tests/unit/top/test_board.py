@@ -47,6 +47,32 @@ def test_cycles_that_cease_to_come_are_missed_after_three_and_some_grace() -> No
     assert board.look().lost is None
 
 
+def test_since_when_it_is_lost_stays_when_another_reason_is_found() -> None:
+    clock = ManualClock(wall_ns=100 * 10**9)
+    board = Board(clock)
+    board.put(cycle())  # one every 5 s
+    clock.advance(30)
+    missed = board.look().lost
+    clock.advance(30)
+    board.lose("it has ended the connection")
+    lost = board.look().lost
+    assert missed is not None
+    assert lost is not None
+    assert lost.since_s == missed.since_s == 100.0
+    assert lost.why == "it has ended the connection"
+
+
+def test_silence_counts_from_the_last_cycle_though_nobody_looked_meanwhile() -> None:
+    clock = ManualClock(wall_ns=100 * 10**9)
+    board = Board(clock)
+    board.put(cycle())
+    clock.advance(60)
+    board.lose("connection refused")
+    lost = board.look().lost
+    assert lost is not None
+    assert lost.since_s == 100.0
+
+
 def test_a_failure_is_there_for_who_asks() -> None:
     board, error = Board(ManualClock()), Unavailable("no driver")
     board.fail(error)

@@ -67,6 +67,12 @@ def test_cost_is_no_order_where_nothing_has_a_price() -> None:
     assert pressed(*">>>>>>>>", shown=unpriced).order.name == "idle"
 
 
+def test_a_column_that_went_away_leaves_the_order_to_memory_and_its_sign() -> None:
+    looking, unpriced = pressed("c", "c"), replace(SHOWN, currency=None)
+    assert titles(looking, unpriced) == ["Alpha", "beta", "delta", "gamma"]
+    assert (looking.order.name, looking.falls) == ("memory", True)
+
+
 # ---------------------------------------------------------------------------- the filter
 
 
@@ -183,3 +189,8 @@ def test_before_the_first_cycle_there_is_help_and_the_way_out() -> None:
     assert (looking.typing, looking.overlay, looking.frozen) == (False, None, None)
     looking.press("q", None)
     assert looking.wants_to_quit
+
+
+@pytest.mark.parametrize("key", ["q", "Q"])
+def test_it_ends_whether_or_not_capitals_are_locked(key: str) -> None:
+    assert pressed(key).wants_to_quit

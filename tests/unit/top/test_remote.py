@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -132,8 +134,11 @@ def test_a_server_that_is_no_agent_is_misuse() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"event: attribution\ndata: {}\n\n", b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: [[\n\n'],
-    ids=["no page", "no JSON"],
+    [
+        b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: {}\n\n',
+        b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: [[\n\n',
+    ],
+    ids=["another document", "no JSON"],
 )
 def test_an_agent_that_is_not_understood_is_told_in_one_line_with_both_versions(body: bytes) -> None:
     with serving(route=answering(body, "text/event-stream")) as server:
@@ -142,6 +147,62 @@ def test_an_agent_that_is_not_understood_is_told_in_one_line_with_both_versions(
     assert f"this is {__version__}" in str(error)
     assert str(error).endswith("use top of the agent's version")
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "body", [b"event: attribution\ndata: {}\n\n", b"event: page\ndata: 7\n\nevent: attribution\ndata: x\n\n"]
+)
+def test_a_stream_that_names_no_version_is_not_called_an_agent(body: bytes) -> None:
+    with serving(route=answering(body, "text/event-stream")) as server:
+        error = failure(server.url)
+    assert isinstance(error, Unavailable)
+    assert f"it is no otel-gpu agent, or one of another version than this ({__version__}): " in str(error)
+    assert "\n" not in str(error)
+
+
+@contextmanager
+def saying(words: bytes | None) -> Iterator[str]:
+    """The address of a server that says this and ends, whatever it is asked; nothing for ever, if ``None``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as after:
+
+        def answer() -> None:
+            accepted, _ = listener.accept()
+            after.callback(accepted.close)
+            if words is not None:
+                accepted.recv(4096)
+                accepted.sendall(words)
+                accepted.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "it does not speak HTTP: it says 'SSH-2.0-OpenSSH_9.6'"),
+        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "it does not speak HTTP: it says '\\x1b[2Jgarbagexxx"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "it serves https"),
+        (b"", "it has ended the connection without an answer; does it serve https?"),
+    ],
+    ids=["SSH", "garbage", "TLS", "nothing"],
+)
+def test_what_another_server_says_is_told_and_nothing_is_guessed_that_it_is_not(words: bytes, told: str) -> None:
+    with saying(words) as url:
+        error = str(failure(url))
+    assert told in error
+    assert error.isprintable()
+    assert len(error) < 200
+
+
+def test_a_server_that_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.top.remote._CONNECT_S", 0.2)
+    with saying(None) as url:
+        assert str(failure(url)).endswith(": it does not answer")
 
 
 def test_passwords_are_given_by_the_url_and_never_shown(tmp_path: Path) -> None:

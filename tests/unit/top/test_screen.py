@@ -90,7 +90,44 @@ def test_the_first_line_tells_who_when_how_often_and_who_is_not_well() -> None:
 
 
 def test_the_second_line_is_the_whole_host_in_five_figures() -> None:
-    assert drawn(cycle(), 140)[1] == "3 GPUs  68.0/160.0 GiB in use  94 % attributed  366 W  - held idle"
+    assert drawn(many(2), 140)[1].startswith("2 of 3 GPUs  68.0/160.0 GiB in use  94 % attributed  366 W  ")
+    whole = replace(cycle(), gpus=cycle().gpus[:2])
+    assert drawn(whole, 140)[1].startswith("2 GPUs  68.0/160.0 GiB in use  94 % attributed  366 W  ")
+    powerless = replace(whole, gpus=(whole.gpus[0], replace(whole.gpus[1], power_w=None)))
+    assert "  296 W of 1  " in drawn(powerless, 140)[1]
+
+
+BUSY, IDLE = workload("a", 4 * GIB, state="busy"), workload("b", 2 * GIB, state="idle")
+UNDECIDED = workload("c", 8 * GIB, state="unknown")
+ENDED = workload("d", None, state=None, ended=True)
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (crowd(BUSY), "0 MiB held idle"),
+        (crowd(BUSY, IDLE), "2.0 GiB held idle by 1"),
+        (crowd(BUSY, UNDECIDED), "0 MiB held idle, 8.0 GiB undecided"),
+        (crowd(IDLE, UNDECIDED, ENDED), "2.0 GiB held idle by 1, 8.0 GiB undecided"),
+        (crowd(UNDECIDED), "- held idle, 8.0 GiB undecided"),
+        (crowd(UNDECIDED, ENDED), "- held idle, 8.0 GiB undecided"),
+        (replace(crowd(ENDED), all_told=True), "0 MiB held idle"),
+        (replace(crowd(ENDED), all_told=False), "- held idle"),
+    ],
+)
+def test_what_is_held_idle_is_told_of_those_that_are_decided_and_the_rest_beside_it(shown: Cycle, words: str) -> None:
+    assert drawn(shown, 140)[1].endswith(f"  {words}")
+
+
+@pytest.mark.parametrize("rows", [10, 24])
+def test_what_stands_above_is_not_cut_in_a_narrow_terminal(rows: int) -> None:
+    simulated = cycle(about=AgentAbout("1", "node-of-some-length-1", 5.0, "asked for"))
+    lines = drawn(replace(simulated, sources=()), 40, rows)
+    heading = next(number for number, line in enumerate(lines) if line.startswith("GPU"))
+    assert lines[0] == "node-of-some-l…  SIMULATED  22:13:25 UTC"
+    assert lines[1] == "2 of 3 GPUs  68.0/160.0 GiB in use"
+    rest = [] if rows == 10 else ["94 % attributed  366 W", "- held idle, 64.0 GiB undecided"]
+    assert lines[2:heading] == rest
 
 
 def test_each_gpu_is_a_bar_and_instances_stand_under_it() -> None:
@@ -103,8 +140,23 @@ def test_each_gpu_is_a_bar_and_instances_stand_under_it() -> None:
 def test_where_instances_have_no_room_the_gpus_have_and_what_is_left_out_is_told() -> None:
     lines = drawn(many_gpus(), 80, 24)
     assert not any("└" in line for line in lines)
-    assert "… 9 more GPUs: a taller terminal shows them" in lines
+    assert "GPUs 1 to 7 of 16: [ ] shows others" in lines
     assert any("└" in line for line in drawn(many_gpus(2), 80, 60))
+
+
+def test_gpus_that_have_no_room_are_had_by_keys() -> None:
+    looking, shown = Looking(), many_gpus()
+
+    def indices(*presses: str) -> list[int]:
+        for key in presses:
+            looking.press(key, shown)
+        return [int(line[:3]) for line in drawn(shown, 80, 24, looking) if re.match(r" +\d+  A100", line)]
+
+    assert indices() == list(range(7))
+    assert indices("]") == list(range(7, 14))
+    assert indices("]") == indices("]") == list(range(9, 16))
+    assert indices("[", "[") == list(range(7))
+    assert any(line.startswith("GPUs 1 to 7 of 16") for line in drawn(shown, 80, 24, looking))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +288,12 @@ def test_a_terminal_that_is_too_small_gets_one_line_that_says_so(size: tuple[int
     lines = drawn(cycle(), *size)
     assert len(lines) == 1
     assert cells(lines[0]) <= size[0]
-    assert "too small: 39x24; otel-gpu top needs 40x10".startswith(lines[0][: min(5, size[0] - 1)])
+    assert "needs 40x10, is ".startswith(lines[0][: min(16, size[0] - 1)])
+
+
+def test_the_size_that_is_needed_and_the_one_there_is_have_room_in_few_columns() -> None:
+    assert drawn(cycle(), 39, 9)[0].startswith("needs 40x10, is 39x9")
+    assert drawn(cycle(), 20, 9) == ["needs 40x10, is 20x…"]
 
 
 def test_before_the_first_cycle_it_is_told_what_is_under_way() -> None:

@@ -84,6 +84,21 @@ def test_cost_is_summed_and_that_of_idleness_told_apart() -> None:
     assert (unpriced["cost"], unpriced["idle_cost"]) == (None, None)
 
 
+def test_0_of_who_is_undecided_is_no_cost() -> None:
+    free, dear = (
+        tuple(Cost(state, CostBasis.TIME, amount) for state in (GpuState.BUSY, GpuState.IDLE)) for amount in (0.0, 1.0)
+    )
+    parts = [
+        part(measured=1, costs=free, state=GpuState.UNKNOWN),
+        part(measured=1, costs=dear, state=GpuState.UNKNOWN),
+        part(measured=1, costs=free, state=GpuState.BUSY),
+    ]
+    entries = told(answer(device(), workloads=[workload(each) for each in parts]))["workloads"]
+    assert [(each["gpus"][0]["cost"], each["gpus"][0]["idle_cost"]) for each in entries] == [
+        (None, None), (2.0, 1.0), (0.0, 0.0),
+    ]  # fmt: skip
+
+
 def test_whether_nobody_means_nobody_is_told() -> None:
     assert told(answer(device()))["all_told"] is True
     assert told(answer(device(), device(failed_gpu(1))))["all_told"] is False
