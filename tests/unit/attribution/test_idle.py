@@ -392,6 +392,7 @@ def watch(works: dict[int, Signal], *, seconds: int, cadence_s: float = 5.0, see
     return watched
 
 
+@pytest.mark.long
 def test_light_processes_beside_a_busy_one_are_rarely_called_idle_and_real_idlers_are_found() -> None:
     """Two hours at 5 s. A holder that never works, and one that stops after an hour, are the only idle ones."""
     hour_then_rest = Points(((0.0, 0.1), (3600.0, 0.1), (3600.0, 0.0)))

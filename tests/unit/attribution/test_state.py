@@ -108,7 +108,11 @@ def with_junk(text: str, path: tuple[Any, ...], junk: Any) -> Any:
 JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {}, float("inf"), 10**400)
 
 
-@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:8])
+@pytest.mark.parametrize(
+    "junk",
+    [pytest.param(junk, marks=pytest.mark.long if junk != "x" else ()) for junk in JUNK],
+    ids=[repr(junk)[:8] for junk in JUNK],
+)
 def test_junk_anywhere_in_the_state_is_refused_or_does_no_harm(junk: Any) -> None:
     played = lived()
     text, options, now_ns = json.dumps(played.attributor.to_state()), played.options, round(played.at_s * 1e9)

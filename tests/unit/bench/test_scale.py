@@ -132,6 +132,7 @@ def check_sums(answer: Attribution, seconds: int) -> None:
     assert sum(part.totals.energy.total_mj or 0 for part in parts if part.totals is not None) == booked_mj
 
 
+@pytest.mark.long
 def test_ten_thousand_processes_are_booked_to_the_millijoule_with_the_rest_in_the_overflow() -> None:
     answer = attributed(many_processes(10_000))
     check_sums(answer, seconds=2)
@@ -152,6 +153,7 @@ def test_a_thousand_mig_instances_are_booked_to_the_millijoule() -> None:
     assert len(answer.processes) == 1001
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("world", "small", "large"),
     [(many_processes, 250, 1_000), (many_instances, 18, 72)],

@@ -150,6 +150,7 @@ def values(requests: list[object]) -> list[float]:
     )
 
 
+@pytest.mark.long
 def test_twenty_thousand_points_arrive_in_requests_that_grpc_takes() -> None:
     requests = encoded(many(500, 40, "python3"))
     sizes = [request.ByteSize() for request in requests]

@@ -82,6 +82,7 @@ def test_no_two_processes_share_a_pid_at_any_time() -> None:
         assert len(set(pids)) == len(pids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [0.5, 24 * 9])
 def test_it_keeps_no_more_after_days_than_after_half_an_hour(hours: float) -> None:
     demo, clock = host()

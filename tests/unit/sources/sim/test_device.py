@@ -329,6 +329,7 @@ def test_mig_instances_compete_within_themselves_only() -> None:
     assert truth.processes[2].resident_bytes == 4 * GIB
 
 
+@pytest.mark.long
 def test_jobs_of_a_stream_are_forgotten_and_their_energy_kept() -> None:
     template = process(0, use(0.5, watts=100.0))
     stream = JobStream("jobs", 5.0, 3.0, 12.0, (template,), first_pid=100)
