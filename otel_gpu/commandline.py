@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from otel_gpu import streams
-from otel_gpu.config import DEFAULT, SETTINGS, Config, Settled, nearest, settle
+from otel_gpu.config import DEFAULT, SETTINGS, Config, Loaded, LogFormat, LogLevel, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
 from otel_gpu.export.text import printable
 from otel_gpu.settings_compat import COMPAT_SETTINGS
-from otel_gpu.settings_export import EXPORT_SETTINGS
+from otel_gpu.settings_export import EXPORT_SETTINGS, Exporter
 from otel_gpu.settings_names import NAMES_SETTINGS
+from otel_gpu.values import choice
 from otel_gpu.version import __version__
 
 DONE: Final = 0
@@ -43,6 +48,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "pause": ("control-socket",),
     "resume": ("control-socket",),
 }
+_FILES: Final = ("otlp-certificate", "otlp-client-certificate", "otlp-client-key")
 _TELLING: Final = ("pause", "resume")
 """Commands to a running agent."""
 
@@ -65,26 +71,57 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _run(arguments, os.environ)
     except UsageError as error:
-        return _complain(error, MISUSED)
+        return _complain(error, MISUSED, arguments)
     except OtelGpuError as error:
-        return _complain(error, FAILED)
+        return _complain(error, FAILED, arguments)
     except BrokenPipeError:  # the reader has gone (… | head), and nobody is left to complain to
         return FAILED
     except Exception as error:
         logging.getLogger(__name__).debug("internal error", exc_info=True)
-        return _complain(
-            f"internal error: {type(error).__name__}: {error}; this is a bug, --log-level debug shows where", FAILED
-        )
+        text = f"internal error: {type(error).__name__}: {error}; this is a bug, --log-level debug shows where"
+        return _complain(text, FAILED, arguments)
     finally:
         streams.settle()
 
 
-def _complain(message: object, code: int) -> int:
+def _complain(message: object, code: int, arguments: Sequence[str]) -> int:
     from otel_gpu import logs  # noqa: PLC0415 - as in _work
 
+    if not logs.is_set_up() and (log_format := _chosen_format(arguments, os.environ)) is not None:
+        logs.set_up(LogLevel.INFO, log_format, chosen=True)
     text = printable(" ".join(str(message).split()))
     logs.remark(f"otel-gpu: {text}\n", text, {}, logging.ERROR)
     return code
+
+
+def _chosen_format(arguments: Sequence[str], environment: Mapping[str, str]) -> LogFormat | None:
+    """How whoever reads stderr wants log lines, as far as that shows in what may be wrong in every other way."""
+    command = next((word for word in arguments if not word.startswith("-")), None)
+    if "log-format" not in _COMMANDS.get(command or "", _LOGGING):
+        return None
+    named = [_word_after("--config", arguments), environment.get("OTEL_GPU_CONFIG")]
+    path = next((Path(name) for name in named if name), None)
+    in_file = None
+    with contextlib.suppress(OtelGpuError, OSError, ValueError):
+        if path is not None and path.is_file():  # a pipe has been read, and would be waited for
+            from otel_gpu.configfile import read_config_file  # noqa: PLC0415 - as in config
+
+            in_file = read_config_file(path).get("log-format")
+    in_environment = environment.get("OTEL_GPU_LOG_FORMAT")
+    for text in (_word_after("--log-format", arguments), in_environment, in_file and in_file.text):
+        with contextlib.suppress(ValueError):
+            return choice(LogFormat)(text or "")
+    return None
+
+
+def _word_after(flag: str, arguments: Sequence[str]) -> str | None:
+    """What the flag is given as, the last time; the line need not be a good one."""
+    found = None
+    for word, following in zip_longest(arguments, arguments[1:]):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found = value if equals else following
+    return found
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -104,15 +141,14 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _work(parsed: argparse.Namespace, settled: Settled) -> int:
     # Here, not above: --help, --version and a misspelt flag should not wait for the drivers and clients.
     from otel_gpu import commands, logs  # noqa: PLC0415
-    from otel_gpu.settings_check import check_exports  # noqa: PLC0415
 
     if parsed.command == "config":  # what is wrong is looked for in it: it is shown first
         commands.config(settled)
-        check_exports(settled.loaded())
+        _check_exports(settled.loaded())
         return DONE
     loaded = settled.loaded()
     if "exporters" in _COMMANDS[parsed.command]:
-        check_exports(loaded)
+        _check_exports(loaded)
     chosen = any(value.key == "log-format" and value.origin != DEFAULT for value in loaded.values)
     logs.set_up(loaded.config.log_level, loaded.config.log_format, chosen=chosen)
     match parsed.command:
@@ -124,6 +160,20 @@ def _work(parsed: argparse.Namespace, settled: Settled) -> int:
             return commands.once(loaded.config, form=parsed.format)
         case _:
             return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
+
+
+def _check_exports(loaded: Loaded) -> None:
+    """UsageError for what cannot work, as settings and as files: what is no file might be waited for, for ever."""
+    from otel_gpu.settings_check import check_exports  # noqa: PLC0415 - as in _work
+
+    named = [value for value in loaded.values if value.key in _FILES and Exporter.OTLP in loaded.config.exporters]
+    for value in named:
+        mode = 0
+        with contextlib.suppress(OSError):  # one that is not there is told of with the rest
+            mode = Path(value.text).stat().st_mode
+        if mode and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise UsageError(f"{value.origin}: {value.key} is {value.text!r}; allowed is a regular file")
+    check_exports(loaded)
 
 
 def _tell(parsed: argparse.Namespace, config: Config, environment: Mapping[str, str]) -> int:

@@ -49,6 +49,11 @@ def set_up(level: LogLevel, log_format: LogFormat, *, chosen: bool = False) -> N
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def is_set_up() -> bool:
+    """Whether it was set up here."""
+    return any(isinstance(handler, _Handler) for handler in logging.getLogger().handlers)
+
+
 def remark(text: str, message: str, fields: Mapping[str, object], level: int = logging.INFO) -> None:
     """Say something on stderr: as ``text`` to people, as a record where programs read."""
     if any(isinstance(handler, _Handler) and handler.alone for handler in logging.getLogger().handlers):

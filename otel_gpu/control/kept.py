@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,9 @@ log = logging.getLogger(__name__)
 NAME: Final = "paused"
 _DRAFT: Final = "paused.new"
 _LARGEST_BYTES: Final = 4096
+_END_OF_CLOCK_NS: Final = 2**63
+"""What the kernel counts nanoseconds with; what is beyond may not even be a float."""
+
 _SAFE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -42,13 +44,17 @@ class PauseFile:
     def load(self) -> Pause | None:
         """The pause that an earlier run of this boot was in, if it is not over. What is no such file is ignored."""
         try:
-            return self._unless_over(_parsed(self._read()))
+            content = self._read()
+            pause = parse_pause(content, read_boot_id(self._own_proc), self._clock)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, Unavailable) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             log.warning("%s is ignored, and the agent not paused: %s", self._directory / NAME, reason)
             return None
+        if pause is None:
+            self.save(None)
+        return pause
 
     def save(self, pause: Pause | None) -> None:
         """Keep this pause, or none any more. That it cannot be kept is said in a line, and changes nothing else."""
@@ -91,19 +97,19 @@ class PauseFile:
         finally:
             os.close(directory)
 
-    def _unless_over(self, kept: Mapping[str, Any]) -> Pause | None:
-        until_ns = kept["until_ns"]
-        if kept["boot_id"] != read_boot_id(self._own_proc):
-            raise ValueError("it is of another boot")
-        if until_ns is None:
-            return Pause(kept["since_s"], None)
-        left_s = (until_ns - self._clock.monotonic_ns()) / 1e9
-        if left_s > LONGEST_S:
-            raise ValueError("it ends later than a pause can")
-        if left_s <= 0:
-            self.save(None)
-            return None
-        return Pause(kept["since_s"], self._clock.wall_ns() / 1e9 + left_s, until_ns=until_ns)
+
+def parse_pause(content: bytes, boot_id: str | None, clock: Clock) -> Pause | None:
+    """The pause that a file tells of; ``None`` if it is over. ValueError if it tells of none in this boot."""
+    kept = _parsed(content)
+    until_ns = kept["until_ns"]
+    if kept["boot_id"] != boot_id:
+        raise ValueError("it is of another boot")
+    if until_ns is None:
+        return Pause(kept["since_s"], None)
+    left_s = (until_ns - clock.monotonic_ns()) / 1e9
+    if left_s > LONGEST_S:
+        raise ValueError("it ends later than a pause can")
+    return Pause(kept["since_s"], clock.wall_ns() / 1e9 + left_s, until_ns=until_ns) if left_s > 0 else None
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     since_s, until_ns = kept.get("since_s"), kept.get("until_ns", "")
     if not isinstance(since_s, float) or not math.isfinite(since_s) or not 0 <= since_s < 1e11:
         raise ValueError("it does not tell since when")
-    if until_ns is not None and (isinstance(until_ns, bool) or not isinstance(until_ns, int)):
+    if until_ns is not None and (type(until_ns) is not int or not 0 <= until_ns < _END_OF_CLOCK_NS):
         raise ValueError("it does not tell until when")
     return kept
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -61,8 +60,9 @@ def _duration_s(value: object) -> float | None:
 
 
 def _time(value: object) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known and 0 <= value < 1e11 else None  # type: ignore[arg-type,operator]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:  # no NaN either
+        return None
+    return float(value)
 
 
 __all__ = ["LONGEST_S", "RESUME", "pause_handlers", "pause_request", "paused_text", "resumed_text"]

@@ -63,7 +63,7 @@ def examine_host(config: Config, clock: Clock, environment: Mapping[str, str]) -
     workloads = pids_by_workload(processes.processes.values())
     asked = judged(_asked(config, clock, workloads), workloads, gpus.gpus)
     return [
-        *examine_gpus(gpus, config.proc_root),
+        *examine_gpus(gpus, config.proc_root, nvml.nameless),
         examine_devices(gpus, config.proc_root),
         *examine_modes(gpus, modes),
         *(examine_node() if own is None else examine_pod(own, gpus, processes)),

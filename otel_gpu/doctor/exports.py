@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import http.client
+import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from otel_gpu.config import Config
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
+from otel_gpu.errors import OtelGpuError
 from otel_gpu.export.sender import TLS, UNREACHABLE, Trouble
 from otel_gpu.settings_export import Exporter, Protocol
 from otel_gpu.values import Address
@@ -21,6 +24,7 @@ REQUEST_S: Final = 2.0
 _ASK_S: Final = 1.0
 _SERVER: Final = "otel-gpu"
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - where to ask, not to listen
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 _FIXES: Final = {
     UNREACHABLE: "start a Collector there, name another with --otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT), or "
     "--exporters prometheus",
@@ -78,9 +82,7 @@ def examine_address(subject: str, address: Address, web_config: Path | None, wha
     if wrong != errno.EADDRINUSE:
         return degraded(subject, f"cannot listen on {address}: {wrong}", choose)
     who = f"who listens there: ss -ltnp 'sport = :{address.port}'; or {choose}"
-    if web_config is not None:  # it may want a certificate or a password of whoever asks
-        return ok(subject, f"{address} is in use; with a web-config nobody is asked by whom", who)
-    if _is_agent(address):
+    if _is_agent(address, web_config):
         return ok(subject, f"{address}: a running agent answers")
     return degraded(subject, f"{address} is in use by another program: an agent started now would not start", who)
 
@@ -99,9 +101,26 @@ def _bound(address: Address) -> int | str | None:
     return None
 
 
-def _is_agent(address: Address) -> bool:
-    """Whether what answers there calls itself by our name."""
-    connection = http.client.HTTPConnection(_LOOPBACK.get(address.host, address.host), address.port, timeout=_ASK_S)
+def _is_agent(address: Address, web_config: Path | None) -> bool:
+    """Whether what answers there calls itself by our name, with TLS or without, or shows the agent's certificate."""
+    host = _LOOPBACK.get(address.host, address.host)
+    if _bears_our_name(http.client.HTTPConnection(host, address.port, timeout=_ASK_S)):
+        return True
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is asked who it is, and told nothing
+    secured = http.client.HTTPSConnection(host, address.port, timeout=_ASK_S, context=context)
+    try:
+        secured.connect()
+        shown = secured.sock.getpeercert(binary_form=True)
+    except (OSError, ValueError):
+        secured.close()
+        return False
+    # Who wants a client's certificate says no more than this: with TLS 1.3 he has shown his own by then.
+    return _bears_our_name(secured) or (web_config is not None and shown == _own_certificate(web_config))
+
+
+def _bears_our_name(connection: http.client.HTTPConnection) -> bool:
+    """Whether the answer does, a refusal for want of a password too."""
     try:
         connection.request("HEAD", "/healthz")
         return (connection.getresponse().getheader("Server") or "").split("/")[0].strip() == _SERVER
@@ -109,3 +128,18 @@ def _is_agent(address: Address) -> bool:
         return False
     finally:
         connection.close()
+
+
+def _own_certificate(web_config: Path) -> bytes:
+    """The certificate of a web configuration, in DER; nothing if it has none that can be read."""
+    from otel_gpu.web.webconfig import read_web_config  # noqa: PLC0415 - most have none, and YAML takes its time
+
+    try:
+        tls = read_web_config(web_config).tls if web_config.is_file() else None  # nobody waits for a pipe
+        pem = "" if tls is None else tls.cert.text or ""
+        if tls is not None and tls.cert.path is not None and tls.cert.path.is_file():
+            pem = tls.cert.path.read_text("ascii", "ignore")
+        first = _PEM.search(pem)
+        return ssl.PEM_cert_to_DER_cert(first[0]) if first else b""
+    except (OtelGpuError, OSError, ValueError):
+        return b""

@@ -11,12 +11,22 @@ from otel_gpu.doctor.findings import Finding, Verdict, blind, counted, degraded,
 from otel_gpu.model import GpuHealth, GpuReading
 from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml.roll import Nameless
 
 _NVML_FIX: Final = (
     "make nvidia-smi work here first; in a container: docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=utility …, "
     "in Kubernetes runtimeClassName: nvidia"
 )
-_LOST_FIX: Final = "nvidia-smi -q tells more; a lost GPU needs a reset or a reboot"
+_RESET: Final = "as root: otel-gpu pause; nvidia-smi --gpu-reset -i {}; otel-gpu resume"
+_HUNG_FIX: Final = "dmesg | grep -i -e nvrm -e xid says why; often only a reboot helps"
+_FAILED_FIXES: Final = (
+    ("GPU is lost", f"its Xid: dmesg | grep -i xid; {_RESET}; if that fails, reboot"),
+    ("GPU requires a reset", _RESET),
+    ("no answer within", f"{_HUNG_FIX}; where GPU {{}} is only slow: --deadline 10s"),
+    ("", "docs/faults.md has this reason; more of it: nvidia-smi -q -i {}"),
+)
+"""What mends a GPU, by what its reason says (``sources/nvml/faults.py``, ``slot.py``)."""
+
 _REASON_FIX: Final = "docs/faults.md has this reason; what the driver itself says: dmesg | grep -i nvrm"
 _DRIVER_FIX: Final = "on the host: modprobe nvidia; what it says: dmesg | grep -i nvrm"
 _VERSION_FIX: Final = "this must tell it: nvidia-smi --query-gpu=driver_version --format=csv"
@@ -41,10 +51,13 @@ def read_module_version(proc_root: Path) -> str | None:
         return None
 
 
-def examine_gpus(read: GpuRead, proc_root: Path) -> list[Finding]:
-    """Judge what NVML tells: of itself, of the driver, and of each GPU that answers."""
+def examine_gpus(read: GpuRead, proc_root: Path, nameless: Sequence[Nameless] = ()) -> list[Finding]:
+    """Judge what NVML tells: of itself, of the driver, and of each GPU that answers.
+
+    ``nameless`` are GPUs that it counts beside those that were read.
+    """
     gpus = [finding for gpu in read.gpus if gpu.answered for finding in _gpu(gpu)]
-    return [_nvml(read), _driver(read, proc_root), *gpus]
+    return [_nvml(read, nameless), _driver(read, proc_root), *gpus]
 
 
 def listed_pids(read: GpuRead) -> set[int]:
@@ -102,21 +115,32 @@ def _indices(indices: Sequence[int]) -> str:
     return f"GPU {', '.join(map(str, indices))}"
 
 
-def _nvml(read: GpuRead) -> Finding:
+def _nvml(read: GpuRead, nameless: Sequence[Nameless]) -> Finding:
     if not read.gpus and read.asleep:
         return ok("nvml", f"{counted(read.asleep, 'GPU')} asleep and not woken: what they tell shows when one is used")
-    if not read.gpus:
-        return blind("nvml", read.reason or "no GPU", _NVML_FIX)
-    failed = [gpu for gpu in read.gpus if gpu.health is GpuHealth.FAILED]
-    asleep = [gpu for gpu in read.gpus if gpu.health is GpuHealth.ASLEEP]
-    answering = f"{sum(gpu.answered for gpu in read.gpus)} of {counted(len(read.gpus), 'GPU')} answering"
+    gpus = [Nameless(gpu.identity.index, gpu.health, gpu.reason or "") for gpu in read.gpus] + list(nameless)
+    if not gpus:
+        hangs = "no answer within" in (read.reason or "")
+        return blind("nvml", read.reason or "no GPU", _HUNG_FIX if hangs else _NVML_FIX)
+    failed = [gpu for gpu in gpus if gpu.health is GpuHealth.FAILED]
+    asleep = [gpu for gpu in gpus if gpu.health is GpuHealth.ASLEEP]
+    answering = f"{sum(gpu.answered for gpu in read.gpus)} of {counted(len(gpus), 'GPU')} answering"
     if asleep:
         answering += f", {len(asleep)} asleep and not woken"
-    if not failed and not read.reason:
+    if not failed and (not read.reason or all(gpu.health in (GpuHealth.OK, GpuHealth.ASLEEP) for gpu in gpus)):
         return ok("nvml", answering)
-    verdict = Verdict.BLIND if len(failed) == len(read.gpus) else Verdict.DEGRADED
+    verdict = Verdict.BLIND if len(failed) == len(gpus) else Verdict.DEGRADED
     found = answering + (f"; {read.reason}" if read.reason else "")
-    return Finding("nvml", verdict, found, _LOST_FIX if failed else _REASON_FIX)
+    return Finding("nvml", verdict, found, _failed_fix(failed) if failed else _REASON_FIX)
+
+
+def _failed_fix(failed: Sequence[Nameless]) -> str:
+    """What mends each of them; those with the same trouble are named together, as nvidia-smi takes them."""
+    indices: dict[str, list[str]] = {}
+    for gpu in failed:
+        fix = next(fix for words, fix in _FAILED_FIXES if words in gpu.reason)
+        indices.setdefault(fix, []).append(str(gpu.index))
+    return "; ".join(fix.format(",".join(who)) for fix, who in indices.items())
 
 
 def _driver(read: GpuRead, proc_root: Path) -> Finding:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from tests.fuzz import cgroup, docker, http, kubelet, kubernetes, procfs, settings
+from tests.fuzz import cgroup, control, docker, http, kubelet, kubernetes, procfs, settings
 from tests.fuzz.target import Target
 
 TARGETS: Final[tuple[Target[Any], ...]] = (
@@ -25,6 +25,7 @@ TARGETS: Final[tuple[Target[Any], ...]] = (
     *kubernetes.TARGETS,
     *settings.TARGETS,
     *http.TARGETS,
+    *control.TARGETS,
 )
 STATE: Final = "state"
 """Files of a state directory: whole directories, so that they have a driver of their own."""

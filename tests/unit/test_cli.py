@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -211,6 +212,62 @@ def test_a_complaint_quotes_nothing_that_a_terminal_would_act_on(run: Callable[.
         line = run(*arguments)
         assert line.code == 2
         assert line.complaint.isprintable()
+
+
+JSON_FLAG = ("--log-format", "json")
+
+
+@pytest.fixture
+def json_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration file, ``json.yaml``, with that choice."""
+    monkeypatch.chdir(tmp_path)
+    Path("json.yaml").write_text("log-format: json\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "msg"),
+    [
+        (["run", "--interval", "x", *JSON_FLAG], "", "--interval: interval is 'x'; "),
+        (["run", "--interval", "x", "--log-format=JSON"], "logfmt", "--interval: interval is 'x'; "),
+        (["run", *JSON_FLAG, "--config", "/nonexistent"], "", "cannot read the configuration file /nonexistent: "),
+        (["run", "--interval", "x"], "json", "--interval: interval is 'x'; "),
+        (["run", *JSON_FLAG, "--bogus"], "", "run does not know '--bogus'; "),
+        (["run", "--interval", *JSON_FLAG], "", "argument --interval: expected one argument; "),
+        (["run", "--log-format", "jsn"], "json", "--log-format: log-format is 'jsn'; "),
+        (["run", "--interval", "x", "--config=json.yaml"], "", "--interval: interval is 'x'; "),
+        (["run", "--bogus", "--config", "json.yaml"], "", "run does not know '--bogus'; "),
+        (["demo", "--source", "nvml", *JSON_FLAG], "", "--source: source is 'nvml'; "),
+        (["config", "--exporters", "x", *JSON_FLAG], "", "--exporters: exporters is 'x'; "),
+        ([*JSON_FLAG, "--bogus"], "", "flags come after the command: "),
+        (["onec"], "json", "there is no command 'onec'; "),
+        ([], "json", "no command given; "),
+    ],
+)
+@pytest.mark.usefixtures("json_file")
+def test_misuse_is_a_line_of_the_log_for_whoever_has_chosen_json(
+    run: Callable[..., Line], arguments: list[str], variable: str, msg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")  # so that it is as it was afterwards
+    monkeypatch.setenv("OTEL_GPU_LOG_FORMAT", variable)
+    line = run(*arguments)
+    record = json.loads(line.err)
+    assert (line.code, record["level"], line.err.count("\n")) == (2, "error", 1)
+    assert record["msg"].startswith(msg)
+
+
+@pytest.mark.parametrize("arguments", [["pause", "--for", "soon"], ["metrics", "--bogus"]])
+def test_misuse_of_a_command_that_logs_nothing_is_for_people(
+    run: Callable[..., Line], arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_GPU_LOG_FORMAT", "json")
+    assert run(*arguments).complaint
+
+
+def test_a_pipe_for_a_file_is_not_read_a_second_time_to_find_out_how_to_complain(
+    run: Callable[..., Line], tmp_path: Path
+) -> None:
+    os.mkfifo(pipe := tmp_path / "otel-gpu.yaml")
+    assert run("run", "--bogus", "--config", str(pipe)).complaint.startswith("run does not know '--bogus'; ")
 
 
 # ---------------------------------------------------------------------------- what commands are called with

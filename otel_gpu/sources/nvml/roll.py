@@ -26,6 +26,15 @@ class _Known:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Nameless:
+    """A GPU that NVML counts and that has never said who it is, by its index: why it gives nothing."""
+
+    index: int
+    health: GpuHealth
+    reason: str
+
+
 class Roll:
     """Puts the answers of a pass together, and says what is known while there are none.
 
@@ -38,6 +47,7 @@ class Roll:
         self._known: dict[str, _Known] = {}
         self._recalled: tuple[GpuIdentity, ...] = ()
         self._all_failed_because: str | None = None
+        self.nameless: tuple[Nameless, ...] = ()
 
     def recall(self, gpus: Sequence[GpuIdentity]) -> None:
         """Know GPUs that an earlier run of the agent saw, so that one that does not come back has a name.
@@ -50,15 +60,16 @@ class Roll:
         self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError], driver: DriverFacts | None
     ) -> GpuRead:
         """The answer of a pass: what each GPU gave, or why it gave nothing."""
-        gpus, unplaced = self._placed(slots, outcomes)
+        gpus, self.nameless = self._placed(slots, outcomes)
         gpus += self._removed({gpu.identity.uuid for gpu in gpus})
         self._remember(gpus)
         troubles = [gpu for gpu in gpus if gpu.reason is not None and gpu.health is not GpuHealth.ASLEEP]
-        reasons = [f"GPU {gpu.identity.index}: {gpu.reason}" for gpu in troubles] + unplaced
+        reasons = [f"GPU {gpu.identity.index}: {gpu.reason}" for gpu in troubles]
+        reasons += [f"GPU {gpu.index}: {gpu.reason}" for gpu in self.nameless]
         awake = [gpu for gpu in gpus if gpu.health is not GpuHealth.FAILED]
         state = SourceState.OK if not reasons else SourceState.DEGRADED if awake else SourceState.UNAVAILABLE
         reason = "; ".join(reasons) or None
-        by_gpu = bool(reasons) and not unplaced
+        by_gpu = bool(reasons) and not self.nameless
         self._all_failed_because = reason if by_gpu and not awake else None
         return GpuRead(tuple(gpus), driver, state, reason, len(reasons), by_gpu)
 
@@ -100,11 +111,11 @@ class Roll:
 
     def _placed(
         self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError]
-    ) -> tuple[list[GpuReading], list[str]]:
-        """The GPUs in the order of NVML's indices, and what is wrong with those that nobody can tell who they are."""
+    ) -> tuple[list[GpuReading], tuple[Nameless, ...]]:
+        """The GPUs in the order of NVML's indices, and those of whom nobody can tell who they are."""
         self._take_in_recalled()
         gpus: list[GpuReading] = []
-        unplaced: list[str] = []
+        nameless: list[Nameless] = []
         identified = {slot.identity.uuid for slot in slots if slot.identity is not None}
         unclaimed = {
             known.identity.index: known.identity for uuid, known in self._known.items() if uuid not in identified
@@ -116,12 +127,12 @@ class Roll:
             # One that fails before it says who it is, is probably who stood there before the driver was loaded anew,
             # or this agent started.
             identity = slot.identity or unclaimed.get(slot.index)
-            if identity is None:
-                unplaced.append(f"GPU {slot.index}: {outcome}")
-                continue
             health = GpuHealth.ASLEEP if isinstance(outcome, Asleep) else GpuHealth.FAILED
-            gpus.append(self._without_figures(identity, health, str(outcome)))
-        return gpus, unplaced
+            if identity is None:
+                nameless.append(Nameless(slot.index, health, str(outcome)))
+            else:
+                gpus.append(self._without_figures(identity, health, str(outcome)))
+        return gpus, tuple(nameless)
 
     def _take_in_recalled(self) -> None:
         now_ns = self._clock.monotonic_ns()

@@ -18,7 +18,7 @@ from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.nvml.backoff import Backoff
 from otel_gpu.sources.nvml.events import DEFAULT_WAIT_MS, XidCount, XidEvents
 from otel_gpu.sources.nvml.faults import DriverFailed, NoAccess, VersionsDiffer
-from otel_gpu.sources.nvml.roll import Roll
+from otel_gpu.sources.nvml.roll import Nameless, Roll
 from otel_gpu.sources.nvml.slot import Opened, Slot
 from otel_gpu.sources.sysfs import PciBus
 from otel_gpu.sources.workers import Pending, Worker
@@ -79,6 +79,11 @@ class NvmlSource:
     def name(self) -> str:
         """Its name among the sources."""
         return "nvml"
+
+    @property
+    def nameless(self) -> tuple[Nameless, ...]:
+        """GPUs that the last pass over them counted and nobody has identified: no reading can tell of those."""
+        return self._roll.nameless
 
     def recall(self, gpus: Sequence[GpuIdentity]) -> None:
         """Know GPUs from an earlier run of the agent: one that is lost since then is told of by its name."""

@@ -124,6 +124,8 @@ FOREIGN = {
     "no number": put({**GOOD, "since_s": float("nan")}),
     "no end": put({"boot_id": BOOT, "since_s": SINCE_S}),
     "a switch": put({**GOOD, "until_ns": True}),
+    "an end beyond every clock": put({**GOOD, "until_ns": 10**400}),
+    "an end before every clock": put({**GOOD, "until_ns": -(10**400)}),
     "too late": put({**GOOD, "until_ns": 8 * 86_400 * 10**9}),
     "too long": put({**GOOD, "x": "x" * 5000}),
     "a link": link,

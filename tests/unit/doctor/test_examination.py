@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from otel_gpu import commandline
 from otel_gpu.doctor.examination import Beside
 from otel_gpu.doctor.findings import Finding, Verdict, ok
 from tests.cli import otel_gpu
@@ -90,6 +92,19 @@ def test_settings_of_exporters_that_cannot_work_are_refused_as_run_refuses_them(
     result = otel_gpu("doctor", "--otlp-endpoint", "https://c:1", "--otlp-insecure", "true", environment=no_nvml)
     assert (result.returncode, result.stdout) == (2, "")
     assert "otlp-insecure" in result.stderr
+
+
+@pytest.mark.parametrize("key", ["otlp-certificate", "otlp-client-certificate", "otlp-client-key"])
+@pytest.mark.parametrize("command", ["doctor", "config", "run"])
+def test_a_pipe_in_the_place_of_a_certificate_is_refused_and_not_waited_for(
+    command: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path} is opened"))
+    flags = [f"--{key}", str(pipe), "--otlp-endpoint", "https://127.0.0.1:1"]
+    assert commandline.main([command, *flags]) == 2
+    refusal = f"otel-gpu: --{key}: {key} is '{pipe}'; allowed is a regular file\n"
+    assert capsys.readouterr().err == refusal
 
 
 @pytest.mark.parametrize("form", ["yaml", "table"])

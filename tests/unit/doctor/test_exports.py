@@ -153,12 +153,51 @@ def test_who_says_nothing_there_is_not_taken_for_an_agent(monkeypatch: pytest.Mo
         assert examined(address(silent)).verdict is Verdict.DEGRADED
 
 
-def test_behind_a_web_config_nobody_is_asked_who_he_is(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as guarded:
-        found = examined(address(guarded), tmp_path)
-    assert found.verdict is Verdict.OK
-    assert "is in use" in found.found
-    assert found.fix is not None
+TLS = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
+MUTUAL = TLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.crt\n"
+PASSWORD = "basic_auth_users:\n  alice: $2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG\n"
+
+
+@pytest.fixture
+def web_config(tmp_path: Path) -> Path:
+    """A web configuration with TLS, and what it names beside it."""
+    pki = Pki(tmp_path)
+    pki.server.cert_chain_pems[0].write_to_path(tmp_path / "server.crt")
+    pki.server.private_key_pem.write_to_path(tmp_path / "server.key")
+    path = tmp_path / "web.yml"
+    path.write_text(TLS, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("text", [TLS, MUTUAL, PASSWORD, TLS + PASSWORD], ids=["tls", "mutual", "password", "both"])
+def test_an_agent_behind_a_web_config_is_known_whatever_it_wants_of_who_asks(
+    text: str, web_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_gpu.doctor.exports._ASK_S", 30.0)
+    web_config.write_text(text, encoding="utf-8")
+    server = WebServer(Address("127.0.0.1", 0), {"/healthz": lambda _: Response("ok\n")}, web_config)
+    server.start()
+    try:
+        found = examined(server.address, web_config)
+    finally:
+        server.close()
+    assert found == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
+
+
+def test_another_program_degrades_behind_a_web_config_as_well(web_config: Path, collector: HttpCollector) -> None:
+    for foreign in (collector, HttpCollector(Pki(web_config.parent).context())):
+        found = examined(Address("127.0.0.1", int(foreign.url.rpartition(":")[2])), web_config)
+        foreign.close()
+        assert found.verdict is Verdict.DEGRADED
+        assert "in use by another program" in found.found
+
+
+def test_who_says_nothing_is_no_agent_behind_a_web_config_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_gpu.doctor.exports._ASK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert examined(address(silent), tmp_path / "web.yml").verdict is Verdict.DEGRADED
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "::2"])

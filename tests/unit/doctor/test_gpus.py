@@ -10,6 +10,7 @@ from otel_gpu.doctor.gpus import examine_gpus, examine_modes, parse_module_versi
 from otel_gpu.model import GpuHealth, GpuReading, SourceState
 from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml.roll import Nameless
 from tests.builders import failed_gpu, gpu, gpu_read, listed, memory, mig
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World
@@ -71,6 +72,64 @@ def test_gpus_that_all_sleep_are_told_and_are_no_blindness(tmp_path: Path, stage
     assert not is_blind(list(found.values()))
     assert not is_blind(list(findings(read).values()))  # a driver that lets GPUs sleep is loaded, whatever /proc tells
     assert stage.calls("nvmlInitWithFlags") == initialised
+
+
+# ---------------------------------------------------------------------------- failed before anybody asked
+
+RESET = "as root: otel-gpu pause; nvidia-smi --gpu-reset -i {}; otel-gpu resume"
+
+
+def at_first_sight(stage: Stage, world: World) -> Finding:
+    """What is said of NVML by a doctor who has never seen this host before."""
+    source = stage.play(world)
+    return examine_gpus(source.read(), NOWHERE, source.nameless)[0]
+
+
+@pytest.mark.parametrize(("code", "reason", "fix"), [(15, "GPU is lost", "dmesg | grep -i xid; "), (16, "GPU req", "")])
+def test_a_gpu_that_was_lost_before_is_counted_and_gets_the_exact_command(
+    code: int, reason: str, fix: str, stage: Stage
+) -> None:
+    world = World()
+    world.gpu().typical()
+    world.error(code, on=world.gpu())
+    found = at_first_sight(stage, world)
+    assert found.verdict is Verdict.DEGRADED
+    assert found.found.startswith(f"1 of 2 GPUs answering; GPU 1: {reason}")
+    assert fix + RESET.format(1) in (found.fix or "")
+
+
+def test_the_only_gpu_lost_is_blindness_that_no_container_mends(stage: Stage) -> None:
+    world = World()
+    world.error(15, on=world.gpu())
+    found = at_first_sight(stage, world)
+    assert found.verdict is Verdict.BLIND
+    assert found.found.startswith("0 of 1 GPU answering; GPU 0: GPU is lost")
+    assert RESET.format(0) in (found.fix or "")
+    assert "docker" not in (found.fix or "")
+
+
+def test_a_driver_that_hangs_as_it_is_initialised_is_no_matter_of_containers() -> None:
+    reason = "NVML: no answer within 30.0 s"
+    found = findings(GpuRead(state=SourceState.UNAVAILABLE, reason=reason, errors=1))["nvml"]
+    assert (found.verdict, found.found) == (Verdict.BLIND, reason)
+    assert found.fix == "dmesg | grep -i -e nvrm -e xid says why; often only a reboot helps"
+
+
+def test_gpus_with_the_same_trouble_are_mended_together_and_others_apart() -> None:
+    reasons = ("GPU requires a reset: …", "no answer within 2.0 s: …", "GPU requires a reset: …", "its cable")
+    gpus = [Nameless(index, GpuHealth.FAILED, reason) for index, reason in enumerate(reasons)]
+    (found, *_) = examine_gpus(GpuRead(state=SourceState.UNAVAILABLE, reason="…"), NOWHERE, gpus)
+    reset, hung, other = (found.fix or "").partition("; dmesg")[0], "often only a reboot helps", "nvidia-smi -q -i 3"
+    assert reset == RESET.format("0,2")
+    assert hung in (found.fix or "")
+    assert "GPU 1 is only slow" in (found.fix or "")
+    assert (found.fix or "").endswith(other)
+
+
+def test_one_that_has_never_been_seen_awake_is_counted_and_no_fault() -> None:
+    read = gpu_read(complete(0), state=SourceState.DEGRADED, reason="GPU 1: asleep")
+    (found, *_) = examine_gpus(read, NOWHERE, [Nameless(1, GpuHealth.ASLEEP, "asleep")])
+    assert (found.verdict, found.found) == (Verdict.OK, "1 of 2 GPUs answering, 1 asleep and not woken")
 
 
 # ---------------------------------------------------------------------------- driver

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from otel_gpu.model import GpuHealth, SourceState
 from tests.nvml_stage import Stage
@@ -10,6 +14,7 @@ from tests.nvml_stub.world import World
 from tests.state_dirs import BOOT, open_keeper
 from tests.unit.sources.watched import (
     BEGINS_S,
+    CYCLE_S,
     ENDS_S,
     ILL,
     POWER_W,
@@ -27,7 +32,7 @@ OK, FAILED = GpuHealth.OK, GpuHealth.FAILED
 SAME, OTHER = BOOT, "99999999-2222-3333-4444-555555555555"
 
 
-def restarted(stage: Stage, world: World, state: Path, *, boot_id: str) -> Watched:
+def restarted(stage: Stage, world: World, state: Path, *, boot_id: str, init_deadline_s: float = 30.0) -> Watched:
     """An agent that ran until the fault began and was stopped, and one that begins where it ended."""
     keeper = open_keeper(state)
     before = Watched(stage, world, rules=keeper)
@@ -35,7 +40,7 @@ def restarted(stage: Stage, world: World, state: Path, *, boot_id: str) -> Watch
     keeper.close()
     before.engine.close()
     keeper = open_keeper(state, boot_id=boot_id)
-    after = Watched(stage, world, rules=keeper)
+    after = Watched(stage, world, rules=keeper, init_deadline_s=init_deadline_s)
     after.nvml.recall(keeper.known_gpus)
     after.now_s = before.now_s
     if boot_id == SAME:
@@ -92,15 +97,45 @@ def test_a_gpu_that_is_not_found_after_a_restart_is_told_and_then_forgotten(stag
     assert len(watched.until(BEGINS_S + 320)[-1].gpus) == 1
 
 
-def test_without_a_driver_nobody_is_told_and_the_books_wait(stage: Stage, tmp_path: Path) -> None:
-    world, *_ = two_gpus()
+def unloaded(world: World) -> None:
     world.error(9, from_us=BEGINS_S * S, until_us=ENDS_S * S)
-    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
+
+
+def hangs_as_it_is_initialised(world: World) -> None:
+    world.hang(function="nvmlInitWithFlags", from_us=BEGINS_S * S, until_us=ENDS_S * S)
+
+
+def is_let_go_of(_: World) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("spoil", "state"),
+    [
+        (unloaded, SourceState.UNAVAILABLE),
+        (hangs_as_it_is_initialised, SourceState.UNAVAILABLE),
+        (is_let_go_of, SourceState.PAUSED),
+    ],
+)
+def test_without_a_driver_the_source_tells_and_no_gpu_is_told_and_the_books_wait(
+    spoil: Callable[[World], None], state: SourceState, stage: Stage, tmp_path: Path
+) -> None:
+    world, *_ = two_gpus()
+    spoil(world)
+    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME, init_deadline_s=1.0)
+    if state is SourceState.PAUSED:
+        watched.source.pause(None)
     during = watched.until(ENDS_S)
     assert {answer.gpus for answer in during} == {()}  # counters at 0 would be told with them
+    assert {nvml(answer).state for answer in during} == {state}
+    watched.source.resume()
+    deadline_s = time.monotonic() + 20
     last = watched.until(300)[-1]
+    while not last.gpus and time.monotonic() < deadline_s:  # a hung call returns in its own time
+        time.sleep(0.05)
+        last = watched.cycle()
     assert health(last) == (OK, OK)
     for index in (WELL, ILL):
         totals = of(last, index).totals
         assert totals is not None
-        assert totals.total_mj == counter_mj(index, 295) - counter_mj(index, 0)
+        assert totals.total_mj == counter_mj(index, watched.now_s - CYCLE_S) - counter_mj(index, 0)
