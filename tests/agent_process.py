@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.values import Address, address
-from tests.cli import clean_environment, command
+from tests.cli import clean_environment, command, without_progress
 from tests.web import Answer, ask
 
 PATIENCE_S: Final = 60.0
@@ -33,7 +33,12 @@ class AgentProcess:
 
     @property
     def stderr(self) -> str:
-        """What it wrote to stderr so far."""
+        """What it wrote to stderr so far, but for its progress."""
+        return without_progress(self.whole_stderr)
+
+    @property
+    def whole_stderr(self) -> str:
+        """All of that."""
         return self._err.read_text(encoding="utf-8")
 
     def until(self, condition: Callable[[], bool]) -> None:

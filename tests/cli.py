@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,15 @@ _OURS: Final = (
     "NVML_STUB_", "NO_COLOR", "LD_LIBRARY_PATH", "COLUMNS",
     "DOCKER_", "CONTAINER_", "KUBERNETES_", "K8S_", "NODE_NAME", "POD_", "STATE_DIRECTORY", "XDG_STATE_HOME",
 )  # fmt: skip
+
+
+# As otel_gpu.progress has it: reading GPUs … 4 s
+_PROGRESS: Final = re.compile(r"^.* (?:…|\\u2026) [0-9]+ s\b.*\n", re.MULTILINE)
+
+
+def without_progress(stderr: str) -> str:
+    """What a command said that does not depend on how long this machine takes."""
+    return _PROGRESS.sub("", stderr)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -27,10 +37,10 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def otel_gpu(
-    *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60
+    *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60, progress: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
+    """Run a command to its end; what it says of its ``progress`` is left out unless that is asked for."""
+    result = subprocess.run(
         command(*arguments),
         env=clean_environment(environment),
         capture_output=True,
@@ -39,6 +49,9 @@ def otel_gpu(
         check=False,
         encoding="utf-8",
     )
+    if not progress:
+        result.stderr = without_progress(result.stderr)
+    return result
 
 
 def command(*arguments: str) -> Sequence[str]:

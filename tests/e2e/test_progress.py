@@ -45,7 +45,7 @@ def environment(stub_dir: Path, tmp_path: Path) -> dict[str, str]:
 def test_a_command_says_what_takes_long_and_then_answers(
     words: tuple[str, ...], said: str, environment: dict[str, str]
 ) -> None:
-    result = otel_gpu(*words, *FLAGS, environment=environment)
+    result = otel_gpu(*words, *FLAGS, environment=environment, progress=True)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) < 10
     assert "L4" in result.stdout or words[0] == "doctor"
@@ -54,11 +54,11 @@ def test_a_command_says_what_takes_long_and_then_answers(
 def test_an_agent_says_that_it_waits_for_the_driver(environment: dict[str, str], tmp_path: Path) -> None:
     flags = ("run", *AUTO, *FLAGS, "--exporters", "none", "--listen", "127.0.0.1:0")
     with agent_process(*flags, directory=tmp_path, environment=environment) as agent:
-        agent.until(lambda: "opening the driver … 2 s" in agent.stderr)
-        agent.until(lambda: "is running" in agent.stderr)
+        agent.until(lambda: "opening the driver … 2 s" in agent.whole_stderr)
+        agent.until(lambda: "is running" in agent.whole_stderr)
         assert agent.end(signal.SIGTERM)[0] == 0
 
 
 def test_who_is_quick_says_nothing_of_it() -> None:
-    result = otel_gpu("once", "--source", "sim")
+    result = otel_gpu("once", "--source", "sim", progress=True)
     assert "…" not in result.stderr

@@ -36,7 +36,7 @@ from tests.builders import (
     listed,
     process_read,
 )
-from tests.cli import clean_environment, command, otel_gpu
+from tests.cli import clean_environment, command, otel_gpu, without_progress
 from tests.kubelet_servers import Kubelet, devices, given, pod, socket_directory
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
@@ -69,7 +69,7 @@ def closed_pipe() -> Iterator[int]:
 
 def shell(script: str, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a shell script with ``words`` as its arguments."""
-    return subprocess.run(
+    result = subprocess.run(
         ["/bin/sh", "-c", script, "sh", *words],
         env=clean_environment({"PYTHONUNBUFFERED": "", **(environment or {})}),
         capture_output=True,
@@ -77,6 +77,8 @@ def shell(script: str, *words: str, environment: Mapping[str, str] | None = None
         timeout=60,
         check=False,
     )
+    result.stderr = without_progress(result.stderr)
+    return result
 
 
 # ---------------------------------------------------------------------------- once
