@@ -14,9 +14,7 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.host import Host
 from otel_gpu.sources.hostfacts import read_boot_id
 from otel_gpu.sources.procfs import OWN_PROC
-from otel_gpu.sources.workers import TooLate
-from otel_gpu.state.awaited import AwaitedStore
-from otel_gpu.state.deadline import within
+from otel_gpu.state.awaited import AwaitedStore, Opening
 from otel_gpu.state.keeper import Keeper
 from otel_gpu.state.prompt import START_S, Nowhere, PromptStore
 from otel_gpu.state.store import InUse, Store
@@ -31,13 +29,14 @@ def open_keeper(
 ) -> Keeper | None:
     """Who keeps the counters, or notes that nobody does; ``None`` where there are none to keep.
 
-    Of a simulated host there are none unless it is said where. Which boot this is, ``own_proc`` tells: the kernel is
-    the same whatever other /proc is looked at.
+    Of a simulated host there are none unless it is said where, and of instruments in another service: their
+    ``environment`` is empty. Which boot this is, ``own_proc`` tells: the kernel is the same whatever other /proc is
+    looked at.
     """
     wanted = config.state_dir
     path = wanted.place(environment)
     simulated = host.simulated_because is not None
-    if wanted.auto and (path is None or simulated):
+    if wanted.auto and (simulated or not environment):
         return None
     store = _open(path, environment, own_proc, quietly=wanted.auto, simulated=simulated)
     if store is None:
@@ -50,22 +49,23 @@ def _open(
 ) -> PromptStore | Nowhere | None:
     boot_id = read_boot_id(proc)
     places = () if simulated or boot_id is None else note_places(environment)
+    unjournalled = Unjournalled(places, boot_id)
     # Who keeps nothing because nobody wants it has no need to hear that this cannot be noted.
-    level = logging.DEBUG if quietly or path is None else logging.WARNING
-    nowhere = Nowhere(Unjournalled(places, boot_id, if_not=level)) if places else None
+    unheard = Unjournalled(places, boot_id, if_not=logging.DEBUG)
     if path is None:
-        return nowhere
-    open_store = partial(_open_store, path, proc, boot_id)
+        return Nowhere(unheard) if places else None
+    opening = Opening(path, partial(_open_store, path, proc, boot_id))
     try:
-        return PromptStore(within(START_S, open_store), Unjournalled(places, boot_id))
+        return PromptStore(opening.first(START_S), unjournalled)
     except InUse as error:
+        because = str(error)
         log.warning("counters start at 0, and are kept when the other has ended: %s", error)
-        return PromptStore(AwaitedStore(path, open_store, str(error)), Unjournalled(places, boot_id))
     except Unavailable as error:
+        because = str(error)
+        unjournalled = unheard if quietly else unjournalled
         level = logging.INFO if quietly else logging.WARNING
-        reason = f"{path}: {error}" if isinstance(error, TooLate) else error
-        log.log(level, "counters start at 0 with every start of the agent (--state-dir): %s", reason)
-        return nowhere
+        log.log(level, "counters start at 0, and are kept when it can be used (--state-dir): %s", error)
+    return PromptStore(AwaitedStore(path, opening.again, because), unjournalled)
 
 
 def _open_store(path: Path, proc: Path, boot_id: str | None) -> Store:

@@ -1,14 +1,16 @@
-"""A state directory that another agent uses: taken into use when that one has ended, as where pods are replaced."""
+"""A state directory that cannot be used yet: taken into use when it can, as when a pod has been replaced by another."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import Snapshot, SourceState
+from otel_gpu.sources.workers import Pending, TooLate, Worker
 from otel_gpu.state.recovery import Recovered
 from otel_gpu.state.saved import Kept
 from otel_gpu.state.store import Run, Store
@@ -16,10 +18,44 @@ from otel_gpu.state.store import Run, Store
 log = logging.getLogger(__name__)
 
 
+class Opening:
+    """Opens a store, and never twice at once: a disk that is slow to open it may give us the lock at any time."""
+
+    def __init__(self, path: Path, open_store: Callable[[], Store]) -> None:
+        self._path = path
+        self._open = open_store
+        self._under_way: Pending[Store] | None = None
+
+    def first(self, within_s: float) -> Store:
+        """The store; Unavailable says why there is none, or none yet."""
+        worker = Worker("otel-gpu-open")
+        try:
+            self._under_way = worker.start(self._open)
+        except Unavailable:  # no room for a thread
+            return self._open()
+        worker.close()  # it ends with the call
+        return self._outcome(self._under_way, within_s)
+
+    def again(self) -> Store:
+        """The same, once more: what the first attempt gives, if that has only just ended."""
+        return self._open() if self._under_way is None else self._outcome(self._under_way, 0.0)
+
+    def _outcome(self, under_way: Pending[Store], within_s: float) -> Store:
+        try:
+            store = under_way.result(time.monotonic() + within_s)
+        except TooLate:
+            raise Unavailable(f"{self._path}: the disk does not answer") from None
+        except Unavailable:
+            self._under_way = None
+            raise
+        self._under_way = None
+        return store
+
+
 class AwaitedStore:
     """A Store that is opened as soon as it can be, which is tried in every cycle.
 
-    What the other agent left there is removed at once: the books here have begun anew, and it knows nothing of what is
+    What another agent left there is removed at once: the books here have begun anew, and it knows nothing of what is
     told from them. Whoever is next goes on from these, once they were saved.
     """
 
@@ -38,12 +74,12 @@ class AwaitedStore:
         return self._store.state
 
     def recover(self, options: AttributionOptions) -> Recovered | None:  # noqa: ARG002 - as a Store has it
-        """Nothing: it is still the other's."""
+        """Nothing: it cannot be used yet."""
         return None
 
     def discard(self, damaged: str | None = None) -> str:  # noqa: ARG002 - as a Store has it
         """Nothing: there was nothing to recover."""
-        return "is another's"
+        return "cannot be used yet"
 
     def begin(self, number: int, run: Run, *, resumed_ns: int | None = None, new_driver: bool = False) -> None:
         """Nothing: there is no journal before the books were saved."""
@@ -85,7 +121,7 @@ class AwaitedStore:
         except Unavailable as error:
             self._because = str(error)
             return None
-        log.info("%s is free, and counters are kept there from now on", self.path)
+        log.info("%s can be used, and counters are kept there from now on", self.path)
         # Until the books are there nothing there is trusted: a journal of later cycles has none to go on from.
         store.give_up(self._because)
         return store

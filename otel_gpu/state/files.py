@@ -17,8 +17,8 @@ from otel_gpu.errors import Unavailable
 
 _SAFE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
-_LARGEST_BYTES: Final = 256 << 20
-"""Far beyond what the agent writes; a larger file is not its own."""
+_LARGEST_BYTES: Final = 32 << 20
+"""Far beyond the books of a host; a larger file is not its own, and reading it takes more memory than there may be."""
 
 
 class PrivateDirectory:
@@ -64,12 +64,23 @@ class PrivateDirectory:
             raise
         return descriptor
 
+    def wait_for_turn(self) -> None:
+        """Return when nobody else has the directory to itself; it is ours from then on, until it is closed."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
     def names(self) -> list[str]:
         """Everything in it."""
         return sorted(os.listdir(self._descriptor))  # noqa: PTH208 - of a descriptor
 
-    def read(self, name: str) -> bytes:
-        """A file's content; FileNotFoundError if there is none, ValueError if it is not a file of ours."""
+    def size_bytes(self, name: str) -> int:
+        """How large a file is; 0 if there is none."""
+        try:
+            return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, name: str, most_bytes: int = _LARGEST_BYTES) -> bytes:
+        """A file's content; FileNotFoundError if there is none, ValueError if it is not ours, or larger than that."""
         try:
             # Without waiting: a pipe in its place must not stop the agent.
             descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=self._descriptor)
@@ -83,8 +94,8 @@ class PrivateDirectory:
                 raise ValueError("it is no file")
             if found.st_uid != os.geteuid():
                 raise ValueError(f"it is a file of user {found.st_uid}")
-            if found.st_size > _LARGEST_BYTES:
-                raise ValueError("it is larger than any of ours")
+            if found.st_size > most_bytes:
+                raise ValueError(f"it has {found.st_size} bytes, and no more than {most_bytes} are read")
             return file.read()
 
     def create(self, name: str) -> int:

@@ -25,6 +25,7 @@ from otel_gpu.state.prompt import Nowhere, PromptStore
 from otel_gpu.state.recovery import Recovered, resumed
 from otel_gpu.state.saved import Kept, Shown
 from otel_gpu.state.store import Run
+from otel_gpu.state.unjournalled import UNREADABLE_NS
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,8 @@ class Keeper:
         if snapshot.monotonic_ns < books["at_ns"]:
             return "it is of another time namespace"
         told_ns = self._store.unjournalled_ns
+        if told_ns == UNREADABLE_NS:
+            return "whether figures were told since that are in no journal cannot be read"
         if told_ns is not None and books["at_ns"] <= told_ns:
             return "figures were told since that are in no journal"
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -51,7 +52,7 @@ class PromptStore:
         self._given_up = False
         self._missed = 0
         self._noted: str | None = None
-        """Why the last cycle is in no journal, if it is in none."""
+        """Why the last cycle is in no journal, if it is in none, and nothing later than the note can be on disk."""
 
     @property
     def path(self) -> Path:
@@ -115,7 +116,10 @@ class PromptStore:
 
     def close(self, kept: Callable[[], Kept], run: Run | None, timeout_s: float) -> None:
         """Save the books for the last time, if there are any; what takes too long is in the journal as well."""
-        if self._late is None:
+        if not self._answers() and self._given_up and self._late is not None:
+            with suppress(Unavailable):  # it has come back, and what arrived late is being removed
+                self._late.result(time.monotonic() + timeout_s)
+        if self._answers():
             last = kept() if run is not None else Kept({})
             self._asked(partial(self._store.close, last, run, timeout_s), None, 2 * timeout_s)
         self._worker.close()
@@ -134,6 +138,7 @@ class PromptStore:
             return pending.result(time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s))
         except TooLate:
             self._late = pending  # type: ignore[assignment]  # only whether it is done is of interest
+            self._noted = None  # books may be on their way that are later than the note
             return otherwise
 
     def _answers(self) -> bool:

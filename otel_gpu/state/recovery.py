@@ -18,6 +18,10 @@ from otel_gpu.state.journal import Journal, JournalHead, parse_journal
 from otel_gpu.state.saved import Saved, Shown, parse_saved
 
 STATE: Final = "state"
+LARGEST_JOURNALS_BYTES: Final = 8 << 20
+"""All of them: a thousand cycles of a host with 4 GPUs and 17 processes. A start has to tell them again in its 10 s, of
+which each MiB takes half a second, and in the memory that the agent is given."""
+
 _JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
 
 
@@ -164,9 +168,12 @@ def _read_later(directory: PrivateDirectory, saved: Saved | None) -> list[tuple[
 
 
 def _read_journals(directory: PrivateDirectory) -> Iterator[tuple[str, Journal]]:
+    left_bytes = LARGEST_JOURNALS_BYTES
     for name in journal_names(directory).values():
         try:
-            journal = parse_journal(directory.read(name))
+            content = directory.read(name, left_bytes)
+            left_bytes -= len(content)
+            journal = parse_journal(content)
         except OSError as error:
             raise NotTrusted(error.strerror or str(error), name) from error
         except ValueError as error:

@@ -19,16 +19,21 @@ from otel_gpu.model import Snapshot, SourceState
 from otel_gpu.state.codec import to_json
 from otel_gpu.state.files import PrivateDirectory, write_all
 from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
-from otel_gpu.state.recovery import STATE, NotTrusted, Recovered, journal_name, journal_names, recover
+from otel_gpu.state.recovery import (
+    LARGEST_JOURNALS_BYTES,
+    STATE,
+    NotTrusted,
+    Recovered,
+    journal_name,
+    journal_names,
+    recover,
+)
 from otel_gpu.state.saved import Kept, SavedHead, saved_text
 
 log = logging.getLogger(__name__)
 
 _LOCK: Final = "lock"
 _NEW_STATE: Final = "state.new"
-LARGEST_JOURNAL_BYTES: Final = 256 << 20
-"""So much since the books were last saved, and saving has not worked for hours: a disk must not be filled."""
-
 MOST_JOURNALS: Final = 8
 """So many at a start, and what they tell is saved whole first: who dies young, time and again, would never save."""
 
@@ -57,10 +62,12 @@ class Store:
         self._agent, self._boot_id = agent, boot_id
         self._number = 0
         self._journal: int | None = None
-        self._journal_bytes = 0
         journals = journal_names(directory)
         self._index = max(journals, default=0)
         self._journals = tuple(journals.values())
+        self._journalled_bytes = sum(map(directory.size_bytes, self._journals))
+        self._settled_bytes = 0
+        """How many of those are in no journal any more: what they tell is saved, or nothing is."""
         self._writer: threading.Thread | None = None
         self._swap = threading.Lock()
         self._void = 0
@@ -132,7 +139,7 @@ class Store:
             self._directory.sync()
             for name in self._journals:
                 self._directory.remove(name)
-            self._journals = ()
+            self._journals, self._settled_bytes = (), self._journalled_bytes
         except OSError as error:
             self._unsaved = self._why(error)
 
@@ -153,21 +160,18 @@ class Store:
         if self._journal is None:
             return False
         try:
-            content = line(self._number, to_json(replace(snapshot, sources=())))
-            write_all(self._journal, content)
+            self._write_line(self._journal, line(self._number, to_json(replace(snapshot, sources=()))))
         except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
             self.give_up(self._why(error))
             return False
-        self._journal_bytes += len(content)
-        if self._journal_bytes > LARGEST_JOURNAL_BYTES:
-            self.give_up(f"{self.path}: the journal is too large, since {self._unsaved or 'saving takes too long'}")
-        return self._journal is not None
+        return True
 
     def give_up(self, reason: str) -> None:
         """Remove all that was saved: the books have gone on without it. The next time they are saved it is whole."""
         with self._swap:
             self._void += 1
             self._lost = reason
+            self._settled_bytes = self._journalled_bytes
             self._close_journal()
             try:
                 self._remove()
@@ -182,9 +186,9 @@ class Store:
         if self._writer is not None and self._writer.is_alive():
             self._unsaved = f"{self.path}: the disk has not taken the books for a while"
             return
-        earlier = self._journals
+        earlier, earlier_bytes = self._journals, self._journalled_bytes
         if self._open_journal(run):
-            self._start_writer(kept, run, earlier)
+            self._start_writer(kept, run, earlier, earlier_bytes)
 
     def close(self, kept: Kept, run: Run | None, timeout_s: float) -> None:
         """Save the books for the last time, if there are any; what takes too long is in the journal as well."""
@@ -192,7 +196,7 @@ class Store:
             self._writer.join(timeout_s / 2)
         if run is not None and (self._writer is None or not self._writer.is_alive()):
             self._close_journal()
-            self._start_writer(kept, run, self._journals)
+            self._start_writer(kept, run, self._journals, self._journalled_bytes)
         if self._writer is not None:
             self._writer.join(timeout_s / 2)
         self._close_journal()
@@ -221,8 +225,8 @@ class Store:
             self._cannot_journal(error)
             return False
         try:
-            write_all(journal, head_line(self._number, head))
-        except OSError as error:
+            self._write_line(journal, head_line(self._number, head))
+        except (OSError, ValueError) as error:
             os.close(journal)
             self._cannot_journal(error)
             return False
@@ -230,8 +234,15 @@ class Store:
         self._journal = journal
         return True
 
-    def _cannot_journal(self, error: OSError) -> None:
-        if self._journal is None:
+    def _write_line(self, journal: int, content: bytes) -> None:
+        """Write it, if a start could still read all that there is: ValueError if not, as where no disk takes books."""
+        if self._journalled_bytes - self._settled_bytes + len(content) > LARGEST_JOURNALS_BYTES:
+            raise ValueError(f"the journal is too large, since {self._unsaved or 'saving takes too long'}")
+        write_all(journal, content)
+        self._journalled_bytes += len(content)
+
+    def _cannot_journal(self, error: OSError | ValueError) -> None:
+        if self._journal is None or isinstance(error, ValueError):
             self.give_up(self._why(error))
         else:
             self._unsaved = self._why(error)
@@ -244,7 +255,7 @@ class Store:
             os.close(self._journal)
             self._journal = None
 
-    def _start_writer(self, kept: Kept, run: Run, earlier: tuple[str, ...]) -> None:
+    def _start_writer(self, kept: Kept, run: Run, earlier: tuple[str, ...], earlier_bytes: int) -> None:
         head = SavedHead(
             FORMAT,
             self._agent,
@@ -256,7 +267,10 @@ class Store:
             None if self._journal is None else journal_name(self._index),
         )
         self._writer = threading.Thread(
-            target=self._write, args=(head, kept, earlier, self._void), name="otel-gpu-state", daemon=True
+            target=self._write,
+            args=(head, kept, earlier, earlier_bytes, self._void),
+            name="otel-gpu-state",
+            daemon=True,
         )
         try:
             self._writer.start()
@@ -264,7 +278,7 @@ class Store:
             self._writer.run()
             self._writer = None
 
-    def _write(self, head: SavedHead, kept: Kept, earlier: tuple[str, ...], void: int) -> None:
+    def _write(self, head: SavedHead, kept: Kept, earlier: tuple[str, ...], earlier_bytes: int, void: int) -> None:
         try:
             self._directory.write(_NEW_STATE, saved_text(head, kept))
             with self._swap:
@@ -281,7 +295,7 @@ class Store:
         except (OSError, TypeError, ValueError) as error:
             self._unsaved = self._why(error)
         else:
-            self._unsaved, self._journal_bytes = None, 0
+            self._unsaved, self._settled_bytes = None, max(self._settled_bytes, earlier_bytes)
         finally:
             if self._ended:
                 self._let_go()

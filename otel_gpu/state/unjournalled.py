@@ -7,7 +7,6 @@ knows of none. State counts within one boot only, and a runtime directory does n
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +22,12 @@ from otel_gpu.state.files import PrivateDirectory
 log = logging.getLogger(__name__)
 
 NAME: Final = "unjournalled"
+_DRAFT: Final = "unjournalled.new"
 _OF_HOST: Final = Path("/run/otel-gpu")
 NOTE_S: Final = 1.0
 """What noting it may take, or looking: a runtime directory is memory, unless somebody has put it on a disk."""
 
-_ALWAYS_NS: Final = 1 << 99
+UNREADABLE_NS: Final = 1 << 99
 """Later than any cycle: there may be a note, and nobody can read it."""
 
 
@@ -67,7 +67,7 @@ class Unjournalled:
             try:
                 found.append(within(NOTE_S, partial(self._read, place)))
             except Unavailable:
-                found.append(_ALWAYS_NS)
+                found.append(UNREADABLE_NS)
         return max((each for each in found if each is not None), default=None)
 
     def note(self, since_ns: int) -> None:
@@ -90,24 +90,24 @@ class Unjournalled:
     def _write(self, place: Path, since_ns: int) -> None:
         """Write it, unless a later one is there; Unavailable says why it cannot be."""
         directory = PrivateDirectory.open(place, as_it_is=True)
-        new = f"{NAME}.{os.getpid()}"  # two agents may note something at once
         try:
+            directory.wait_for_turn()  # two agents may note something at once
             there_ns = self._read_in(directory)
-            if there_ns is None or there_ns == _ALWAYS_NS or there_ns < since_ns:
-                directory.write(new, to_json(_Note(self._boot_id, since_ns)).encode("ascii"))
-                directory.rename(new, NAME)
+            if there_ns is None or there_ns == UNREADABLE_NS or there_ns < since_ns:
+                directory.write(_DRAFT, to_json(_Note(self._boot_id, since_ns)).encode("ascii"))
+                directory.rename(_DRAFT, NAME)
         except OSError as error:
             raise Unavailable(f"{place}: {error.strerror}") from None
         finally:
             directory.close()
 
     def _read(self, place: Path) -> int | None:
-        if not place.is_dir():
-            return None
         try:
+            if not place.is_dir():
+                return None
             directory = PrivateDirectory.open(place, as_it_is=True)
-        except Unavailable:
-            return None  # another user's, or anybody's
+        except (PermissionError, Unavailable):  # another user's, or anybody's; or there is no way to it for us
+            return None
         try:
             return self._read_in(directory)
         finally:
@@ -119,5 +119,5 @@ class Unjournalled:
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
-            return _ALWAYS_NS
+            return UNREADABLE_NS
         return note.since_ns if note.boot_id == self._boot_id else None

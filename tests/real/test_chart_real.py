@@ -359,7 +359,8 @@ def test_odd_values_come_out_as_they_went_in() -> None:
     objects = rendered(values, "123", "456")
     daemonset = only(objects, "DaemonSet")
     pod, metadata = daemonset["spec"]["template"]["spec"], daemonset["spec"]["template"]["metadata"]
-    assert mounted(pod) == {path: path, "/null": "/null", "/1e3": "/proc", "/etc/machine-id": "/etc/machine-id"}
+    own = ("/run/otel-gpu", "/etc/machine-id")
+    assert mounted(pod) == {path: path, "/null": "/null", "/1e3": "/proc"} | {each: each for each in own}
     given = {"a": ODD, "true": "false", "prometheus.io/path": "/x: #y", "n": "1000000", "f": "0.5"}
     assert given.items() <= metadata["annotations"].items()
     assert metadata["annotations"]["prometheus.io/port"] == "9464"

@@ -17,6 +17,7 @@ from otel_gpu import environment
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.settings_check import check_exports
+from otel_gpu.state.unjournalled import note_places
 from otel_gpu.version import __version__
 
 ROOT: Final = Path(__file__).parents[2]
@@ -119,13 +120,24 @@ def test_every_pod_has_the_runtimes_seccomp_profile_and_says_whether_it_wants_a_
 
 
 def test_whatever_of_the_node_is_mounted_for_an_agent_cannot_be_written_but_its_own_state() -> None:
+    own = [{"path": path, "type": "DirectoryOrCreate"} for path in ("/var/lib/otel-gpu", "/run/otel-gpu")]
     for pod in pods():
-        of_node = {one["name"] for one in pod.get("volumes", ()) if "hostPath" in one} - {"state"}
-        state = [one["hostPath"] for one in pod.get("volumes", ()) if one["name"] == "state" and "hostPath" in one]
-        assert state in ([], [{"path": "/var/lib/otel-gpu", "type": "DirectoryOrCreate"}])
+        of_node = {one["name"] for one in pod.get("volumes", ()) if "hostPath" in one} - {"state", "notes"}
+        names = "state", "notes"
+        state = [one["hostPath"] for one in pod.get("volumes", ()) if one["name"] in names and "hostPath" in one]
+        assert state in ([], own)
         for container in pod["containers"]:
             if container["name"] == "otel-gpu":
                 assert all(one["readOnly"] for one in container.get("volumeMounts", ()) if one["name"] in of_node)
+
+
+def test_what_the_next_pod_must_know_of_state_is_noted_on_the_node_where_the_agent_looks_for_it() -> None:
+    [pod] = [pod for pod in pods() if pod["containers"][0]["name"] == "otel-gpu" and pod.get("hostPID")]
+    [volume] = [one["hostPath"]["path"] for one in pod["volumes"] if one["name"] == "notes"]
+    [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "notes"]
+    variables = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
+    assert mount == {"name": "notes", "mountPath": volume}
+    assert Path(volume) in note_places(variables)
 
 
 def test_who_sees_only_itself_has_no_privilege() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,13 @@ from otel_gpu.host import Host
 from otel_gpu.keeping import open_keeper
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collection import Collection
-from otel_gpu.model import Pod
+from otel_gpu.model import Pod, SourceState
 from otel_gpu.sampling import Sampling
+from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.keeper import Keeper
-from otel_gpu.state.store import Store
 from tests.builders import CONTAINER, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read, snapshot
 from tests.unit.attribution.played import gpu_with
+from tests.unit.state.lives import outcome, run
 
 REAL = Host(FakeGpus(gpu_read(gpu())), FakeProcesses(), ())
 SIMULATED = replace(REAL, simulated_because="asked for")
@@ -38,12 +40,21 @@ def test_a_real_hosts_counters_are_kept_where_they_belong(tmp_path: Path) -> Non
     assert (tmp_path / "otel-gpu/lock").exists()
 
 
+def test_instruments_in_another_service_keep_and_note_nothing() -> None:
+    assert open_keeper(config(), REAL, ManualClock(), {}) is None
+
+
 @pytest.mark.parametrize("environment", [{}, {"HOME": "relative"}])
-def test_without_a_place_nothing_is_kept_and_nothing_said(
-    environment: dict[str, str], caplog: pytest.LogCaptureFixture
+def test_without_a_place_nothing_is_kept_which_is_noted_and_nothing_said(
+    environment: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    assert open_keeper(config(), REAL, ManualClock(), environment) is None
+    environment["RUNTIME_DIRECTORY"] = str(tmp_path / "run")
+    keeper = open_keeper(config(), REAL, ManualClock(), environment)
+    assert keeper is not None
+    told = keeper.observe(snapshot(gpu()))
+    assert not [source for source in told.sources if source.name == "state"]
+    assert (tmp_path / "run/unjournalled").exists()
     assert not caplog.records
 
 
@@ -91,7 +102,9 @@ def test_of_a_simulated_host_nothing_is_noted(tmp_path: Path) -> None:
     environment = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
     assert open_keeper(config(state_dir="none"), SIMULATED, ManualClock(), environment) is None
     (tmp_path / "s").touch()
-    assert open_keeper(config(state_dir=str(tmp_path / "s")), SIMULATED, ManualClock(), environment) is None
+    keeper = open_keeper(config(state_dir=str(tmp_path / "s")), SIMULATED, ManualClock(), environment)
+    assert keeper is not None
+    assert outcome(keeper.observe(snapshot(gpu())))[0] is SourceState.UNAVAILABLE
     assert not (tmp_path / "run").exists()
 
 
@@ -107,29 +120,72 @@ def test_a_place_that_cannot_be_used_is_told_of_and_warned_of_if_somebody_chose_
 ) -> None:
     caplog.set_level(logging.INFO)
     (tmp_path / "otel-gpu").touch()
+    environment = {"XDG_STATE_HOME": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    why = f"{tmp_path}/otel-gpu: it is no directory"
     for chosen in ("auto", str(tmp_path / "otel-gpu")):
-        open_keeper(config(state_dir=chosen), REAL, ManualClock(), {"XDG_STATE_HOME": str(tmp_path)})
+        keeper = open_keeper(config(state_dir=chosen), REAL, ManualClock(), environment)
+        assert keeper is not None
+        for at_s in (0, 5):
+            told = keeper.observe(snapshot(gpu(), at_s=at_s))
+            assert outcome(told) == (SourceState.UNAVAILABLE, f"nothing is saved: {why}")
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
-    assert all(f"{tmp_path}/otel-gpu: it is no directory" in record.getMessage() for record in caplog.records)
+    assert all(why in record.getMessage() for record in caplog.records)
 
 
-def test_a_place_that_does_not_answer_keeps_the_agent_from_nothing(
+def test_a_place_is_used_as_soon_as_it_can_be(tmp_path: Path) -> None:
+    state, environment = tmp_path / "s", {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
+    state.touch()
+    keeper = open_keeper(config(state_dir=str(state)), REAL, ManualClock(), environment)
+    assert keeper is not None
+    assert outcome(run(keeper, 0))[0] is SourceState.UNAVAILABLE
+    state.unlink()
+    run(keeper, 30)
+    told = run(keeper, 35)
+    assert outcome(told) == (SourceState.OK, None)
+    keeper.close()
+    again = open_keeper(config(state_dir=str(state)), REAL, ManualClock(), environment)
+    assert again is not None
+    assert run(again, 40).epoch_ns == told.epoch_ns
+
+
+def test_a_place_that_does_not_answer_keeps_the_agent_from_nothing_and_is_used_when_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
+    open_now = PrivateDirectory.open
+
+    def slow(path: Path, **how: bool) -> PrivateDirectory:
+        if path == tmp_path / "s":
+            assert go_on.wait(30)
+        return open_now(path, **how)
+
     monkeypatch.setattr("otel_gpu.keeping.START_S", 0.02)
-    monkeypatch.setattr(Store, "open", lambda *_, **__: go_on.wait(30))
+    monkeypatch.setattr(PrivateDirectory, "open", slow)
     environment = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
     keeper = open_keeper(config(state_dir=str(tmp_path / "s")), REAL, ManualClock(), environment)
     assert keeper is not None
-    assert keeper.observe(snapshot(gpu())).gpus
-    assert f"{tmp_path}/s: no answer within" in caplog.text
+    why = f"{tmp_path}/s: the disk does not answer"
+    assert why in caplog.text
+    for at_s in (0, 5):
+        assert outcome(run(keeper, at_s)) == (SourceState.UNAVAILABLE, f"nothing is saved: {why}")
     go_on.set()
+    for at_s in range(10, 60_000, 20):
+        told = outcome(run(keeper, at_s))
+        if told[0] is SourceState.OK:
+            break
+        time.sleep(0.01)
+    assert told == (SourceState.OK, None), "it has the lock, and not against itself"
+    keeper.close()
 
 
 def test_without_a_boot_id_nothing_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert open_keeper(config(state_dir=str(tmp_path / "s")), REAL, ManualClock(), {}, own_proc=tmp_path) is None
+    keeper = open_keeper(config(state_dir=str(tmp_path / "s")), REAL, ManualClock(), {"A": "b"}, own_proc=tmp_path)
+    assert keeper is not None
+    state, reason = outcome(run(keeper, 0, 5))
+    assert state is SourceState.UNAVAILABLE
+    assert "does not tell which boot this is" in (reason or "")
     assert "does not tell which boot this is" in caplog.text
+    assert not (tmp_path / "s").exists()
 
 
 # ---------------------------------------------------------------------------- where deltas begin

@@ -163,6 +163,55 @@ def test_a_disk_that_hangs_when_the_journal_begins_anew_is_not_waited_for_either
     assert is_fresh(run(open_keeper(killed(path, keeper), notes=[notes]), 15))
 
 
+def hung_once(keeper: Keeper, disk: Disk) -> None:
+    """A cycle for which the disk hung, and two in which it has come back and was cleared."""
+    keeper.observe(world(0))
+    disk.hang()
+    keeper.observe(world(5))
+    disk.go_on()
+    answered(keeper)
+    keeper.observe(world(10))
+    answered(keeper)
+    keeper.observe(world(15))
+
+
+def test_a_disk_that_hangs_a_second_time_is_believed_as_little_as_after_the_first(
+    path: Path, notes: Path, disk: Disk
+) -> None:
+    """The books are on their way when it hangs, and arrive when later figures were told: the reason is the same."""
+    keeper = hurried(path, notes)
+    hung_once(keeper, disk)
+    disk.hang()
+    keeper._store.save(keeper._kept, keeper._run)  # type: ignore[arg-type]
+    told = [keeper.observe(world(at_s)) for at_s in (20, 25)][-1]
+    assert Unjournalled((notes,), BOOT).since_ns() == world(20).monotonic_ns
+    disk.go_on()
+    answered(keeper)
+    left = killed(path, keeper)
+    assert recovered(left) is not None, "it arrived"
+    after = run(open_keeper(left, notes=[notes]), 30)
+    assert is_fresh(after)
+    assert fallen(counters(told), counters(after)) == []
+
+
+def test_what_arrives_late_is_removed_at_the_end_and_the_books_are_saved_as_they_are(
+    path: Path, notes: Path, disk: Disk
+) -> None:
+    """Whether or not it could be noted."""
+    keeper = hurried(path, notes)
+    hung_once(keeper, disk)
+    disk.hang()
+    keeper._store.save(keeper._kept, keeper._run)  # type: ignore[arg-type]
+    told = keeper.observe(world(20))
+    disk.go_on()
+    answered(keeper)
+    settle(keeper)
+    keeper._store.close(keeper._kept, keeper._run, 15.0)
+    after = run(open_keeper(path), 25)
+    assert after.epoch_ns == told.epoch_ns
+    assert fallen(counters(told), counters(after)) == []
+
+
 def test_a_disk_that_hangs_at_the_start_costs_the_counters_and_not_the_start(
     path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +277,7 @@ def test_a_cycle_makes_one_call_and_the_thread_ends_with_the_keeper(
 # ---------------------------------------------------------------------------- who dies young
 
 
+@pytest.mark.long
 def test_an_agent_that_dies_young_time_and_again_leaves_few_files_and_no_counter_falls(path: Path) -> None:
     told: dict[tuple[Any, ...], tuple[int, ...]] = {}
     most = 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,6 +264,25 @@ def test_a_directory_that_is_not_ours_alone_is_left_as_it_is_and_one_warning_say
     assert not (notes / NAME).exists()
 
 
+def test_a_directory_that_cannot_be_entered_is_anothers_and_says_nothing(
+    path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where ``sudo -u`` keeps the XDG_RUNTIME_DIR of who calls it."""
+    first = open_keeper(path)
+    told = run(first, 0, 5)
+    first.close()
+    locked = Path("/locked/otel-gpu")
+    stat = Path.stat
+
+    def refuse(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if self == locked:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return stat(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert run(open_keeper(path, notes=[locked, notes]), 10).epoch_ns == told.epoch_ns
+
+
 def test_one_place_of_several_is_enough_and_each_that_can_be_has_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,6 +303,65 @@ def test_a_runtime_directory_that_hangs_keeps_nobody_waiting(
     Unjournalled((notes,), BOOT).note(5)
     go_on.set()
     assert "no answer within" in caplog.text
+
+
+def test_where_it_cannot_be_read_whether_there_is_a_note_nothing_is_trusted(
+    path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = open_keeper(path)
+    run(first, 0, 5)
+    first.close()
+    notes.mkdir(mode=0o700)
+    go_on = threading.Event()
+    read = PrivateDirectory.read
+
+    def hang(self: PrivateDirectory, *which: Any) -> bytes:
+        if self.path == notes:
+            assert go_on.wait(30)
+        return read(self, *which)
+
+    monkeypatch.setattr(unjournalled_module, "NOTE_S", 0.02)
+    monkeypatch.setattr(PrivateDirectory, "read", hang)
+    with caplog.at_level(logging.INFO, "otel_gpu.state"):
+        assert is_fresh(run(open_keeper(path, notes=[notes]), 10))
+    go_on.set()
+    assert "whether figures were told since that are in no journal cannot be read" in caplog.text
+
+
+def test_of_agents_that_were_killed_as_they_noted_something_no_more_is_left_than_of_one(
+    notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateDirectory, "rename", read_only)
+        for pid in range(3):
+            patch.setattr(os, "getpid", lambda pid=pid: 4000 + pid)
+            Unjournalled((notes,), BOOT).note(5)
+    assert len(list(notes.iterdir())) == 1
+    Unjournalled((notes,), BOOT).note(5)
+    assert [each.name for each in notes.iterdir()] == [NAME]
+
+
+def test_two_that_note_at_once_write_one_after_the_other(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one has begun to write is not named a note by the other."""
+    inside, most = [0], [0]
+    write = PrivateDirectory.write
+
+    def slow(self: PrivateDirectory, name: str, content: bytes) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.05)
+        write(self, name, content)
+        inside[0] -= 1
+
+    monkeypatch.setattr(PrivateDirectory, "write", slow)
+    monkeypatch.setattr(unjournalled_module, "NOTE_S", 30.0)
+    threads = [threading.Thread(target=Unjournalled((notes,), BOOT).note, args=(ns,)) for ns in (7, 9, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert Unjournalled((notes,), BOOT).since_ns() == 9
 
 
 def test_a_unit_has_one_place_and_others_those_where_a_unit_may_look() -> None:
