@@ -180,6 +180,7 @@ def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_in
     assert "e" * 64 not in workloads  # in the instance that it has open, all memory is explained
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("without", "path", "expected"),
     [

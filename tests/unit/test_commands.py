@@ -177,6 +177,7 @@ def test_a_reader_that_stops_reading_causes_no_traceback() -> None:
     assert result.stderr == f"{SIMULATED}asked for with --source sim ***\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -202,6 +203,7 @@ def test_a_reader_that_was_never_there_causes_no_traceback(arguments: Sequence[s
     assert [line for line in result.stderr.splitlines() if not line.startswith(SIMULATED)] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize(
     "arguments",
@@ -260,6 +262,7 @@ def test_who_only_asks_how_does_not_wait_for_drivers_and_clients(arguments: Sequ
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
 def test_a_stream_that_the_caller_closed_is_no_error(closed: str) -> None:
     result = shell(f'exec "$@" {closed}', *command("once", "--source", "sim"))

@@ -331,6 +331,7 @@ def toss(duty: float, *, window_s: float, hours: int, seed: int) -> tuple[Tally,
     return tally, zeros_until_idle(state, beside=True, window_s=window_s) * window_s
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("duty", "window_s", "alarms_per_hour", "idle_ratio", "delay_s"),
     [

@@ -182,6 +182,7 @@ MISREADINGS: dict[str, Callable[[], Misread]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit_w", [ALWAYS_W, MOSTLY_W])
 @pytest.mark.parametrize("name", MISREADINGS)
 def test_a_clock_that_is_misread_never_makes_the_split_worse_than_by_shares(name: str, limit_w: float) -> None:
