@@ -290,6 +290,7 @@ def test_state_is_bounded_by_accounting_of_thousands() -> None:
     assert max(sizes) < ENOUGH
 
 
+@pytest.mark.long
 def test_state_is_bounded_by_processes_that_come_and_go() -> None:
     played = Played(AttributionOptions(max_processes=50, max_workloads=50, retention_s=60))
     sizes = []

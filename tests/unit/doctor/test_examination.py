@@ -77,6 +77,7 @@ def test_the_command_prints_json_and_exits_1_when_blind(no_nvml: Mapping[str, st
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.long
 def test_a_receiver_that_never_answers_holds_up_nobody(no_nvml: Mapping[str, str]) -> None:
     hole = BlackHole()
     try:

@@ -402,6 +402,7 @@ def test_megabytes_of_anything_take_linear_time(piece: str) -> None:
     assert time.process_time() - started_s < 5.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", PIECES)
 def test_many_paths_of_the_greatest_length_take_linear_time(piece: str) -> None:
     path = ("/" + piece * 4096)[:4090]

@@ -710,6 +710,7 @@ def test_a_hang_while_nvml_is_initialised_is_reported_and_not_waited_for_again(
     source.close()
 
 
+@pytest.mark.long
 def test_a_gpu_slower_than_the_deadline_gives_old_figures_rather_than_none(stage: Stage) -> None:
     world, gpu = one_gpu()
     world.latency(400, on=gpu, function="nvmlDeviceGetUtilizationRates", from_us=1_000_000)
@@ -752,6 +753,7 @@ def test_a_hung_gpu_beside_a_failing_driver_gets_no_second_call_and_no_second_th
     assert threading.active_count() <= threads + 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", ["nvmlEventSetFree", "nvmlShutdown", "nvmlEventSetWait_v2"])
 def test_letting_go_takes_a_bounded_time_whatever_hangs(stage: Stage, function: str) -> None:
     world, _ = one_gpu()
