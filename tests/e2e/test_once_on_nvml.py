@@ -217,6 +217,7 @@ def test_drivers_with_32_byte_process_entries_are_read_right(tmp_path: Path, pro
     assert sorted((p["pid"], p["memory"]) for p in document["processes"]) == [(4001, 2 * GIB), (4002, 3 * GIB)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "words"),
     [(9, "driver is not loaded"), (18, "restart the agent"), (999, "/dev/nvidia*"), (4, "root"), (12, "libnvidia-ml")],

@@ -121,6 +121,7 @@ def test_the_json_tells_of_the_agents_own_pod_and_of_gpus_by_name_only(node: Map
     assert set(figures) == {None} == {gpu["temperature_c"]}
 
 
+@pytest.mark.long
 @not_in_a_pod
 def test_prometheus_and_otlp_are_told_of_the_agents_own_pod_and_nothing_of_gpus(node: Mapping[str, str]) -> None:
     exposition = once(node, "prometheus")

@@ -271,6 +271,7 @@ def test_a_stream_that_the_caller_closed_is_no_error(closed: str) -> None:
     assert ("GiB" in result.stdout) is not closed.startswith(">")
 
 
+@pytest.mark.long
 def test_output_that_the_terminal_cannot_show_is_replaced() -> None:
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     result = otel_gpu("once", "--source", "sim", environment=environment)

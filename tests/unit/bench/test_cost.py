@@ -82,6 +82,7 @@ def test_a_count_a_quarter_over_its_record_passes_and_one_more_does_not() -> Non
     assert line.startswith("python_calls: 126 in a cycle, recorded are 100 (+26%)")
 
 
+@pytest.mark.long
 def test_a_cycle_costs_no_more_than_a_quarter_over_what_was_recorded() -> None:
     child = [sys.executable, "-m", "bench.cost.guard"]
     done = subprocess.run(child, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
