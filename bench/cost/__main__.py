@@ -23,7 +23,7 @@ from tests.nvml_stub.build import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 0 if every target is reached, 1 if not or it could not be run, 2 for bad usage."""
+    """Measure and print; 0 if no target is missed, 1 if one is or it could not be run, 2 for bad usage."""
     given = _parser().parse_args(arguments)
     options = Options(
         worlds=tuple(given.world or SIZES), rounds=given.rounds, cycles=given.cycles, beside_peer=not given.alone
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     for line in as_markdown(document):
         print(line)
-    missed = [target["what"] for target in document["targets"] if not target["reached"]]
+    missed = [target["what"] for target in document["targets"] if target["reached"] is False]
     for what in missed:
         _say(f"missed: {what}")
     return 1 if missed and given.gate else 0

@@ -41,9 +41,9 @@ class Target:
     value: float | None
 
     @property
-    def reached(self) -> bool:
-        """Whether it is no more than that. What was not measured is not missed."""
-        return self.value is None or self.value <= self.limit
+    def reached(self) -> bool | None:
+        """Whether it is no more than that; ``None`` where it was not measured, which is neither."""
+        return None if self.value is None else self.value <= self.limit
 
 
 def figures(turns: Turns) -> Figures:
@@ -120,4 +120,5 @@ def as_markdown(document: dict[str, Any]) -> Iterator[str]:
     yield "|---|--:|--:|---|"
     for target in document["targets"]:
         value = "not measured" if target["value"] is None else f"{target['value']:.2f}"
-        yield f"| {target['what']} | {target['limit']:.3g} | {value} | {'reached' if target['reached'] else 'MISSED'} |"
+        verdict = {True: "reached", False: "MISSED", None: "not known"}[target["reached"]]
+        yield f"| {target['what']} | {target['limit']:.3g} | {value} | {verdict} |"

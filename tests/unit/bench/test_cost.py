@@ -70,10 +70,12 @@ def test_a_target_is_missed_by_the_figure_that_it_is_about(ours: dict[str, float
     assert any(what in each for each in missed)
 
 
-def test_what_was_not_measured_is_not_missed_and_said_to_be_so() -> None:
+def test_what_was_not_measured_is_neither_reached_nor_missed_and_said_to_be_so() -> None:
     document = as_document(Result(Options(), (turns(OURS, "S"),), None), {})
-    assert all(target["reached"] for target in document["targets"])
-    assert sum("not measured" in line for line in as_markdown(document)) == 7
+    assert [target["reached"] for target in document["targets"]] == [None] * 7
+    unknown = [line for line in as_markdown(document) if "not measured" in line]
+    assert len(unknown) == 7
+    assert all(line.endswith("| not known |") for line in unknown)
 
 
 def test_a_count_a_quarter_over_its_record_passes_and_one_more_does_not() -> None:
