@@ -28,16 +28,12 @@ def stat_text(
     ppid: int = 1,
     flags: int = USER_FLAGS,
     threads: int = 1,
+    size_bytes: int = 0,
 ) -> bytes:
     """A ``/proc/<pid>/stat`` with all 52 fields of proc(5)."""
     fields = ["0"] * 50
-    fields[0], fields[1], fields[6], fields[17], fields[19] = (
-        state,
-        str(ppid),
-        str(flags),
-        str(threads),
-        str(start_ticks),
-    )
+    fields[0], fields[1], fields[6] = state, str(ppid), str(flags)
+    fields[17], fields[19], fields[20] = str(threads), str(start_ticks), str(size_bytes)
     return b"%d (%s) %s\n" % (pid, comm, " ".join(fields).encode())
 
 
@@ -82,6 +78,7 @@ class ProcTree:
         ppid: int = 1,
         flags: int = USER_FLAGS,
         threads: int = 1,
+        size_bytes: int = 0,
         cgroup: str | bytes = "0::/\n",
         fds: Iterable[str] | Mapping[int, str] = ("/dev/null",),
         maps: str | bytes = "",
@@ -89,9 +86,17 @@ class ProcTree:
         """Start a process, or turn an existing one into this; ``fds`` are link targets, numbered from 0 or by key."""
         directory = self.root / str(pid)
         directory.mkdir(exist_ok=True)
-        (directory / "stat").write_bytes(
-            stat_text(pid, comm, start_ticks=start_ticks, state=state, ppid=ppid, flags=flags, threads=threads)
+        stat = stat_text(
+            pid,
+            comm,
+            start_ticks=start_ticks,
+            state=state,
+            ppid=ppid,
+            flags=flags,
+            threads=threads,
+            size_bytes=size_bytes,
         )
+        (directory / "stat").write_bytes(stat)
         (directory / "comm").write_bytes(comm + b"\n")
         self.write(f"{pid}/cgroup", cgroup)
         self.write(f"{pid}/maps", maps)

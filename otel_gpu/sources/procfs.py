@@ -45,8 +45,18 @@ from otel_gpu.sources.procfs_files import (
     parse_btime,
     read_file,
     read_stat,
+    stat_mark,
 )
-from otel_gpu.sources.procfs_scan import Fault, FaultKind, Pace, ProcessTable, TrackedProcess, is_due
+from otel_gpu.sources.procfs_scan import (
+    EVERY_CYCLE,
+    Fault,
+    FaultKind,
+    Pace,
+    ProcessTable,
+    TrackedProcess,
+    is_due,
+    stamp,
+)
 
 PROCESSES_PER_CYCLE: Final = 256
 DESCRIPTORS_PER_CYCLE: Final = 16_384
@@ -54,7 +64,6 @@ DESCRIPTORS_PER_PROCESS: Final = 4_096
 MAPS_BYTES_PER_CYCLE: Final = 16 << 20
 OWN_PROC: Final = Path("/proc")
 
-_EVERY_CYCLE: Final = Pace()
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
@@ -108,7 +117,7 @@ class ProcfsSource:
         descriptors_per_cycle: int = DESCRIPTORS_PER_CYCLE,
         descriptors_per_process: int = DESCRIPTORS_PER_PROCESS,
         maps_bytes_per_cycle: int = MAPS_BYTES_PER_CYCLE,
-        pace: Pace = _EVERY_CYCLE,
+        pace: Pace = EVERY_CYCLE,
     ) -> None:
         self._root = root
         self._clock = clock
@@ -174,12 +183,12 @@ class ProcfsSource:
 
     def _scan(self, this: _Pass, known: frozenset[int]) -> None:
         this.directories = this.descriptors = 0
-        for process in self._table.to_scan(this.now_ns):
+        for process in self._table.to_scan(this.now_ns, self._pace):
             if this.directories >= self._processes_per_cycle:
                 return
             if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
                 return
-            if process.pid not in known and process.is_to_be_scanned(self._pace, this.now_ns):
+            if process.pid not in known:
                 self._look(this, process.pid, asked=False)
 
     def _is_as_it_was(self, this: _Pass, pid: int) -> bool:
@@ -187,10 +196,14 @@ class ProcfsSource:
         process = self._table.get(pid)
         if process is None or process.facts is None or not process.is_settled(self._pace, this.now_ns):
             return False
+        mark = stat_mark(this.root_fd, pid)  # before it is read: who comes in between has another
+        if process.is_known_by(mark, self._pace, this.now_ns):
+            this.facts[pid] = process.facts
+            return True
         stat = read_stat(this.root_fd, pid)
         if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
             return False
-        self._table.identify(pid, stat, this.now_ns)
+        self._table.identify(pid, stat, this.now_ns, mark)
         this.facts[pid] = process.facts
         return True
 
@@ -199,15 +212,16 @@ class ProcfsSource:
             if self._is_as_it_was(this, pid):
                 return
             with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
-                stat = directory.stat()
+                mark, stat = directory.stat_mark(), directory.stat()
                 before = self._table.get(pid)
                 had_fault = before is not None and before.fault is not None
-                process = self._table.identify(pid, stat, this.now_ns)
+                process = self._table.identify(pid, stat, this.now_ns, mark)
                 if had_fault or process.are_devices_due(self._pace, this.now_ns):
                     self._look_for_devices(this, directory, process)
-                process.facts = None
+                told, process.facts = process.facts, None
                 if asked or process.is_holder:
-                    process.facts = this.facts[pid] = self._facts(this, directory, process, stat)
+                    facts = self._facts(this, directory, process, stat)
+                    process.facts = this.facts[pid] = told if facts == told and told is not None else facts
         except OSError as error:
             this.descriptors += 1
             self._table.failed(pid, _fault(error, FaultKind.HIDDEN))
@@ -217,7 +231,8 @@ class ProcfsSource:
             this.descriptors += 1
             return
         this.directories += 1
-        process.looked_ns = this.now_ns
+        pace_ns = self._pace.holder_ns if process.is_holder else self._pace.settled_ns
+        process.looked_ns = stamp(process.pid, process.looked_ns, pace_ns, this.now_ns)
         try:
             scan = directory.devices(process.cursor, self._descriptors_per_process)
         except OSError as error:
@@ -270,7 +285,7 @@ class ProcfsSource:
         if _UVM not in process.nodes:
             process.maps_ns = None
             return None
-        if this.maps_left_bytes <= 0 or not is_due(process.maps_ns, self._pace.maps_ns, this.now_ns):
+        if this.maps_left_bytes <= 0 or not process.are_maps_due(self._pace, this.now_ns):
             return process.uvm_mapping_bytes
         process.maps_cycle = this.cycle
         try:
@@ -279,14 +294,15 @@ class ProcfsSource:
             process.fault = _denial(error, directory)
             return None
         this.maps_left_bytes -= read_bytes
-        process.maps_ns = this.now_ns
+        process.maps_ns = stamp(process.pid, process.maps_ns, self._pace.maps_ns, this.now_ns)
+        process.mapped_size_bytes = process.size_bytes
         return mapped_bytes
 
     def _workload(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:
         if process.workload is not None and not process.is_young(this.now_ns):
             if not is_due(process.cgroup_ns, self._pace.cgroup_ns, this.now_ns):
                 return process.workload
-            process.cgroup_ns = this.now_ns
+            process.cgroup_ns = stamp(process.pid, process.cgroup_ns, self._pace.cgroup_ns, this.now_ns)
         text = ""
         try:
             text = directory.cgroup()

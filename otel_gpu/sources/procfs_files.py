@@ -44,13 +44,17 @@ _MIG_CAP_NODE: Final = re.compile(r"nvidia-cap([0-9]{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ``/proc/<pid>/stat`` says: ``comm`` as the raw bytes it may be, start in clock ticks since boot."""
+    """What ``/proc/<pid>/stat`` says: ``comm`` as the raw bytes it may be, start in clock ticks since boot.
+
+    ``size_bytes`` is that of its address space; ``None`` where it is not told or there is none.
+    """
 
     comm: bytes
     state: str
     flags: int
     threads: int
     start_ticks: int
+    size_bytes: int | None = None
 
     @property
     def is_kernel_thread(self) -> bool:
@@ -71,6 +75,17 @@ class Stat:
         return self.state in _ENDED or bool(self.flags & _PF_EXITING)
 
 
+class FileMark(NamedTuple):
+    """A file, told from another of the same name.
+
+    Inodes of procfs live as long as their process at most, get numbers that nobody had before, and are as old as
+    their first look-up (fs/proc/base.c, ``proc_pid_make_inode``): the same mark, the same process.
+    """
+
+    inode: int
+    modified_ns: int
+
+
 class DeviceKind(StrEnum):
     """What a device node of the NVIDIA driver gives access to."""
 
@@ -88,7 +103,7 @@ class DeviceNode(NamedTuple):
 
 
 def parse_stat(data: bytes) -> Stat | None:
-    """Name, state, flags, threads and start (clock ticks since boot) from ``/proc/<pid>/stat``."""
+    """Name, state, flags, threads, start (clock ticks since boot) and size from ``/proc/<pid>/stat``."""
     # comm is whatever the process calls itself, parentheses and newlines included; no field after it has any.
     opening, closing = data.find(b"("), data.rfind(b")")
     if opening < 0 or closing < opening:
@@ -100,7 +115,8 @@ def parse_stat(data: bytes) -> Stat | None:
     if flags is None or threads is None or start_ticks is None:
         return None
     state = fields[0].decode("ascii", "replace")
-    return Stat(data[opening + 1 : closing], state, flags, threads, start_ticks)
+    size_bytes = (_natural(fields[20]) or None) if len(fields) > 20 else None
+    return Stat(data[opening + 1 : closing], state, flags, threads, start_ticks, size_bytes)
 
 
 def parse_btime(data: bytes) -> int | None:
@@ -196,12 +212,22 @@ def _lines_with(word: bytes, text: BinaryIO) -> Iterator[bytes]:
 def list_processes(root_fd: int) -> dict[int, int]:
     """Every process listed under ``/proc``: pid to the inode of its directory. Raises ``OSError``."""
     with os.scandir(root_fd) as entries:
-        return {int(entry.name): entry.inode() for entry in entries if entry.name.isascii() and entry.name.isdecimal()}
+        return {int(name): entry.inode() for entry in entries if (name := entry.name).isdecimal() and name.isascii()}
 
 
 def read_stat(root_fd: int, pid: int) -> Stat:
     """The stat of a process, by itself: of whoever has the pid now. Raises ``OSError``."""
     return _checked(parse_stat(read_file(f"{pid}/stat", root_fd)))
+
+
+def stat_mark(root_fd: int, pid: int) -> FileMark:
+    """Which file the stat of whoever has the pid now is. Raises ``OSError``."""
+    return _mark(f"{pid}/stat", root_fd)
+
+
+def _mark(path: str, dir_fd: int) -> FileMark:
+    found = os.stat(path, dir_fd=dir_fd)
+    return FileMark(found.st_ino, found.st_mtime_ns)
 
 
 def _checked(stat: Stat | None) -> Stat:
@@ -232,6 +258,10 @@ class ProcessDir:
     def stat(self) -> Stat:
         """Identity and state. EINVAL stands for text that is no stat."""
         return _checked(parse_stat(read_file("stat", self._fd)))
+
+    def stat_mark(self) -> FileMark:
+        """Which file that is."""
+        return _mark("stat", self._fd)
 
     def owner_uid(self) -> int:
         """The effective user."""

@@ -9,13 +9,14 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from otel_gpu.model import MigAccess, ProcessFacts, WorkloadRef
-from otel_gpu.sources.procfs_files import DeviceKind, DeviceNode, DeviceScan, Stat
+from otel_gpu.sources.procfs_files import DeviceKind, DeviceNode, DeviceScan, FileMark, Stat
 
 S_NS: Final = 1_000_000_000
 _SLACK_NS: Final = S_NS // 2
 YOUNG_NS: Final = 60 * S_NS
 """How long a process that appeared is looked at often: this long after its start most have opened the GPU."""
 
+_TURNS: Final = 8
 _PROMPT_PER_SETTLED: Final = 3
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 
@@ -24,22 +25,43 @@ _UVM: Final = DeviceNode(DeviceKind.UVM)
 class Pace:
     """After what time, in nanoseconds, files of a process are read again that change rarely; 0: in every cycle.
 
-    Its descriptors, if it has a GPU open, and if it has none; its mappings; its cgroup. The young are always looked at.
+    Its descriptors, if it has a GPU open, and if it has none; its mappings, if it is of another size since, and even if
+    it is not; its cgroup; its stat, if the file is still that of the same process. The young are always looked at.
     """
 
     holder_ns: int = 0
     settled_ns: int = 0
     maps_ns: int = 0
+    same_size_ns: int = 0
     cgroup_ns: int = 0
+    stat_ns: int = 0
 
 
-STEADY: Final = Pace(holder_ns=10 * S_NS, settled_ns=30 * S_NS, maps_ns=30 * S_NS, cgroup_ns=30 * S_NS)
+EVERY_CYCLE: Final = Pace()
+STEADY: Final = Pace(
+    holder_ns=10 * S_NS,
+    settled_ns=30 * S_NS,
+    maps_ns=30 * S_NS,
+    same_size_ns=300 * S_NS,
+    cgroup_ns=30 * S_NS,
+    stat_ns=3 * S_NS,
+)
 """For an agent, whose cycles may be short: most of what /proc costs is opening files that say what they said before."""
 
 
 def is_due(read_ns: int | None, pace_ns: int, now_ns: int) -> bool:
     """Whether it is time to read again what was read then; cycles do not come to the millisecond."""
     return read_ns is None or now_ns - read_ns >= pace_ns - _SLACK_NS
+
+
+def stamp(pid: int, read_ns: int | None, pace_ns: int, now_ns: int) -> int:
+    """When to say that a file was read which is read now: earlier for some, so that not all are due again at once.
+
+    Each process has its turn within the pace, and keeps it; it takes it anew where it was not read in time.
+    """
+    if read_ns is not None and now_ns - read_ns < pace_ns + pace_ns // _TURNS:
+        return now_ns
+    return now_ns - pid % _TURNS * pace_ns // _TURNS
 
 
 class FaultKind(StrEnum):
@@ -72,6 +94,12 @@ class TrackedProcess:
     """``None`` until it was looked at."""
     confirmed: bool = False
     """Whether it was looked at since its directory last changed."""
+    mark: FileMark | None = None
+    """Which stat file it was that said so."""
+    stat_ns: int | None = None
+    """When it was read."""
+    size_bytes: int | None = None
+    """Its address space then."""
     is_kernel_thread: bool = False
     name: str | None = None
     start_time_s: float | None = None
@@ -84,6 +112,8 @@ class TrackedProcess:
     uvm_mapping_bytes: int | None = None
     maps_cycle: int = -1
     """The cycle in which its maps were last read."""
+    mapped_size_bytes: int | None = None
+    """Its address space when they were."""
     maps_ns: int | None = None
     """When they were, and its descriptors and cgroup; ``None`` before that."""
     looked_ns: int | None = None
@@ -113,11 +143,6 @@ class TrackedProcess:
         """Whether it appeared only lately."""
         return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
 
-    def is_to_be_scanned(self, pace: Pace, now_ns: int) -> bool:
-        """Whether it is time to look whether it has opened a GPU."""
-        is_news = not self.confirmed or self.cursor != 0 or self.is_young(now_ns)
-        return is_news or is_due(self.looked_ns, pace.settled_ns, now_ns)
-
     def are_devices_due(self, pace: Pace, now_ns: int) -> bool:
         """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
         is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
@@ -127,8 +152,17 @@ class TrackedProcess:
         """Whether nothing of it is due, so that what was told of it stands while it is the same process."""
         if self.facts is None or self.fault is not None or self.are_devices_due(pace, now_ns):
             return False
-        maps_are_due = _UVM in self.nodes and is_due(self.maps_ns, pace.maps_ns, now_ns)
+        maps_are_due = _UVM in self.nodes and self.are_maps_due(pace, now_ns)
         return not maps_are_due and not is_due(self.cgroup_ns, pace.cgroup_ns, now_ns)
+
+    def are_maps_due(self, pace: Pace, now_ns: int) -> bool:
+        """Whether it is time to read its mappings: what is mapped or unmapped changes the size of its address space."""
+        is_same_size = self.size_bytes is not None and self.size_bytes == self.mapped_size_bytes
+        return is_due(self.maps_ns, pace.same_size_ns if is_same_size else pace.maps_ns, now_ns)
+
+    def is_known_by(self, mark: FileMark, pace: Pace, now_ns: int) -> bool:
+        """Whether it has not been replaced, as this stat file is the one that was read, and that not long ago."""
+        return mark == self.mark and not is_due(self.stat_ns, pace.stat_ns, now_ns)
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -167,13 +201,17 @@ class ProcessTable:
                 process.confirmed = False
         self._started = True
 
-    def identify(self, pid: int, stat: Stat, now_ns: int) -> TrackedProcess:
-        """The process that a stat read just now speaks of: a new one if the pid's start is another."""
+    def identify(self, pid: int, stat: Stat, now_ns: int, mark: FileMark | None = None) -> TrackedProcess:
+        """The process that a stat read just now speaks of: a new one if the pid's start is another.
+
+        ``mark`` is that of the file, from before it was read.
+        """
         process = self._processes.pop(pid)
         if process.start_ticks not in {None, stat.start_ticks}:
             process = TrackedProcess(pid, process.inode, now_ns)
         process.start_ticks = stat.start_ticks
         process.is_kernel_thread = stat.is_kernel_thread
+        process.mark, process.stat_ns, process.size_bytes = mark, now_ns, stat.size_bytes
         process.confirmed = True
         process.fault = None
         self._processes[pid] = process  # now the most recently scanned
@@ -186,8 +224,8 @@ class ProcessTable:
         process.fault = fault
         self._processes[pid] = process
 
-    def to_scan(self, now_ns: int) -> Iterator[TrackedProcess]:
-        """Processes that may have opened a GPU unnoticed, most urgent first.
+    def to_scan(self, now_ns: int, pace: Pace = EVERY_CYCLE) -> Iterator[TrackedProcess]:
+        """Processes that may have opened a GPU unnoticed and whose turn it is, most urgent first.
 
         Those never looked at, then the young ones, then all others; one of the others after every three, so
         that a host that starts processes all the time does not keep the scan from coming round.
@@ -202,7 +240,7 @@ class ProcessTable:
                 continue
             elif process.is_young(now_ns):
                 young.append(process)
-            else:
+            elif process.cursor != 0 or is_due(process.looked_ns, pace.settled_ns, now_ns):
                 settled.append(process)
         return _three_to_one(iter(unknown + young), iter(settled))
 

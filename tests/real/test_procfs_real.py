@@ -266,6 +266,56 @@ def test_processes_that_come_and_go_all_the_time_are_nobody_that_may_not_be_seen
     assert seen == {"reasons": "None", "reads": "300"}
 
 
+_REUSE = """
+import os, sys, time
+from pathlib import Path
+from otel_gpu.clock import ManualClock
+from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.procfs_scan import STEADY
+
+def sleeper():
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    return pid
+
+opened, real_open = [], os.open
+def noting(path, *arguments, **options):
+    opened.append(str(path))
+    return real_open(path, *arguments, **options)
+
+device = Path(sys.argv[1]) / "dev/nvidia0"
+device.parent.mkdir()
+held = device.open("w")  # by those who are forked, too
+first = sleeper()
+source = ProcfsSource(
+    Path("/proc"), ManualClock(), own_proc=device / "nowhere", device_dir=str(device.parent), pace=STEADY
+)
+for _ in range(3):
+    before = source.read([first]).processes[first]  # on this clock no time passes: nothing is due
+os.open = noting
+same = source.read([first]).processes[first]
+print("opened", *opened)
+os.kill(first, 9)
+os.waitpid(first, 0)
+time.sleep(0.1)  # a start is told in hundredths of a second
+Path("/proc/sys/kernel/ns_last_pid").write_text(str(first - 1))
+second = sleeper()
+after = source.read([second]).processes[second]
+print("pid", "again" if second == first else "another")
+print("told", same is before, after.key.start_ticks > before.key.start_ticks)
+os.kill(second, 9)
+"""
+
+
+@needs_root
+@needs("unshare")
+def test_a_pid_that_is_used_again_is_noticed_without_reading_files_that_are_as_they_were(tmp_path: Path) -> None:
+    seen = read_in("unshare", "--pid", "--fork", "--mount-proc", root=tmp_path, code=_REUSE)
+    assert seen == {"opened": "/proc", "pid": "again", "told": "True True"}
+
+
 @needs_root
 @needs("unshare", "mount")
 @pytest.mark.parametrize("hidepid", ["1", "2"])

@@ -11,10 +11,12 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.model import ProcessFacts
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.procfs_files import _lines_with, parse_maps
-from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.procfs_scan import STEADY, stamp
 from tests.procfs_tree import UVM, ProcTree, Reads, maps_line
 
 IDS = [f"{number:064x}" for number in range(3)]
+PID = 16
+"""Its turn is the first of eight: what is read of it is due when the pace says so, and not before."""
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
 
 
@@ -30,7 +32,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def tree(tmp_path: Path) -> ProcTree:
     tree = ProcTree(tmp_path / "proc")
-    tree.add(7, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
+    tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
     for pid in range(100, 120):
         tree.add(pid)
     return tree
@@ -42,20 +44,65 @@ def source(tree: ProcTree, clock: ManualClock) -> ProcfsSource:
 
 
 def facts_after(source: ProcfsSource, clock: ManualClock, seconds: int) -> ProcessFacts:
-    """What is told of process 7 so much later, with a cycle every second until then."""
+    """What is told of the process so much later, with a cycle every second until then."""
     for _ in range(seconds):
         clock.advance(1)
-        read = source.read([7])
-    return read.processes[7]
+        read = source.read([PID])
+    return read.processes[PID]
 
 
-def test_a_usual_cycle_opens_one_file_for_each_process_that_is_asked_for(
-    source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+def test_a_usual_cycle_opens_no_file_of_a_process_and_every_third_its_stat(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts_after(source, clock, 3)
-    reads = Reads(monkeypatch)
-    facts_after(source, clock, 1)
-    assert reads.count["open"] == 2  # /proc itself, and a stat
+    for pid in range(100, 120):
+        tree.remove(pid)
+    facts_after(source, clock, 3)  # twice in full, for its cgroup counts from the second look on
+    opened = []
+    for _ in range(6):
+        with monkeypatch.context() as patch:
+            reads = Reads(patch)
+            facts_after(source, clock, 1)
+            opened.append(reads.count["open"] - 1)  # /proc itself
+    assert sorted(opened) == [0, 0, 0, 0, 1, 1]
+
+
+def test_mappings_of_a_process_that_is_as_large_as_it_was_are_read_every_five_minutes(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock
+) -> None:
+    tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096), size_bytes=1 << 30)
+    facts_after(source, clock, 2)
+    tree.write(f"{PID}/maps", maps_line(0x10000, 8192))
+    assert facts_after(source, clock, 290).uvm_mapping_bytes == 4096
+    assert facts_after(source, clock, 11).uvm_mapping_bytes == 8192
+    tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 16384), size_bytes=2 << 30)
+    assert facts_after(source, clock, 34).uvm_mapping_bytes == 16384
+
+
+def test_what_is_due_of_many_processes_is_not_due_at_once(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = range(200, 280)
+    for pid in pids:
+        tree.add(pid, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
+    looked: list[int] = []
+    for _ in range(90):
+        clock.advance(1)
+        with monkeypatch.context() as patch:
+            reads = Reads(patch)
+            source.read(pids)
+            looked.append(reads.count["readlink"] // len(CUDA_FDS))
+    usual = looked[30:]
+    assert sum(usual) >= len(pids) * (len(usual) // 10)  # each at least every ten seconds
+    assert max(usual) <= len(pids) // 3
+
+
+def test_who_was_not_looked_at_in_time_takes_his_turn_anew() -> None:
+    pace_ns = 8_000
+    on_time = {stamp(pid, 10_000, pace_ns, 18_500) for pid in range(8)}
+    late = {stamp(pid, 10_000, pace_ns, 40_000) for pid in range(8)}
+    first = {stamp(pid, None, pace_ns, 40_000) for pid in range(8)}
+    assert on_time == {18_500}
+    assert late == first == {40_000 - 1_000 * turn for turn in range(8)}
 
 
 def test_what_has_not_changed_is_the_same_object(source: ProcfsSource, clock: ManualClock) -> None:
@@ -66,8 +113,8 @@ def test_mappings_and_cgroups_are_read_again_within_half_a_minute(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:
     facts_after(source, clock, 2)
-    tree.write("7/maps", maps_line(0x10000, 8192))
-    tree.write("7/cgroup", cgroup(1))
+    tree.write(f"{PID}/maps", maps_line(0x10000, 8192))
+    tree.write(f"{PID}/cgroup", cgroup(1))
     soon = facts_after(source, clock, 5)
     assert (soon.uvm_mapping_bytes, soon.workload.id) == (4096, IDS[0])
     later = facts_after(source, clock, 26)
@@ -78,7 +125,7 @@ def test_a_gpu_that_is_closed_is_noticed_within_ten_seconds(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:
     facts_after(source, clock, 2)
-    tree.set_fds(7, ["/dev/null"])
+    tree.set_fds(PID, ["/dev/null"])
     assert not facts_after(source, clock, 10).gpu_minors_open
 
 
@@ -89,7 +136,7 @@ def test_who_has_run_for_long_and_opens_a_gpu_is_noticed_within_half_a_minute(
     tree.set_fds(110, CUDA_FDS)
     for _ in range(31):
         clock.advance(1)
-        read = source.read([7])
+        read = source.read([PID])
     assert read.processes[110].gpu_minors_open == {0}
 
 
@@ -101,19 +148,19 @@ def test_who_is_new_is_looked_at_in_every_cycle_for_a_minute(
     facts_after(source, clock, 30)
     tree.set_fds(8, CUDA_FDS)
     clock.advance(1)
-    assert source.read([7]).processes[8].gpu_minors_open == {0}
+    assert source.read([PID]).processes[8].gpu_minors_open == {0}
     tree.write("8/cgroup", cgroup(2))
     clock.advance(1)
-    assert source.read([7]).processes[8].workload.id == IDS[2]
+    assert source.read([PID]).processes[8].workload.id == IDS[2]
 
 
 def test_an_end_and_a_pid_used_again_are_noticed_at_once(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:
     facts_after(source, clock, 3)
-    tree.add(7, state="Z", cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
+    tree.add(PID, state="Z", cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
     assert not facts_after(source, clock, 1).alive
-    tree.add(7, start_ticks=5_000, cgroup=cgroup(1), fds=["/dev/null"])
+    tree.add(PID, start_ticks=5_000, cgroup=cgroup(1), fds=["/dev/null"])
     other = facts_after(source, clock, 1)
     assert (other.key.start_ticks, other.workload.id, other.gpu_minors_open) == (5_000, IDS[1], frozenset())
 
