@@ -17,9 +17,6 @@ from otel_gpu.agent import Agent
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.control.renewal import renew
-from otel_gpu.doctor.examination import examine_host
-from otel_gpu.doctor.findings import is_blind, report
-from otel_gpu.doctor.findings import to_json as findings_to_json
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export import prometheus
@@ -152,6 +149,11 @@ def doctor(settings: Config, *, form: str) -> int:
     """Examine this host and print the findings: as text or json."""
     if settings.source is SourceChoice.SIM:
         raise UsageError("doctor examines this host; a simulated one (--source sim) has nothing to mend")
+    # An agent examines nothing, and is not to have it in memory for months.
+    from otel_gpu.doctor.examination import examine_host  # noqa: PLC0415
+    from otel_gpu.doctor.findings import is_blind, report  # noqa: PLC0415
+    from otel_gpu.doctor.findings import to_json as findings_to_json  # noqa: PLC0415
+
     with _told("examining this host"):
         findings = examine_host(settings, SystemClock(), dict(os.environ))
     if form == "json":

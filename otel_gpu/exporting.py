@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 
 from otel_gpu.clock import Clock
-from otel_gpu.export.console import ConsoleSender
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.exporter_log import ExporterLog
 from otel_gpu.export.metrics_data import Encoder
@@ -74,4 +73,6 @@ class Exporting:
         return open_otlp(self._config, self._log, timeout_s)
 
     def _open_console(self, _: float) -> Sender:
+        from otel_gpu.export.console import ConsoleSender  # noqa: PLC0415 - the SDK's, which nobody else needs
+
         return ConsoleSender(sys.stdout)

@@ -27,8 +27,6 @@ from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.pausing import PausableGpus
 from otel_gpu.sources.procfs import OWN_PROC, ProcfsSource
 from otel_gpu.sources.procfs_scan import STEADY
-from otel_gpu.sources.sim.demo import demo_world
-from otel_gpu.sources.sim.host import SimulatedHost
 
 _OPENING_S: Final = 30.0
 _OPENING_IN_A_CYCLE_S: Final = 5.0
@@ -139,6 +137,10 @@ def open_names(config: Config, clock: Clock) -> NameSources:
 
 
 def _simulated(config: Config, clock: Clock, because: str, pod: Pod | None) -> Host:
+    # Worlds are of no use to an agent on a real host.
+    from otel_gpu.sources.sim.demo import demo_world  # noqa: PLC0415
+    from otel_gpu.sources.sim.host import SimulatedHost  # noqa: PLC0415
+
     host = SimulatedHost(demo_world(config.seed), clock)
     gpus = PausableGpus(host.gpu_source(), clock)
     return Host(gpus, host.process_source(), (host.name_source(),), because, pod=pod, pausing=gpus)

@@ -16,7 +16,6 @@ from otel_gpu.settings_names import Environment
 from otel_gpu.sources.absent import AbsentSource
 from otel_gpu.sources.base import NameSource, PodContainer
 from otel_gpu.sources.late import Found, Lookout
-from otel_gpu.sources.slurm import SlurmSource
 from otel_gpu.values import Daemon
 
 if TYPE_CHECKING:
@@ -90,9 +89,13 @@ class NameSources:
             case Candidate(kind=Kind.KUBERNETES):
                 return self._kubernetes(candidate)
             case _:
-                return SlurmSource(
-                    self._config.proc_root, self._clock, candidate.name, cgroup_root=self._root / "sys/fs/cgroup"
-                )
+                return self._slurm(candidate)
+
+    def _slurm(self, candidate: Candidate) -> NameSource:
+        from otel_gpu.sources.slurm import SlurmSource  # noqa: PLC0415
+
+        cgroup_root = self._root / "sys/fs/cgroup"
+        return SlurmSource(self._config.proc_root, self._clock, candidate.name, cgroup_root=cgroup_root)
 
     def _engine(self, candidate: Candidate, daemon: Daemon) -> NameSource:
         from otel_gpu.sources.docker.source import DockerSource  # noqa: PLC0415

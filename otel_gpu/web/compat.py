@@ -5,42 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from http import HTTPStatus
 from pathlib import Path
 
-from otel_gpu.compat.exporters import EXPORTERS
-from otel_gpu.compat.form import Scene
 from otel_gpu.compat.listener import Listener
-from otel_gpu.compat.render import CONTENT_TYPE, render
-from otel_gpu.compat.retention import Retention
 from otel_gpu.metrics.points import Reading
 from otel_gpu.values import Address
-from otel_gpu.web.exchange import Request, Response, Route
+from otel_gpu.web.exchange import Route
 from otel_gpu.web.server import WebServer
 
 log = logging.getLogger(__name__)
-
-
-def compat_routes(
-    listener: Listener, newest: Callable[[float], Reading | None], host_name: str, health: Route
-) -> dict[str, Route]:
-    """What a listener answers. ``newest`` gives a reading that is at most so many seconds old, if one can be had."""
-    exporter = EXPORTERS[listener.exporter]
-    retention = None if listener.retention_s is None else Retention(listener.retention_s)
-
-    def metrics(_: Request) -> Response:
-        reading = newest(listener.max_age_s)
-        if reading is None:
-            return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if retention is not None:
-            reading = retention.of(reading)
-        scene = Scene(reading, host_name, listener.kubernetes)
-        return Response(render(exporter, scene, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
-
-    routes: dict[str, Route] = {listener.path: metrics}
-    if exporter.health is not None:
-        routes[exporter.health] = health
-    return routes
 
 
 class CompatServers:
@@ -60,6 +33,8 @@ class CompatServers:
         self.servers: list[WebServer] = []
         with ExitStack() as bound:
             for listener in self.listeners:
+                from otel_gpu.web.compat_routes import compat_routes  # noqa: PLC0415 - most agents have no listener
+
                 for note in listener.notes:
                     log.warning("%s", note)
                 server = WebServer(

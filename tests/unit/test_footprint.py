@@ -32,3 +32,15 @@ def test_an_allocator_that_cannot_be_told_is_left_as_it_is() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_agent_has_only_in_memory_what_an_agent_needs() -> None:
+    others = {
+        *("otel_gpu.sources.sim", "otel_gpu.sources.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
+        *("otel_gpu.top", "docker", "grpc", "google.protobuf", "prometheus_client", "yaml"),
+    }
+    script = "import sys, otel_gpu.commands; print(*(set(sys.argv[1:]) & set(sys.modules)), end='')"
+    result = subprocess.run(
+        [sys.executable, "-c", script, *others], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr

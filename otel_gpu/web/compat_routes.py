@@ -1,0 +1,36 @@
+"""What another exporter's listener answers: its series, rendered from the newest reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.form import Scene
+from otel_gpu.compat.listener import Listener
+from otel_gpu.compat.render import CONTENT_TYPE, render
+from otel_gpu.compat.retention import Retention
+from otel_gpu.metrics.points import Reading
+from otel_gpu.web.exchange import Request, Response, Route
+
+
+def compat_routes(
+    listener: Listener, newest: Callable[[float], Reading | None], host_name: str, health: Route
+) -> dict[str, Route]:
+    """What a listener answers. ``newest`` gives a reading that is at most so many seconds old, if one can be had."""
+    exporter = EXPORTERS[listener.exporter]
+    retention = None if listener.retention_s is None else Retention(listener.retention_s)
+
+    def metrics(_: Request) -> Response:
+        reading = newest(listener.max_age_s)
+        if reading is None:
+            return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        if retention is not None:
+            reading = retention.of(reading)
+        scene = Scene(reading, host_name, listener.kubernetes)
+        return Response(render(exporter, scene, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
+
+    routes: dict[str, Route] = {listener.path: metrics}
+    if exporter.health is not None:
+        routes[exporter.health] = health
+    return routes
