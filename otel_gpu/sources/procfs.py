@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,15 +22,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.cgroup import parse_cgroup
-from otel_gpu.sources.hostfacts import (
-    CGROUP_NAMESPACE_FIX,
-    PID_NAMESPACE_FIX,
-    cgroup_namespace_is_initial,
-    pid_namespace_is_initial,
-    read_mig_minors,
-    shows_own_pids,
-    shows_the_host,
-)
+from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, read_mig_minors
 from otel_gpu.sources.procfs_files import (
     DEVICE_DIR,
     DIRECTORY_FLAGS,
@@ -47,6 +37,7 @@ from otel_gpu.sources.procfs_files import (
     read_stat,
     stat_mark,
 )
+from otel_gpu.sources.procfs_outlook import Missed, Outlook
 from otel_gpu.sources.procfs_scan import (
     EVERY_CYCLE,
     Fault,
@@ -67,7 +58,6 @@ OWN_PROC: Final = Path("/proc")
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
-_HIDEPID: Final = re.compile(rb"^[^ ]+ [^ ]+ proc [^ ]*\bhidepid=", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -121,8 +111,7 @@ class ProcfsSource:
     ) -> None:
         self._root = root
         self._clock = clock
-        self._own_proc = own_proc
-        self._in_pod = in_pod
+        self._outlook = Outlook(root, own_proc, in_pod=in_pod)
         self._parse_workload = parse_workload
         self._ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
         self._device_dir = device_dir
@@ -134,8 +123,6 @@ class ProcfsSource:
         self._table = ProcessTable()
         self._boot_time_s: int | None = None
         self._mig_minors: dict[int, MigAccess] = {}
-        self._hidepid: bool | None = None
-        self._pids_complete: bool | None = None
         self._cycle = 0
 
     def read(self, pids: Collection[int]) -> ProcessRead:
@@ -162,16 +149,22 @@ class ProcfsSource:
         self._table.update(listed, this.now_ns)
         known = self._read_known(this, frozenset(pids))
         self._scan(this, known)
-        faults = self._faults()
-        reasons = self._reasons(this, faults, init_is_listed=1 in listed)
+        missed = Missed(
+            faults=self._faults(),
+            init=1 not in listed,
+            untold=this.untold,
+            in_own_cgroups=this.untold > 0 and self._is_cgroup_namespace_private(this),
+            start_times=self._boot_time_s is None,
+        )
+        reasons = self._outlook.reasons(missed, root_fd)
         return ProcessRead(
             MappingProxyType(this.facts),
             SourceState.DEGRADED if reasons else SourceState.OK,
             "; ".join(reasons) or None,
             len(reasons),
-            pids_complete=self._are_pids_complete(),
-            pids_are_own=self._are_pids_own(),
-            everybody=self._sees_everybody(faults, init_is_listed=1 in listed),
+            pids_complete=self._outlook.are_pids_complete,
+            pids_are_own=self._outlook.are_pids_own,
+            everybody=self._outlook.shows_everybody(missed),
         )
 
     def _read_known(self, this: _Pass, asked: frozenset[int]) -> frozenset[int]:
@@ -328,20 +321,6 @@ class ProcfsSource:
             this.cgroup_namespace_is_private = cgroup_namespace_is_initial(self._root) is False
         return this.cgroup_namespace_is_private
 
-    def _are_pids_complete(self) -> bool:
-        # Looked up once: nobody leaves the pid namespace that he was born in (pid_namespaces(7)).
-        if self._pids_complete is None:
-            self._pids_complete = pid_namespace_is_initial(self._own_proc) is not False
-        return self._pids_complete
-
-    def _are_pids_own(self) -> bool:
-        return self._are_pids_complete() or shows_own_pids(self._root) is True
-
-    def _sees_everybody(self, faults: list[Fault], *, init_is_listed: bool) -> bool:
-        unseen = {FaultKind.HIDDEN, FaultKind.DENIED}
-        hosts = self._are_pids_complete() or shows_the_host(self._root)
-        return hosts and init_is_listed and not any(fault.kind in unseen for fault in faults)
-
     def _faults(self) -> list[Fault]:
         # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
         return [
@@ -349,50 +328,6 @@ class ProcfsSource:
             for process in self._table
             if process.fault is not None and not (process.pid == 1 and process.fault.kind is FaultKind.DENIED)
         ]
-
-    def _reasons(self, this: _Pass, faults: list[Fault], *, init_is_listed: bool) -> list[str]:
-        count = Counter(fault.kind for fault in faults)
-        reasons = []
-        contained = self._in_pod and not self._are_pids_complete()
-        if not contained and not self._are_pids_complete():
-            reasons.append(
-                "NVML hides others' processes from the agent's own pid namespace: "
-                f"run the agent in the host's ({PID_NAMESPACE_FIX})"
-            )
-        if count[FaultKind.HIDDEN] or (not init_is_listed and self._is_mounted_with_hidepid(this.root_fd)):
-            reasons.append(
-                f"processes of other users are hidden: {self._root} is mounted with hidepid: "
-                "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, or remount it with hidepid=0"
-            )
-        if not contained and (denied := count[FaultKind.DENIED]):
-            reasons.append(
-                f"open files of {_processes(denied)} are not readable: run as root with CAP_SYS_PTRACE and "
-                "CAP_DAC_READ_SEARCH"
-            )
-        if this.untold:
-            reasons.append(self._untold(this))
-        if self._boot_time_s is None:
-            reasons.append(f"start times are not known: {self._root}/stat has no readable btime")
-        if broken := count[FaultKind.BROKEN]:
-            detail = next(fault.detail for fault in faults if fault.kind is FaultKind.BROKEN)
-            reasons.append(f"{_processes(broken)} under {self._root} could not be read: {detail}")
-        return reasons
-
-    def _untold(self, this: _Pass) -> str:
-        whose = "its" if this.untold == 1 else "their"
-        untold = f"the workload of {_processes(this.untold)} cannot be told from {whose} cgroup"
-        if not self._is_cgroup_namespace_private(this):
-            return untold
-        return f"{untold} in the agent's own cgroup namespace: run the agent in the host's ({CGROUP_NAMESPACE_FIX})"
-
-    def _is_mounted_with_hidepid(self, root_fd: int) -> bool:
-        # Only hidepid hides process 1. Looked up once: while it does, the answer is not going to change.
-        if self._hidepid is None:
-            try:
-                self._hidepid = _HIDEPID.search(read_file("mounts", root_fd)) is not None
-            except OSError:
-                self._hidepid = False
-        return self._hidepid
 
     def _unavailable(self, detail: str | None) -> ProcessRead:
         reason = (
@@ -403,8 +338,8 @@ class ProcfsSource:
             state=SourceState.UNAVAILABLE,
             reason=reason,
             errors=1,
-            pids_complete=self._are_pids_complete(),
-            pids_are_own=self._are_pids_own(),
+            pids_complete=self._outlook.are_pids_complete,
+            pids_are_own=self._outlook.are_pids_own,
             everybody=False,
         )
 
@@ -433,7 +368,3 @@ def _denial(error: OSError, directory: ProcessDir) -> Fault | None:
         return None if directory.stat().is_exiting else fault
     except OSError as gone:
         return None if gone.errno in _GONE else fault
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
