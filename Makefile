@@ -15,6 +15,8 @@ FLEET_ARGS ?=
 BENCH_ARGS ?=
 SOAK_DAYS ?= 7
 SOAK_SEED ?= 1
+# Where it is set, each of the hundreds of agents that tests start would be compiled anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy bench bench-guard fleet proto lock clean compiler
@@ -26,7 +28,7 @@ run: $(VENV)/.runtime ## run the agent: on this host's GPUs, or on a simulated h
 	@exec $(BIN)/otel-gpu run --source auto --exporters prometheus --view $(RUN_ARGS)
 
 test: compiler $(VENV)/.dev ## run the tests (under three minutes; needs a C compiler)
-	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal -m "not real and not long"
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal --ignore tests/real -m "not real and not long"
 
 test-long: compiler $(VENV)/.dev ## run the tests that take long: load, soak, kills, restarts of real agents
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "long and not real"
@@ -67,7 +69,7 @@ sbom: $(VENV)/.dev ## write what the agent is made of, with versions, licences a
 	  $(BIN)/python tools/sbom.py dist/sbom.cdx.json
 
 accuracy: $(VENV)/.dev ## our split beside the formulas in use today, against a simulated host's truth
-	$(BIN)/python -m bench.accuracy $(ACCURACY_ARGS)
+	$(BIN)/python -m bench.accuracy $(or $(ACCURACY_ARGS),--page docs/accuracy.md)
 
 bench: compiler $(VENV)/.dev ## what the agent costs, beside nvitop-exporter on the same worlds (nine minutes; BENCH_ARGS="--world M" for less)
 	$(BIN)/python -m bench.cost $(BENCH_ARGS)

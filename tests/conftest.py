@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,34 @@ from tests.nvml_stub.build import build
 # `make test` has three minutes for everything; laws that need more examples say so themselves.
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Each of several workers begins with other modules: pytest prepares a module once, and keeps it for the rest.
+
+    In a fresh clone that is most of what collecting costs, and all workers collect the same at the same time.
+    """
+    worker = getattr(session.config, "workerinput", None)  # of pytest-xdist; None where there is one process
+    if worker is None or not all(Path(each).is_dir() for each in session.config.args):
+        return
+    root = session.config.rootpath
+    left_out = [root / each for each in session.config.getoption("ignore") or ()]
+    modules = [
+        path
+        for each in session.config.args
+        for path in Path(each).resolve().rglob("test_*.py")
+        if not any(path.is_relative_to(out) for out in left_out)
+    ]
+    first, step = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(modules, key=lambda path: path.stat().st_size)[first::step]:
+        # What cannot be imported is for the collection to tell, which tries again.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests that stay to the end are not for the garbage collector to look through again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)

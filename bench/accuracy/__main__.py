@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from bench.accuracy.targets import CONSERVATION, Verdict, judge
 from bench.accuracy.worlds import HOLDOUT, TUNE
 
 _QUICK = 5
+_FIGURES = re.compile(r"(<!-- made: figures -->\n\n).*(\n\n<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,11 +40,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = {"set": options.set, **results.to_json(), "targets": [_plain(verdict) for verdict in verdicts]}
         options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     failed = [verdict for verdict in verdicts if not verdict.passed]
-    print(f"{len(verdicts) - len(failed)} of {len(verdicts)} targets reached")
+    reached = f"{len(verdicts) - len(failed)} of {len(verdicts)} targets reached"
+    print(reached)
+    is_told = _is_told(options, "\n".join((*table.as_markdown(parts), "", reached)))
     for verdict in failed:
         print(f"FAIL {verdict.target.section}, {verdict.target.row}: {verdict}")
     gating = [verdict for verdict in failed if not options.quick or verdict.target.section == CONSERVATION]
-    return 1 if gating and options.gate else 0
+    return 1 if (gating and options.gate) or not is_told else 0
+
+
+def _is_told(options: argparse.Namespace, figures: str) -> bool:
+    """Whether the page, if one is to be looked at, has these figures; it has once it is written."""
+    if options.page is None:
+        return True
+    text = options.page.read_text(encoding="utf-8")
+    told = _FIGURES.sub(lambda found: f"{found[1]}{figures}{found[2]}", text)
+    if options.write:
+        options.page.write_text(told, encoding="utf-8")
+    elif told != text:
+        print(f"{options.page} has other figures: python -m bench.accuracy --page {options.page} --write")
+        return False
+    return True
 
 
 def _plain(verdict: Verdict) -> dict[str, object]:
@@ -68,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-gate", dest="gate", action="store_false", help="exit with 0 even if a target is missed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="fail if this page has other figures")
+    parser.add_argument("--write", action="store_true", help="write them there instead")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to play on")
     return parser
 
