@@ -80,9 +80,9 @@ class Books:
     def hear(self, answer: Attribution, expected_mj: Mapping[str, int]) -> None:
         """Judge a cycle: what it says of itself, that nothing fell, and that nothing is missing since the beginning."""
         self.cycles += 1
-        self._silent = not answer.gpus
+        self._silent = all(gpu.totals is None for gpu in answer.gpus)
         if self._silent:
-            return  # an agent that has found no driver yet tells nothing: what was told before stands
+            return  # an agent that has found no driver yet counts nothing: what was told before stands
         if answer.epoch_ns != self._epoch_ns:
             if self._epoch_ns is not None:
                 self.complain("the books began anew")
@@ -120,13 +120,15 @@ class Books:
 
     def scraped(self, text: str) -> None:
         """Judge a scrape: of what the agent says of others, nothing fell since the last one."""
-        if self._silent:
-            return
         values = {}
         for line in text.splitlines():
             series, _, value = line.rpartition(" ")
             if "_total" in series and not series.startswith(("#", "otel_gpu_")) and _NOBODY not in series:
                 values[series] = float(value)
+        if self._silent:
+            if values:
+                self.complain("a scrape has counters of books that are not taken up yet")
+            return
         if not values:
             self.complain("a scrape has no counters")
         for series in values.keys() & self._scraped.keys():

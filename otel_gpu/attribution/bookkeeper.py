@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from otel_gpu.attribution.cost import billed_us
@@ -55,11 +55,11 @@ class Bookkeeper:
         granted = cycle.granted(uuid)
         if not granted:
             return {}
-        present = {(b.ref.kind, b.ref.id, at.place) for at, b in self.ledger.present(uuid)}
+        present = {(b.ref.key, at.place) for at, b in self.ledger.present(uuid)}
         return {
             self.ledger.grant(grant, cycle.moment): grant
             for grant in granted
-            if (grant.workload.kind, grant.workload.id, Place(uuid, grant.mig_uuid)) not in present
+            if (grant.workload.key, Place(uuid, grant.mig_uuid)) not in present
         }
 
     def book(
@@ -215,7 +215,7 @@ class Bookkeeper:
             step, state = books.steps[line], workload_state(found)
             if state is not step.state:
                 idle_s = 0.0 if state is GpuState.BUSY else None
-                books.steps[line] = replace(step, state=state, idle_s=idle_s)
+                books.steps[line] = step._replace(state=state, idle_s=idle_s)
 
     def _add_time(self, line: Line, booked: Iterable[Booked]) -> None:
         sums = self.ledger.entry(line).sums

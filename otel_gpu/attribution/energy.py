@@ -219,11 +219,11 @@ def _by_workload(parties: Sequence[Party]) -> dict[_Claim, float]:
     """
     presence: dict[tuple[str, str], list[float]] = {}
     for party in parties:
-        presence.setdefault((party.workload.kind, party.workload.id), []).append(max(0.0, party.presence))
+        presence.setdefault(party.workload.key, []).append(max(0.0, party.presence))
     return {
         (0, party.at): max(0.0, party.presence)
-        * max(presence[party.workload.kind, party.workload.id])
-        / (sum(presence[party.workload.kind, party.workload.id]) or 1.0)
+        * max(presence[party.workload.key])
+        / (sum(presence[party.workload.key]) or 1.0)
         for party in parties
     }
 

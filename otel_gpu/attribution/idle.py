@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.model import GpuState
 
@@ -30,8 +29,7 @@ _PRIOR_POLLS: Final = 2.0
 """Polls without work that everybody is thought to have had: a few polls prove no process to be seen every time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(NamedTuple):
     """Time that is decided, with the memory held (byte-microseconds) and the energy drawn in it.
 
     ``billed_us`` is the part of the GPU's time that is this one's to pay for.
@@ -44,8 +42,7 @@ class Booked:
     billed_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class IdleStep:
+class IdleStep(NamedTuple):
     """Where a process stands after a poll: ``idle_s`` is 0 when busy, ``None`` when unknown.
 
     ``booked`` is what this poll decided, nothing while it is undecided. Idle time is counted from the first poll that

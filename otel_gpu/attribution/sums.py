@@ -75,21 +75,21 @@ class Sums:
     def frozen(self, since_ns: int) -> Totals:
         """The totals as they are now."""
         return Totals(
-            since_ns=since_ns,
-            energy=self.method_energy,
-            compute_us=self.compute_us,
-            busy_us=self.busy_us,
-            idle_us=self.idle_us,
-            allocated_us=self.allocated_us,
-            unknown_us=self.unknown_us,
-            idle_byte_us=self.idle_byte_us,
-            idle_mj=self.idle_mj,
-            busy_mj=self.busy_mj,
-            unknown_mj=self.unknown_mj,
-            billed_busy_us=self.billed_busy_us,
-            billed_idle_us=self.billed_idle_us,
-            billed_allocated_us=self.billed_allocated_us,
-            billed_unknown_us=self.billed_unknown_us,
+            since_ns,
+            self.method_energy,
+            self.compute_us,
+            self.busy_us,
+            self.idle_us,
+            self.allocated_us,
+            self.unknown_us,
+            self.idle_byte_us,
+            self.idle_mj,
+            self.busy_mj,
+            self.unknown_mj,
+            self.billed_busy_us,
+            self.billed_idle_us,
+            self.billed_allocated_us,
+            self.billed_unknown_us,
         )
 
     @property

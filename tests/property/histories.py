@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from hypothesis import HealthCheck, settings
@@ -62,30 +63,50 @@ def lists(
     return st.one_of(st.none(), st.lists(process, max_size=6).map(tuple))
 
 
+# Strategies stand here and not where they are drawn from: making them costs more than drawing does.
+alone: Final = lists()
+in_instances: Final = lists([(None, None), (1, 0), (2, 0)])
+up_to_one: Final = st.integers(0, 1)
+up_to_two: Final = st.integers(0, 2)
+up_to_nine: Final = st.integers(0, 9)
+booleans: Final = st.booleans()
+
+
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[MigReading, ...] | None:
     """No MIG, or up to two instances."""
-    if draw(st.integers(0, 2)):
+    if draw(up_to_two):
         return None
     return tuple(
-        MigReading(f"MIG-{n}", n, 0, "1g.10gb", 14, draw(memories), draw(lists()))
-        for n in range(1, 1 + draw(st.integers(0, 2)))
+        MigReading(f"MIG-{n}", n, 0, "1g.10gb", 14, draw(memories), draw(alone)) for n in range(1, 1 + draw(up_to_two))
     )
 
 
-@st.composite
-def utilizations(draw: st.DrawFn, wall_us: int) -> UtilizationRead | None:
-    """Rows of anybody, with absurd figures and stamps."""
-    percent = st.one_of(st.integers(0, 100), st.integers(0, 1 << 32))
-    stamps = st.integers(-5_000_000, 5_000_000).map(lambda off: wall_us + off)
-    pids = st.one_of(st.sampled_from(PIDS), st.just(999_999))
-    rows = st.builds(UtilizationRow, pids, stamps, percent, percent, percent, percent)
-    if draw(st.booleans()):
+percents: Final = st.one_of(st.integers(0, 100), st.integers(0, 1 << 32))
+rows: Final = st.lists(
+    st.builds(
+        UtilizationRow,
+        st.one_of(st.sampled_from(PIDS), st.just(999_999)),
+        st.integers(-5_000_000, 5_000_000),
+        percents,
+        percents,
+        percents,
+        percents,
+    ),
+    max_size=5,
+)
+"""Of anybody, with absurd figures, and with stamps from the time of the reading."""
+
+
+def utilization(draw: st.DrawFn, wall_us: int) -> UtilizationRead | None:
+    """Nothing, or rows about that time."""
+    if draw(booleans):
         return None
-    return UtilizationRead(wall_us - 5_000_000, wall_us, tuple(draw(st.lists(rows, max_size=5))))
+    read = (replace(row, timestamp_us=wall_us + row.timestamp_us) for row in draw(rows))
+    return UtilizationRead(wall_us - 5_000_000, wall_us, tuple(read))
 
 
-records = st.builds(
+records: Final = st.builds(
     AccountingRecord,
     st.integers(100, 120),
     absurd,
@@ -93,82 +114,98 @@ records = st.builds(
     st.one_of(st.none(), st.integers(0, 300)),
     st.none(),
     st.none(),
-    st.booleans(),
+    booleans,
 )
+mig_readings: Final = instances()
+counters: Final = st.one_of(st.just("as it counts"), st.none(), absurd)
+powers: Final = st.one_of(st.none(), st.floats(0, 700), st.just(float("nan")))
+limits: Final = st.one_of(st.none(), st.just(400.0))
+accounts: Final = st.one_of(st.none(), st.lists(records, max_size=2).map(tuple))
 
 
-@st.composite
-def readings(draw: st.DrawFn, index: int, at_ns: int, counter_mj: int) -> GpuReading:
+def reading(draw: st.DrawFn, index: int, at_ns: int, counter_mj: int) -> GpuReading:
     """One GPU."""
     identity = GpuIdentity(index, f"GPU-{index}", "GPU", minor=index)
-    if draw(st.integers(0, 9)) == 0:
+    if draw(up_to_nine) == 0:
         return GpuReading(identity, at_ns, health=GpuHealth.FAILED, reason="lost")
-    mig = draw(instances())
+    mig = draw(mig_readings)
     return GpuReading(
         identity,
         at_ns,
         memory=draw(memories),
-        processes=draw(lists([(None, None), (1, 0), (2, 0)] if mig else [(None, None)])),
-        utilization=draw(utilizations((WALL_NS + at_ns) // 1000)),
-        energy_mj=draw(st.one_of(st.just(counter_mj), st.none(), absurd)),
-        power_w=draw(st.one_of(st.none(), st.floats(0, 700), st.just(float("nan")))),
-        power_limit_w=draw(st.one_of(st.none(), st.just(400.0))),
+        processes=draw(in_instances if mig else alone),
+        utilization=utilization(draw, (WALL_NS + at_ns) // 1000),
+        energy_mj=counter_mj if isinstance(energy_mj := draw(counters), str) else energy_mj,
+        power_w=draw(powers),
+        power_limit_w=draw(limits),
         mig=mig,
-        accounting=draw(st.one_of(st.none(), st.lists(records, max_size=2).map(tuple))),
+        accounting=draw(accounts),
     )
 
 
-given_away = st.builds(
-    Grant,
-    st.sampled_from(WORKLOADS),
-    st.sampled_from(["GPU-0", "GPU-1", "GPU-9"]),
-    st.sampled_from(["", "MIG-1"]),
-    st.one_of(st.none(), st.just(1_699_999_000.0)),
+pids_there: Final = st.sets(st.sampled_from(PIDS), max_size=5)
+workloads: Final = st.sampled_from(WORKLOADS)
+lives: Final = st.integers(1, 2)
+minors: Final = st.sets(up_to_one, max_size=2)
+
+
+def process(draw: st.DrawFn, pid: int, wall_ns: int) -> ProcessFacts:
+    """One process, which may have begun in the future."""
+    return ProcessFacts(
+        ProcessKey(pid, draw(lives)),
+        "python3",
+        wall_ns / 1e9 + 50 if draw(up_to_one) else 1_699_999_000.0,
+        0,
+        draw(workloads),
+        gpu_minors_open=frozenset(draw(minors)),
+        uvm_open=draw(booleans),
+        uvm_mapping_bytes=draw(amounts),
+        alive=draw(booleans),
+    )
+
+
+pending: Final = st.frozensets(st.sampled_from([ref.key for ref in WORKLOADS]), max_size=2)
+named: Final = st.sets(st.sampled_from(WORKLOADS[:3]), max_size=2)
+container_names: Final = st.sampled_from(["a", "b"])
+charges_mj: Final = st.integers(0, 400 * 60_000)
+grants: Final = st.lists(
+    st.builds(
+        Grant,
+        workloads,
+        st.sampled_from(["GPU-0", "GPU-1", "GPU-9"]),
+        st.sampled_from(["", "MIG-1"]),
+        st.one_of(st.none(), st.just(1_699_999_000.0)),
+    ),
+    max_size=2,
 )
 
 
-@st.composite
-def histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> list[Snapshot]:
+def histories(steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> st.SearchStrategy[list[Snapshot]]:
     """A few cycles: arrivals, exits, reused pids, renames, resets, missing figures and GPUs, clocks that stand or go
     back, long gaps."""
+    return _histories(st.integers(least, 7), st.sampled_from(steps_s))
+
+
+@st.composite
+def _histories(draw: st.DrawFn, counts: st.SearchStrategy[int], steps_s: st.SearchStrategy[int]) -> list[Snapshot]:
     at_ns, wall_ns, counter_mj = 0, WALL_NS, 1_000
     history = []
-    for _ in range(draw(st.integers(least, 7))):
-        step_ns = draw(st.sampled_from(steps_s)) * S
+    for _ in range(draw(counts)):
+        step_ns = draw(steps_s) * S
         at_ns += step_ns
-        wall_ns += draw(st.sampled_from([step_ns, step_ns, -7 * S]))
-        counter_mj += draw(st.integers(0, 400 * 60_000))
-        facts = {
-            pid: ProcessFacts(
-                ProcessKey(pid, draw(st.integers(1, 2))),
-                "python3",
-                draw(st.one_of(st.just(1_699_999_000.0), st.just(wall_ns / 1e9 + 50))),
-                0,
-                draw(st.sampled_from(WORKLOADS)),
-                gpu_minors_open=frozenset(draw(st.sets(st.integers(0, 1), max_size=2))),
-                uvm_open=draw(st.booleans()),
-                uvm_mapping_bytes=draw(amounts),
-                alive=draw(st.booleans()),
-            )
-            for pid in draw(st.sets(st.sampled_from(PIDS), max_size=5))
-        }
-        gpus = tuple(draw(readings(index, at_ns, counter_mj)) for index in range(2) if draw(st.integers(0, 9)))
-        names = {
-            ref.key: WorkloadNames(container=draw(st.sampled_from(["a", "b"])))
-            for ref in draw(st.sets(st.sampled_from(WORKLOADS[:3]), max_size=2))
-        }
-        sources = (SourceOutcome("nvml", SourceState.OK),)
+        wall_ns += -7 * S if draw(up_to_two) == 2 else step_ns
+        counter_mj += draw(charges_mj)
         history.append(
             Snapshot(
                 wall_ns,
                 at_ns,
-                gpus,
-                facts,
-                names,
-                sources,
-                pids_complete=draw(st.booleans()),
-                names_pending=draw(st.frozensets(st.sampled_from([ref.key for ref in WORKLOADS]), max_size=2)),
-                grants=tuple(draw(st.lists(given_away, max_size=2))),
+                gpus=tuple(reading(draw, index, at_ns, counter_mj) for index in range(2) if draw(up_to_nine)),
+                processes={pid: process(draw, pid, wall_ns) for pid in draw(pids_there)},
+                names={ref.key: WorkloadNames(container=draw(container_names)) for ref in draw(named)},
+                sources=(SourceOutcome("nvml", SourceState.OK),),
+                pids_complete=draw(booleans),
+                names_pending=draw(pending),
+                grants=tuple(draw(grants)),
             )
         )
     return history
