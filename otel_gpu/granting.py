@@ -44,14 +44,18 @@ class _Place(NamedTuple):
 
 
 def grants_of(given: Iterable[Given], gpus: Sequence[GpuReading]) -> Granted:
-    """The grants on these GPUs. Who was given a place twice has it once, on the stronger ground; replicas add up."""
+    """The grants on these GPUs. Who was given a place twice has it once, on the stronger ground; replicas add up.
+
+    While one of them does not answer, nothing is unknown: its instances, or its place in the system, may be meant.
+    """
+    all_known = bool(gpus) and all(gpu.answered for gpu in gpus)
     found: dict[tuple[WorkloadRef, tuple[str, str]], tuple[_Place, Given]] = {}
     replicas: Counter[tuple[WorkloadRef, tuple[str, str]]] = Counter()
     unknown: list[Given] = []
     for each in given:
         meant = _meant(each.claim.device, gpus)
         places = [place for found_places in meant for place in found_places]
-        if not meant and gpus and each.claim.device != "all":
+        if not meant and all_known and each.claim.device != "all":
             unknown.append(each)
         for place in places:
             replicas[each.workload, place.key] += each.claim.replicas is not None

@@ -122,7 +122,12 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
         begin(names, {}, clock, BRIEF_NAMES_S)
     gpus = PausableGpus(nvml, clock, holds=nvml.holds)
     processes = open_procfs(config, clock, briefly=briefly, pod=pod)
-    return Host(gpus, processes, names, lookout=lookout, pod=pod, pausing=gpus, outdated=outdated, recall=nvml.recall)
+
+    def recall(known: Sequence[GpuIdentity]) -> None:
+        nvml.recall(known)
+        gpus.recall(known)
+
+    return Host(gpus, processes, names, lookout=lookout, pod=pod, pausing=gpus, outdated=outdated, recall=recall)
 
 
 def _is_left_alone(config: Config, clock: Clock) -> bool:
@@ -143,4 +148,5 @@ def _simulated(config: Config, clock: Clock, because: str, pod: Pod | None) -> H
 
     host = SimulatedHost(demo_world(config.seed), clock)
     gpus = PausableGpus(host.gpu_source(), clock)
-    return Host(gpus, host.process_source(), (host.name_source(),), because, pod=pod, pausing=gpus)
+    names = (host.name_source(),)
+    return Host(gpus, host.process_source(), names, because, pod=pod, pausing=gpus, recall=gpus.recall)

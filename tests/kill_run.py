@@ -3,7 +3,7 @@
 This process is the hardware: it plays a simulated host, which goes on whatever becomes of the agent, and judges what
 the agent tells. The agent is the real engine with the real rules and a real state directory, forked, and killed with
 SIGKILL at a random moment of a random cycle: before it writes, as it writes, as it saves, before and after it tells.
-Then the host goes on without it for a while, and the next agent starts.
+Then the host goes on without it for a while, and the next agent starts; now and then before the driver is there.
 
 No counter may ever fall that has the same identity and start. At the end, per GPU, what all workloads were ever told to
 have used, idle and unattributed must be what the counter of the GPU has advanced by, to the millijoule.
@@ -20,13 +20,15 @@ import struct
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import GpuHealth, GpuIdentity, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 from otel_gpu.sources.sim.activity import Bursty, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
@@ -248,6 +250,8 @@ class Day:
         self._dice = random.Random(seed)
         self._sources = (self.host.gpu_source(), self.host.process_source(), self.host.name_source())
         self._counters_mj: dict[int, dict[str, int]] = {}  # by the time of the cycle
+        self._xids: Counter[str] = Counter()
+        self._away_cycles = 0
 
     def life(self, cycles: int | None) -> None:
         """One agent: killed in the cycle after so many, or asked to end when the day does."""
@@ -260,7 +264,10 @@ class Day:
             agent(self._directory, Hardware(mine[1], theirs[0]), save_every_s)
         os.close(mine[1])
         os.close(theirs[0])
-        # The utilisation that a driver is asked for is the agent's own; one that is new begins anew.
+        # The utilisation that a driver is asked for is the agent's own, and so are the XIDs that it has seen: with one
+        # that is new they begin anew.
+        self._xids.clear()
+        self._away_cycles = 0 if cycles is None else self._dice.choice((0, 0, 0, 1, 3))
         self._sources = (self.host.gpu_source(), self.host.process_source(), self.host.name_source())
         try:
             self._serve(pid, mine[0], theirs[1], cycles)
@@ -298,13 +305,24 @@ class Day:
                 return self.clock.wall_ns(), self.clock.monotonic_ns()
             case "gpus":
                 read = gpus.read()
+                if self._away_cycles:
+                    self._away_cycles -= 1
+                    return GpuRead(
+                        tuple(map(_silent, read.gpus)), None, SourceState.UNAVAILABLE, "not loaded", errors=1
+                    )
                 self._counters_mj[self.clock.wall_ns()] = {gpu.identity.uuid: gpu.energy_mj or 0 for gpu in read.gpus}
-                return read
+                return replace(read, gpus=tuple(map(self._with_xids, read.gpus)))
             case "processes":
                 return processes.read(arguments[0])
             case "names":
                 return names.read({}).known
         return "go on"
+
+    def _with_xids(self, gpu: GpuReading) -> GpuReading:
+        """A GPU that has critical errors now and then."""
+        uuid = gpu.identity.uuid
+        self._xids[uuid] += self._dice.random() < 0.05
+        return replace(gpu, xid_errors=self._xids[uuid], last_xid=79 if self._xids[uuid] else None)
 
     def away(self, seconds: float) -> None:
         """The host goes on, and nobody looks."""
@@ -321,6 +339,11 @@ class Day:
             for uuid in last_mj
             if (missing_mj := self.judge.missing_mj(uuid, last_mj[uuid] - first_mj[uuid]))
         ]
+
+
+def _silent(gpu: GpuReading) -> GpuReading:
+    """A GPU as an agent tells of it that knows it from an earlier run."""
+    return GpuReading(gpu.identity, gpu.taken_at_ns, GpuHealth.FAILED, "not loaded")
 
 
 def play(

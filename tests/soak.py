@@ -61,7 +61,7 @@ class Agent:
         self.directory = directory
         self.keeper = open_keeper(directory, OPTIONS, save_every_s=SAVE_EVERY_S)
         self.engine = Engine(
-            gpus=SoakGpus(host),
+            gpus=SoakGpus(host, self.keeper.known_gpus),
             processes=SoakProcesses(host),
             names=[SoakNames(host)],
             clock=host.clock,

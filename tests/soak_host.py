@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadRef
+from otel_gpu.model import GpuHealth, GpuIdentity, GpuReading, SourceState, WorkloadRef
 from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
@@ -118,13 +118,14 @@ class SoakGpus:
 
     name = "sim"
 
-    def __init__(self, host: SoakHost) -> None:
+    def __init__(self, host: SoakHost, known: Sequence[GpuIdentity] = ()) -> None:
+        """``known`` are GPUs from an earlier run of the agent."""
         self._host = host
         self._source = host.host.gpu_source()
-        self._seen: set[str] = set()
+        self._seen = {gpu.uuid for gpu in known}
 
     def read(self) -> GpuRead:
-        """Every GPU, as well as it can be had now; one that has never answered this agent has no name to it."""
+        """Every GPU, as well as it can be had now; one that has never answered an agent has no name to it."""
         read = self._read()
         self._seen.update(gpu.identity.uuid for gpu in read.gpus if gpu.answered)
         return replace(read, gpus=tuple(gpu for gpu in read.gpus if gpu.identity.uuid in self._seen))

@@ -102,6 +102,8 @@ def counters(answer: Attribution) -> dict[tuple[Any, ...], tuple[int, ...]]:
             totals = gpu.totals
             sums = totals.attributed_mj, totals.idle_mj, totals.unattributed_mj
             found["gpu", gpu.identity.uuid, answer.epoch_ns] = sums
+        if gpu.reading.xid_errors is not None:
+            found["xid", gpu.identity.uuid, answer.epoch_ns] = (gpu.reading.xid_errors,)
     for workload in answer.workloads:
         for part in workload.gpus:
             found |= _of("workload", (*workload.ref.key, workload.naming), part)

@@ -79,7 +79,10 @@ def _temperature(reading: Reading) -> Iterator[Point]:
 
 
 def _errors(reading: Reading) -> Iterator[Point]:
-    """Errors as the driver counts them. ECC errors count since the board was made, so they have no start."""
+    """Errors as the driver counts them. ECC errors count since the board was made, so they have no start.
+
+    XIDs are counted as they happen, since the books began.
+    """
     for device in reading.devices:
         told = device.gpu.reading
         lifelong = {"corrected": told.ecc_corrected, "uncorrected": told.ecc_uncorrected}
@@ -87,7 +90,7 @@ def _errors(reading: Reading) -> Iterator[Point]:
             if count is not None:
                 yield Point(count, _typed(device, {"error.type": error}))
         if told.xid_errors is not None:
-            yield Point(told.xid_errors, _typed(device, {"error.type": "xid"}), start_ns=reading.stats.started_ns)
+            yield Point(told.xid_errors, _typed(device, {"error.type": "xid"}), start_ns=reading.attribution.epoch_ns)
 
 
 def _status(reading: Reading) -> Iterator[Point]:

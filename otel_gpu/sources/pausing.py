@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import GpuHealth, GpuReading, SourceState
+from otel_gpu.model import GpuHealth, GpuIdentity, GpuReading, SourceState
 from otel_gpu.sources.base import GpuRead, GpuSource
 
 _OWN_PROC: Final = Path("/proc")
@@ -80,11 +80,18 @@ class PausableGpus:
         self._pauses: Pauses | None = None
         self._pause: Pause | None = None
         self._last = GpuRead()
+        """What the other source said last: whom it told of keeps its place while paused."""
 
     @property
     def name(self) -> str:
         """The other source's name."""
         return self._source.name
+
+    def recall(self, gpus: Sequence[GpuIdentity]) -> None:
+        """Know GPUs from an earlier run of the agent: paused from the start, there is nobody else to tell of."""
+        now_ns = self._clock.monotonic_ns()
+        with self._pass:
+            self._last = GpuRead(tuple(GpuReading(gpu, now_ns) for gpu in gpus))
 
     def keep(self, pauses: Pauses) -> None:
         """Go on with the pause that was kept there, and keep each there from now on."""

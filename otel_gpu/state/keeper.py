@@ -14,6 +14,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
     Attribution,
+    GpuAttribution,
     GpuIdentity,
     GpuReading,
     ProcessFacts,
@@ -26,6 +27,7 @@ from otel_gpu.state.recovery import Recovered, resumed
 from otel_gpu.state.saved import Kept, Shown
 from otel_gpu.state.store import Run
 from otel_gpu.state.unjournalled import UNREADABLE_NS
+from otel_gpu.state.xids import XidTotals
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,8 @@ class Keeper:
 
     An agent that started itself anew for another driver keeps its totals, and takes what the GPUs count for new.
 
-    Which driver there is shows in the first cycle that has one. Until then nothing is decided, and nothing written.
+    Which driver there is shows in the first cycle that has one. Until then nothing is decided, nothing written and
+    nothing counted: only how the GPUs are that are known of is told.
     """
 
     def __init__(
@@ -63,6 +66,8 @@ class Keeper:
         self._recovered = store.recover(options)
         self._attributor = Attributor(options) if self._recovered is None else self._recovered.attributor
         self._shown = Shown() if self._recovered is None else self._recovered.shown
+        self._earlier_xids = XidTotals()
+        self._xids = XidTotals()
         self._run: Run | None = None
         self._saved_ns = 0
         self._closed = False
@@ -97,12 +102,14 @@ class Keeper:
         """Take in a cycle, on disk first."""
         with self._turn:
             if self._run is None and (self._closed or not _has_driver(snapshot)):
-                return Attributor(self._options).observe(self._with_outcome(snapshot))
+                return _without_books(self._with_outcome(snapshot))
             started_ns = self._clock.monotonic_ns()
             run = self._run = self._begin(snapshot) if self._run is None else _going_on(self._run, snapshot)
+            if self._earlier_xids.by_gpu:
+                snapshot = replace(snapshot, gpus=tuple(map(self._earlier_xids.added_to, snapshot.gpus)))
             if not self._closed:
                 self._store.append(snapshot)
-            self._shown = Shown(snapshot.processes)
+            self._shown, self._xids = Shown(snapshot.processes), self._xids.after(snapshot.gpus)
             written_ns = self._clock.monotonic_ns() - started_ns
             try:
                 attribution = self._attributor.observe(self._with_outcome(snapshot, written_ns))
@@ -127,7 +134,7 @@ class Keeper:
             self._turn.release()
 
     def _kept(self) -> Kept:
-        return Kept(self._attributor.to_state(), self._shown)
+        return Kept(self._attributor.to_state(), self._shown, self._xids)
 
     # -- beginning ------------------------------------------------------------------
 
@@ -141,6 +148,7 @@ class Keeper:
             because = self._not_taken_up(recovered, books, driver_version, snapshot)
             because = because or self._take_up(recovered, snapshot, wall_ns=books["wall_ns"], new_driver=new_driver)
             if because is None:
+                self._earlier_xids = self._xids = recovered.xids
                 away_s = (snapshot.monotonic_ns - books["at_ns"]) / 1e9
                 log.info("counters go on where they were %.0f s ago, from %s", away_s, self._store.path)
                 run = Run(books["ledger"]["epoch_ns"], driver_version, self._options)
@@ -173,7 +181,8 @@ class Keeper:
         """Go on with these books; why not, if no rule can."""
         now_ns = snapshot.monotonic_ns
         # The same cycle without a figure to count, as of then: what is told so is what was told last.
-        still = replace(snapshot, wall_ns=wall_ns, gpus=tuple(map(_uncounted, snapshot.gpus)))
+        uncounted = map(recovered.xids.added_to, map(_uncounted, snapshot.gpus))
+        still = replace(snapshot, wall_ns=wall_ns, gpus=tuple(uncounted))
         taken_up = partial(resumed, recovered.attributor, self._options, now_ns, new_driver=new_driver)
         try:
             self._restored = taken_up().observe(still)
@@ -191,7 +200,29 @@ class Keeper:
 
 
 def _has_driver(snapshot: Snapshot) -> bool:
-    return bool(snapshot.gpus) or (snapshot.driver is not None and snapshot.driver.driver_version is not None)
+    """Whether a driver answers: GPUs that an earlier run has seen are told of without one."""
+    version = None if snapshot.driver is None else snapshot.driver.driver_version
+    return version is not None or any(gpu.answered for gpu in snapshot.gpus)
+
+
+def _without_books(snapshot: Snapshot) -> Attribution:
+    """How the GPUs are, and no counter: one at 0 would stand for one that may be gone on with later."""
+    return Attribution(
+        wall_ns=snapshot.wall_ns,
+        monotonic_ns=snapshot.monotonic_ns,
+        window_s=None,
+        gpus=tuple(
+            GpuAttribution(
+                GpuReading(gpu.identity, gpu.taken_at_ns, gpu.health, gpu.reason), memory=None, energy=None, mig=None
+            )
+            for gpu in snapshot.gpus
+        ),
+        workloads=(),
+        processes=(),
+        sources=snapshot.sources,
+        driver=snapshot.driver,
+        epoch_ns=snapshot.wall_ns,
+    )
 
 
 def _going_on(run: Run, snapshot: Snapshot) -> Run:
@@ -201,4 +232,6 @@ def _going_on(run: Run, snapshot: Snapshot) -> Run:
 
 
 def _uncounted(reading: GpuReading) -> GpuReading:
-    return replace(reading, energy_mj=None, power_w=None, utilization=None, accounting=None)
+    return replace(
+        reading, energy_mj=None, power_w=None, utilization=None, accounting=None, xid_errors=None, last_xid=None
+    )

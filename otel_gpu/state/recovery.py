@@ -16,6 +16,7 @@ from otel_gpu.state.codec import from_json
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import Journal, JournalHead, parse_journal
 from otel_gpu.state.saved import Saved, Shown, parse_saved
+from otel_gpu.state.xids import XidTotals
 
 STATE: Final = "state"
 LARGEST_JOURNALS_BYTES: Final = 8 << 20
@@ -27,10 +28,14 @@ _JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """An earlier run's books after its last cycle, with what they may be taken up under, and whom /proc showed then."""
+    """An earlier run's books after its last cycle, with what they may be taken up under.
+
+    Beside them whom /proc showed then, and the GPUs' errors until then.
+    """
 
     attributor: Attributor
     shown: Shown
+    xids: XidTotals
     number: int
     driver_version: str | None
     prices: Prices | None
@@ -94,20 +99,22 @@ def recover(directory: PrivateDirectory, *, agent: str, boot_id: str, options: A
     except Exception as error:  # whatever is wrong with it must not keep the agent from starting, time and again
         raise NotTrusted(f"these are no books: {error}", STATE) from error
     driver_version = None if saved is None else saved.head.driver_version
-    shown = Shown() if saved is None else saved.kept.shown
+    shown, xids = (Shown(), XidTotals()) if saved is None else (saved.kept.shown, saved.kept.xids)
     for each in later:
         try:
-            attributor, found, seen = _told_again(attributor, each, number)
+            attributor, found, seen, xids = _told_again(attributor, each, number, xids)
         except Exception as error:  # likewise
             raise NotTrusted(f"a cycle in it cannot be told again: {error}", each.name) from error
         number, options = each.journal.last, each.head.options
         driver_version, shown = found or driver_version, seen or shown
     prices = options.prices if later or saved is None else saved.head.prices
-    return Recovered(attributor, shown, number, driver_version, prices)
+    return Recovered(attributor, shown, xids, number, driver_version, prices)
 
 
-def _told_again(attributor: Attributor, later: _Later, number: int) -> tuple[Attributor, str | None, Shown | None]:
-    """The books after the cycles of a journal that come after ``number``; the driver and whom /proc showed last."""
+def _told_again(
+    attributor: Attributor, later: _Later, number: int, xids: XidTotals
+) -> tuple[Attributor, str | None, Shown | None, XidTotals]:
+    """The books after the cycles of a journal that come after ``number``; what was last told beside them."""
     head, journal = later.head, later.journal
     if head.resumed_ns is not None and journal.base == number:  # else the books saved know of it
         attributor = resumed(attributor, head.options, head.resumed_ns, new_driver=head.new_driver)
@@ -117,8 +124,8 @@ def _told_again(attributor: Attributor, later: _Later, number: int) -> tuple[Att
         attributor.observe(snapshot)
         if snapshot.driver is not None:
             driver_version = snapshot.driver.driver_version or driver_version
-        shown = Shown(snapshot.processes)
-    return attributor, driver_version, shown
+        shown, xids = Shown(snapshot.processes), xids.after(snapshot.gpus)
+    return attributor, driver_version, shown, xids
 
 
 def _from_saved(saved: Saved | None, options: AttributionOptions) -> Attributor:

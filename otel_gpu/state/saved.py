@@ -1,6 +1,7 @@
 """The state file: the books after one cycle.
 
-Four lines: a checksum of the others, whose books they are, the books, and whom /proc had shown.
+Five lines: a checksum of the others, whose books they are, the books, whom /proc had shown, and errors of GPUs (XID).
+The last two came one after the other: files of agents that did not know of them are read as well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from otel_gpu.attribution.cost import Prices
 from otel_gpu.model import NO_PROCESSES, ProcessFacts
 from otel_gpu.state.codec import from_json, to_json
 from otel_gpu.state.journal import head_of_format
+from otel_gpu.state.xids import XidTotals
 
 _PLAIN: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
@@ -50,6 +52,7 @@ class Kept:
 
     books: Any
     shown: Shown = field(default_factory=Shown)
+    xids: XidTotals = field(default_factory=XidTotals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class Saved:
 
 def saved_text(head: SavedHead, kept: Kept) -> bytes:
     """What is written."""
-    content = f"{to_json(head)}\n{_PLAIN.encode(kept.books)}\n{to_json(kept.shown)}\n".encode("ascii")
+    lines = to_json(head), _PLAIN.encode(kept.books), to_json(kept.shown), to_json(kept.xids), ""
+    content = "\n".join(lines).encode("ascii")
     return b"%b\n%b" % (hashlib.sha256(content).hexdigest().encode("ascii"), content)
 
 
@@ -71,10 +75,16 @@ def parse_saved(text: bytes) -> Saved:
     checksum, _, content = text.partition(b"\n")
     if checksum != hashlib.sha256(content).hexdigest().encode("ascii"):
         raise ValueError("it does not match its checksum")
-    head, _, rest = content.partition(b"\n")
-    books, _, shown = rest.partition(b"\n")
+    head, books, *more = [*content.split(b"\n"), b""]
+    shown, xids, *rest = [*more, b"", b""]
+    if any(rest):
+        raise ValueError("it has more lines than this version knows")
     try:
-        kept = Kept(json.loads(books), from_json(Shown, shown) if shown else Shown())
+        kept = Kept(
+            json.loads(books),
+            from_json(Shown, shown) if shown else Shown(),
+            from_json(XidTotals, xids) if xids else XidTotals(),
+        )
         return Saved(from_json(SavedHead, head_of_format(head)), kept)
     except RecursionError as error:
         raise ValueError("nested without end") from error

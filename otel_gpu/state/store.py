@@ -134,7 +134,7 @@ class Store:
             head = SavedHead(
                 FORMAT, self._agent, self._boot_id, found.driver_version, epoch_ns, found.number, found.prices, None
             )
-            self._directory.write(_NEW_STATE, saved_text(head, Kept(books, found.shown)))
+            self._directory.write(_NEW_STATE, saved_text(head, Kept(books, found.shown, found.xids)))
             self._directory.rename(_NEW_STATE, STATE)
             self._directory.sync()
             for name in self._journals:

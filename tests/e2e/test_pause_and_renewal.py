@@ -6,6 +6,7 @@ import secrets
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def test_an_agent_that_is_killed_while_paused_is_paused_when_it_starts_again(
 ) -> None:
     calls = tmp_path / "calls"
     stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(one_gpu().write(tmp_path / "world"))}
-    flags = ("run", "--source", source, "--listen", "127.0.0.1:0")
+    flags = ("run", "--source", source, "--listen", "127.0.0.1:0", "--state-dir", str(tmp_path / "state"))
     with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         paused = otel_gpu("pause", "--for", "1h", environment=environment).stdout
@@ -136,7 +137,7 @@ def test_an_agent_that_is_killed_while_paused_is_paused_when_it_starts_again(
     stub["NVML_STUB_CALLS"] = str(calls)
     with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
         agent.until(lambda: "nvml: paused at " in agent.get("/readyz").body)
-        assert states(agent, "otel_gpu_source_state") == {"paused"}
+        assert states(agent, "otel_gpu_source_state") == states(agent, "hw_status") == {"paused"}
         assert agent.stderr.count("nvml is paused at") == 1
         since = paused[: len("paused since 2026-01-01T00:00:00Z")]
         assert otel_gpu("pause", "--for", "1h", environment=environment).stdout.startswith(since)
@@ -198,6 +199,40 @@ def test_a_gpu_that_is_lost_while_the_agent_is_restarted_is_told_as_failed(
                 assert states(agent, "hw_status") == {"ok", "failed"}
                 assert agent.stderr.count("is failed: GPU is lost") == 1
             agent.end(code)
+
+
+def test_a_driver_that_is_not_loaded_as_the_agent_starts_again_leaves_gpus_failed_and_counters_waiting(
+    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+) -> None:
+    world = World()
+    gpu = world.gpu()
+    gpu.typical()
+    gpu.energy_steps(0, 60 * S, 300, step_us=S)
+    world.error(9, from_us=10 * S, until_us=30 * S)
+    stub = {
+        "LD_LIBRARY_PATH": str(stub_dir),
+        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
+    }
+    start = partial(
+        agent_process, "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
+    )
+    with start() as agent:
+        agent.until(lambda: agent.get("/readyz").status == 200)
+        world_clock.set_us(5 * S)
+        agent.until(lambda: bool(energy_j(agent)))
+        before_j = energy_j(agent)
+        agent.end(signal.SIGKILL)
+    world_clock.set_us(20 * S)
+    with start() as agent:
+        agent.until(lambda: "not loaded" in agent.get("/readyz").body)
+        assert states(agent, "hw_status") == {"failed"}
+        assert states(agent, "otel_gpu_source_state") == {"unavailable"}
+        assert not [series for series in metrics(agent) if "_total" in series and not series.startswith("otel_gpu_")]
+        world_clock.set_us(35 * S)
+        agent.until(lambda: states(agent, "hw_status") == {"ok"})
+        assert (energy_j(agent) or 0) > (before_j or 0) > 0
+        assert "counters go on where they were" in agent.stderr
 
 
 def test_a_terminal_that_is_closed_ends_the_agent_in_order_unless_nohup_was_said(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.granting import Given, grants_of
-from otel_gpu.model import GpuIdentity, GpuReading, MigReading, WorkloadKind, WorkloadRef
+from otel_gpu.granting import Given, Granted, grants_of
+from otel_gpu.model import GpuHealth, GpuIdentity, GpuReading, MigReading, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim
 
 A, B = (WorkloadRef(WorkloadKind.CONTAINER, id_ * 64) for id_ in "ab")
@@ -71,6 +71,13 @@ def test_what_is_not_on_this_host_is_given_to_nobody_and_told(device: str) -> No
     granted = grants_of([given_], GPUS)
     assert granted.grants == ()
     assert granted.unknown == (given_,)
+
+
+@pytest.mark.parametrize("device", ["nvidia9", "nvidia1/gi8", f"MIG-{DIVIDED}/7/1", "GPU-99999999"])
+def test_while_a_gpu_does_not_answer_nobody_knows_that_one_is_not_on_this_host(device: str) -> None:
+    """Of one that is known from an earlier run its device node and its instances are not known yet."""
+    silent = (*GPUS[:-1], replace(GPUS[-1], health=GpuHealth.FAILED, mig=None))
+    assert grants_of([Given(A, Claim(device), None)], silent) == Granted((), ())
 
 
 def test_the_beginning_of_two_uuids_is_neither() -> None:

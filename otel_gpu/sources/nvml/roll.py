@@ -52,7 +52,7 @@ class Roll:
     def recall(self, gpus: Sequence[GpuIdentity]) -> None:
         """Know GPUs that an earlier run of the agent saw, so that one that does not come back has a name.
 
-        They are told of from the first pass on: without a driver nobody can say whether they are still its GPUs.
+        They are told of from the first pass on, whether a driver answers or not.
         """
         self._recalled = tuple(gpus)
 
@@ -90,6 +90,7 @@ class Roll:
 
     def absent(self, reason: str) -> GpuRead:
         """The answer while nothing answers."""
+        self._take_in_recalled()
         by_gpu = reason == self._all_failed_because
         now_ns = self._clock.monotonic_ns()  # nobody has been found missing: nobody could look
         self._known = {uuid: replace(known, listed_ns=now_ns) for uuid, known in self._known.items()}
@@ -101,6 +102,7 @@ class Roll:
 
     def all_asleep(self, count: int) -> GpuRead:
         """The answer while every GPU sleeps, so many of them, and NVML need not even be initialised."""
+        self._take_in_recalled()
         reason = str(Asleep())
         gpus = tuple(self._without_figures(known.identity, GpuHealth.ASLEEP, reason) for known in self._known.values())
         if gpus:

@@ -18,7 +18,6 @@ from tests.unit.metrics.builders import (
     BUSY,
     EPOCH_NS,
     IDLE,
-    STARTED_NS,
     UNKNOWN,
     WORK,
     answer,
@@ -105,7 +104,7 @@ def test_errors_are_there_at_0_as_far_as_the_driver_counts_them() -> None:
     assert told("hw.errors", attribution, "error.type") == {"corrected": 3, "uncorrected": 0, "xid": 0}
     starts = {point.attributes["error.type"]: point.start_ns for point in points_of("hw.errors", attribution)}
     # ECC errors count over the board's life; since when nobody tells.
-    assert starts == {"corrected": None, "uncorrected": None, "xid": STARTED_NS}
+    assert starts == {"corrected": None, "uncorrected": None, "xid": EPOCH_NS}
     without_ecc = answer(device(replace(gpu(), xid_errors=2)))
     assert told("hw.errors", without_ecc, "error.type") == {"xid": 2}
 

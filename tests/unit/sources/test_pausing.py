@@ -160,6 +160,18 @@ def test_who_has_not_let_go_says_so_and_is_paused_when_he_has(stage: Stage, monk
     assert not nvml.holds()
 
 
+def test_an_agent_that_is_paused_as_it_starts_tells_of_those_whom_an_earlier_run_has_seen(clock: ManualClock) -> None:
+    source = FakeGpus(gpu_read(gpu(0), gpu(1)))
+    gpus = PausableGpus(source, clock)
+    gpus.recall([gpu(0).identity, gpu(1).identity])
+    gpus.pause(None)
+    read = gpus.read()
+    assert [(one.identity.index, one.health) for one in read.gpus] == [(0, GpuHealth.PAUSED), (1, GpuHealth.PAUSED)]
+    assert (read.driver, source.reads) == (None, 0)
+    gpus.resume()
+    assert [one.health for one in gpus.read().gpus] == [GpuHealth.OK, GpuHealth.OK]
+
+
 class Kept:
     """A place where a pause outlives the agent."""
 

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.model import GpuHealth, SourceState
+from otel_gpu.metrics.catalogue import METRICS, Kind
+from otel_gpu.metrics.collect import collect
+from otel_gpu.metrics.points import Reading
+from otel_gpu.model import Attribution, GpuHealth, SourceState
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World
 from tests.state_dirs import BOOT, open_keeper
+from tests.unit.metrics.builders import STATS
 from tests.unit.sources.watched import (
     BEGINS_S,
     CYCLE_S,
@@ -29,6 +33,7 @@ from tests.unit.sources.watched import (
 )
 
 OK, FAILED = GpuHealth.OK, GpuHealth.FAILED
+OF_THE_AGENT = {metric.name for metric in METRICS if metric.name.startswith("otel_gpu.")}
 SAME, OTHER = BOOT, "99999999-2222-3333-4444-555555555555"
 
 
@@ -41,7 +46,7 @@ def restarted(stage: Stage, world: World, state: Path, *, boot_id: str, init_dea
     before.engine.close()
     keeper = open_keeper(state, boot_id=boot_id)
     after = Watched(stage, world, rules=keeper, init_deadline_s=init_deadline_s)
-    after.nvml.recall(keeper.known_gpus)
+    after.recall(keeper.known_gpus)
     after.now_s = before.now_s
     if boot_id == SAME:
         after.totals_mj = before.totals_mj
@@ -97,6 +102,12 @@ def test_a_gpu_that_is_not_found_after_a_restart_is_told_and_then_forgotten(stag
     assert len(watched.until(BEGINS_S + 320)[-1].gpus) == 1
 
 
+def counters_told(answer: Attribution) -> set[str]:
+    """Every counter that it has, but for the agent's own."""
+    found = collect(Reading.of(answer, STATS)).families
+    return {each.metric.name for each in found if each.metric.kind is Kind.COUNTER} - OF_THE_AGENT
+
+
 def unloaded(world: World) -> None:
     world.error(9, from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
@@ -109,29 +120,46 @@ def is_let_go_of(_: World) -> None:
     pass
 
 
+def test_gpus_that_all_sleep_as_the_agent_starts_are_told_of_by_name(stage: Stage, tmp_path: Path) -> None:
+    world, *_ = two_gpus()
+    stage.bus.set_gpus(2)
+    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
+    for index in (WELL, ILL):
+        stage.bus.set_status(index, "suspended")
+    answer = watched.cycle()
+    assert health(answer) == (GpuHealth.ASLEEP, GpuHealth.ASLEEP)
+    assert counters_told(answer) == set()
+
+
 @pytest.mark.parametrize(
-    ("spoil", "state"),
-    [
-        (unloaded, SourceState.UNAVAILABLE),
-        (hangs_as_it_is_initialised, SourceState.UNAVAILABLE),
-        (is_let_go_of, SourceState.PAUSED),
-    ],
+    ("spoil", "as_told"),
+    [(unloaded, FAILED), (hangs_as_it_is_initialised, FAILED), (is_let_go_of, GpuHealth.PAUSED)],
 )
-def test_without_a_driver_the_source_tells_and_no_gpu_is_told_and_the_books_wait(
-    spoil: Callable[[World], None], state: SourceState, stage: Stage, tmp_path: Path
+def test_without_a_driver_gpus_are_told_of_by_name_from_the_first_cycle_on_and_the_books_wait(
+    spoil: Callable[[World], None],
+    as_told: GpuHealth,
+    stage: Stage,
+    tmp_path: Path,
+    lines: list[str],
 ) -> None:
+    state = SourceState.PAUSED if as_told is GpuHealth.PAUSED else SourceState.UNAVAILABLE
     world, *_ = two_gpus()
     spoil(world)
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME, init_deadline_s=1.0)
     if state is SourceState.PAUSED:
         watched.source.pause(None)
+    del lines[:]
     during = watched.until(ENDS_S)
-    assert {answer.gpus for answer in during} == {()}  # counters at 0 would be told with them
-    assert {nvml(answer).state for answer in during} == {state}
+    for answer in during:
+        assert health(answer) == (as_told, as_told)  # with hw.status checked as every answer is
+        assert nvml(answer).state is state
+        assert (answer.workloads, answer.processes) == ((), ())
+        assert counters_told(answer) == set()  # at 0 they would fall, or have to go on from there
+    assert [line.split(":")[0].split(" at ")[0] for line in lines] == [f"nvml is {state.value}"]
     watched.source.resume()
     deadline_s = time.monotonic() + 20
     last = watched.until(300)[-1]
-    while not last.gpus and time.monotonic() < deadline_s:  # a hung call returns in its own time
+    while not of(last, WELL).reading.answered and time.monotonic() < deadline_s:  # a hung call returns in its own time
         time.sleep(0.05)
         last = watched.cycle()
     assert health(last) == (OK, OK)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from otel_gpu.engine import Engine, Rules
 from otel_gpu.gpu_log import GpuLog
-from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, SourceOutcome, WorkloadKind, WorkloadRef
+from otel_gpu.model import (
+    Attribution,
+    GpuAttribution,
+    GpuHealth,
+    GpuIdentity,
+    SourceOutcome,
+    WorkloadKind,
+    WorkloadRef,
+)
 from otel_gpu.sampling import StateLog
 from otel_gpu.sources.pausing import PausableGpus
 from tests.builders import FakeProcesses, facts, process_read
@@ -65,6 +74,11 @@ class Watched:
         self._states, self._gpus = StateLog(), GpuLog("nvml")
         self.now_s = 0.0
         self.totals_mj: dict[str, int] = {}
+
+    def recall(self, gpus: Sequence[GpuIdentity]) -> None:
+        """Know GPUs from an earlier run, as an agent that starts does."""
+        self.nvml.recall(gpus)
+        self.source.recall(gpus)
 
     def cycle(self) -> Attribution:
         """One cycle, checked for what must hold in all of them."""

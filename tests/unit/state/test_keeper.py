@@ -16,7 +16,7 @@ import pytest
 
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import Attribution, DriverFacts, EnergySplit, SourceState
+from otel_gpu.model import Attribution, DriverFacts, EnergySplit, GpuHealth, GpuReading, Snapshot, SourceState
 from otel_gpu.state import store as store_module
 from otel_gpu.state.codec import to_json
 from otel_gpu.state.files import PrivateDirectory
@@ -233,6 +233,12 @@ def test_until_a_driver_tells_its_version_nothing_is_decided_and_nothing_written
     assert counters(answer) == {}
     assert keeper.watched_pids == {1, 2}
     assert {name: (copy / name).read_bytes() for name in files(copy)} == there
+    (reading,) = world(52).gpus
+    away = GpuReading(reading.identity, reading.taken_at_ns, GpuHealth.FAILED, "away", xid_errors=1)
+    answer = keeper.observe(replace(world(52), gpus=(away,), driver=None))
+    assert [(gpu.reading.health, gpu.reading.reason) for gpu in answer.gpus] == [(GpuHealth.FAILED, "away")]
+    assert counters(answer) == {}
+    assert {name: (copy / name).read_bytes() for name in files(copy)} == there
     assert keeper.observe(world(55)).epoch_ns == before.epoch_ns
     again = killed(copy, keeper, 5)
     early = open_keeper(again)
@@ -282,8 +288,8 @@ def future_state(copy: Path) -> str:
 
 def other_books(copy: Path) -> str:
     def change(content: bytes) -> bytes:
-        head, saved, shown = content.splitlines()
-        return b"%b\n%b\n%b\n" % (head, json.dumps(json.loads(saved) | {"ledger": 5}).encode(), shown)
+        head, saved, *rest = content.splitlines()
+        return b"\n".join([head, json.dumps(json.loads(saved) | {"ledger": 5}).encode(), *rest, b""])
 
     return rewrite_state(copy, change)
 
@@ -550,6 +556,70 @@ def test_what_is_free_only_at_the_end_is_saved_to_then(path: Path) -> None:
     after = run(open_keeper(path), 20)
     assert not fallen(told, counters(after))
     assert after.epoch_ns == world(10).wall_ns
+
+
+# ---------------------------------------------------------------------------- errors of GPUs
+
+
+def with_xids(at_s: float, errors: int | None, last_xid: int | None = None) -> Snapshot:
+    """A cycle in which the source has counted so many since it was made."""
+    told = world(at_s)
+    return replace(told, gpus=tuple(replace(gpu, xid_errors=errors, last_xid=last_xid) for gpu in told.gpus))
+
+
+def xids(answer: Attribution) -> tuple[int | None, int | None, int]:
+    """Errors, the last of them, and since when they are counted."""
+    (gpu,) = answer.gpus
+    return gpu.reading.xid_errors, gpu.reading.last_xid, answer.epoch_ns
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["journalled", "saved"])
+def test_errors_of_gpus_go_on_over_restarts_as_every_counter_does(path: Path, saved: bool) -> None:
+    began_ns = world(0).wall_ns
+    keeper = open_keeper(path, save_every_s=30 if saved else 3600)
+    assert xids(keeper.observe(with_xids(0, 0))) == (0, None, began_ns)
+    assert xids(keeper.observe(with_xids(31, 2, 79))) == (2, 79, began_ns)
+    for life in (1, 2):  # each counts from 0 again
+        path = killed(path, keeper, life)
+        keeper = open_keeper(path, save_every_s=30 if saved else 3600)
+        assert xids(keeper.observe(with_xids(60 * life, None))) == (3 * life - 1, 79, began_ns), "a GPU that is lost"
+        assert keeper.restored is not None
+        assert xids(keeper.restored)[0] == 3 * life - 1
+        assert xids(keeper.observe(with_xids(60 * life + 5, 0))) == (3 * life - 1, 79, began_ns)
+        assert xids(keeper.observe(with_xids(60 * life + 40, 3, 79))) == (3 * life + 2, 79, began_ns)
+    keeper.close()
+    settle(keeper)
+    last = open_keeper(path)
+    assert xids(last.observe(with_xids(200, 1, 48))) == (9, 48, began_ns)
+
+
+def test_errors_of_gpus_begin_anew_with_all_others_where_books_do(path: Path) -> None:
+    keeper = open_keeper(path)
+    keeper.observe(with_xids(0, 7, 79))
+    copy = killed(path, keeper)
+    answer = open_keeper(copy).observe(replace(with_xids(5, 0), driver=DriverFacts("580.1", None)))
+    assert xids(answer) == (0, None, world(5).wall_ns)
+
+
+def test_a_file_of_an_agent_that_did_not_know_of_errors_is_gone_on_from(path: Path) -> None:
+    keeper = open_keeper(path)
+    keeper.observe(with_xids(0, 7, 79))
+    keeper.close()
+    settle(keeper)
+    rewrite_state(path, lambda content: b"\n".join(content.splitlines()[:3]) + b"\n")
+    answer = open_keeper(path).observe(with_xids(5, 1, 48))
+    assert xids(answer) == (1, 48, world(0).wall_ns)
+
+
+@pytest.mark.parametrize("line", [b'[[["GPU-0",[-1,79]]]]', b'[[["GPU-0",[1]]]]', b"[]", b"[[]]\n[[]]"])
+def test_errors_that_are_none_are_not_trusted(path: Path, line: bytes) -> None:
+    keeper = open_keeper(path)
+    keeper.observe(with_xids(0, 7, 79))
+    keeper.close()
+    settle(keeper)
+    rewrite_state(path, lambda content: b"\n".join([*content.splitlines()[:3], line, b""]))
+    assert is_fresh(open_keeper(path).observe(world(5)))
+    assert "state.rejected" in files(path)
 
 
 # ---------------------------------------------------------------------------- where deltas begin

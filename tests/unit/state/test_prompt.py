@@ -361,7 +361,7 @@ def test_whom_proc_showed_is_saved_and_a_file_without_it_is_read(path: Path) -> 
     found = recovered(killed(path, keeper))
     assert found is not None
     assert found.shown.processes == world(35).processes == keeper.known_processes
-    _, head, saved, shown = (path / "state").read_bytes().splitlines()
+    _, head, saved, shown, _ = (path / "state").read_bytes().splitlines()
     assert shown.startswith(b"[")
     content = b"%b\n%b\n" % (head, saved)
     earlier = parse_saved(b"%b\n%b" % (hashlib.sha256(content).hexdigest().encode(), content))
