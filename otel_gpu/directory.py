@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -21,6 +23,9 @@ from otel_gpu.model import (
 from otel_gpu.sources.base import Known, NameRead, PodContainer
 
 _NOBODY: Final[frozenset[WorkloadKey]] = frozenset()
+_ENGINES_ID: Final = re.compile(r"[0-9a-f]{64}")
+"""What engines call a container. LXC and nspawn have names instead, and nobody here knows what is inside of those."""
+
 _NOBODY_KNOWS_PODS: Final = (
     "containers were given GPUs, and nobody here knows the id of any container of a pod: mount the socket of the "
     "container runtime (--cri-socket), or allow the Kubernetes API (--kubernetes-api always)"
@@ -48,6 +53,7 @@ class Directory:
         self._contested: set[WorkloadKey] = set()
         self._runtimes: Mapping[WorkloadKey, str | None] = {}
         self._known: dict[WorkloadKey, Known] = {}
+        self._inside: Mapping[WorkloadKey, WorkloadRef] = {}
         self._granted = Granted((), ())
         self._trouble: list[list[str]] = []
         self._counted: set[tuple[int, str]] = set()
@@ -61,7 +67,8 @@ class Directory:
         """
         ids = frozenset().union(*(read.pending for read in reads))
         pending = frozenset(ref.key for ref in asked if ref.id in ids) if ids else _NOBODY
-        if self._put_together(reads, asked, gpus) or asked is not self._asked:
+        inside = self._inside if asked is self._asked else _inside(asked)
+        if self._put_together(reads, asked, inside, gpus) or asked is not self._asked:
             self._asked = asked
             told = dict.fromkeys((*(ref.key for ref in asked), *(grant.workload.key for grant in self._granted.grants)))
             names = {key: known.names for key in told if (known := self._known.get(key)) is not None}
@@ -87,16 +94,24 @@ class Directory:
 
     # -- only when something changed --------------------------------------------------
 
-    def _put_together(self, reads: Sequence[NameRead], refs: Iterable[WorkloadRef], gpus: Sequence[GpuReading]) -> bool:
+    def _put_together(
+        self,
+        reads: Sequence[NameRead],
+        refs: Iterable[WorkloadRef],
+        inside: Mapping[WorkloadKey, WorkloadRef],
+        gpus: Sequence[GpuReading],
+    ) -> bool:
         identities = tuple(_identity(gpu) for gpu in gpus)
         contested = {ref.key: ref.runtime for ref in refs if ref.key in self._contested} if self._contested else {}
-        if _same(reads, self._reads) and identities == self._gpus and contested == self._runtimes:
+        same = _same(reads, self._reads) and identities == self._gpus
+        if same and contested == self._runtimes and inside == self._inside:
             return False
         runtimes = {ref.key: ref.runtime for ref in refs}
-        self._reads, self._gpus = list(reads), identities
+        self._reads, self._gpus, self._inside = list(reads), identities, inside
         self._contested = set()
         self._trouble = [[] for _ in reads]
         self._known = self._merged(reads, runtimes)
+        self._know_inside(reads)
         self._runtimes = {key: runtimes[key] for key in self._contested if key in runtimes}
         self._granted = grants_of(self._given(reads), gpus)
         for given in self._granted.unknown:
@@ -127,6 +142,15 @@ class Directory:
                 else:
                     merged[key] = _both(first, second)
         return merged
+
+    def _know_inside(self, reads: Sequence[NameRead]) -> None:
+        """Who is inside of a container is whom somebody knows by that id, unless anybody knows the outer one.
+
+        An engine's containers stand side by side: inside of one of them, another's id is an impostor's.
+        """
+        for key, ref in self._inside.items():
+            if key in self._known and not any(ref.outer_container_id in read.known for read in reads):
+                self._known[ref.key] = replace(self._known.pop(key), ref=ref)
 
     def _given(self, reads: Sequence[NameRead]) -> Iterator[Given]:
         for known in self._known.values():
@@ -198,6 +222,19 @@ class PidsByWorkload:
         return self._found
 
 
+def _inside(refs: Collection[WorkloadRef]) -> Mapping[WorkloadKey, WorkloadRef]:
+    """Workloads inside of an engine's container, by kind and id; not where another one here has the same."""
+    nested = [ref for ref in refs if ref.outer_container_id is not None]
+    if not nested:
+        return {}
+    ids = Counter((ref.kind, ref.id) for ref in refs)
+    return {
+        (ref.kind, ref.id): ref
+        for ref in nested
+        if ids[ref.kind, ref.id] == 1 and _ENGINES_ID.fullmatch(ref.outer_container_id or "")
+    }
+
+
 def _same(now: Sequence[NameRead], before: Sequence[NameRead]) -> bool:
     """Whether the mappings are the same objects: sources leave a new one for every change."""
     return len(now) == len(before) and all(
@@ -211,7 +248,7 @@ def _identity(gpu: GpuReading) -> object:
         instances = tuple(
             (mig.uuid, mig.index, mig.gpu_instance_id, mig.compute_instance_id, mig.sm_count) for mig in gpu.mig
         )
-    return gpu.identity, gpu.sm_count, instances
+    return gpu.identity, gpu.answered, gpu.sm_count, instances
 
 
 def _disagree(one: Known, other: Known) -> bool:

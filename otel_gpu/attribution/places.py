@@ -36,7 +36,7 @@ class WorkloadAt(NamedTuple):
 
 def workload_at(ref: WorkloadRef, place: Place) -> WorkloadAt:
     """The key of a workload at a place."""
-    return WorkloadAt(ref.kind.value, ref.id, place)
+    return WorkloadAt(ref.kind.value, ref.key_id, place)
 
 
 class ProcessLine(NamedTuple):

@@ -103,7 +103,7 @@ def _source(asked: Asked) -> Finding:
 def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
     named = {known.ref.key for each in asked if each.read is not None for known in each.read.known.values()}
     could = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
-    nameless = [could[key] for key in sorted(could.keys() - named)]
+    nameless = [ref for _, ref in sorted(could.items()) if (ref.kind, ref.id) not in named]
     what = "container or job on a GPU" if len(could) == 1 else "containers and jobs on GPUs"
     if nameless:
         first = ", ".join(f"{ref.id[:_SHORT_ID]} ({_runtime(ref)})" for ref in nameless[:_MOST_IDS])

@@ -293,13 +293,13 @@ def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
         *_USE_COLUMNS,
     )
     index_of = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-    name_of = {(w.ref.kind, w.ref.id): _workload_name(w) for w in attribution.workloads}
+    name_of = {w.ref.key: _workload_name(w) for w in attribution.workloads}
     ordered = sorted(attribution.processes, key=lambda process: (-(process.memory_bytes or -1), process.key))
     rows = [
         [
             str(process.key.pid),
             printable(process.name or UNKNOWN),
-            printable(name_of.get((process.workload.kind, process.workload.id), process.workload.id)),
+            printable(name_of.get(process.workload.key, process.workload.unnamed)),
             _gpu_label(index_of.get(process.gpu_uuid), process.mig_uuid),
             size(process.memory_bytes),
             *_use(process, attribution.window_s),

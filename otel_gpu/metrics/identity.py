@@ -12,6 +12,7 @@ IDENTITY_KEYS: Final = (
     "gpu.workload.kind",
     "gpu.workload.id",
     "gpu.workload.name",
+    "gpu.workload.outer.id",
     "container.id",
     "container.name",
     "container.image.name",
@@ -54,10 +55,13 @@ class WorkloadIdentity:
 def _known(ref: WorkloadRef, names: WorkloadNames) -> Iterable[tuple[str, str | None]]:
     yield "gpu.workload.kind", ref.kind.value
     yield "gpu.workload.id", ref.id
-    yield "gpu.workload.name", names.title or names.container or ref.id
+    yield "gpu.workload.name", names.title or names.container or ref.unnamed
+    yield "gpu.workload.outer.id", ref.outer_container_id
     match ref.kind:
         case WorkloadKind.CONTAINER:
-            yield "container.id", ref.id
+            # Inside of another container the id is that one's own word, unless somebody knows a container by it.
+            is_known = ref.outer_container_id is None or names is not _NOBODY
+            yield "container.id", ref.id if is_known else None
             yield "container.name", names.container
         case WorkloadKind.LXC:
             yield "container.name", ref.id  # LXC has names only

@@ -172,11 +172,11 @@ class Reading:
 
 
 def _key(workload: WorkloadAttribution) -> _WorkloadKey:
-    return workload.ref.kind.value, workload.ref.id, workload.naming
+    return *workload.ref.key, workload.naming
 
 
 def _owner(process: ProcessAttribution) -> _WorkloadKey:
-    return process.workload.kind.value, process.workload.id, process.naming
+    return *process.workload.key, process.naming
 
 
 def _device(gpu: GpuAttribution, layout: Layout) -> Device:

@@ -35,10 +35,12 @@ _GROUPS: Final = (
 _RESOURCE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gpu.workload.kind": "`container`, `slurm_job`, `systemd_unit`, `lxc` or `host`; always there",
-        "gpu.workload.id": "container id, Slurm job id, unit or LXC name; `host`, `unidentified` (the driver names "
-        "them, `/proc` never showed them), `overflow`; always there",
+        "gpu.workload.id": "container id, Slurm job id, unit or LXC name; "
+        "`host`, `unidentified` (the driver names them, `/proc` never showed them), `overflow`; always there",
         "gpu.workload.name": "the best name known, else the id; always there",
-        "container.id": "id of the container",
+        "gpu.workload.outer.id": "inside of another container: the outermost one's id or name. Who is inside of one "
+        "is never the same workload as one outside with the same id",
+        "container.id": "id of the container; inside of another one only where somebody knows it by that",
         "container.name": "its name",
         "container.image.name": "its image, as its runtime names it",
         "container.runtime.name": "its runtime",

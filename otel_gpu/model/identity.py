@@ -29,6 +29,9 @@ class WorkloadKind(StrEnum):
 
 
 WorkloadKey: TypeAlias = tuple[str, str]
+_LONG: Final = 64
+_SHORT: Final = 12
+"""Digits of an engine's container id, and how many of them it lists."""
 """A workload's kind and id."""
 
 
@@ -36,8 +39,8 @@ WorkloadKey: TypeAlias = tuple[str, str]
 class WorkloadRef:
     """Which workload a process belongs to: enough to identify it, nothing that needs a look-up.
 
-    ``id`` is the container id, Slurm job id, unit name or LXC name. ``outer_container_id`` is the
-    container around the innermost one (a ``kind`` node, Docker in Docker).
+    ``id`` is the container id, Slurm job id, unit name or LXC name. ``outer_container_id`` is the outermost container
+    around it (a ``kind`` node, Docker in Docker, LXC): what stands inside of that, ``id`` too, may be its own word.
     """
 
     kind: WorkloadKind
@@ -48,11 +51,25 @@ class WorkloadRef:
     outer_container_id: str | None = None
 
     key: WorkloadKey = field(init=False, compare=False, repr=False)
-    """What identifies it: a container's id says nothing about a job of that number. Kept: it is asked for often."""
+    """What identifies it: a container's id says nothing about a job of that number, nor about one of that id inside of
+    another container. Kept: it is asked for often."""
 
     def __post_init__(self) -> None:
         """Make the key."""
-        object.__setattr__(self, "key", (self.kind, self.id))
+        own_id = self.id if self.outer_container_id is None else f"{self.outer_container_id}/{self.id}"
+        object.__setattr__(self, "key", (self.kind, own_id))
+
+    @property
+    def key_id(self) -> str:
+        """What identifies it among those of its kind."""
+        return self.key[1]
+
+    @property
+    def unnamed(self) -> str:
+        """What it goes by where nobody knows a name: its id; inside of another container both, as engines list them."""
+        if self.outer_container_id is None:
+            return self.id
+        return "/".join(each[:_SHORT] if len(each) == _LONG else each for each in (self.outer_container_id, self.id))
 
     def __hash__(self) -> int:
         """Of what identifies it: equal ones have the same."""

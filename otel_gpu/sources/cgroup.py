@@ -110,25 +110,38 @@ _NOT_A_WORKLOAD: Final = re.compile(
 
 
 def _container(path: str) -> WorkloadRef | None:
-    """The innermost container, its pod, and the container around it."""
+    """The innermost container, its pod, and the outermost container around it."""
     found: dict[int, tuple[str, str | None]] = {}
     for form in _CONTAINER_FORMS:
         for match in form.pattern.finditer(path):
             found.setdefault(match.start("id"), (match["id"], form.runtime))
     if not found:
         return None
-    innermost = max(found)
+    innermost, outermost = max(found), min(found)
     container_id, runtime = found[innermost]
-    around = [start for start, (other_id, _) in found.items() if other_id != container_id]
-    pods = [match["uid"] for match in _POD.finditer(path, 0, innermost)]
+    outermost, outer_id = _system_container(path, outermost) or (outermost, found[outermost][0])
     return WorkloadRef(
         WorkloadKind.CONTAINER,
         container_id,
         runtime=runtime,
-        # The kubelet writes "_" for "-" in slice names, where "-" separates levels (ToSystemd in kubelet/cm).
-        pod_uid=pods[-1].replace("_", "-") if pods else None,
-        outer_container_id=found[max(around)][0] if around else None,
+        # What a container makes below its own cgroup is its own word: it is in the pod that the host put it in.
+        pod_uid=_pod_uid(path, outermost) or _pod_uid(path, innermost),
+        outer_container_id=outer_id if outer_id != container_id else None,
     )
+
+
+def _system_container(path: str, end: int) -> tuple[int, str] | None:
+    """Where the outermost system container (LXC, nspawn) before this place stands, and its name."""
+    first = (form.search(path) for form in (_LXC, _MACHINE))
+    around = [(match.start("id"), match["id"]) for match in first if match is not None and match.start("id") < end]
+    return min(around, default=None)
+
+
+def _pod_uid(path: str, end: int) -> str | None:
+    """The innermost pod before this place."""
+    pods = [match["uid"] for match in _POD.finditer(path, 0, end)]
+    # The kubelet writes "_" for "-" in slice names, where "-" separates levels (ToSystemd in kubelet/cm).
+    return pods[-1].replace("_", "-") if pods else None
 
 
 def _slurm_job(path: str) -> WorkloadRef | None:
@@ -139,8 +152,10 @@ def _slurm_job(path: str) -> WorkloadRef | None:
 
 
 def _lxc(path: str) -> WorkloadRef | None:
-    name = _last(_LXC, path)
-    return None if name is None else WorkloadRef(WorkloadKind.LXC, name["id"])
+    if (name := _last(_LXC, path)) is None:
+        return None
+    _, outer_id = _system_container(path, name.end("id")) or (0, name["id"])
+    return WorkloadRef(WorkloadKind.LXC, name["id"], outer_container_id=outer_id if outer_id != name["id"] else None)
 
 
 def _systemd_unit(path: str) -> WorkloadRef | None:

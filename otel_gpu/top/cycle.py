@@ -281,7 +281,7 @@ def _process(process: Plain, beside: Plain, window_s: float | None) -> Process:
 
 
 def _key(kind: str, id_: str, beside: Plain) -> str:
-    return f"{kind} {whole_number(beside.known('naming'))} {id_}"
+    return f"{kind} {whole_number(beside.known('naming'))} {beside.optional('outer') or ''} {id_}"
 
 
 def _title(workload: Plain) -> str:

@@ -49,7 +49,11 @@ def particulars(attribution: Attribution, about: About, history: Object) -> Obje
         "all_told": all_told(attribution),
         "gpus": [_gpu(gpu) for gpu in attribution.gpus],
         "workloads": [
-            {"naming": workload.naming, "gpus": [_part(part, gpus) for part in workload.told_gpus]}
+            {
+                "naming": workload.naming,
+                "outer": workload.ref.outer_container_id,
+                "gpus": [_part(part, gpus) for part in workload.told_gpus],
+            }
             for workload in attribution.workloads
             if workload.told_gpus
         ],
@@ -115,6 +119,7 @@ def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) ->
     return {
         "kind": process.workload.kind.value,
         "naming": process.naming,
+        "outer": process.workload.outer_container_id,
         "index": process.gpu_index,
         "mig": process.mig_uuid,
         "profile": process.mig_profile,

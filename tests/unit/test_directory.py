@@ -82,6 +82,48 @@ def test_a_job_with_the_number_of_a_container_is_somebody_else() -> None:
     assert named.names == {job.key: WorkloadNames(title="train")}
 
 
+OUTER = replace(REF, id="f" * 64)
+INSIDE = replace(REF, outer_container_id=OUTER.id)
+
+
+def test_who_is_inside_of_a_container_is_whom_somebody_knows_by_that_id() -> None:
+    """A node of kind seen from outside: only the runtime inside knows its containers."""
+    named = update(Directory(), read(known(WorkloadNames(container="main"), Claim("0"))), asked=(INSIDE,))
+    assert named.names == {INSIDE.key: WorkloadNames(container="main")}
+    assert [grant.workload for grant in named.grants] == [INSIDE]
+
+
+@pytest.mark.parametrize(
+    ("others", "asked"),
+    [
+        ([known(WorkloadNames(container="outer"), ref=OUTER)], (INSIDE,)),
+        ([], (INSIDE, REF)),
+        ([], (INSIDE, replace(INSIDE, outer_container_id="e" * 64))),
+        ([], (replace(REF, outer_container_id="101"),)),
+    ],
+    ids=["who is known beside the outer one", "who is there", "whom two are", "who is in no engine's container"],
+)
+def test_an_impostor_inside_of_a_container_takes_neither_names_nor_gpus(
+    others: list[Known], asked: tuple[WorkloadRef, ...]
+) -> None:
+    host = read(known(WorkloadNames(container="victim"), Claim("0")), *others)
+    directory = Directory()
+    update(directory, host, asked=(REF,))
+    named = update(directory, host, asked=asked)
+    assert named.names == {REF.key: WorkloadNames(container="victim")}
+    assert [grant.workload for grant in named.grants] == [REF]
+
+
+def test_an_impostor_loses_what_he_took_when_the_other_comes_or_the_outer_one_is_known() -> None:
+    directory = Directory()
+    host = read(known(WorkloadNames(container="victim")))
+    assert update(directory, host, asked=(INSIDE,)).names.keys() == {INSIDE.key}
+    assert update(directory, host, asked=(INSIDE, REF)).names.keys() == {REF.key}
+    assert update(directory, host, asked=(INSIDE,)).names.keys() == {INSIDE.key}
+    podman = read(known(WorkloadNames(container="mallory"), ref=OUTER))
+    assert update(directory, host, podman, asked=(INSIDE,)).names == {}
+
+
 def test_nothing_is_put_together_again_while_nothing_changes() -> None:
     directory = Directory()
     one = read(known(WorkloadNames(container="one"), Claim("0")))

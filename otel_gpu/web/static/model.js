@@ -12,7 +12,7 @@ export function combine(document, beside) {
   const byKey = new Map(workloads.map((workload) => [workload.key, workload]));
   document.processes.forEach((process, at) => {
     const more = beside.processes[at];
-    const workload = byKey.get(keyOf(more.kind, process.workload, more.naming));
+    const workload = byKey.get(keyOf(more.kind, process.workload, more));
     workload?.processes.push(processOf(process, more, windowS));
   });
   const gpus = document.gpus.map((gpu, at) => gpuOf(gpu, beside.gpus[at], workloads));
@@ -20,7 +20,7 @@ export function combine(document, beside) {
   return { ...beside, gpus, workloads, sources };
 }
 
-const keyOf = (kind, id, naming) => `${kind} ${naming} ${id}`;
+const keyOf = (kind, id, beside) => `${kind} ${beside.naming} ${beside.outer ?? ""} ${id}`;
 
 function workloadOf(workload, beside, windowS) {
   const parts = workload.gpus.map((part, at) => ({ ...beside.gpus[at], now: part, uuid: part.uuid, mig: part.mig }));
@@ -30,7 +30,7 @@ function workloadOf(workload, beside, windowS) {
   const sure = parts.filter((part) => part.now.memory.inferred).map((part) => part.now.memory.confidence);
   return {
     ...workload,
-    key: keyOf(workload.kind, workload.id, beside.naming),
+    key: keyOf(workload.kind, workload.id, beside),
     title: titleOf(workload),
     isHash: isHash(workload),
     parts,

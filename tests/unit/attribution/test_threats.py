@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.model import Attribution, GpuReading, ProcessFacts, WorkloadKind, WorkloadRef
+from otel_gpu.metrics.identity import WorkloadIdentity
+from otel_gpu.model import Attribution, GpuReading, ProcessFacts, WorkloadKey, WorkloadKind, WorkloadRef
 from otel_gpu.sources.cgroup import parse_cgroup
 from tests.builders import GIB, facts, gpu, listed, memory, snapshot
 from tests.unit.attribution.played import CYCLE_MJ, Played, old
@@ -124,13 +125,58 @@ def test_bait_on_memory_that_nobody_explains_makes_a_neighbours_energy_an_estima
 # ---------------------------------------------------------------------------- identity
 
 
-@pytest.mark.parametrize("path", ["/docker/{own}/docker/{other}", "/docker/{own}/system.slice/docker-{other}.scope"])
-def test_who_may_write_below_his_own_cgroup_can_name_another_container(path: str) -> None:
-    """A known limit: only privileged containers, and those to whom a subtree was delegated, may do that."""
-    claimed = parse_cgroup("0::" + path.format(own=MALLORY.id, other=VICTIM.id))
-    assert claimed is not None
-    assert claimed.id == VICTIM.id
-    assert claimed.outer_container_id == MALLORY.id  # which tells on him
+BELOW_HIS_OWN = [
+    "/docker/{own}/docker/{other}",
+    "/docker/{own}/system.slice/docker-{other}.scope",
+    "/docker/{own}/docker/{quiet}/docker/{other}",
+    "/kubepods/pod{pod}/{own}/kubepods/pod{victims_pod}/{other}",
+    "/lxc.payload.mallory/system.slice/docker-{other}.scope",
+]
+
+
+def claimed(path: str) -> WorkloadRef:
+    """Whom a process belongs to that stands in this cgroup."""
+    ids = {"own": MALLORY.id, "other": VICTIM.id, "quiet": QUIET.id}
+    pods = {"pod": "1" * 32, "victims_pod": "2" * 32}
+    found = parse_cgroup("0::" + path.format(**ids, **pods))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("path", BELOW_HIS_OWN)
+def test_who_names_another_container_below_his_own_cgroup_is_not_booked_as_that_one(path: str) -> None:
+    impostor = claimed(path)
+    assert impostor.key != VICTIM.key
+    assert impostor.outer_container_id in {MALLORY.id, "mallory"}  # which tells on him
+    assert impostor.pod_uid in {None, "1" * 32}
+    reading = gpu(0, [listed(1, 4 * GIB), listed(3, 2 * GIB)], memory=memory(used_gib=6, reserved_gib=0))
+    answer = play(*[(reading, [old(1, VICTIM), old(3, impostor)])] * 3)
+    assert bytes_of(answer, VICTIM) == (4 * GIB, 0)
+    assert bytes_of(answer, impostor) == (2 * GIB, 0)
+    identities = [dict(WorkloadIdentity.of(each.ref, each.names).attributes) for each in answer.workloads]
+    assert {each.get("gpu.workload.outer.id") for each in identities} == {None, impostor.outer_container_id}
+    assert [each["container.id"] for each in identities if "container.id" in each] == [VICTIM.id]
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("/user.slice/user-1000.slice/user@1000.service/docker-{other}.scope", VICTIM.key),
+        ("/lxc.payload.mallory/slurm/uid_0/job_7/step_0", (WorkloadKind.SLURM_JOB, "7")),
+    ],
+)
+def test_a_user_of_the_host_can_name_any_container_and_a_system_container_any_job(path: str, key: WorkloadKey) -> None:
+    """A known limit: rootless engines, and Slurm in LXC, look the same."""
+    assert claimed(path).key == key
+
+
+def test_an_impostors_joules_are_his_own() -> None:
+    played, impostor = Played(), claimed(BELOW_HIS_OWN[0])
+    for _ in range(3):
+        reading = gpu(0, [listed(3, 4 * GIB)], memory=memory(used_gib=4, reserved_gib=0))
+        answer = played.next(replace(reading, utilization=played.rows((3, 90))), processes=[old(3, impostor)])
+    assert millijoules(answer, impostor)["measured"] == 2 * CYCLE_MJ
+    assert [each.ref for each in answer.workloads] == [impostor]
 
 
 def test_a_process_stays_with_the_workload_it_was_first_seen_in_wherever_it_moves() -> None:

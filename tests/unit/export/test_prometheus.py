@@ -62,7 +62,7 @@ def test_text_as_prometheus_has_always_read_it() -> None:
         "# TYPE gpu_workload_memory_usage_bytes gauge\n"
         'gpu_workload_memory_usage_bytes{hw_id="GPU-0",gpu_index="0",gpu_mig_uuid="",gpu_mig_profile="",'
         'otel_metric_overflow="",gpu_attribution_method="measured",gpu_workload_kind="container",'
-        'gpu_workload_id="c0ffee",gpu_workload_name="vllm",container_id="c0ffee",container_name="",'
+        'gpu_workload_id="c0ffee",gpu_workload_name="vllm",gpu_workload_outer_id="",container_id="c0ffee",container_name="",'
         'container_image_name="",container_runtime_name="",k8s_pod_uid="",k8s_pod_name="",k8s_namespace_name="",'
         'k8s_container_name="",slurm_job_id="",systemd_unit="",host_name="node-1",host_id="4f3c"} 8589934592\n'
     )

@@ -104,3 +104,21 @@ def test_the_runtime_is_what_the_cgroup_says_or_else_whoever_knows_the_container
     names = WorkloadNames(runtime="podman")
     assert known(CONTAINER, names)["container.runtime.name"] == "containerd"
     assert known(replace(CONTAINER, runtime=None), names)["container.runtime.name"] == "podman"
+
+
+@pytest.mark.parametrize(
+    ("outer", "name"),
+    [("f" * 64, f"{'f' * 12}/{'a' * 12}"), ("trainer", f"trainer/{'a' * 12}")],
+)
+def test_who_is_inside_of_another_container_has_its_own_id_and_the_outermost_one_beside_it(
+    outer: str, name: str
+) -> None:
+    """A node of kind: the innermost counts, and whoever counts it can tell it from one outside."""
+    inside = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64, outer_container_id=outer)
+    assert known(inside) == {
+        "gpu.workload.kind": "container",
+        "gpu.workload.id": "a" * 64,
+        "gpu.workload.name": name,
+        "gpu.workload.outer.id": outer,
+    }
+    assert known(inside, WorkloadNames(container="main"))["container.id"] == "a" * 64

@@ -60,8 +60,9 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     "docker in docker": (f"/docker/{CID}/docker/{INNER}", replace(docker, id=INNER, outer_container_id=CID)),
     "docker in docker in docker": (
         f"/docker/{CID}/docker/{INNER}/docker/{THIRD}",
-        replace(docker, id=THIRD, outer_container_id=INNER),
+        replace(docker, id=THIRD, outer_container_id=CID),
     ),
+    "one container in a cgroup of its own making": (f"/docker/{CID}/docker/{INNER}/docker/{CID}", docker),
     "one container named twice": (f"/docker/{CID}/docker/{CID}", docker),
     "a removed cgroup": (f"/docker/{CID} (deleted)", docker),
     "a step of docker build": (
@@ -129,7 +130,7 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     ),
     "a pod of kind in a pod": (
         f"/kubepods/pod{OTHER_UID}/{CID}/kubelet/kubepods/pod{UID}/{INNER}",
-        replace(in_pod(unknown_runtime), id=INNER, outer_container_id=CID),
+        replace(in_pod(unknown_runtime, OTHER_UID), id=INNER, outer_container_id=CID),
     ),
     "the monitor of cri-o": (f"{KUBEPODS}/{POD_SLICE}/crio-conmon-{CID}.scope", HOST_WORKLOAD),
     "a pod without a container": (f"{KUBEPODS}/{POD_SLICE}", HOST_WORKLOAD),
@@ -180,8 +181,23 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     "lxc of an Incus project": ("/lxc.payload.user-1000_trainer/init.scope", lxc("user-1000_trainer")),
     "lxc with a payload directory": ("/lxc.payload/trainer", lxc("trainer")),
     "lxc with a directory set": ("/lxc/lxc.payload.trainer/system.slice/ollama.service", lxc("trainer")),
-    "lxc in lxc": ("/lxc.payload.outer/lxc.payload.inner", lxc("inner")),
-    "docker in lxc": (f"/lxc.payload.trainer/system.slice/docker-{CID}.scope", docker),
+    "lxc in lxc": (
+        "/lxc.payload.outer/lxc.payload.inner",
+        replace(lxc("inner"), outer_container_id="outer"),
+    ),
+    "docker in lxc": (
+        f"/lxc.payload.trainer/system.slice/docker-{CID}.scope",
+        replace(docker, outer_container_id="trainer"),
+    ),
+    "docker in docker in lxc": (
+        f"/lxc/101/ns/system.slice/docker-{CID}.scope/docker/{INNER}",
+        replace(docker, id=INNER, outer_container_id="101"),
+    ),
+    "lxc in docker": (f"/docker/{CID}/lxc.payload.trainer", docker),
+    "docker in nspawn": (
+        f"/machine.slice/systemd-nspawn@lab.service/payload/system.slice/docker-{CID}.scope",
+        replace(docker, outer_container_id="systemd-nspawn@lab.service"),
+    ),
     "the monitor of lxc": ("/lxc.monitor.trainer", HOST_WORKLOAD),
     "the monitor of lxc with a directory set": ("/lxc/lxc.monitor.trainer", HOST_WORKLOAD),
     # Slurm
@@ -341,7 +357,7 @@ def test_a_pod_uid_is_taken_only_from_the_container_s_own_ancestors() -> None:
         pytest.param(
             f"2:cpu:/docker/{CID}/docker/{INNER}\n1:memory:/docker/{CID}/docker/{INNER}/docker/{THIRD}\n"
             f"0::/docker/f{CID[1:]}/docker/{INNER}\n",
-            replace(docker, id=THIRD, outer_container_id=INNER),
+            replace(docker, id=THIRD, outer_container_id=CID),
             id="deepest of three",
         ),
         pytest.param(f"2:cpu:/{CID}\n1:memory:/a/b/{CID}\n0::/docker/{CID}\n", docker, id="with its runtime"),
