@@ -13,6 +13,7 @@ from otel_gpu.export.table_figures import (
     UNKNOWN,
     bar,
     celsius,
+    gpu_power_w,
     model,
     percent,
     power_w,
@@ -172,7 +173,7 @@ def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
                 bar(gpu.memory, bar_width),
                 *_memory_cells(gpu.memory),
                 percent(reading.gpu_ratio),
-                watts(_power_w(gpu, attribution.window_s)),
+                watts(gpu_power_w(gpu, attribution.window_s)),
                 celsius(reading.temperature_c),
                 gpu.reading.health.value,
             ]
@@ -183,13 +184,6 @@ def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
             for mig in gpu.mig or ()
         ]
     return table(columns, rows, width, paint) if rows else ["no GPU could be read"]
-
-
-def _power_w(gpu: GpuAttribution, window_s: float | None) -> float | None:
-    """The mean of the window, of which the workloads' are parts; where no energy is counted, what is drawn now."""
-    if gpu.energy is None or not window_s:
-        return gpu.reading.power_w
-    return gpu.energy.delta_mj / 1000 / window_s
 
 
 def _memory_cells(split: MemorySplit | None) -> list[str]:

@@ -156,7 +156,9 @@ def _cycle(document: Plain, beside: Plain) -> Cycle:
         driver=beside.optional("driver"),
         pod=beside.optional("pod"),
         all_told=beside.flag("all_told"),
-        gpus=tuple(_gpu(gpu, more) for gpu, more in zip(document.each("gpus"), beside.each("gpus"), strict=True)),
+        gpus=tuple(
+            _gpu(gpu, more, window_s) for gpu, more in zip(document.each("gpus"), beside.each("gpus"), strict=True)
+        ),
         workloads=tuple(
             _workload(workload, more, window_s, processes)
             for workload, more in zip(document.each("workloads"), beside.each("workloads"), strict=True)
@@ -171,7 +173,8 @@ def _cycle(document: Plain, beside: Plain) -> Cycle:
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpu(gpu: Plain, beside: Plain) -> Gpu:
+def _gpu(gpu: Plain, beside: Plain, window_s: float | None) -> Gpu:
+    drawn_mj = gpu.inner("energy").whole("delta_mj")
     instances = gpu.each("mig") if gpu.get("mig") is not None else []
     return Gpu(
         index=whole_number(gpu.known("index")),
@@ -181,7 +184,7 @@ def _gpu(gpu: Plain, beside: Plain) -> Gpu:
             Instance(each.optional("profile") or "MIG", _memory(each.inner("memory"))) for each in instances
         ),
         utilization=gpu.number("utilization"),
-        power_w=gpu.number("power_w"),
+        power_w=drawn_mj / 1000 / window_s if drawn_mj is not None and window_s else gpu.number("power_w"),
         temperature_c=gpu.number("temperature_c"),
         health=beside.text("health"),
         reason=beside.optional("reason"),

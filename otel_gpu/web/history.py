@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from otel_gpu.export.table_figures import gpu_power_w
 from otel_gpu.model import Attribution, GpuAttribution
 
 SLOT_S: Final = 15
@@ -48,9 +49,9 @@ class _Sum:
     power_w: _Mean = field(default_factory=_Mean)
     used_bytes: int | None = None
 
-    def add(self, gpu: GpuAttribution) -> None:
+    def add(self, gpu: GpuAttribution, window_s: float | None) -> None:
         self.utilization.add(gpu.reading.gpu_ratio)
-        self.power_w.add(gpu.reading.power_w)
+        self.power_w.add(gpu_power_w(gpu, window_s))
         memory = gpu.memory
         if memory is not None:
             self.used_bytes = memory.limit_bytes - memory.free_bytes - (memory.reserved_bytes or 0)
@@ -88,7 +89,7 @@ class History:
                 self._sums.clear()
             for gpu in attribution.gpus:
                 known = self._sums.setdefault(gpu.identity.uuid, _Sum())
-                known.add(gpu)
+                known.add(gpu, attribution.window_s)
                 self._slots[-1].gpus[gpu.identity.uuid] = known.figures
 
     def document(self, *, newest_only: bool = False) -> Object:

@@ -101,7 +101,7 @@ def _part(part: WorkloadGpu, gpus: Mapping[str, GpuAttribution]) -> Object:
         "allocation": part.allocation,
         "energy_mj": _energy_so_far(totals, gpus.get(part.gpu_uuid)),
         "idle_mj": None if totals is None else totals.idle_mj,
-        "idle_s": _idle_so_far(totals, gpus.get(part.gpu_uuid)),
+        "idle_s": _idle_so_far(part, gpus.get(part.gpu_uuid)),
         "since": None if totals is None else totals.since_ns / 1e9,
         "cost": sum(cost.amount for cost in costs) if costs else None,
         "idle_cost": sum(cost.amount for cost in costs if cost.state is GpuState.IDLE) if costs else None,
@@ -131,13 +131,17 @@ def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) ->
         },
         "energy_mj": _energy_so_far(totals, gpus.get(process.gpu_uuid)),
         "since": None if totals is None else totals.since_ns / 1e9,
-        "idle_s": _idle_so_far(totals, gpus.get(process.gpu_uuid)),
+        "idle_s": _idle_so_far(process, gpus.get(process.gpu_uuid)),
     }
 
 
-def _idle_so_far(totals: Totals | None, gpu: GpuAttribution | None) -> float | None:
-    """Seconds; ``None`` where 0 would only mean that nobody can tell who works."""
-    if totals is None or not (totals.idle_us or (gpu is not None and gpu.counted.work)):
+def _idle_so_far(use: WorkloadGpu | ProcessAttribution, gpu: GpuAttribution | None) -> float | None:
+    """Seconds; ``None`` where 0 would only mean that nobody can tell who works, or that nothing is decided yet."""
+    totals = use.totals
+    if totals is None:
+        return None
+    undecided = use.active and use.state is GpuState.UNKNOWN
+    if not totals.idle_us and (undecided or gpu is None or not gpu.counted.work):
         return None
     return totals.idle_us / 1e6
 

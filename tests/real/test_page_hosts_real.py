@@ -10,10 +10,11 @@ from typing import Final
 
 import pytest
 
-from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadNames
+from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.sim.activity import Steady
 from otel_gpu.sources.sim.demo import demo_world
-from otel_gpu.sources.sim.world import WorldSpec
+from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from tests.agent_process import agent_process
 from tests.real.chromium import Browser, Tab, chromium
 from tests.real.page_view import CARDS, NAMES, NARROW, TABLE, UNKNOWN, WIDE, assert_innocent, opened
@@ -132,6 +133,44 @@ def test_a_host_without_a_driver_says_why_and_who_holds_a_gpu_is_not_known(brows
             "0", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN,
         ]  # fmt: skip
         tab.picture(tmp_path / "page.png")
+        assert_innocent(tab, staged.url)
+
+
+def crowded_world(count: int) -> WorldSpec:
+    """The demo with so many more containers, each with a process on its first GPU."""
+    world = demo_world(1)
+    crowd = tuple(
+        ProcessSpec(
+            pid=100_000 + number,
+            name="python3",
+            workload=WorkloadSpec(
+                WorkloadRef(WorkloadKind.CONTAINER, f"{number:064x}"), WorkloadNames(container=f"crowd-{number:03}")
+            ),
+            uses=(GpuUse(gpu=0, memory=Steady(1 << 20)),),
+        )
+        for number in range(count)
+    )
+    return replace(world, processes=world.processes + crowd)
+
+
+def test_of_a_crowd_a_hundred_are_shown_and_the_rest_when_asked_for(browser: Browser) -> None:
+    with staged_agent(crowded_world(150)) as staged:
+        tab = opened(browser, staged)
+        everybody = len(staged.now().workloads)
+        assert len(tab.value(NAMES)) == 100
+        assert tab.value("document.getElementById('count').textContent") == f"{everybody} workloads"
+        further = "document.getElementById('further')"
+        assert tab.value(f"{further}.textContent") == f"Show {everybody - 100} more of {everybody}"
+        tab.value("document.getElementById('filter').value = 'crowd-149'")
+        tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
+        assert tab.value(NAMES) == ["crowd-149"]  # found, though it was not shown
+        assert tab.value(f"{further}.hidden") is True
+        tab.value("document.getElementById('filter').value = ''")
+        tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
+        tab.value(f"{further}.click()")
+        assert len(tab.value(NAMES)) == everybody
+        assert tab.value(f"{further}.hidden") is True
+        assert tab.value("document.getElementById('said').textContent") == f"{everybody} workloads are shown"
         assert_innocent(tab, staged.url)
 
 

@@ -108,7 +108,8 @@ def test_every_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: S
         assert card["state"] == "ok"
         used = memory["limit"] - memory["free"] - memory["reserved"]
         figures = [value or None for value in card["figures"]]
-        told = [gpu["utilization"], gpu["power_w"], used, gpu["temperature_c"]]
+        mean_w = gpu["energy"]["delta_mj"] / 1000 / 5  # the demo's cycle, as that of the workloads
+        told = [gpu["utilization"], mean_w, used, gpu["temperature_c"]]
         assert all(same(*pair) for pair in zip(figures, told, strict=True))
         assert [text == UNKNOWN for text in card["texts"]] == [value is None for value in told]
         assert int(card["limit"]) == memory["limit"]
@@ -139,6 +140,25 @@ def test_a_new_cycle_is_shown_without_asking_for_it(browser: Browser, demo: Stag
         tab.until(shows(demo))
     assert len(tab.requests) == before
     assert tab.value("document.getElementById('said').textContent") == ""  # who listens is not told of every cycle
+
+
+def test_held_still_the_page_keeps_its_cycle_and_goes_on_with_the_newest(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    held, rows = demo.now().wall_ns, tab.value(TABLE)
+    plotted = tab.value("document.querySelector('.plot .line').getAttribute('d')")
+    tab.value("document.getElementById('hold').click()")
+    for _ in range(2):
+        demo.advance(5)
+        tab.until(f"performance.now() > {tab.value('performance.now()')} + 200")
+    assert tab.value("document.getElementById('main').dataset.cycle") == str(held)
+    assert tab.value(TABLE) == rows
+    assert tab.value("document.getElementById('hold').ariaPressed") == "true"
+    assert tab.value("document.getElementById('updated').textContent").startswith("held still as of ")
+    tab.value("document.getElementById('hold').click()")
+    tab.until(shows(demo))
+    assert tab.value("document.getElementById('updated').textContent").startswith("as of ")
+    assert tab.value("document.querySelector('.plot .line').getAttribute('d')") != plotted  # nothing was missed
+    assert_innocent(tab, demo.url)
 
 
 def test_a_page_that_nobody_looks_at_holds_no_connection_and_is_current_when_somebody_does(browser: Browser) -> None:

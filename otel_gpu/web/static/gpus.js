@@ -3,11 +3,11 @@
 import { clean, el, reconcile, setAttribute, setFigure, setHidden, setLines, setText } from "./dom.js";
 import { celsius, percent, size, watts } from "./format.js";
 import { createPlot, updatePlot } from "./plots.js";
-import { barWords, howGpu, howHolding, stateWords } from "./words.js";
+import { barWords, howGpu, howGpuPower, howHolding, stateWords } from "./words.js";
 
 const FIGURES = [
   { name: "Utilisation", value: (gpu) => gpu.utilization, format: percent, figure: 0, most: () => 1 },
-  { name: "Power", value: (gpu) => gpu.power_w, format: watts, figure: 1, most: (gpu) => gpu.power_limit_w },
+  { name: "Power", value: (gpu) => gpu.powerW, format: watts, how: howGpuPower, figure: 1, most: (gpu) => gpu.power_limit_w },
   { name: "Memory", value: (gpu) => gpu.used, format: size, figure: 2, most: (gpu) => gpu.memory.limit },
   { name: "Temperature", value: (gpu) => gpu.temperature_c, format: celsius },
 ];
@@ -52,9 +52,9 @@ function updateCard(card, gpu, colours, history, intervalS) {
   setFigure(find(".limit"), size(gpu.memory.limit), gpu.memory.limit);
   updateBars(find(".bars"), gpu, colours);
   updateHolders(find(".holders"), gpu, colours);
-  FIGURES.forEach(({ name, value, format, figure, most }, number) => {
+  FIGURES.forEach(({ name, value, format, how, figure, most }, number) => {
     const cell = find(".figures").children[number];
-    setFigure(cell.querySelector("data"), format(value(gpu)), value(gpu), "as the driver reads it");
+    setFigure(cell.querySelector("data"), format(value(gpu)), value(gpu), how?.(gpu) ?? "as the driver reads it");
     const limit = figure === 1 && gpu.power_limit_w !== null ? `of ${watts(gpu.power_limit_w)}` : "";
     setText(cell.querySelector("dd span"), limit);
     if (figure === undefined) return;

@@ -15,7 +15,7 @@ export function combine(document, beside) {
     const workload = byKey.get(keyOf(more.kind, process.workload, more));
     workload?.processes.push(processOf(process, more, windowS));
   });
-  const gpus = document.gpus.map((gpu, at) => gpuOf(gpu, beside.gpus[at], workloads));
+  const gpus = document.gpus.map((gpu, at) => gpuOf(gpu, beside.gpus[at], workloads, windowS));
   const sources = document.sources.map((source, at) => ({ ...source, state: beside.sources[at] }));
   return { ...beside, gpus, workloads, sources };
 }
@@ -96,13 +96,14 @@ function processOf(process, beside, windowS) {
   };
 }
 
-function gpuOf(gpu, beside, workloads) {
+function gpuOf(gpu, beside, workloads, windowS) {
   const holders = workloads.flatMap((workload) =>
     workload.parts.filter((part) => part.uuid === gpu.uuid && part.active).map((part) => ({ workload, part })),
   );
   return {
     ...gpu,
     ...beside,
+    powerW: powerOf(gpu.energy.delta_mj, windowS) ?? gpu.power_w, // the workloads' are parts of the mean, not of now's
     used: usedOf(gpu.memory),
     holdings: holdingsOf(holders),
     instances: (gpu.mig ?? []).map((instance) => ({

@@ -16,11 +16,17 @@ const history = new History();
 const announce = (words) => setText(byId("said"), words); // to who listens, and only what somebody waits for
 const workloads = new Workloads(colours, announce);
 let shown = null;
+let newest = null; // and its id: the same as what is shown, unless somebody holds the page still
+let held = false;
 let backTimer = null;
 
-function show(document_, beside, id) {
-  const cycle = combine(document_, beside);
+function take(document_, beside, id) {
   history.add(beside.history);
+  newest = [combine(document_, beside), id];
+  if (!held) show(...newest);
+}
+
+function show(cycle, id) {
   colours.update(cycle.workloads.toSorted((a, b) => (b.memory ?? -1) - (a.memory ?? -1)));
   showHead(cycle);
   showTroubles(cycle);
@@ -41,6 +47,7 @@ function showHead(cycle) {
   const where = [cycle.host, cycle.pod && `pod ${cycle.pod}`, cycle.driver && `driver ${cycle.driver}`];
   setText(byId("where"), where.filter(Boolean).map(clean).join(" · "));
   setText(byId("updated"), `as of ${timeOfDay(cycle.at)}`);
+  setHidden(byId("hold"), false);
   setHidden(byId("simulated"), cycle.simulated === null);
   setText(byId("simulated"), `Simulated host: no figure here is of a real GPU (${clean(cycle.simulated ?? "")}).`);
   setText(byId("version"), `otel-gpu ${cycle.version}`);
@@ -59,7 +66,7 @@ function showTotals({ gpus, workloads: holders, all_told }) {
   const limit = sumKnown(gpus.map((gpu) => gpu.memory.limit));
   const used = sumKnown(gpus.map((gpu) => gpu.used));
   const unknown = sumKnown(gpus.map((gpu) => gpu.memory.unattributed));
-  const power = sumKnown(gpus.map((gpu) => gpu.power_w));
+  const power = sumKnown(gpus.map((gpu) => gpu.powerW));
   const answering = gpus.filter((gpu) => gpu.health === "ok" || gpu.health === "degraded").length;
   const of = (value) => {
     const told = gpus.filter((gpu) => value(gpu) !== null).length;
@@ -69,7 +76,7 @@ function showTotals({ gpus, workloads: holders, all_told }) {
     ["GPUs", String(gpus.length), answering < gpus.length ? `${gpus.length - answering} without figures` : ""],
     ["Memory in use", size(used), used === null ? "" : listed(`of ${size(limit)}`, of((gpu) => gpu.used))],
     ["Attributed", used ? percent((used - unknown) / used) : UNKNOWN, "of the memory in use"],
-    ["Power", watts(power), listed(of((gpu) => gpu.power_w))],
+    ["Power", watts(power), listed(of((gpu) => gpu.powerW))],
     ["Held while idle", ...heldIdle(holders, all_told)],
   ];
   reconcile(
@@ -95,6 +102,14 @@ function heldIdle(holders, allTold) {
     decided ? size(held(idle) ?? 0) : UNKNOWN,
     listed(idle.length && `by ${plural(idle.length, "workload")}`, open.length && `${size(held(open))} undecided`),
   ];
+}
+
+/** Whoever reads a figure must be able to stop it from changing (WCAG 2.2, 2.2.2). */
+function holdOrGoOn() {
+  held = !held;
+  setAttribute(byId("hold"), "aria-pressed", String(held));
+  if (held) setText(byId("updated"), `held still as of ${timeOfDay(shown.at)}`);
+  else show(...newest);
 }
 
 /** Says something about the agent, once; nothing about what it tells. */
@@ -124,5 +139,6 @@ function back() {
   backTimer = setTimeout(() => say(null), BACK_MS);
 }
 
+byId("hold").addEventListener("click", holdOrGoOn);
 say("Waiting for the first sample …", "back");
-follow("/api/events", { onCycle: show, onOld: old, onCurrent: current, onLost: lose, onBack: back });
+follow("/api/events", { onCycle: take, onOld: old, onCurrent: current, onLost: lose, onBack: back });

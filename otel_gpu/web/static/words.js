@@ -90,7 +90,7 @@ export function howGpu(gpu) {
   } else {
     said.push("Memory: not known; the driver gives no figure.");
   }
-  said.push("Utilisation, power and temperature: as the driver reads them.");
+  said.push("Utilisation and temperature: as the driver reads them.", `Power: ${howGpuPower(gpu)}.`);
   if (gpu.energy_mj !== null) {
     const { attributed, idle, unattributed } = gpu.energy_mj;
     said.push(
@@ -107,6 +107,12 @@ export function howGpu(gpu) {
     );
   }
   return said;
+}
+
+/** Of the same window as that of the workloads, so that theirs add up to it. */
+export function howGpuPower({ energy, power_w }) {
+  if (energy.delta_mj === null) return power_w === null ? "not known" : "as the driver reads it";
+  return `the mean since the last sample${power_w === null ? "" : `; the driver reads ${watts(power_w)} now`}`;
 }
 
 export function barWords(holder) {

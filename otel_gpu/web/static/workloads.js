@@ -66,6 +66,8 @@ const PROCESS_COLUMNS = [
   },
 ];
 
+const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw, and nobody reads it
+
 const kindOf = (column) => (column.number ? "number" : "text");
 
 const createCell = (column) => el("td", { role: "cell", class: kindOf(column), "data-label": column.name }, el("data"));
@@ -76,6 +78,7 @@ export class Workloads {
   #sort = { key: "memory", down: true };
   #filter = parseFilter("");
   #open = new Set();
+  #most = STEP;
   #say;
 
   constructor(colours, say) {
@@ -89,6 +92,7 @@ export class Workloads {
       byId("columns").append(heading);
     }
     byId("filter").addEventListener("input", (event) => this.#filterBy(event.target.value));
+    byId("further").addEventListener("click", () => this.#showMore());
   }
 
   update(cycle) {
@@ -117,6 +121,12 @@ export class Workloads {
     this.#say(byId("count").textContent);
   }
 
+  #showMore() {
+    this.#most += STEP;
+    this.#draw();
+    this.#say(`${byId("rows").querySelectorAll(":scope > tr:not(.details)").length} workloads are shown`);
+  }
+
   #draw() {
     const cycle = this.#cycle;
     const found = cycle.workloads.filter((workload) => matches(workload, this.#filter)).sort((a, b) => this.#compare(a, b));
@@ -128,7 +138,7 @@ export class Workloads {
     }
     reconcile(
       byId("rows"),
-      found.flatMap((workload) => [
+      found.slice(0, this.#most).flatMap((workload) => [
         { workload },
         ...(this.#open.has(workload.key) ? [{ workload, details: true }] : []),
       ]),
@@ -138,6 +148,9 @@ export class Workloads {
     );
     const all = cycle.workloads.length;
     setText(byId("count"), (found.length === all ? "" : `${found.length} of `) + plural(all, "workload"));
+    const further = found.length - this.#most;
+    setHidden(byId("further"), further <= 0);
+    setText(byId("further"), `Show ${Math.min(further, STEP)} more of ${found.length}`);
     setHidden(byId("table"), found.length === 0);
     setHidden(byId("no-workloads"), found.length > 0);
     setText(byId("no-workloads"), this.#nobody(all));

@@ -90,11 +90,11 @@ def test_the_first_line_tells_who_when_how_often_and_who_is_not_well() -> None:
 
 
 def test_the_second_line_is_the_whole_host_in_five_figures() -> None:
-    assert drawn(many(2), 140)[1].startswith("2 of 3 GPUs  68.0/160.0 GiB in use  94 % attributed  366 W  ")
+    assert drawn(many(2), 140)[1].startswith("2 of 3 GPUs  68.0/160.0 GiB in use  94 % attributed  60 W  ")
     whole = replace(cycle(), gpus=cycle().gpus[:2])
-    assert drawn(whole, 140)[1].startswith("2 GPUs  68.0/160.0 GiB in use  94 % attributed  366 W  ")
+    assert drawn(whole, 140)[1].startswith("2 GPUs  68.0/160.0 GiB in use  94 % attributed  60 W  ")
     powerless = replace(whole, gpus=(whole.gpus[0], replace(whole.gpus[1], power_w=None)))
-    assert "  296 W of 1  " in drawn(powerless, 140)[1]
+    assert "  60 W of 1  " in drawn(powerless, 140)[1]
 
 
 BUSY, IDLE = workload("a", 4 * GIB, state="busy"), workload("b", 2 * GIB, state="idle")
@@ -126,13 +126,13 @@ def test_what_stands_above_is_not_cut_in_a_narrow_terminal(rows: int) -> None:
     heading = next(number for number, line in enumerate(lines) if line.startswith("GPU"))
     assert lines[0] == "node-of-some-l…  SIMULATED  22:13:25 UTC"
     assert lines[1] == "2 of 3 GPUs  68.0/160.0 GiB in use"
-    rest = [] if rows == 10 else ["94 % attributed  366 W", "- held idle, 64.0 GiB undecided"]
+    rest = [] if rows == 10 else ["94 % attributed  60 W", "- held idle, 64.0 GiB undecided"]
     assert lines[2:heading] == rest
 
 
 def test_each_gpu_is_a_bar_and_instances_stand_under_it() -> None:
     lines = drawn(cycle(), 140, 40)
-    assert re.match(r"  0  A100-SXM4-80GB  █{27,28}▒{2,3}:?·+  60\.0/80\.0 GiB   83 %  296 W  49 °C  ok", lines[3])
+    assert re.match(r"  0  A100-SXM4-80GB  █{27,28}▒{2,3}:?·+  60\.0/80\.0 GiB   83 %   60 W  49 °C  ok", lines[3])
     assert re.match(r"     └ 1g\.10gb       █{16}·{24}   4\.0/10\.0 GiB", lines[5])
     assert re.match(r"  2  A100-SXM4-80GB  - +- +-      -      -  failed: GPU is lost: it fell off the bus", lines[6])
 

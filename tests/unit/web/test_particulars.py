@@ -84,6 +84,13 @@ def test_cost_is_summed_and_that_of_idleness_told_apart() -> None:
     assert (unpriced["cost"], unpriced["idle_cost"]) == (None, None)
 
 
+def test_0_of_who_is_undecided_is_no_idle_time() -> None:
+    reading = device(replace(gpu(0, power_w=70), utilization=WORK), totals=DeviceTotals(0, 0, 0))
+    states = (GpuState.UNKNOWN, GpuState.BUSY)
+    cycle = answer(reading, workloads=[workload(part(measured=1, state=state)) for state in states])
+    assert [each["gpus"][0]["idle_s"] for each in told(cycle)["workloads"]] == [None, 0.0]
+
+
 def test_0_of_who_is_undecided_is_no_cost() -> None:
     free, dear = (
         tuple(Cost(state, CostBasis.TIME, amount) for state in (GpuState.BUSY, GpuState.IDLE)) for amount in (0.0, 1.0)
