@@ -8,6 +8,7 @@ the counts down as those to compare with.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Final
 
+from bench.cost.compiled import compiled
 from bench.cost.worlds import SIZES, Size, write_world
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
@@ -43,6 +45,8 @@ CYCLES: Final = 30
 """Every slow figure and file is asked for at least once in so many seconds."""
 
 _SETTLE_CYCLES: Final = 10
+_ALLOCATING_CYCLES: Final = 10
+_ALLOCATIONS: Final = Path(__file__).with_name("allocations.c")
 _FIRST_PID: Final = 1000
 _BYSTANDERS: Final = 50
 
@@ -51,13 +55,15 @@ _BYSTANDERS: Final = 50
 class Counts:
     """Of one cycle, read, attributed, scraped and pushed, on average; driver calls are of one GPU.
 
-    ``held_bytes`` is how much more memory a cycle has at its peak than at its start.
+    ``allocations`` are those asked of the C library, ``held_bytes`` is how much more memory a cycle has at its peak
+    than at its start.
     """
 
     driver_calls: float
     files_opened: float
     python_calls: float
     sent_bytes: float
+    allocations: float
     held_bytes: float
 
 
@@ -101,7 +107,7 @@ class _Host:
             [_FIRST_PID + gpu + number * size.gpus for number in range(size.processes_per_gpu)]
             for gpu in range(size.gpus)
         ]
-        seconds = CYCLES + _SETTLE_CYCLES + 5
+        seconds = CYCLES + _SETTLE_CYCLES + _ALLOCATING_CYCLES + 5
         world = write_world(directory / "world", size, pids, epoch_us=STEPPED_EPOCH_US, seconds=seconds)
         self._stub_clock = StubClock(directory / "clock")
         self._library = preload(build())
@@ -163,6 +169,10 @@ def count(size: Size = SIZES["M"]) -> Counts:
             for _ in range(CYCLES):
                 counter.run(host.cycle)
             calls, sent = host.driver_calls() - calls, host.sent_bytes - sent
+            allocated = _allocations()
+            for _ in range(_ALLOCATING_CYCLES):
+                host.cycle()
+            allocated = _allocations() - allocated
             held_bytes = _held_bytes(host.cycle)
         finally:
             threading.setprofile(None)
@@ -172,8 +182,14 @@ def count(size: Size = SIZES["M"]) -> Counts:
         files_opened=round(counter.files_opened / CYCLES, 1),
         python_calls=round(counter.python_calls / CYCLES),
         sent_bytes=round(sent / CYCLES),
+        allocations=round(allocated / _ALLOCATING_CYCLES),
         held_bytes=held_bytes,
     )
+
+
+def _allocations() -> int:
+    """How often memory was asked for, by everybody in this process, so far."""
+    return int(ctypes.CDLL(None).otel_gpu_allocations())
 
 
 def _held_bytes(cycle: Callable[[], None]) -> int:
@@ -186,6 +202,14 @@ def _held_bytes(cycle: Callable[[], None]) -> int:
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
+
+
+def _have_allocations_counted(arguments: Sequence[str]) -> None:
+    """Start anew with what counts allocations, unless this process has it."""
+    counting = {"LD_PRELOAD": str(compiled(_ALLOCATIONS, "-shared", "-fPIC")), "PYTHONMALLOC": "malloc"}
+    if counting.items() <= os.environ.items():
+        return
+    os.execve(sys.executable, (sys.executable, "-m", "bench.cost.guard", *arguments), {**os.environ, **counting})  # noqa: S606 - ours
 
 
 def judged(found: Mapping[str, float], recorded: Mapping[str, float]) -> list[str]:
@@ -202,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cost.guard", description=__doc__)
     parser.add_argument("record", nargs="?", choices=("record",), help="write the counts down as those to compare with")
     given = parser.parse_args(arguments)
+    _have_allocations_counted(sys.argv[1:] if arguments is None else arguments)
     found = asdict(count())
     if given.record:
         RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

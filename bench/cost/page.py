@@ -21,6 +21,7 @@ _WHAT: Final = {
     "files_opened": "files opened",
     "python_calls": "calls of Python functions",
     "sent_bytes": "bytes sent, scraped and pushed",
+    "allocations": "allocations",
     "held_bytes": "bytes more at the peak of a cycle than at its start",
 }
 

@@ -7,17 +7,14 @@ tools read the same kernel's answers, without root.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from bench.cost.compiled import compiled
 from bench.cost.errors import CostError
 from tests.docker_api import DockerApi, container_id, serving_docker
 from tests.nvml_stub.world import Listed, World
@@ -54,6 +51,11 @@ class Size:
     def processes(self) -> int:
         """All of them."""
         return self.gpus * self.processes_per_gpu
+
+    def container_of(self, number: int) -> int:
+        """Whose process this is: everybody's are on one GPU, in small worlds as in large ones."""
+        on_gpu = range(number % self.gpus, self.containers, self.gpus)
+        return on_gpu[number // self.gpus % len(on_gpu)]
 
 
 SIZES: Final = {size.name: size for size in (Size("S", 1, 4, 2), Size("M", 8, 8, 40), Size("L", 16, 64, 500))}
@@ -114,7 +116,7 @@ def populated(size: Size, directory: Path) -> Iterator[tuple[list[list[int]], Pa
     for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(size.gpus))):
         (devices / name).write_bytes(bytes(4096))
     counts = (size.gpus, size.processes_per_gpu, MAPPINGS, BYSTANDERS)
-    command = [str(_sleeper()), str(devices), *map(str, counts)]
+    command = [str(compiled(_SLEEPER)), str(devices), *map(str, counts)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crew:  # noqa: S603
         assert crew.stdout is not None
         try:
@@ -150,21 +152,6 @@ def _write_proc(root: Path, pids: Sequence[int], others: Sequence[int], size: Si
         mine.mkdir()
         for name in _LINKED:
             (mine / name).symlink_to(f"/proc/{pid}/{name}")
-        container = container_id(number % size.containers)
+        container = container_id(size.container_of(number))
         (mine / "cgroup").write_text(f"0::/system.slice/docker-{container}.scope\n", encoding="ascii")
     return root
-
-
-def _sleeper() -> Path:
-    """The program that real processes run, compiled once."""
-    text = _SLEEPER.read_bytes()
-    target = Path(tempfile.gettempdir()) / f"otel-gpu-sleeper-{os.getuid()}-{sha256(text).hexdigest()[:16]}"
-    if not target.exists():
-        compiler = shutil.which(os.environ.get("CC", "cc"))
-        if compiler is None:
-            raise CostError("a C compiler is needed; on Debian: apt install gcc libc6-dev")
-        draft = target.with_suffix(f".{os.getpid()}")
-        command = [compiler, "-O2", "-D_GNU_SOURCE", str(_SLEEPER), "-o", str(draft)]
-        subprocess.run(command, check=True)  # noqa: S603 - ours
-        draft.rename(target)
-    return target

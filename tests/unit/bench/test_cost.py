@@ -136,3 +136,11 @@ def test_a_fleet_costs_as_much_as_its_hosts_do() -> None:
     assert (host.series, host.points_per_s, host.received_bytes_per_s) == (7, 0.7, 50.0)
     assert (rack.gpus, rack.series) == (32, 28)
     assert (fleet.cpu_cores, fleet.received_bytes_per_s) == (4.0, 50_000.0)
+
+
+@pytest.mark.parametrize("world", SIZES)
+def test_everybodys_processes_are_on_one_gpu_and_nobody_has_none(world: str) -> None:
+    size = SIZES[world]
+    places = {(size.container_of(number), number % size.gpus) for number in range(size.processes)}
+    assert {container for container, _ in places} == set(range(size.containers))
+    assert len(places) == size.containers
