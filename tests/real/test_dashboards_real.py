@@ -189,9 +189,19 @@ def test_a_choice_narrows_what_is_shown(lived: DemoPast) -> None:
         and "memory" in one.expr
     ]  # fmt: skip
     for chosen in (["inference"], ["inference", "research"]):
-        expr = filled(asked.expr, {"namespace": several(chosen), "workload": ".*"})
+        expr = filled(asked.expr, {"host": ".*", "namespace": several(chosen), "workload": ".*"})
         held = sum(one.value for one in lived.server.query(expr, lived.last_s))
         assert held == sum(whole[name] for name in chosen) > 0
+
+
+def test_who_has_ended_is_not_among_those_who_are_on_a_gpu(lived: DemoPast) -> None:
+    places = [(workload, gpu) for workload in lived.attribution.workloads for gpu in workload.gpus]
+    here = sorted(str(workload.display_name) for workload, gpu in places if gpu.active)
+    assert len(here) < len(places), "some have ended within the retention"
+    chosen = {"host": "demo", "gpu": ".*", **LIVED}
+    [asked] = [one for one in of_dashboard("node", dashboards()["node"]) if one.where == "node: Workloads, A"]
+    shown = lived.server.query(filled(asked.expr, chosen), lived.last_s)
+    assert sorted(one.labels["gpu_workload_name"] for one in shown) == here
 
 
 # ---------------------------------------------------------------------------- rules
@@ -292,6 +302,18 @@ def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
     assert used.keys() < held.keys(), "a namespace that is on MIG instances alone has no figure"
     assert all(0 < used[name] < held[name] for name in used)
     assert all(0 <= share <= 1 for share in answer(lived, "Work done by time held").values())
+    on_mig = {
+        one.labels.get("k8s_namespace_name", ""): one.value / 3600
+        for one in lived.server.query(
+            'sum by (k8s_namespace_name) (increase(gpu_workload_energy_joules_total{gpu_mig_uuid!=""}[24h])) / 1000',
+            lived.last_s,
+        )
+    }
+    efficiency = answer(lived, "GPU-seconds of work per kJ")
+    assert efficiency.keys() == used.keys()
+    for name, per_kj in efficiency.items():
+        kj = energy[name] * 3600 - 3600 * on_mig.get("".join(name), 0.0)
+        assert per_kj == pytest.approx(used[name] * 3600 / kj), name
     wasted = answer(lived, "Workload-hours per namespace in which memory was held")
     assert max(wasted.values()) == pytest.approx(FOR_S / 3600, rel=0.05), "the notebook's, all the time"
     [(pod, tokens_per_joule)] = answer(lived, "Work that your program counts itself").items()

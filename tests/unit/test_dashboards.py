@@ -278,6 +278,43 @@ def test_the_dashboard_counts_as_blind_whom_the_alert_tells_of() -> None:
     assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", f"count({of_alert}) or vector(0)")
 
 
+def test_the_dashboard_counts_as_gone_whom_the_alert_tells_of() -> None:
+    [panel] = [panel for where, panel in panels() if where == "fleet: Agents blind or gone"]
+    shown = panel["targets"][1]["expr"].replace('{host_name=~"$host"}', "").replace("count by", "group by")
+    assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", f"count({alerts()['GpuAgentGone']['expr']}) or vector(0)")
+
+
+@pytest.mark.parametrize(("where", "of_now"), [("node: Workloads", "ABCD"), ("workload: Workloads", "ABCH")])
+def test_a_figure_of_now_is_of_those_who_are_there_now(where: str, of_now: str) -> None:
+    [panel] = [panel for at, panel in panels() if at == where and panel["type"] == "table"]
+    for target in panel["targets"]:
+        narrowed = re.search(r" and group by \(([^)]*)\) \(gpu_workload_access\{[^}]*\} == 1\)$", target["expr"])
+        assert (narrowed is not None) == (target["refId"] in of_now), target["expr"]
+        assert narrowed is None or f" by ({narrowed[1]}) (" in target["expr"][: narrowed.start()]
+
+
+def test_no_two_workloads_are_shown_as_one_because_their_names_are_the_same() -> None:
+    every = [one for name, dashboard in SHIPPED.items() for one in of_dashboard(name, dashboard)]
+    named = [one for one in every if re.search(r" by \([^)]*gpu_workload_name", one.expr)]
+    assert len(named) > 20
+    for one in named:
+        apart = {"k8s_namespace_name", "k8s_pod_name"} | (set() if one.where.startswith("node: ") else {"host_name"})
+        for keys in re.findall(r" by \(([^)]*gpu_workload_name[^)]*)\)", one.expr):
+            assert apart <= {key.strip() for key in keys.split(",")}, one
+
+
+def test_time_and_energy_are_compared_with_work_only_where_drivers_tell_of_work() -> None:
+    divided = [
+        one.expr
+        for one in everything()
+        if "compute_time" in one.expr and "/" in one.expr.replace("/ 3600", "").replace("/ 3.6e6", "")
+    ]
+    assert len(divided) == 3, "efficiency and work per kJ on the page, efficiency in a dashboard"
+    for expr in divided:
+        [below] = [one for one in selectors(expr) if "compute_time" not in one]
+        assert 'gpu_mig_uuid=""' in below
+
+
 @pytest.mark.parametrize("where", ["fleet: GPUs that are not ok", "node: State of each GPU"])
 def test_a_gpu_that_failed_is_named_with_its_state(where: str) -> None:
     [panel] = [panel for at, panel in panels() if at == where]

@@ -58,7 +58,7 @@ OTHERS_FLAGS: Final = {
     "read-only rm security-opt tmpfs user uts",
     "kubectl, helm": "all-namespaces as namespace set show-labels",
     "nvidia-smi, systemctl, curl": "gpu-reset query-gpu now unix-socket",
-    "exporter-toolkit, container toolkit": "web accounting-mode",
+    "exporter-toolkit, container toolkit, Prometheus": "web accounting-mode storage",
     "Go's, in general": "name",
 }
 OTHERS_NAMES: Final = {"otel_gpu.errors", "otel_gpu.instrument"}

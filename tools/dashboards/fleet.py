@@ -14,6 +14,7 @@ from tools.dashboards.shared import (
     TO_NAMESPACE,
     TO_NODE,
     TO_WORKLOAD,
+    each,
 )
 
 # Gauges of GPUs go through max by (hw_id) first: for some minutes after an agent was upgraded a GPU may have series of
@@ -73,7 +74,7 @@ _NOW: Final = Section(
             "Agents blind or gone",
             "Blind: GPUs or processes cannot be read (nvml or procfs is unavailable) on a host that has had GPUs "
             "within a day, or processes are hidden from it and next to no used memory is anybody's. Gone: told "
-            "something within the last hour, and nothing now.",
+            "something within the last day, and nothing now.",
             Unit.NONE,
             Query(
                 'count((max by (<host.name>) (<otel_gpu.source.state>{<otel_gpu.source>=~"nvml|procfs", '
@@ -87,7 +88,7 @@ _NOW: Final = Section(
                 "blind",
             ),
             Query(
-                "count(count by (<host.name>) (last_over_time(<otel_gpu.series>[1h])) "
+                "count(count by (<host.name>) (last_over_time(<otel_gpu.series>[1d])) "
                 "unless count by (<host.name>) (<otel_gpu.series>)) or vector(0)",
                 "gone",
             ),
@@ -150,19 +151,22 @@ _WHO: Final = Section(
         table(
             "Namespaces",
             "Energy and hours in the time range. Held: workload-hours on GPUs, whatever was done; two on one GPU for "
-            "an hour are two. Used: GPU-hours, SM share summed over time, empty where the driver does not tell. The "
-            "row without a name is what runs outside of Kubernetes.",
+            "an hour are two. Used: GPU-hours, SM share summed over time. Under MIG drivers do not tell of it: hours "
+            "held there, which have a column of their own, can be in Held only. The row without a name is what runs "
+            "outside of Kubernetes.",
             (
                 Column("k8s.namespace.name", "Namespace", link=TO_NAMESPACE),
                 Column("A", "Power", Unit.WATTS),
                 Column("B", "Energy", Unit.KWH),
                 Column("C", "Held", Unit.WORKLOAD_HOURS),
-                Column("D", "Used", Unit.GPU_HOURS),
-                Column("E", "Idle memory", Unit.BYTES),
+                Column("D", "Held under MIG", Unit.WORKLOAD_HOURS),
+                Column("E", "Used", Unit.GPU_HOURS),
+                Column("F", "Idle memory", Unit.BYTES),
             ),
             Query("sum by (<k8s.namespace.name>) (rate(<gpu.workload.energy>[$__rate_interval]))"),
             Query("sum by (<k8s.namespace.name>) (increase(<gpu.workload.energy>[$__range])) / 3.6e6"),
             Query("sum by (<k8s.namespace.name>) (increase(<gpu.workload.time>[$__range])) / 3600"),
+            Query('sum by (<k8s.namespace.name>) (increase(<gpu.workload.time>{<gpu.mig.uuid>!=""}[$__range])) / 3600'),
             Query("sum by (<k8s.namespace.name>) (increase(<gpu.workload.compute.time>[$__range])) / 3600"),
             Query("sum by (<k8s.namespace.name>) (<gpu.workload.idle.memory>)"),
         ),
@@ -171,9 +175,9 @@ _WHO: Final = Section(
             "The ten workloads with the most power: each one's part of its GPUs' energy counters.",
             Unit.WATTS,
             Query(
-                "topk(10, sum by (<k8s.namespace.name>, <gpu.workload.name>) "
+                "topk(10, sum by (<host.name>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>) "
                 "(rate(<gpu.workload.energy>[$__rate_interval])))",
-                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
+                "{{<host.name>}} {{<k8s.namespace.name>}} {{<k8s.pod.name>}} {{<gpu.workload.name>}}",
             ),
         ),
         table(
@@ -184,17 +188,19 @@ _WHO: Final = Section(
                 Column("host.name", "Host", link=TO_NODE),
                 Column("gpu.index", "GPU"),
                 Column("k8s.namespace.name", "Namespace", link=TO_NAMESPACE),
+                Column("k8s.pod.name", "Pod"),
                 Column("gpu.workload.name", "Workload", link=TO_WORKLOAD),
                 Column("A", "Idle for", Unit.SECONDS),
                 Column("B", "Memory", Unit.BYTES),
             ),
-            Query(
-                "max by (<host.name>, <gpu.index>, <k8s.namespace.name>, <gpu.workload.name>) "
-                "(<gpu.workload.idle.duration>) > 0"
-            ),
-            Query(
-                "sum by (<host.name>, <gpu.index>, <k8s.namespace.name>, <gpu.workload.name>) "
-                "(<gpu.workload.idle.memory>) > 0"
+            *(
+                Query(
+                    each("<host.name>, <gpu.index>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>", figure)
+                )
+                for figure in (
+                    "max by () (<gpu.workload.idle.duration>) > 0",
+                    "sum by () (<gpu.workload.idle.memory>) > 0",
+                )
             ),
         ),
         table(

@@ -6,10 +6,13 @@ from typing import Final
 
 from tools.dashboards.model import Column, Dashboard, Query, Section, Unit, Variable
 from tools.dashboards.panels import lines, stack, stat, table
-from tools.dashboards.shared import MEMORY_COLORS, STATE_COLORS, TO_NAMESPACE, TO_WORKLOAD
+from tools.dashboards.shared import HERE, MEMORY_COLORS, STATE_COLORS, TO_NAMESPACE, TO_WORKLOAD, each
 
 _HOST: Final = Variable("host", "Host", "<otel_gpu.series>", "host.name", several=False)
 _GPU: Final = Variable("gpu", "GPU", '<hw.status>{<host.name>="$host"}', "gpu.index")
+
+_WORKLOAD: Final = "<k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>"
+_NAMED: Final = "{{<k8s.namespace.name>}} {{<k8s.pod.name>}} {{<gpu.workload.name>}}"
 
 _WHOLE: Final = Section(
     "$host",
@@ -58,8 +61,8 @@ _WHOLE: Final = Section(
         ),
         table(
             "Workloads",
-            "Everybody on these GPUs. Power is each one's part of the GPU's energy counter; SM is its share of the "
-            "GPU's time at work, empty where the driver does not tell (MIG).",
+            "Everybody who is on these GPUs now, or was given one. Power is each one's part of the GPU's energy "
+            "counter; SM is its share of the GPU's time at work, empty where the driver does not tell (MIG).",
             (
                 Column("gpu.index", "GPU"),
                 Column("gpu.mig.profile", "Instance"),
@@ -73,15 +76,12 @@ _WHOLE: Final = Section(
                 Column("D", "Idle for", Unit.SECONDS),
             ),
             *(
-                Query(
-                    f"{over} by (<gpu.index>, <gpu.mig.profile>, <gpu.workload.kind>, <gpu.workload.name>, "
-                    f"<k8s.namespace.name>, <k8s.pod.name>) ({figure})"
-                )
-                for over, figure in (
-                    ("sum", "<gpu.workload.memory.usage>"),
-                    ("sum", "<gpu.workload.utilization>"),
-                    ("sum", "rate(<gpu.workload.energy>[$__rate_interval])"),
-                    ("max", "<gpu.workload.idle.duration>"),
+                Query(each(f"<gpu.index>, <gpu.mig.profile>, <gpu.workload.kind>, {_WORKLOAD}", figure + HERE))
+                for figure in (
+                    "sum by () (<gpu.workload.memory.usage>)",
+                    "sum by () (<gpu.workload.utilization>)",
+                    "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))",
+                    "min by () (<gpu.workload.idle.duration>)",
                 )
             ),
             width=24,
@@ -109,10 +109,7 @@ _EACH: Final = Section(
             "Memory by workload",
             "What each workload holds, measured and inferred.",
             Unit.BYTES,
-            Query(
-                "sum by (<k8s.namespace.name>, <gpu.workload.name>) (<gpu.workload.memory.usage>) > 0",
-                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
-            ),
+            Query(each(_WORKLOAD, "sum by () (<gpu.workload.memory.usage>) > 0"), _NAMED),
             width=8,
         ),
         stack(
@@ -120,10 +117,7 @@ _EACH: Final = Section(
             "Each one's part of the GPU's energy counter, and what is nobody's. Measured where one process was alone, "
             "else estimated by work and by who was there.",
             Unit.WATTS,
-            Query(
-                "sum by (<k8s.namespace.name>, <gpu.workload.name>) (rate(<gpu.workload.energy>[$__rate_interval]))",
-                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
-            ),
+            Query(each(_WORKLOAD, "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))"), _NAMED),
             Query(
                 "sum by (<gpu.energy.state>) "
                 '(rate(<gpu.device.energy>{<gpu.energy.state>=~"idle|unattributed"}[$__rate_interval]))',
@@ -144,11 +138,7 @@ _EACH: Final = Section(
             "Work by workload",
             "GPU-seconds of work per second: each one's SM share. Not told under MIG.",
             Unit.RATIO,
-            Query(
-                "sum by (<k8s.namespace.name>, <gpu.workload.name>) "
-                "(rate(<gpu.workload.compute.time>[$__rate_interval]))",
-                "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}",
-            ),
+            Query(each(_WORKLOAD, "sum by () (rate(<gpu.workload.compute.time>[$__rate_interval]))"), _NAMED),
             width=6,
         ),
         lines(

@@ -115,8 +115,10 @@ _EXPLAINED: Final = Section(
             "How sure it is, from 0 to 1: 1 where one candidate alone could explain it, about 1/n for n alike.",
             Unit.RATIO,
             Query(
-                "min by (<host.name>, <gpu.index>, <gpu.workload.name>) (<gpu.workload.memory.confidence>)",
-                "{{<host.name>}} GPU {{<gpu.index>}} {{<gpu.workload.name>}}",
+                "min by (<host.name>, <gpu.index>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>) "
+                "(<gpu.workload.memory.confidence>)",
+                "{{<host.name>}} GPU {{<gpu.index>}} "
+                "{{<k8s.namespace.name>}} {{<k8s.pod.name>}} {{<gpu.workload.name>}}",
             ),
             width=8,
             top=1,

@@ -20,6 +20,15 @@ STATE_COLORS: Final[Colors] = (("busy", "green"), ("idle", "orange"), ("allocate
 ENERGY_COLORS: Final[Colors] = (("attributed", "green"), ("idle", "orange"), ("unattributed", "red"))
 
 _SAME_TIME: Final = "${datasource:queryparam}&${__url_time_range}"
+_SAME_HOST: Final = f"${{host:queryparam}}&{_SAME_TIME}"
 TO_NODE: Final = f"/d/otel-gpu-node?var-host=${{__value.text}}&{_SAME_TIME}"
-TO_NAMESPACE: Final = f"/d/otel-gpu-workload?var-namespace=${{__value.text}}&{_SAME_TIME}"
-TO_WORKLOAD: Final = f"/d/otel-gpu-workload?var-workload=${{__value.text}}&{_SAME_TIME}"
+TO_NAMESPACE: Final = f"/d/otel-gpu-workload?var-namespace=${{__value.text}}&{_SAME_HOST}"
+TO_WORKLOAD: Final = f"/d/otel-gpu-workload?var-workload=${{__value.text}}&{_SAME_HOST}"
+
+HERE: Final = " and group by () (<gpu.workload.access> == 1)"
+"""Of those who have a GPU now: who ended is told of until the retention is over, with no memory and his last totals."""
+
+
+def each(keys: str, figure: str) -> str:
+    """A figure of each combination of these keys: they belong wherever it says `` by ()``."""
+    return figure.replace(" by ()", f" by ({keys})")

@@ -6,18 +6,28 @@ from typing import Final
 
 from tools.dashboards.model import Column, Dashboard, Query, Section, Unit, Variable
 from tools.dashboards.panels import lines, stack, stat, table
-from tools.dashboards.shared import METHOD_COLORS, STATE_COLORS, TO_NODE
+from tools.dashboards.shared import HERE, METHOD_COLORS, STATE_COLORS, TO_NODE, each
 
-_NAMESPACE: Final = Variable("namespace", "Namespace", "<gpu.workload.access>", "k8s.namespace.name")
+_HOST: Final = Variable("host", "Host", "<gpu.workload.access>", "host.name")
+_NAMESPACE: Final = Variable(
+    "namespace", "Namespace", '<gpu.workload.access>{<host.name>=~"$host"}', "k8s.namespace.name"
+)
 _WORKLOAD: Final = Variable(
-    "workload", "Workload", '<gpu.workload.access>{<k8s.namespace.name>=~"$namespace"}', "gpu.workload.name"
+    "workload",
+    "Workload",
+    '<gpu.workload.access>{<host.name>=~"$host", <k8s.namespace.name>=~"$namespace"}',
+    "gpu.workload.name",
 )
 
+# Replicas of one Deployment have a name in common, and so may pods of two hosts: each is a workload of its own.
+_EVERY: Final = "<host.name>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.kind>, <gpu.workload.name>"
+_NAMED: Final = "{{<host.name>}} {{<k8s.namespace.name>}} {{<k8s.pod.name>}} {{<gpu.workload.name>}}"
+
+# Under MIG no driver tells of work: time there would count as time without any.
 _EFFICIENCY: Final = (
     "sum by () (increase(<gpu.workload.compute.time>[$__range])) "
-    "/ (sum by () (increase(<gpu.workload.time>[$__range])) > 0)"
+    '/ (sum by () (increase(<gpu.workload.time>{<gpu.mig.uuid>=""}[$__range])) > 0)'
 )
-_NAMED: Final = "{{<k8s.namespace.name>}} {{<gpu.workload.name>}}"
 
 _SUMS: Final = Section(
     "In the time range",
@@ -85,8 +95,9 @@ _EACH: Final = Section(
     (
         table(
             "Workloads",
-            "Memory, SM and power now; energy, hours on GPUs, GPU-hours of work and cost in the time range. Efficiency "
-            "is work done by time held. Empty is not known, which is not zero.",
+            "Memory, SM, power and idle time now, empty for who has ended; energy, hours on GPUs, GPU-hours of work "
+            "and cost in the time range. Efficiency is work done by time held, without time under MIG, where drivers "
+            "tell of no work. Idle for: without work on any of its GPUs. Empty is not known, which is not zero.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("k8s.namespace.name", "Namespace"),
@@ -104,22 +115,16 @@ _EACH: Final = Section(
                 Column("I", "Cost"),
             ),
             *(
-                Query(
-                    figure.replace(
-                        " by ()",
-                        " by (<host.name>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.kind>, "
-                        "<gpu.workload.name>)",
-                    )
-                )
+                Query(each(_EVERY, figure))
                 for figure in (
-                    "sum by () (<gpu.workload.memory.usage>)",
-                    "sum by () (<gpu.workload.utilization>)",
-                    "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))",
+                    "sum by () (<gpu.workload.memory.usage>)" + HERE,
+                    "sum by () (<gpu.workload.utilization>)" + HERE,
+                    "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))" + HERE,
                     "sum by () (increase(<gpu.workload.energy>[$__range])) / 3.6e6",
                     "sum by () (increase(<gpu.workload.time>[$__range])) / 3600",
                     "sum by () (increase(<gpu.workload.compute.time>[$__range])) / 3600",
                     _EFFICIENCY,
-                    "max by () (<gpu.workload.idle.duration>)",
+                    "min by () (<gpu.workload.idle.duration>)" + HERE,
                     "sum by () (increase(<gpu.workload.cost>[$__range]))",
                 )
             ),
@@ -142,17 +147,13 @@ _USE: Final = Section(
             "Memory by workload",
             "What each one holds, measured and inferred.",
             Unit.BYTES,
-            Query("sum by (<k8s.namespace.name>, <gpu.workload.name>) (<gpu.workload.memory.usage>) > 0", _NAMED),
+            Query(each(_EVERY, "sum by () (<gpu.workload.memory.usage>) > 0"), _NAMED),
         ),
         stack(
             "Work",
             "GPU-seconds of work per second: SM share. Not told under MIG.",
             Unit.GPUS,
-            Query(
-                "sum by (<k8s.namespace.name>, <gpu.workload.name>) "
-                "(rate(<gpu.workload.compute.time>[$__rate_interval]))",
-                _NAMED,
-            ),
+            Query(each(_EVERY, "sum by () (rate(<gpu.workload.compute.time>[$__rate_interval]))"), _NAMED),
         ),
         stack(
             "Workloads on GPUs, by what they do",
@@ -183,23 +184,21 @@ _ENERGY: Final = Section(
             "Power by workload",
             "Each one's part of its GPUs' energy counters.",
             Unit.WATTS,
-            Query(
-                "sum by (<k8s.namespace.name>, <gpu.workload.name>) (rate(<gpu.workload.energy>[$__rate_interval]))",
-                _NAMED,
-            ),
+            Query(each(_EVERY, "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))"), _NAMED),
         ),
         stack(
             "Memory held by idle processes",
             "By workload. Empty where it is not known whether somebody works.",
             Unit.BYTES,
-            Query("sum by (<k8s.namespace.name>, <gpu.workload.name>) (<gpu.workload.idle.memory>) > 0", _NAMED),
+            Query(each(_EVERY, "sum by () (<gpu.workload.idle.memory>) > 0"), _NAMED),
             width=8,
         ),
         lines(
             "Idle for",
-            "How long each has held memory without work: 0 while it works, no line while that is not known.",
+            "How long each has held memory without work on any of its GPUs: 0 while it works on one, no line while "
+            "that is known of none.",
             Unit.SECONDS,
-            Query("max by (<k8s.namespace.name>, <gpu.workload.name>) (<gpu.workload.idle.duration>)", _NAMED),
+            Query(each(_EVERY, "min by () (<gpu.workload.idle.duration>)"), _NAMED),
             width=8,
         ),
         stack(
@@ -219,7 +218,7 @@ WORKLOAD: Final = Dashboard(
     "workload",
     "GPU / Workload",
     "Namespaces and workloads: what they hold, use, draw and waste, and what that costs.",
-    '<k8s.namespace.name>=~"$namespace", <gpu.workload.name>=~"$workload"',
-    (_NAMESPACE, _WORKLOAD),
+    '<host.name>=~"$host", <k8s.namespace.name>=~"$namespace", <gpu.workload.name>=~"$workload"',
+    (_HOST, _NAMESPACE, _WORKLOAD),
     (_SUMS, _EACH, _USE, _ENERGY),
 )
