@@ -19,12 +19,14 @@ from otel_gpu.export.table_figures import (
     power_w,
     signed,
     size,
+    state_because,
     state_words,
     used_bytes,
     utc,
     watts,
     whole,
 )
+from otel_gpu.export.table_names import origin, workload_names
 from otel_gpu.export.text import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
@@ -104,12 +106,12 @@ def _title(attribution: Attribution, width: int, paint: Paint, *, simulated: boo
 def _troubles(attribution: Attribution, width: int, *, simulated: bool) -> list[str]:
     """What went wrong, not cut: the reason names the way out, and where it does not, doctor does."""
     texts = [
-        f"GPU {gpu.identity.index}: {gpu.reading.health.value}: {printable(gpu.reading.reason or '')}"
+        f"GPU {gpu.identity.index}: {printable(state_because(gpu.reading.health.value, gpu.reading.reason))}"
         for gpu in attribution.gpus
         if gpu.reading.health is not GpuHealth.OK
     ]
     texts += [
-        f"{source.name}: {source.state.value}: {printable(source.reason or '')}"
+        f"{source.name}: {printable(state_because(source.state.value, source.reason))}"
         for source in attribution.sources
         if source.state is not SourceState.OK and not (source.by_gpu and texts)
     ]
@@ -126,6 +128,8 @@ def _legend(attribution: Attribution, width: int) -> list[str]:
     texts = ["  ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())] if drawn else []
     if any(workload.active_gpus for workload in attribution.workloads):
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
+    if any(part.confidence is not None for workload in attribution.workloads for part in workload.told_gpus):
+        texts.append("INFERRED is what the driver does not list and evidence explains, with how sure that is")
     if attribution.window_s and any(gpu.energy is not None for gpu in attribution.gpus):
         texts.append(f"POWER is the mean of the last {attribution.window_s:.1f} s")
     return [line for text in texts for line in textwrap.wrap(text, width)]
@@ -247,21 +251,22 @@ def _energy_sum(gpu: GpuAttribution) -> list[str]:
 
 def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     columns = (
-        Column("WORKLOAD", shrinks=True),
+        Column("WORKLOAD", shrinks=True, ends=True),
         Column("KIND", drops=True),
-        Column("POD OR IMAGE", shrinks=True, drops=True),
+        Column("POD OR IMAGE", shrinks=True, drops=True, ends=True),
         Column("GPU"),
         Column("MEMORY", right=True),
-        Column("INFERRED", right=True),
+        Column("INFERRED, SURE", right=True),
         *_USE_COLUMNS,
     )
     index_of = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
+    name_of = workload_names(attribution.workloads)
     ordered = sorted(attribution.workloads, key=lambda workload: (-_held(workload), workload.display_name))
     rows = [
         [
-            printable(_workload_name(workload)),
+            printable(name_of[workload.ref.key]),
             workload.ref.kind.value,
-            printable(_origin(workload)),
+            printable(origin(workload)),
             _gpu_label(index_of.get(part.gpu_uuid), part.mig_uuid),
             size(part.measured_bytes),
             _inferred(part),
@@ -281,13 +286,13 @@ def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("PID", right=True),
         Column("PROCESS", shrinks=True),
-        Column("WORKLOAD", shrinks=True),
+        Column("WORKLOAD", shrinks=True, ends=True),
         Column("GPU"),
         Column("MEMORY", right=True),
         *_USE_COLUMNS,
     )
     index_of = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-    name_of = {w.ref.key: _workload_name(w) for w in attribution.workloads}
+    name_of = workload_names(attribution.workloads)
     ordered = sorted(attribution.processes, key=lambda process: (-(process.memory_bytes or -1), process.key))
     rows = [
         [
@@ -339,22 +344,6 @@ def all_told(attribution: Attribution) -> bool:
 
 def _held(workload: WorkloadAttribution) -> int:
     return sum((part.measured_bytes or 0) + (part.inferred_bytes or 0) for part in workload.gpus)
-
-
-def _workload_name(workload: WorkloadAttribution) -> str:
-    name = workload.display_name
-    is_hash = name == workload.ref.id and len(name) == 64
-    return name[:12] if is_hash else name  # as docker ps shows it
-
-
-def _origin(workload: WorkloadAttribution) -> str:
-    """The pod it is of, or else the image it was made from."""
-    names = workload.names
-    if names is None:
-        return UNKNOWN
-    if names.pod is None:
-        return names.image or UNKNOWN
-    return f"{names.namespace}/{names.pod}" if names.namespace is not None else names.pod
 
 
 def _gpu_label(gpu: GpuAttribution | None, mig_uuid: str | None) -> str:

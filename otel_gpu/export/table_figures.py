@@ -115,6 +115,13 @@ def state_words(state: str | None, idle_s: float | None) -> str:
     return f"idle {span(idle_s)}" if state == "idle" and idle_s is not None else state
 
 
+def state_because(state: str, reason: str | None) -> str:
+    """A state and its reason, without saying twice what the reason begins with: ``paused at 10:00 until resumed``."""
+    if not reason or reason.startswith(f"{state} "):
+        return reason or state
+    return f"{state}: {reason}"
+
+
 def model(name: str) -> str:
     """A GPU's name without its vendor: they are all of one."""
     return name.removeprefix("NVIDIA ")
@@ -137,7 +144,10 @@ def used_bytes(split: MemorySplit) -> int:
 
 
 def bar_parts(split: MemorySplit, width: int) -> list[tuple[str, int]]:
-    """The marks of a bar of ``width`` cells, each with how many there are of it."""
+    """The marks of a bar of ``width`` cells, each with how many there are of it.
+
+    Whatever is used has a cell, however little it is, at the cost of what has most.
+    """
     used = used_bytes(split)
     parts = {
         MEASURED: used - split.unattributed_bytes - split.inferred_bytes,
@@ -146,8 +156,12 @@ def bar_parts(split: MemorySplit, width: int) -> list[tuple[str, int]]:
         RESERVED: split.reserved_bytes or 0,
         FREE: split.free_bytes,
     }
-    counts = whole([part * width for part in parts.values()], split.limit_bytes)
-    return [(mark, count) for mark, count in zip(parts, counts, strict=True) if count > 0]
+    counts = dict(zip(parts, whole([part * width for part in parts.values()], split.limit_bytes), strict=True))
+    for mark in (MEASURED, INFERRED, UNATTRIBUTED):
+        most = max(counts, key=counts.__getitem__)
+        if parts[mark] > 0 and counts[mark] == 0 and counts[most] > 1:
+            counts[mark], counts[most] = 1, counts[most] - 1
+    return [(mark, count) for mark, count in counts.items() if count > 0]
 
 
 def bar(split: MemorySplit | None, width: int) -> str:

@@ -60,6 +60,17 @@ def shorten(text: str, width: int) -> str:
     return text[:end] + "…"
 
 
+def shorten_middle(text: str, width: int) -> str:
+    """The text in at most ``width`` cells, both ends kept: what tells replicas apart stands last in their names."""
+    if cells(text) <= width:
+        return text
+    start, left = len(text), (width - 1) // 2
+    while start and (left := left - _cells(text[start - 1])) >= 0:
+        start -= 1
+    tail = text[start:]
+    return shorten(text, width - cells(tail)) + tail
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """The text in exactly ``width`` cells: cut if it is longer, filled on one side if it is shorter."""
     text = shorten(text, width)
@@ -69,12 +80,16 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, whether its cells lean right, whether it may give way when room is short, or go."""
+    """A column: its heading, whether its cells lean right, whether it may give way when room is short, or go.
+
+    Of what is cut, ``ends`` keeps the end as well as the beginning.
+    """
 
     heading: str
     right: bool = False
     shrinks: bool = False
     drops: bool = False
+    ends: bool = False
 
 
 _GAP: Final = "  "
@@ -101,5 +116,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, 
 
 
 def _row(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (pad(cell, width, right=column.right) for column, cell, width in zip(columns, row, widths, strict=True))
+    padded = (
+        pad(shorten_middle(cell, width) if column.ends else cell, width, right=column.right)
+        for column, cell, width in zip(columns, row, widths, strict=True)
+    )
     return _GAP.join(padded).rstrip()

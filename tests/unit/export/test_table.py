@@ -11,7 +11,16 @@ from otel_gpu.engine import Engine
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import fit_for, in_ascii, joules, money, size, span, utc, whole
 from otel_gpu.export.text import Paint
-from otel_gpu.model import Attribution, GpuReading, MemorySplit, SourceOutcome, SourceState
+from otel_gpu.model import (
+    Attribution,
+    GpuReading,
+    MemorySplit,
+    SourceOutcome,
+    SourceState,
+    WorkloadKind,
+    WorkloadNames,
+    WorkloadRef,
+)
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.version import __version__
 from tests.builders import GIB, MIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
@@ -30,9 +39,9 @@ GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  J IN 5.0 s  = WO
   1  81920        4096           0      4096      1024   72704           3            3         0         0
   2      -           -           -         -         -       -           -            -         -         -
 
-WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY         INFERRED  SM   POWER  STATE
+WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY   INFERRED, SURE  SM   POWER  STATE
 vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                    -  ≈ 54 W  unknown
-host            host          -                      0                 -  ~ 4.5 GiB 100 %   -   ≈ 5 W  unknown
+host            host          the host itself        0                 -  ~ 4.5 GiB 100 %   -   ≈ 5 W  unknown
 dddddddddddd    container     -                      1 1g.10gb   4.0 GiB                    -   ≈ 0 W  unknown
 unidentified    host          -                      0           1.0 GiB                    -   ≈ 1 W  unknown
 ollama.service  systemd_unit  -                      0           512 MiB                    -   ≈ 1 W  unknown
@@ -46,6 +55,7 @@ PID  PROCESS    WORKLOAD        GPU          MEMORY  SM   POWER  STATE
 
 █ measured  ▒ inferred  ░ unattributed  : the driver's own  · free
 ≈ estimated  ~ inferred  - not known, which is not zero
+INFERRED is what the driver does not list and evidence explains, with how sure that is
 POWER is the mean of the last 5.0 s
 
 GPU 2: failed: GPU is lost: it fell off the bus
@@ -223,6 +233,51 @@ def only_gpu_line(answer: Attribution) -> str:
     return sections(render(answer, width=120))[1][1]
 
 
+def pods(*names: tuple[str, str | None, str | None]) -> Attribution:
+    """An answer with these containers on one GPU, each with its name, namespace and pod; a pod of ``None`` is none."""
+    refs = [WorkloadRef(WorkloadKind.CONTAINER, f"{number:x}" * 64) for number in range(len(names))]
+    return attribute(
+        None,
+        snapshot(
+            gpu(0, [listed(pid, GIB) for pid in range(1, len(names) + 1)], memory=memory(used_gib=len(names))),
+            processes=[facts(pid, ref) for pid, ref in enumerate(refs, start=1)],
+            names={
+                ref.id: WorkloadNames(container=name, pod=pod, namespace=namespace)
+                for ref, (name, namespace, pod) in zip(refs, names, strict=True)
+            },
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([("a", "n", "x-1"), ("b", "n", "x-1")], ["a", "b"]),
+        ([("eval", "n", "eval-5w7lx"), ("eval", "n", "eval-86tsb")], ["eval (5w7lx)", "eval (86tsb)"]),
+        ([("book", "n", "lab-one-0"), ("book", "n", "lab-two-0")], ["book (one-0)", "book (two-0)"]),
+        ([("a", "n", "x-0"), ("a", "m", "x-0")], ["a (n/x-0)", "a (m/x-0)"]),
+        ([("a", "n", "x-0"), ("a", None, None)], ["a (000000000000)", "a (111111111111)"]),
+        ([("a", "n", "0"), ("a", "n", "x-0")], ["a (0)", "a (x-0)"]),
+    ],
+    ids=["differ", "a suffix", "as much as it takes", "the namespace", "the id", "one is the end of the other"],
+)
+def test_who_shares_a_name_has_behind_it_what_tells_him_apart(
+    names: list[tuple[str, str | None, str | None]], shown: list[str]
+) -> None:
+    _, _, _, workloads, processes, _ = sections(render(pods(*names), width=200))
+    assert sorted(re.split(" {2,}", line)[0] for line in workloads[1:]) == sorted(shown)
+    assert sorted(re.split(" {2,}", line.strip())[2] for line in processes[1:]) == sorted(shown)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_no_two_rows_are_alike_in_a_narrow_terminal(width: int) -> None:
+    answer = pods(*(("a-name-of-some-length", "research", f"a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")))
+    for section in sections(render(answer, width=width))[3:5]:
+        names = [re.sub(r"^ *\d+", "", line) for line in section[1:]]
+        assert len(names) == len(set(names)) == 2
+        assert max(map(len, section)) <= width
+
+
 @pytest.mark.parametrize(
     ("parts", "expected"),
     [
@@ -231,9 +286,20 @@ def only_gpu_line(answer: Attribution) -> str:
         (MemorySplit(20, None, 0, 0, 0, 0, 20), "·" * 20),
         (MemorySplit(20, 5, 5, 0, 0, 5, 5), "█" * 5 + "░" * 5 + ":" * 5 + "·" * 5),
         (MemorySplit(20, 5, 5, 0, 5, 0, 5), "█" * 5 + "▒" * 5 + ":" * 5 + "·" * 5),
-        (MemorySplit(1000, 0, 1, 0, 0, 1, 998), "·" * 20),
+        (MemorySplit(1000, 0, 1, 0, 0, 1, 998), "█░" + "·" * 18),
+        (MemorySplit(800, 9, 20, 0, 0, 0, 771), "█" + "·" * 19),
+        (MemorySplit(1000, 0, 990, 0, 9, 1, 0), "█" * 18 + "▒░"),
     ],
-    ids=["all measured", "all unattributed", "all free", "a quarter each", "a quarter inferred", "hardly anything"],
+    ids=[
+        "all measured",
+        "all unattributed",
+        "all free",
+        "a quarter each",
+        "a quarter inferred",
+        "hardly anything",
+        "less than what is reserved",
+        "a little of a full GPU",
+    ],
 )
 def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySplit, expected: str) -> None:
     answer = attribute(None, snapshot(gpu(0)))
@@ -365,6 +431,7 @@ def test_marks_are_explained_where_there_are_any() -> None:
     assert legend == [
         "█ measured  ▒ inferred  ░ unattributed  : the driver's own  · free",
         "≈ estimated  ~ inferred  - not known, which is not zero",
+        "INFERRED is what the driver does not list and evidence explains, with how sure that is",
         "POWER is the mean of the last 5.0 s",
     ]
     assert "measured" not in render(attribute(None, snapshot()))

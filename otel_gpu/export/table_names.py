@@ -1,0 +1,71 @@
+"""What workloads are called in a table, so that no two of them look like one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from otel_gpu.export.table_figures import UNKNOWN
+from otel_gpu.model import HOST_WORKLOAD, WorkloadAttribution, WorkloadKey
+
+_HASH, _SHORT = 64, 12
+"""Digits of a container's id, and how many of them docker ps shows."""
+
+
+def workload_names(workloads: Sequence[WorkloadAttribution]) -> dict[WorkloadKey, str]:
+    """The name of each by its key. Those who share one have behind it what tells them apart.
+
+    That is the end of the pod's name, as much of it as it takes, as in ``eval (5w7lx)``; where pods do not differ the
+    namespace too, and where there is none the id, or the kind of who is called by his id.
+    """
+    alike: defaultdict[str, list[WorkloadAttribution]] = defaultdict(list)
+    for workload in workloads:
+        alike[_name(workload)].append(workload)
+    names: dict[WorkloadKey, str] = {}
+    for name, group in alike.items():
+        if len(group) == 1:
+            names[group[0].ref.key] = name
+        else:
+            marks = _told_apart(group)
+            names |= {one.ref.key: f"{name} ({mark})" for one, mark in zip(group, marks, strict=True)}
+    return names
+
+
+def origin(workload: WorkloadAttribution) -> str:
+    """The pod it is of, or else the image it was made from."""
+    if workload.ref == HOST_WORKLOAD:
+        return "the host itself"
+    names = workload.names
+    if names is None:
+        return UNKNOWN
+    return names.image or UNKNOWN if names.pod is None else _pod(workload)
+
+
+def _name(workload: WorkloadAttribution) -> str:
+    name = workload.display_name
+    return _id(workload) if name == workload.ref.id else name
+
+
+def _id(workload: WorkloadAttribution) -> str:
+    name = workload.ref.unnamed
+    return name[:_SHORT] if len(name) == _HASH else name
+
+
+def _pod(workload: WorkloadAttribution) -> str:
+    """``namespace/pod``, as far as it is known; nothing where there is no pod."""
+    names = workload.names
+    if names is None or names.pod is None:
+        return ""
+    return names.pod if names.namespace is None else f"{names.namespace}/{names.pod}"
+
+
+def _told_apart(group: Sequence[WorkloadAttribution]) -> list[str]:
+    pods = [_pod(workload) for workload in group]
+    if len(set(pods)) < len(pods) or not all(pods):
+        return [one.ref.kind.value if _id(one) == _name(one) else _id(one) for one in group]
+    parts = [pod.rpartition("/")[2].split("-") for pod in pods]
+    for count in range(1, max(map(len, parts)) + 1):
+        tails = ["-".join(each[-count:]) for each in parts]
+        if len(set(tails)) == len(tails):
+            return tails
+    return pods
