@@ -159,7 +159,8 @@ def _work(parsed: argparse.Namespace, settled: Settled) -> int:
         case "once":
             return commands.once(loaded.config, form=parsed.format)
         case _:
-            return commands.run(loaded.config, view=parsed.view or parsed.command == "demo")
+            demo = parsed.command == "demo"
+            return commands.run(loaded.config, view=parsed.view or demo, demo=demo)
 
 
 def _check_exports(loaded: Loaded) -> None:

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Final
 
 from otel_gpu.agent import Agent
@@ -172,12 +173,14 @@ def setup_accounting(settings: Config, *, off: bool) -> int:
     return DONE if is_done(gpus, wanted) else FAILED
 
 
-def run(settings: Config, *, view: bool) -> int:
-    """The agent, until SIGTERM, SIGINT or SIGHUP."""
+def run(settings: Config, *, view: bool, demo: bool = False) -> int:
+    """The agent, until SIGTERM, SIGINT or SIGHUP. ``demo`` is why its host is simulated, where so."""
     bound_heaps()
     clock = SystemClock()
     with _told("opening the driver"):
         host = open_host(settings, clock)
+    if demo:
+        host = replace(host, simulated_because="it is the demo")
     # A simulated host has nothing to be let go of, unless somebody wants to see it.
     reachable = host.simulated_because is None or not settings.control_socket.auto
     control = settings.control_socket.for_agent(os.environ) if reachable else None
@@ -200,7 +203,7 @@ def run(settings: Config, *, view: bool) -> int:
     shown = View(
         sys.stdout,
         paint=_paint(),
-        size=_size,
+        size=_room,
         simulated=because is not None,
         notes=notes,
         host_name=_host_name(resources),
@@ -286,7 +289,7 @@ def _host_name(resources: Resources) -> str | None:
 
 def _table(attribution: Attribution, host: Host, host_name: str | None) -> str:
     simulated = host.simulated_because is not None
-    text = render(attribution, width=_size()[0], paint=_paint(), simulated=simulated, host_name=host_name)
+    text = render(attribution, width=_room()[0], paint=_paint(), simulated=simulated, host_name=host_name)
     return fit_for(sys.stdout.encoding, text)
 
 
@@ -298,6 +301,12 @@ def _announce_simulation(host: Host) -> None:
 
 def _size() -> tuple[int, int]:
     return shutil.get_terminal_size(fallback=(120, 24))
+
+
+def _room() -> tuple[int, int]:
+    """Columns and lines for a table: in a pipe or a file there is room for all of it, unless COLUMNS says otherwise."""
+    width, height = _size()
+    return (width if sys.stdout.isatty() or "COLUMNS" in os.environ else sys.maxsize), height
 
 
 def _paint() -> Paint:

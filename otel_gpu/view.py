@@ -1,4 +1,4 @@
-"""The table on a terminal, kept current; elsewhere shown once."""
+"""The table on a terminal, kept current; elsewhere shown once, as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _WRAP: Final = "\x1b[?7h"
 
 
 class View:
-    """Shows answers on ``stream``: redrawn in place on a terminal, the first one only in a pipe or a log.
+    """Shows answers on ``stream``: redrawn in place on a terminal; in a pipe or a log the first that is of a window.
+
+    What comes before it is of a single sample, and has a dash for all that takes two: work, power, who is idle.
 
     ``size`` is asked each time, for columns and lines. ``notes`` stand on the terminal, whose earlier lines it erases.
     """
@@ -51,9 +53,10 @@ class View:
             # One line stays free for the cursor: a line end on the last one would scroll the first one away.
             text = self._render(attribution, width, max(1, height - 1), self._notes)
             write(self._stream, _frame(text, first=not self._shown))
-        elif not self._shown:
+            self._shown = True
+        elif attribution.window_s is not None and not self._shown:
             write(self._stream, self._render(attribution, width, None, ()))
-        self._shown = True
+            self._shown = True
 
     def close(self) -> None:
         """Leave the cursor on an empty line under the table, for the shell."""

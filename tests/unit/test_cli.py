@@ -286,9 +286,9 @@ def test_the_demo_is_the_agent_on_a_simulated_host_with_the_view(run: Callable[.
     run("run")
     run("run", "--view", "--source=auto")
     assert [(name, config.source, options) for name, config, options in settled] == [
-        ("run", SourceChoice.SIM, {"view": True}),
-        ("run", SourceChoice.NVML, {"view": False}),
-        ("run", SourceChoice.AUTO, {"view": True}),
+        ("run", SourceChoice.SIM, {"view": True, "demo": True}),
+        ("run", SourceChoice.NVML, {"view": False, "demo": False}),
+        ("run", SourceChoice.AUTO, {"view": True, "demo": False}),
     ]
 
 

@@ -93,6 +93,15 @@ def test_once_on_the_simulated_host_prints_the_table_and_says_loudly_what_it_is(
     assert "\x1b" not in result.stdout
 
 
+def test_in_a_pipe_no_name_is_cut_unless_somebody_says_how_wide_it_is() -> None:
+    piped = otel_gpu("once", "--source", "sim").stdout
+    assert "…" not in piped
+    assert "research/finetune-13b-worker-0 " in piped
+    assert max(map(len, piped.splitlines())) > 120
+    narrow = otel_gpu("once", "--source", "sim", environment={"COLUMNS": "80"}).stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
 def test_once_for_prometheus_prints_what_the_agent_would_serve() -> None:
     environment = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test", "OTEL_SERVICE_NAME": "mine"}
     result = otel_gpu("once", "--source", "sim", "--format", "prometheus", environment=environment)
@@ -363,8 +372,9 @@ def test_what_stops_a_command_is_a_line_of_the_log_where_a_program_reads_it(tmp_
 
 
 def test_the_agent_ends_on_sigint_as_well(tmp_path: Path) -> None:
-    with agent_process("demo", *ANY_PORT, directory=tmp_path) as agent:
+    with agent_process("demo", "--interval", "1s", *ANY_PORT, directory=tmp_path) as agent:
         agent.until(lambda: "GiB" in agent.stdout)
+        assert agent.stderr.startswith(f"{SIMULATED}it is the demo ***\n"), "nobody typed --source"
         code, took_s = agent.end(signal.SIGINT)
         assert code == 0
         assert took_s < STOPS_WITHIN_S
@@ -438,6 +448,7 @@ def test_auto_without_nvml_is_simulated_loudly_and_a_pipe_gets_the_table_once(
         assert reason.startswith(f"{SIMULATED}NVML: libnvidia-ml.so.1 cannot be loaded")
         title = agent.stdout.splitlines()[0]
         assert "SIMULATED HOST: no figure here is of a real GPU" in title
+        assert "POWER is the mean of the last " in agent.stdout, "of a single sample there is none"
         agent.until(lambda: title not in agent.get("/").body)  # another sample has been taken by now
         assert agent.end()[0] == 0
         assert agent.stdout.count("SIMULATED HOST") == 1
@@ -445,7 +456,7 @@ def test_auto_without_nvml_is_simulated_loudly_and_a_pipe_gets_the_table_once(
 
 def test_a_reader_of_the_view_that_has_gone_ends_the_agent_without_a_traceback(closed_pipe: int) -> None:
     result = subprocess.run(
-        command("demo", *ANY_PORT),
+        command("demo", "--interval", "1s", *ANY_PORT),
         env=clean_environment(),
         stdout=closed_pipe,
         stderr=subprocess.PIPE,

@@ -102,6 +102,17 @@ def test_in_a_pipe_the_first_answer_is_shown_in_full_and_no_other() -> None:
     assert stream.getvalue() == render(attribution(), width=WIDTH)
 
 
+def test_a_pipe_waits_for_the_answer_that_has_work_and_power_and_a_terminal_for_none() -> None:
+    single = replace(attribution(), window_s=None)
+    piped, screen = io.StringIO(), Terminal()
+    for stream in (piped, screen):
+        shown = view(stream)
+        shown.show(single)
+        assert bool(stream.getvalue()) is (stream is screen)
+        shown.show(attribution())
+    assert piped.getvalue() == render(attribution(), width=WIDTH)
+
+
 def test_a_simulated_host_is_called_so() -> None:
     stream = io.StringIO()
     view(stream, simulated=True).show(attribution())
