@@ -40,6 +40,10 @@ BRIEF_NAMES_S: Final = 1.0
 """So long a look at once waits for names: whoever knows them has answered by then, or will not."""
 
 
+_HINT: Final = "; without a GPU try: otel-gpu demo"
+"""What a driver that is missing says in the end, and is no news on a simulated host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """The sources of one host. ``simulated_because`` says why it is not a real one, where it is not.
@@ -116,7 +120,7 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
             nvml.open(_OPENING_S)
         except Unavailable as error:
             nvml.close()
-            return _simulated(config, clock, str(error), pod)
+            return _simulated(config, clock, str(error).removesuffix(_HINT), pod)
     names, lookout = open_names(config, clock).open_all()
     if briefly:
         begin(names, {}, clock, BRIEF_NAMES_S)

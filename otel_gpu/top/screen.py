@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_gpu.export.table_figures import LEGEND, out_of, percent, size, used_bytes, utc, watts
+from otel_gpu.export.table_figures import LEGEND, out_of, percent, size, state_because, used_bytes, utc, watts
 from otel_gpu.export.text import Style, cells, printable, shorten
 from otel_gpu.top.board import Lost, Seen
 from otel_gpu.top.cycle import Cycle, Workload
@@ -58,7 +58,7 @@ def draw(looking: Looking, seen: Seen, about: About, canvas: Canvas) -> list[str
     columns, rows = canvas.columns, canvas.rows
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
         words = f"needs {LEAST_COLUMNS}x{LEAST_ROWS}, is {columns}x{rows}: too small for otel-gpu top"
-        return [shorten(words, columns)][:rows]
+        return textwrap.wrap(words, max(columns, 1))[:rows]
     if looking.overlay is Overlay.HELP:
         return _page(canvas.line(Piece("otel-gpu top", (Style.BOLD,))), _help(columns), canvas)
     if seen.cycle is None:
@@ -178,7 +178,10 @@ def _held_idle(cycle: Cycle) -> str:
     open_ = [workload for workload in here if workload.use.state in {"unknown", None}]
     decided = len(open_) < len(here) if here else cycle.all_told
     words = f"{size(_held(idle) or 0 if decided else None)} held idle" + (f" by {len(idle)}" if idle else "")
-    return f"{words}, {size(_held(open_))} undecided" if open_ else words
+    held = _held(open_)
+    if not open_ or (held is None and not decided):
+        return words  # of nobody is anything known: once is enough
+    return f"{words}, {len(open_) if held is None else size(held)} undecided"
 
 
 def _held(workloads: Sequence[Workload]) -> int | None:
@@ -229,8 +232,8 @@ def _help(columns: int) -> list[str]:
 
 
 def _troubles(cycle: Cycle, columns: int) -> list[str]:
-    texts = [f"{each.name}: {each.state}: {each.reason or ''}" for each in cycle.troubles]
-    texts += [f"GPU {gpu.index}: {gpu.health}: {gpu.reason or ''}" for gpu in cycle.gpus if gpu.health != "ok"]
+    texts = [f"{each.name}: {state_because(each.state, each.reason)}" for each in cycle.troubles]
+    texts += [f"GPU {gpu.index}: {state_because(gpu.health, gpu.reason)}" for gpu in cycle.gpus if gpu.health != "ok"]
     if cycle.simulated is not None:
         texts.append(f"SIMULATED HOST, no figure is of a real GPU: {cycle.simulated}")
     elif texts:

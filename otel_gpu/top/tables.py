@@ -23,6 +23,7 @@ from otel_gpu.export.table_figures import (
     signed,
     size,
     span,
+    state_because,
     state_words,
     used_bytes,
     watts,
@@ -75,8 +76,7 @@ class _Device:
     def state(self) -> str:
         if self.instance is not None:
             return ""
-        reason = "" if self.gpu.reason is None else f": {self.gpu.reason}"
-        return printable(self.gpu.health + reason)
+        return printable(state_because(self.gpu.health, self.gpu.reason))
 
     def of_gpu(self, text: str) -> str:
         return text if self.instance is None else ""

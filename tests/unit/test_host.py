@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from otel_gpu import host
@@ -14,6 +15,8 @@ from otel_gpu.model import SourceState, WorkloadRef
 from otel_gpu.naming_sources import NameSources
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.late import Found, Lookout
+from otel_gpu.sources.nvml import NvmlSource
+from otel_gpu.sources.nvml.faults import translate
 from otel_gpu.sources.procfs_files import ProcessDir
 from tests.procfs_tree import UVM, ProcTree
 
@@ -92,6 +95,22 @@ def test_a_brief_look_waits_for_names_and_the_agent_does_not(
     assert opened.names == (source,)
     assert source.asked == asked
     assert opened.lookout is lookout  # a brief look may find a job, and Slurm with it
+
+
+def test_where_a_host_is_simulated_already_nobody_is_told_to_try_that(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = translate(pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    assert str(missing).endswith("otel-gpu demo")
+
+    def fail(*_: object) -> None:
+        raise missing
+
+    monkeypatch.setattr(NvmlSource, "open", fail)
+    found = host.open_host(replace(config, source=SourceChoice.AUTO), ManualClock())
+    assert found.simulated_because is not None
+    assert found.simulated_because.startswith("libnvidia-ml.so.1 is not found: install the NVIDIA driver")
+    assert "demo" not in found.simulated_because
 
 
 def test_a_simulated_host_asks_nobody_else_for_names(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,7 @@ def test_the_second_line_is_the_whole_host_in_five_figures() -> None:
 
 BUSY, IDLE = workload("a", 4 * GIB, state="busy"), workload("b", 2 * GIB, state="idle")
 UNDECIDED = workload("c", 8 * GIB, state="unknown")
+UNTOLD = workload("c", None, state="unknown")
 ENDED = workload("d", None, state=None, ended=True)
 
 
@@ -111,12 +112,25 @@ ENDED = workload("d", None, state=None, ended=True)
         (crowd(IDLE, UNDECIDED, ENDED), "2.0 GiB held idle by 1, 8.0 GiB undecided"),
         (crowd(UNDECIDED), "- held idle, 8.0 GiB undecided"),
         (crowd(UNDECIDED, ENDED), "- held idle, 8.0 GiB undecided"),
+        (crowd(UNTOLD), "- held idle"),
+        (crowd(BUSY, UNTOLD), "0 MiB held idle, 1 undecided"),
         (replace(crowd(ENDED), all_told=True), "0 MiB held idle"),
         (replace(crowd(ENDED), all_told=False), "- held idle"),
     ],
 )
 def test_what_is_held_idle_is_told_of_those_that_are_decided_and_the_rest_beside_it(shown: Cycle, words: str) -> None:
     assert drawn(shown, 140)[1].endswith(f"  {words}")
+
+
+def test_a_reason_that_begins_with_the_state_does_not_say_it_twice() -> None:
+    gpus = [replace(gpu, health="paused", reason="paused at 10:00:00 UTC until resumed") for gpu in cycle().gpus]
+    paused = replace(cycle(), gpus=tuple(gpus), sources=())
+    assert drawn(paused, 200)[4].endswith("  paused at 10:00:00 UTC until resumed")
+    looking = Looking()
+    looking.press("t", paused)
+    troubles = drawn(paused, 200, looking=looking)
+    assert "GPU 0: paused at 10:00:00 UTC until resumed" in troubles
+    assert any(line.endswith("  failed: GPU is lost: it fell off the bus") for line in drawn(cycle(), 200))
 
 
 @pytest.mark.parametrize("rows", [10, 24])
@@ -284,16 +298,19 @@ def test_a_frozen_screen_says_so() -> None:
 
 
 @pytest.mark.parametrize("size", [(39, 24), (80, 9), (10, 3), (1, 1)])
-def test_a_terminal_that_is_too_small_gets_one_line_that_says_so(size: tuple[int, int]) -> None:
-    lines = drawn(cycle(), *size)
-    assert len(lines) == 1
-    assert cells(lines[0]) <= size[0]
-    assert "needs 40x10, is ".startswith(lines[0][: min(16, size[0] - 1)])
+def test_a_terminal_that_is_too_small_says_so_in_the_lines_it_has(size: tuple[int, int]) -> None:
+    columns, rows = size
+    lines = drawn(cycle(), columns, rows)
+    assert 1 <= len(lines) <= rows
+    assert all(cells(line) <= columns for line in lines)
+    words = f"needs 40x10, is {columns}x{rows}: too small for otel-gpu top"
+    assert words.replace(" ", "").startswith("".join(lines).replace(" ", ""))
 
 
 def test_the_size_that_is_needed_and_the_one_there_is_have_room_in_few_columns() -> None:
     assert drawn(cycle(), 39, 9)[0].startswith("needs 40x10, is 39x9")
-    assert drawn(cycle(), 20, 9) == ["needs 40x10, is 20x…"]
+    assert drawn(cycle(), 20, 9) == ["needs 40x10, is", "20x9: too small for", "otel-gpu top"]
+    assert drawn(cycle(), 20, 2) == ["needs 40x10, is", "20x2: too small for"]
 
 
 def test_before_the_first_cycle_it_is_told_what_is_under_way() -> None:
