@@ -19,13 +19,14 @@ from otel_gpu.sources.sim import SimulatedHost, demo_world
 
 PAGE: Final = Path(__file__).parents[1] / "README.md"
 _BEGAN_NS: Final = 1_767_261_600_000_000_000  # 2026-01-01 10:00:00 UTC
-_INTERVAL_S: Final = 10
-_WIDTH, _HEIGHT = 116, 33
+_HOST: Final = "node-1"
+_INTERVAL_S: Final = 1
+_WIDTH, _HEIGHT = 120, 34
 _BLOCK: Final = re.compile(r"(?<=^```\n)[^`\n]*SIMULATED HOST[^`]*(?=^```$)", re.MULTILINE)
 
 
 def table() -> str:
-    """What ``otel-gpu once --source sim --interval 10s`` shows, cut to a terminal of that size as ``--view`` does."""
+    """What ``otel-gpu once --source sim`` shows on a host of that name, cut to a terminal of that size."""
     clock = ManualClock(wall_ns=_BEGAN_NS)
     host = SimulatedHost(demo_world(1), clock)
     engine = Engine(
@@ -39,7 +40,7 @@ def table() -> str:
     clock.advance(_INTERVAL_S)
     attribution = engine.sample()
     engine.close()
-    lines = render(attribution, width=_WIDTH, height=_HEIGHT, simulated=True).splitlines()
+    lines = render(attribution, width=_WIDTH, height=_HEIGHT, simulated=True, host_name=_HOST).splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

@@ -15,6 +15,7 @@ from otel_gpu.sources.sim.roster import container_id, suffix, uuid_text
 from otel_gpu.sources.sim.world import (
     GpuSpec,
     GpuUse,
+    GrantSpec,
     JobStream,
     MigSpec,
     ProcessSpec,
@@ -32,9 +33,10 @@ def demo_world(seed: int) -> WorldSpec:
     """A host with two A100, an H100 under MIG and an L4; the same seed is the same host with the same history."""
     return WorldSpec(
         seed=seed,
-        gpus=(_a100(seed, 0), _a100(seed, 1), _h100(seed, 2), _l4(seed, 3)),
+        gpus=(_a100(seed, 0), _a100(seed, 1, stray_bytes=1_792 * _MIB), _h100(seed, 2), _l4(seed, 3)),
         processes=(*_shared_a100(seed), *_training_a100(seed), *_mig_h100(seed), *_desktop_l4(seed)),
         streams=_streams(seed),
+        grants=(_sweep(seed),),
         age_s=30.0,
     )
 
@@ -53,7 +55,7 @@ def _identity(seed: int, index: int, name: str, bus: int) -> GpuIdentity:
     )
 
 
-def _a100(seed: int, index: int) -> GpuSpec:
+def _a100(seed: int, index: int, *, stray_bytes: int = 0) -> GpuSpec:
     return GpuSpec(
         identity=_identity(seed, index, "NVIDIA A100-SXM4-80GB", 0x07 + 8 * index),
         memory_total_bytes=81_920 * _MIB,
@@ -64,6 +66,7 @@ def _a100(seed: int, index: int) -> GpuSpec:
         power_exponent=0.9,
         noise_ratio=0.03,
         energy_start_mj=7_312_455_108 + 1_000_003 * index,
+        stray_bytes=stray_bytes,
     )
 
 
@@ -175,8 +178,17 @@ def _shared_a100(seed: int) -> tuple[ProcessSpec, ...]:
     )
 
 
+def _sweep(seed: int) -> GrantSpec:
+    """A part of GPU 0 for a pod that waits for somebody to start something in it."""
+    pod = _pod(seed, "research", "hyperparameter-sweep-0", "sweep", "pytorch/pytorch:2.5.1-cuda12.4")
+    return GrantSpec(pod, gpu=0, replicas=4, since_s=-0.2 * _DAY_S)
+
+
 def _training_a100(seed: int) -> tuple[ProcessSpec, ...]:
-    """GPU 1: a trainer with three workers that pause together, and a notebook that holds memory and rests."""
+    """GPU 1: a trainer with three workers that pause together, and a notebook that holds memory and rests.
+
+    Some of its memory is nobody's: there is a GPU like that on many a host.
+    """
     trainer = _pod(seed, "research", "finetune-13b-worker-0", "trainer", "pytorch/pytorch:2.5.1-cuda12.4")
     steps = Points(((0.0, 0.31), (52.0, 0.31), (52.0, 0.0), (60.0, 0.0)), repeat_s=60.0)  # a checkpoint a minute
     workers = tuple(

@@ -351,7 +351,7 @@ def _percent(ratio: float) -> int:
 
 def _places(spec: GpuSpec) -> tuple[Place, ...]:
     if spec.mig is None:
-        return (Place(1.0, spec.memory_total_bytes - spec.memory_reserved_bytes),)
+        return (Place(1.0, spec.memory_total_bytes - spec.memory_reserved_bytes - spec.stray_bytes),)
     return tuple(
         Place(mig.sm_count / spec.sm_count, mig.memory_total_bytes - mig.memory_reserved_bytes) for mig in spec.mig
     )

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from otel_gpu.clock import Clock
-from otel_gpu.model import DriverFacts, MigAccess, ProcessFacts, ProcessKey, WorkloadRef
+from otel_gpu.model import DriverFacts, MigAccess, ProcessFacts, ProcessKey, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import (
-    NOBODY,
+    Claim,
     GpuRead,
     GpuSource,
     Known,
@@ -173,17 +173,26 @@ class SimulatedNames:
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
+        self._granted = {
+            grant.workload.ref.id: Known(
+                grant.workload.ref,
+                grant.workload.names or WorkloadNames(),
+                since_s=host.wall_start_ns / 1e9 + grant.since_s,
+                claims=(Claim(host.spec.gpu(grant.gpu).identity.uuid, grant.replicas),),
+            )
+            for grant in host.spec.grants
+        }
         self._running: frozenset[WorkloadSpec] = frozenset()
-        self._known: Mapping[str, Known] = NOBODY
+        self._known: Mapping[str, Known] = self._granted
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """Names of all workloads that run now, whoever is asked for."""
+        """Names of all workloads that run now, or were given a GPU, whoever is asked for."""
         del workloads
         with self._host.now() as now:
             running = frozenset(process.workload for process in now.processes)
         if running != self._running:
             self._running = running
-            self._known = {
+            self._known = self._granted | {
                 spec.ref.id: Known(spec.ref, spec.names)
                 for spec in sorted(running, key=lambda spec: spec.ref.id)
                 if spec.names is not None

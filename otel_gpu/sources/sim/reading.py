@@ -36,7 +36,7 @@ class GpuReader:
         reading = GpuReading(
             identity=spec.identity,
             taken_at_ns=taken_at_ns,
-            memory=_memory(spec.memory_total_bytes, spec.memory_reserved_bytes, holdings),
+            memory=_memory(spec.memory_total_bytes, spec.memory_reserved_bytes, holdings, spec.stray_bytes),
             processes=_listed(holdings, {mig.gpu_instance_id: mig for mig in spec.mig or ()}),
             energy_mj=energy_mj,
             power_w=device.power_w,
@@ -79,9 +79,9 @@ class GpuReader:
         )
 
 
-def _memory(total_bytes: int, reserved_bytes: int, holdings: Collection[Holding]) -> DeviceMemory:
+def _memory(total_bytes: int, reserved_bytes: int, holdings: Collection[Holding], stray_bytes: int = 0) -> DeviceMemory:
     """As the second version of the driver's call gives it: ``used`` without what is reserved."""
-    used_bytes = sum(holding.memory_bytes for holding in holdings)
+    used_bytes = stray_bytes + sum(holding.memory_bytes for holding in holdings)
     return DeviceMemory(total_bytes, used_bytes, total_bytes - reserved_bytes - used_bytes, reserved_bytes)
 
 

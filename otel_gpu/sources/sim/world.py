@@ -47,7 +47,8 @@ class GpuSpec:
 
     The dynamic part is Σ watts·share · U^(``power_exponent`` - 1): below 1, a little work costs more than its
     share. ``noise_ratio`` is the standard deviation of the dynamic part. ``energy_start_mj`` is what the
-    energy counter shows at world time 0; ``None`` is a GPU without one.
+    energy counter shows at world time 0; ``None`` is a GPU without one. ``stray_bytes`` are used and no
+    process's that anybody could see, as what a virtual machine holds.
     """
 
     identity: GpuIdentity
@@ -69,12 +70,15 @@ class GpuSpec:
     ring_size: int = 72
     counter_step_us: int = 100_000
     mig: tuple[MigSpec, ...] | None = None
+    stray_bytes: int = 0
 
     def __post_init__(self) -> None:
         if min(self.sample_period_us, self.ring_size, self.counter_step_us, self.sm_count) <= 0:
             raise ValueError(f"GPU {self.identity.index}: periods, ring and SM count must be above 0")
         if not 0 <= self.memory_reserved_bytes <= self.memory_total_bytes:
             raise ValueError(f"GPU {self.identity.index}: more memory reserved than there is")
+        if not 0 <= self.stray_bytes <= (0 if self.mig else self.memory_total_bytes - self.memory_reserved_bytes):
+            raise ValueError(f"GPU {self.identity.index}: stray memory is of a GPU without MIG, and part of it")
         instances = sum(mig.memory_total_bytes - mig.memory_reserved_bytes for mig in self.mig or ())
         if instances > self.memory_total_bytes - self.memory_reserved_bytes:
             raise ValueError(f"GPU {self.identity.index}: its MIG instances have more memory than it has")
@@ -114,6 +118,16 @@ class WorkloadSpec:
 
     ref: WorkloadRef
     names: WorkloadNames | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantSpec:
+    """A GPU that a workload was given, one of ``replicas`` parts of it, without a process there."""
+
+    workload: WorkloadSpec
+    gpu: int
+    replicas: int
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +189,7 @@ class WorldSpec:
     gpus: tuple[GpuSpec, ...]
     processes: tuple[ProcessSpec, ...] = ()
     streams: tuple[JobStream, ...] = ()
+    grants: tuple[GrantSpec, ...] = ()
     age_s: float = 0.0
     wall_start_ns: int | None = None
     uptime_s: float = 5 * 86_400.0
@@ -185,6 +200,8 @@ class WorldSpec:
         indices = [gpu.identity.index for gpu in self.gpus]
         if len(set(indices)) < len(indices) or len({gpu.identity.uuid for gpu in self.gpus}) < len(indices):
             raise ValueError("two GPUs share an index or a UUID")
+        if not {grant.gpu for grant in self.grants} <= set(indices):
+            raise ValueError("a GPU was given that there is not")
         for process in (*self.processes, *(t for stream in self.streams for t in stream.templates)):
             self._check_uses(process)
         for process in self.processes:

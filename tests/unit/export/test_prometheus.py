@@ -119,6 +119,7 @@ def test_the_unit_of_a_metric_is_the_end_of_its_name(told: Collection) -> None:
     assert set(units.values()) == {"", "bytes", "celsius", "joules", "ratio", "seconds", "watts"}
     assert {name for name in units if name.startswith("gpu_workload") and not units[name]} == {
         "gpu_workload_access",
+        "gpu_workload_allocation",
         "gpu_workload_cost",
         "gpu_workload_idle_memory_time",
     }

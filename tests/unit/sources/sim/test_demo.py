@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import GpuReading, ProcessKind, WorkloadKind
+from otel_gpu.engine import Engine
+from otel_gpu.model import GpuReading, GpuState, ProcessKind, WorkloadKind
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.sources.sim.roster import Roster
 
@@ -48,6 +50,29 @@ def test_every_kind_of_workload_is_there_at_the_first_look() -> None:
     assert all(gpu.utilization is None or gpu.utilization.rows for gpu in read.gpus), "somebody worked already"
 
 
+def test_whatever_a_legend_explains_can_be_seen() -> None:
+    demo, clock = host()
+    engine = Engine(
+        gpus=demo.gpu_source(),
+        processes=demo.process_source(),
+        names=[demo.name_source()],
+        clock=clock,
+        options=AttributionOptions(),
+    )
+    for _ in range(30):
+        answer = engine.sample()
+        clock.advance(5.0)
+    splits = [gpu.memory for gpu in answer.gpus if gpu.memory is not None]
+    assert sum(split.inferred_bytes for split in splits) > 0
+    assert [split.unattributed_bytes > 0 for split in splits] == [False, True, False, False]
+    places = [(workload.names, gpu) for workload in answer.workloads for gpu in workload.gpus if gpu.active]
+    assert {gpu.state for _, gpu in places} == set(GpuState)
+    [(names, given)] = [(names, gpu) for names, gpu in places if gpu.state is GpuState.ALLOCATED]
+    assert names is not None
+    assert (names.container, given.allocation, given.measured_bytes) == ("sweep", 0.25, None)
+    assert given.gpu_uuid == demo.spec.gpu(0).identity.uuid
+
+
 def test_something_happens_every_minute_on_every_gpu() -> None:
     demo, clock = host()
     source = demo.gpu_source()
@@ -72,7 +97,7 @@ def test_nobody_runs_out_of_memory_in_two_days() -> None:
                 for use in process.uses
                 if use.gpu == gpu.identity.index
             )
-            assert wanted < gpu.memory_total_bytes - gpu.memory_reserved_bytes
+            assert wanted < gpu.memory_total_bytes - gpu.memory_reserved_bytes - gpu.stray_bytes
 
 
 def test_no_two_processes_share_a_pid_at_any_time() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.sources.sim.activity import Bursty, Points, Wander
+from otel_gpu.clock import ManualClock
+from otel_gpu.sources.sim import SimulatedHost
+from otel_gpu.sources.sim.activity import Bursty, Points, Steady, Wander
 from otel_gpu.sources.sim.device import MAX_STEPS, MAX_STRIDES, Device
 from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth
-from otel_gpu.sources.sim.world import GpuSpec, JobStream, Visibility, WorldSpec
+from otel_gpu.sources.sim.world import GpuSpec, GrantSpec, JobStream, Visibility, WorldSpec
 from tests.unit.sources.sim.builders import GIB, gpu, mig_gpu, process, use, world
 
 SECOND_US = 1_000_000
@@ -363,8 +365,12 @@ def test_a_job_is_forgotten_ten_minutes_after_its_end_to_the_microsecond() -> No
 
 
 @pytest.mark.parametrize(
-    "changes", [{"ring_size": 0}, {"memory_reserved_bytes": 17 * GIB}, {"static_w": -1.0}, {"memory_total_bytes": 0}]
-)
+    "changes",
+    [
+        {"ring_size": 0}, {"memory_reserved_bytes": 17 * GIB}, {"static_w": -1.0}, {"memory_total_bytes": 0},
+        {"stray_bytes": 17 * GIB}, {"stray_bytes": -1}, {"mig": mig_gpu().mig, "stray_bytes": 1},
+    ],
+)  # fmt: skip
 def test_a_gpu_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="GPU 0"):
         gpu(**changes)
@@ -382,3 +388,15 @@ def test_a_world_that_cannot_be_is_refused() -> None:
     refuse("no instance None", process(5, use()), gpus=(mig_gpu(),))
     refuse("the same process twice", process(5, use()), process(5, use()))
     refuse("end after its start", process(5, use(), start_s=3.0, end_s=3.0))
+    with pytest.raises(ValueError, match="a GPU was given that there is not"):
+        WorldSpec(seed=1, gpus=(gpu(),), grants=(GrantSpec(process(5).workload, gpu=1, replicas=1),))
+
+
+def test_memory_that_is_nobodys_is_used_and_nobody_can_have_it() -> None:
+    stray = gpu(stray_bytes=3 * GIB)
+    host = SimulatedHost(world(process(5, use(memory=Steady(99.0 * GIB))), gpus=(stray,)), ManualClock())
+    [reading] = host.gpu_source().read().gpus
+    assert reading.memory is not None
+    assert reading.processes is not None
+    assert reading.memory.free_bytes == 0
+    assert reading.memory.used_bytes == 3 * GIB + (reading.processes[0].memory_bytes or 0)
