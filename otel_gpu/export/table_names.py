@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from otel_gpu.export.table_figures import UNKNOWN
 from otel_gpu.model import HOST_WORKLOAD, WorkloadAttribution, WorkloadKey
+
+HOST_ITSELF: Final = "the host itself"
+"""Where somebody is who is in nobody's container, job or unit."""
 
 _HASH, _SHORT = 64, 12
 """Digits of a container's id, and how many of them docker ps shows."""
@@ -34,7 +38,7 @@ def workload_names(workloads: Sequence[WorkloadAttribution]) -> dict[WorkloadKey
 def origin(workload: WorkloadAttribution) -> str:
     """The pod it is of, or else the image it was made from."""
     if workload.ref == HOST_WORKLOAD:
-        return "the host itself"
+        return HOST_ITSELF
     names = workload.names
     if names is None:
         return UNKNOWN

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from otel_gpu.export.text import Paint, Style, cells, pad, shorten
+from otel_gpu.export.text import Paint, Style, cells, pad, shorten, shorten_middle
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class Column(Generic[T]):
     """A column of rows of ``T``. The higher its ``rank``, the sooner it goes; that of rank 0 stays.
 
     It is at least ``least`` cells wide, so that figures do not push others about, unless it ``gives`` way, down to so
-    many. ``key`` is that of the order by it.
+    many. ``key`` is that of the order by it. Of what is cut, ``ends`` keeps the end as well as the beginning.
     """
 
     heading: str
@@ -28,6 +28,7 @@ class Column(Generic[T]):
     gives: int | None = None
     right: bool = False
     key: str = ""
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class Fitted(Generic[T]):
 
     column: Column[T]
     width: int
+
+    def cell(self, text: str) -> str:
+        """The text in so many cells."""
+        kept = shorten_middle(text, self.width) if self.column.ends else text
+        return pad(kept, self.width, right=self.column.right)
 
 
 def fit(columns: Sequence[Column[T]], rows: Sequence[T], width: int, keep: str = "") -> list[Fitted[T]]:
@@ -64,7 +70,7 @@ def fit(columns: Sequence[Column[T]], rows: Sequence[T], width: int, keep: str =
 
 def row(fitted: Sequence[Fitted[T]], texts: Sequence[str]) -> str:
     """The cells of one line."""
-    return GAP.join(pad(text, each.width, right=each.column.right) for each, text in zip(fitted, texts, strict=True))
+    return GAP.join(each.cell(text) for each, text in zip(fitted, texts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,9 @@ from otel_gpu.export.table_figures import (
     used_bytes,
     watts,
 )
+from otel_gpu.export.table_names import HOST_ITSELF
 from otel_gpu.export.text import Style, pad, printable, shorten
-from otel_gpu.model import MemorySplit
+from otel_gpu.model import HOST_WORKLOAD, MemorySplit
 from otel_gpu.top.cycle import Cycle, Gpu, Instance, Use, Workload
 from otel_gpu.top.facts import KINDS
 from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
@@ -134,7 +135,7 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
         elif each.column.heading == "STATE":
             pieces.append(Piece(shorten(text, each.width), _state_style(device.gpu.health)))
         else:
-            pieces.append(Piece(pad(text, each.width, right=each.column.right)))
+            pieces.append(Piece(each.cell(text)))
     return pieces
 
 
@@ -154,6 +155,8 @@ def _state_style(state: str | None) -> tuple[Style, ...]:
 
 def _where(workload: Workload) -> str:
     """What it is and where it belongs, as the page has it under the name."""
+    if (workload.kind, workload.id) == HOST_WORKLOAD.key:
+        return HOST_ITSELF
     pod = None if workload.pod is None else "/".join(filter(None, (workload.namespace, workload.pod)))
     parts = (KINDS.get(workload.kind, workload.kind), pod or workload.image)
     return printable(" · ".join(part for part in parts if part))
@@ -184,7 +187,7 @@ def _state(line_: Line) -> str:
 def _columns(cycle: Cycle) -> list[Column[Line]]:
     columns: list[Column[Line]] = [
         Column("WORKLOAD", _name, least=14, gives=16, key="n"),
-        Column("WHERE", lambda each: "" if each.process else _where(each.workload), rank=9, gives=16),
+        Column("WHERE", lambda each: "" if each.process else _where(each.workload), rank=9, gives=16, ends=True),
         Column(
             "GPU", lambda each: printable(each.process.place if each.process else each.workload.places),
             rank=5, gives=10, key="g",
@@ -238,7 +241,7 @@ def _pieces(each: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
         return [Piece(f"{marker}  {each.fact}", (Style.DIM,))]
     pieces = [Piece(marker)]
     for column in fitted:
-        text = pad(column.column.text(each), column.width, right=column.column.right)
+        text = column.cell(column.column.text(each))
         state = _use(each).state if column.column.heading == "STATE" and not _use(each).ended else None
         pieces += [Piece(GAP), Piece(text, _state_style(state))]
     return [pieces[0], *pieces[2:]]

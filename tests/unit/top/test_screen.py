@@ -133,6 +133,19 @@ def test_a_reason_that_begins_with_the_state_does_not_say_it_twice() -> None:
     assert any(line.endswith("  failed: GPU is lost: it fell off the bus") for line in drawn(cycle(), 200))
 
 
+def test_where_a_workload_belongs_keeps_its_end_which_tells_replicas_apart() -> None:
+    pods = [replace(workload(end, GIB), pod=f"a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
+    lines = drawn(crowd(*pods), 115)
+    for pod in pods:
+        [line] = [line for line in lines if f" {pod.title} " in line]
+        assert re.search(rf"  container · \S*…\S*{pod.title}  ", line)
+
+
+def test_a_process_in_nobodys_container_is_on_the_host_itself() -> None:
+    [line] = [line for line in drawn(cycle(), 140) if line.startswith(("> host ", "  host "))]
+    assert re.split(" {2,}", line[2:])[:2] == ["host", "the host itself"]
+
+
 @pytest.mark.parametrize("rows", [10, 24])
 def test_what_stands_above_is_not_cut_in_a_narrow_terminal(rows: int) -> None:
     simulated = cycle(about=AgentAbout("1", "node-of-some-length-1", 5.0, "asked for"))
