@@ -1,9 +1,10 @@
 """Commands in the pages, and how each is known to be true.
 
-Blocks of shell are taken apart into commands, and a table says of each how it is checked: it is run, or another test
-covers it, or it cannot be run where tests run, for a reason. A rule fits a command as a whole. What no rule knows is an
-error, so that nobody adds a command that nothing checks. Whatever becomes of it, what the agent is told must be taken
-by its own parser, other programs' flags must be known (docs_programs.py), and files that are named must be there.
+Blocks of shell are taken apart into commands, and a table says of each how it is checked: it is run, or as much of it
+as changes nothing, or another test covers it, or it cannot be run where tests run, for a reason. A rule fits a command
+as a whole. What no rule knows is an error, so that nobody adds a command that nothing checks. Whatever becomes of it,
+what the agent is told must be taken by its own parser, other programs' flags must be known (docs_programs.py), and
+files that are named must be there.
 """
 
 from __future__ import annotations
@@ -210,6 +211,8 @@ class How(StrEnum):
 
     RUN = "run"
     """As it stands, on a simulated host: by test_docs.py, or by test_docs_real.py in a network of its own."""
+    CHECKED = "checked"
+    """Short of doing it, by such a test: what would be made (make -n, helm template), built or collected."""
     COVERED = "covered"
     """By a test that does the same; ``by`` names it."""
     NOT_HERE = "not here"
@@ -266,9 +269,10 @@ RULES: Final = (
     ),
     Rule(r"curl -N http://127\.0\.0\.1:9464/\S+", How.RUN, f"{_REAL}::test_what_a_page_asks_an_agent_is_answered"),
     # what developers do
-    Rule(r"make [a-z-]+", How.RUN, f"{_PAGES}::test_what_a_page_makes_can_be_made"),
+    Rule(r"make run", How.RUN, f"{_REAL}::test_make_run_is_all_that_somebody_new_has_to_type"),
+    Rule(r"make [a-z-]+", How.CHECKED, f"{_PAGES}::test_what_a_page_makes_can_be_made"),
     Rule(
-        r"\.venv/bin/python -m pytest -q tests/\S+( -k \w+)?", How.RUN,
+        r"\.venv/bin/python -m pytest -q tests/\S+( -k \w+)?", How.CHECKED,
         f"{_REAL}::test_tests_that_a_page_names_are_found",
     ),
     Rule(r"\.venv/bin/otel-gpu metrics --format markdown > docs/metrics\.md", How.COVERED, _PRINTED, ("markdown",)),
@@ -304,10 +308,10 @@ RULES: Final = (
         f"{_PAGES}::test_what_compose_has_to_be_told_is_in_its_example",
     ),
     # clusters
-    Rule(r"(kubectl|oc) apply -k \S+", How.RUN, f"{_REAL}::test_what_a_page_applies_can_be_built"),
+    Rule(r"(kubectl|oc) apply -k \S+", How.CHECKED, f"{_REAL}::test_what_a_page_applies_can_be_built"),
     Rule(r"oc apply -f deploy/openshift/scc\.yaml", How.COVERED, _SCC, ("scc.yaml",)),
     Rule(r"oc patch scc otel-gpu-scc --type=json -p '\[[^']+\]'", How.COVERED, _MIG, ("oc", "patch", "scc")),
-    Rule(r"helm install otel-gpu \S+ .+", How.RUN, f"{_REAL}::test_what_a_page_installs_can_be_rendered"),
+    Rule(r"helm install otel-gpu \S+ .+", How.CHECKED, f"{_REAL}::test_what_a_page_installs_can_be_rendered"),
     Rule(
         r"(kubectl|oc) (-n otel-gpu exec daemonset/otel-gpu -- otel-gpu doctor|create namespace otel-gpu"
         r"|label namespace otel-gpu pod-security\.kubernetes\.io/enforce=privileged)",
@@ -347,9 +351,11 @@ def rule(command: Command) -> Rule | None:
 
 
 def run_by(test: str) -> list[Command]:
-    """The commands that a test of the pages has to run."""
+    """The commands that a test of the pages has to run, or to check."""
     return [
         command
         for command in all_commands()
-        if (found := rule(command)) is not None and found.how is How.RUN and found.by.endswith(f"::{test}")
+        if (found := rule(command)) is not None
+        and found.how in {How.RUN, How.CHECKED}
+        and found.by.endswith(f"::{test}")
     ]

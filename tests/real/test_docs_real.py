@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes.util
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +65,15 @@ def test_the_program_is_where_the_readme_says(environment: dict[str, str]) -> No
     assert "SIMULATED HOST" in page
 
 
+def rows(shown: str, heading: str) -> tuple[str, list[list[str]]]:
+    """The headings of a table, and the first five cells of each row, which all have; but none that was cut."""
+    lines = shown.splitlines()
+    [at] = [number for number, line in enumerate(lines) if line.startswith(heading)]
+    table = itertools.takewhile(lambda line: line and not line.startswith("… "), lines[at + 1 :])
+    cells = [[cell for cell in re.split(r" {2,}", line.strip())[:5] if "…" not in cell] for line in table]
+    return " ".join(lines[at].split()), cells
+
+
 def test_without_a_gpu_what_the_readme_says_shows_what_the_readme_shows(environment: dict[str, str]) -> None:
     if ctypes.util.find_library("nvidia-ml") is not None:
         pytest.skip("this host may have a GPU")
@@ -70,10 +82,18 @@ def test_without_a_gpu_what_the_readme_says_shows_what_the_readme_shows(environm
         ["bash", "-c", text], env=environment, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=True
     )
     [shown] = [each.text for each in all_blocks() if each.page == "README.md" and "SIMULATED HOST" in each.text]
+    # The same host at the same age: what is drawn in the second that is looked at differs a little.
     for heading in ("GPU  NAME", "WORKLOAD ", "  PID  PROCESS"):
-        [line] = [line.split() for line in shown.splitlines() if line.startswith(heading)]
-        assert line in [line.split() for line in result.stdout.splitlines()]
-    assert "SIMULATED HOST" in result.stdout
+        (told, told_rows), (headings, found_rows) = rows(shown, heading), rows(result.stdout, heading)
+        assert told == headings
+        assert told_rows
+        for row in told_rows:
+            assert any(set(row) <= set(found) for found in found_rows), row
+    titles = [text.splitlines()[0] for text in (shown, result.stdout)]
+    pattern = rf"otel-gpu {re.escape(__version__)}  (\S+)  \S+Z  driver (\S+)  SIMULATED HOST: no figure .+"
+    assert all(re.fullmatch(pattern, title) for title in titles), "the host is told of in both"
+    windows = [re.findall(r"J IN (\d)\.\d s", text) for text in (shown, result.stdout)]
+    assert windows == [["1"], ["1"]]
 
 
 @contextmanager
@@ -123,6 +143,41 @@ def test_an_agent_starts_as_a_page_says(command: Command, environment: dict[str,
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == 0
     assert "Traceback" not in agent.stderr
+
+
+@asked("test_make_run_is_all_that_somebody_new_has_to_type")
+def test_make_run_is_all_that_somebody_new_has_to_type(
+    command: Command, environment: dict[str, str], tmp_path: Path
+) -> None:
+    needed_program("curl", "apt install curl")
+    # In a group of its own, which Ctrl-C in a terminal would reach as a whole: make, and the agent that it started.
+    with started(f"setsid {command.text} -C {ROOT} VENV={sys.prefix}", environment, tmp_path) as make:
+        try:
+            make.until(lambda: "GiB" in make.stdout)
+            for path in ("/", "/metrics", "/healthz", "/readyz", "/api/attribution"):
+                assert f"http://127.0.0.1:9464{path} " in make.stderr or path == "/readyz"
+                answer = beside(make, f"curl -sf http://127.0.0.1:9464{path}", environment)
+                assert answer.returncode == 0, path
+                assert answer.stdout
+            os.killpg(make.process.pid, signal.SIGINT)
+            make.process.wait(60)
+            until_gone(make.process.pid)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(make.process.pid, signal.SIGKILL)
+    assert "POWER is the mean of the last " in make.stdout, "figures of work and power too"
+    assert "exports to" not in make.stderr
+    assert "Traceback" not in make.stderr
+
+
+def until_gone(group: int) -> None:
+    """Wait until there is nobody in a group of processes; AssertionError if that takes longer than an agent may."""
+    deadline_s = time.monotonic() + 10.0
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline_s:
+            os.killpg(group, 0)
+            time.sleep(0.05)
+        raise AssertionError(f"somebody of the group {group} goes on")
 
 
 @asked("test_what_a_page_asks_an_agent_is_answered")
