@@ -23,6 +23,9 @@ from otel_gpu.model import (
 from otel_gpu.sources.base import Known, NameRead, PodContainer
 
 _NOBODY: Final[frozenset[WorkloadKey]] = frozenset()
+_NO_NAMES: Final = WorkloadNames()
+"""Told of who must not have the names that it may have been told under."""
+
 _ENGINES_ID: Final = re.compile(r"[0-9a-f]{64}")
 """What engines call a container. LXC and nspawn have names instead, and nobody here knows what is inside of those."""
 
@@ -71,7 +74,9 @@ class Directory:
         if self._put_together(reads, asked, inside, gpus) or asked is not self._asked:
             self._asked = asked
             told = dict.fromkeys((*(ref.key for ref in asked), *(grant.workload.key for grant in self._granted.grants)))
-            names = {key: known.names for key in told if (known := self._known.get(key)) is not None}
+            known = {key: self._known[key].names for key in told if key in self._known}
+            names = {key: its_names for key, its_names in known.items() if its_names != _NO_NAMES}
+            names |= {ref.key: _NO_NAMES for ref in asked if self._is_impostor(ref)}
             self._named = Named(MappingProxyType(names), pending, self._granted.grants)
         elif pending != self._named.pending:
             self._named = replace(self._named, pending=pending)
@@ -151,6 +156,12 @@ class Directory:
         for key, ref in self._inside.items():
             if key in self._known and not any(ref.outer_container_id in read.known for read in reads):
                 self._known[ref.key] = replace(self._known.pop(key), ref=ref)
+
+    def _is_impostor(self, ref: WorkloadRef) -> bool:
+        """Whether somebody is known by the id of who is inside of a container, and it is somebody else."""
+        if ref.outer_container_id is None or ref.key in self._known:
+            return False
+        return (ref.kind, ref.id) in self._known
 
     def _given(self, reads: Sequence[NameRead]) -> Iterator[Given]:
         for known in self._known.values():

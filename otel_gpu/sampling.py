@@ -117,8 +117,12 @@ class StateLog:
                 continue
             extra = {"fields": {"source": source.name, "state": state.value, "reason": source.reason}}
             if state is SourceState.OK:
-                extra["fields"]["reason"] = None
-                log.info("%s is ok again", source.name, extra=extra)
+                if source.state is SourceState.OK:
+                    extra["fields"]["reason"] = None
+                    log.info("%s is ok again", source.name, extra=extra)
+                else:  # not all of its GPUs are
+                    extra["fields"]["state"] = source.state.value
+                    log.info("%s answers again", source.name, extra=extra)
             elif state is SourceState.PAUSED:
                 log.info("%s is %s", source.name, source.reason, extra=extra)
             else:

@@ -8,7 +8,7 @@ from typing import Any
 from otel_gpu.attribution.ledger import Booking, DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry, Gone, Lines, LineT
 from otel_gpu.attribution.naming import Namings
-from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt
+from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt, workload_at
 from otel_gpu.attribution.plain import (
     number,
     process_at_from,
@@ -62,6 +62,8 @@ def restore_ledger(ledger: Ledger, data: Any, *, now_ns: int) -> None:
         raise ValueError("these are no books") from error
     if any(b.process not in processes[0] or b.workload not in workloads[0] for b in bookings.values()):
         raise ValueError("books: a process without a line")
+    if any(line.at != workload_at(entry.ref, line.at.place) for line, entry in workloads[0].items()):
+        raise ValueError("books: a line of somebody else")  # who is inside of a container had other ones once
     ledger.processes.restore(*processes)
     ledger.workloads.restore(*workloads)
     ledger.restore(epoch_ns=epoch_ns, devices=devices, namings=namings, bookings=bookings)

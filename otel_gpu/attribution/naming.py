@@ -16,6 +16,7 @@ from otel_gpu.model import WorkloadKey, WorkloadNames, WorkloadRef
 WAIT_CYCLES: Final = 2
 """Cycles a workload is held back for while its names are looked up."""
 
+_NO_NAMES: Final = WorkloadNames()
 _FIELDS: Final = tuple(field.name for field in fields(WorkloadNames))
 
 
@@ -80,7 +81,7 @@ class Namings:
             return
         known.told = told
         names = _merged(known.names, told)
-        if names == known.names:
+        if names == (known.names or _NO_NAMES):
             return
         if known.cycles > 1 and not known.waiting:
             self._former[identity, known.number] = known.names
@@ -156,8 +157,8 @@ class Namings:
 
 
 def _merged(known: WorkloadNames | None, told: WorkloadNames) -> WorkloadNames:
-    """What is told now; what is no longer told stays: whoever told it may be away."""
-    if known is None:
+    """What is told now; what is no longer told stays: whoever told it may be away. No names at all take all away."""
+    if known is None or told == _NO_NAMES:
         return told
     # Sources spell one image in several ways; a container's never changes, so the first one told stays.
     merged = told.over(known)

@@ -68,13 +68,16 @@ def container_name(subject: OnGpu) -> str:
 
 
 def container_id(subject: OnGpu) -> str:
-    """The container's id, all of it."""
-    return named(subject.row, "container.id")
+    """The container's id, all of it; of who is inside of another and whom nobody knows, the ids of both."""
+    return named(subject.row, "container.id") or (
+        named(subject.row, "gpu.workload.outer.id") and named(subject.row, "gpu.workload.name")
+    )
 
 
 def short_container_id(subject: OnGpu) -> str:
     """The container's id as Docker shows it."""
-    return container_id(subject)[:_SHORT_ID]
+    found = container_id(subject)
+    return found if "/" in found else found[:_SHORT_ID]
 
 
 def docker_id(subject: OnGpu) -> str:

@@ -9,6 +9,7 @@ from otel_gpu.compat.form import Scene
 from otel_gpu.metrics.points_reading import Device, Row, Use
 from otel_gpu.model import ProcessAttribution, WorkloadGpu, WorkloadKind
 
+_IDENTITY = ("gpu.workload.kind", "gpu.workload.id", "gpu.workload.outer.id")
 _CONTAINERS = frozenset({WorkloadKind.CONTAINER.value, WorkloadKind.LXC.value})
 
 
@@ -104,9 +105,13 @@ def newest(rows: Iterable[Row[Use]]) -> Iterable[Row[Use]]:
     """
     found: dict[tuple[str, ...], Row[Use]] = {}
     for row in rows:  # older names come first
-        kind, id_ = (value for _, value in row.identity.attributes[:2])
-        found[kind, id_, row.use.gpu_uuid, row.use.mig_uuid or "", str(row.attributes.get("process.pid"))] = row
+        found[_series(row)] = row
     return found.values()
+
+
+def _series(row: Row[WorkloadGpu] | Row[ProcessAttribution]) -> tuple[str, ...]:
+    who = tuple(named(row, key) for key in _IDENTITY)
+    return *who, row.use.gpu_uuid, row.use.mig_uuid or "", str(row.attributes.get("process.pid"))
 
 
 def _devices(scene: Scene) -> dict[str, Device]:

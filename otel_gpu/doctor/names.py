@@ -10,7 +10,7 @@ from typing import Final
 from otel_gpu.directory import Directory
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
 from otel_gpu.environment import Candidate, Kind, Presence
-from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.settings_names import Environment
 from otel_gpu.sources.base import NameRead
 
@@ -101,17 +101,22 @@ def _source(asked: Asked) -> Finding:
 
 
 def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
-    named = {known.ref.key for each in asked if each.read is not None for known in each.read.known.values()}
+    names = Directory().update([each.read for each in asked if each.read is not None], workloads, ()).names
+    named = {key for key, known in names.items() if known != WorkloadNames()}
     could = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
-    nameless = [ref for _, ref in sorted(could.items()) if (ref.kind, ref.id) not in named]
+    nameless = [ref for _, ref in sorted(could.items()) if ref.key not in named]
     what = "container or job on a GPU" if len(could) == 1 else "containers and jobs on GPUs"
     if nameless:
-        first = ", ".join(f"{ref.id[:_SHORT_ID]} ({_runtime(ref)})" for ref in nameless[:_MOST_IDS])
+        first = ", ".join(f"{_short(ref)} ({_runtime(ref)})" for ref in nameless[:_MOST_IDS])
         more = f" and {len(nameless) - _MOST_IDS} more" if len(nameless) > _MOST_IDS else ""
         found = f"missing for {len(nameless)} of {len(could)} {what}: {first}{more}"
         yield degraded("names", found, "; ".join(dict.fromkeys(map(_name_fix, nameless))))
     elif could:
         yield ok("names", f"known for {len(could)} of {len(could)} {what}")
+
+
+def _short(ref: WorkloadRef) -> str:
+    return ref.id[:_SHORT_ID] if ref.outer_container_id is None else ref.unnamed
 
 
 # ---------------------------------------------------------------------------- fixes of names

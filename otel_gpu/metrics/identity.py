@@ -60,7 +60,7 @@ def _known(ref: WorkloadRef, names: WorkloadNames) -> Iterable[tuple[str, str | 
     match ref.kind:
         case WorkloadKind.CONTAINER:
             # Inside of another container the id is that one's own word, unless somebody knows a container by it.
-            is_known = ref.outer_container_id is None or names is not _NOBODY
+            is_known = ref.outer_container_id is None or names != _NOBODY
             yield "container.id", ref.id if is_known else None
             yield "container.name", names.container
         case WorkloadKind.LXC:

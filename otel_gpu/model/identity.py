@@ -29,10 +29,11 @@ class WorkloadKind(StrEnum):
 
 
 WorkloadKey: TypeAlias = tuple[str, str]
+"""A workload's kind and id."""
+
 _LONG: Final = 64
 _SHORT: Final = 12
 """Digits of an engine's container id, and how many of them it lists."""
-"""A workload's kind and id."""
 
 
 @dataclass(frozen=True, slots=True)

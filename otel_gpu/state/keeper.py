@@ -85,8 +85,10 @@ class Keeper:
 
     @property
     def known_gpus(self) -> tuple[GpuIdentity, ...]:
-        """Every GPU in the books: before the first cycle, those that an earlier run of this boot has seen."""
-        return self._attributor.known_gpus
+        """Before the first cycle, the GPUs that an earlier run of this boot told of last."""
+        gpus = self._attributor.known_gpus
+        told = None if self._recovered is None else self._recovered.xids.told
+        return gpus if told is None else tuple(gpu for gpu in gpus if gpu.uuid in told)
 
     @property
     def known_processes(self) -> Mapping[int, ProcessFacts]:

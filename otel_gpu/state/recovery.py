@@ -19,6 +19,11 @@ from otel_gpu.state.saved import Saved, Shown, parse_saved
 from otel_gpu.state.xids import XidTotals
 
 STATE: Final = "state"
+LOCK: Final = "lock"
+"""Of the agent that uses the directory. In it stands the number of the last cycle that may have been told: a journal
+that was cut between two lines looks whole."""
+
+_NUMBER_BYTES: Final = 8
 LARGEST_JOURNALS_BYTES: Final = 8 << 20
 """All of them: a thousand cycles of a host with 4 GPUs and 17 processes. A start has to tell them again in its 10 s, of
 which each MiB takes half a second, and in the memory that the agent is given."""
@@ -68,6 +73,20 @@ def journal_names(directory: PrivateDirectory) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
+def number_text(number: int) -> bytes:
+    """How the number of a cycle is noted."""
+    return number.to_bytes(_NUMBER_BYTES, "big")
+
+
+def _told_number(directory: PrivateDirectory) -> int:
+    """The number that is noted; 0 where none is, as by earlier versions."""
+    try:
+        noted = directory.read(LOCK)
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(noted, "big") if len(noted) == _NUMBER_BYTES else 0
+
+
 def resumed(
     attributor: Attributor, options: AttributionOptions, now_ns: int, *, new_driver: bool = False
 ) -> Attributor:
@@ -107,6 +126,8 @@ def recover(directory: PrivateDirectory, *, agent: str, boot_id: str, options: A
             raise NotTrusted(f"a cycle in it cannot be told again: {error}", each.name) from error
         number, options = each.journal.last, each.head.options
         driver_version, shown = found or driver_version, seen or shown
+    if number < _told_number(directory):
+        raise NotTrusted("cycles were told that it does not have", later[-1].name if later else STATE)
     prices = options.prices if later or saved is None else saved.head.prices
     return Recovered(attributor, shown, xids, number, driver_version, prices)
 

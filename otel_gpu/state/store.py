@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -21,18 +22,19 @@ from otel_gpu.state.files import PrivateDirectory, write_all
 from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
 from otel_gpu.state.recovery import (
     LARGEST_JOURNALS_BYTES,
+    LOCK,
     STATE,
     NotTrusted,
     Recovered,
     journal_name,
     journal_names,
+    number_text,
     recover,
 )
 from otel_gpu.state.saved import Kept, SavedHead, saved_text
 
 log = logging.getLogger(__name__)
 
-_LOCK: Final = "lock"
 _NEW_STATE: Final = "state.new"
 MOST_JOURNALS: Final = 8
 """So many at a start, and what they tell is saved whole first: who dies young, time and again, would never save."""
@@ -80,7 +82,7 @@ class Store:
         """Take a directory into use; Unavailable says why it cannot be."""
         directory = PrivateDirectory.open(path)
         try:
-            return cls(directory, directory.lock(_LOCK), agent=agent, boot_id=boot_id)
+            return cls(directory, directory.lock(LOCK), agent=agent, boot_id=boot_id)
         except BlockingIOError:
             directory.close()
             raise InUse(f"{path}: another otel-gpu uses it") from None
@@ -146,6 +148,8 @@ class Store:
     def begin(self, number: int, run: Run, *, resumed_ns: int | None = None, new_driver: bool = False) -> None:
         """Journal from here on: after cycle ``number`` of an earlier run that is taken up, or from the first one."""
         self._number = number
+        with suppress(OSError):  # an old one that is higher costs these books, and no more
+            self._note_number()
         if self._lost is None:
             self._open_journal(run, resumed_ns, new_driver=new_driver)
 
@@ -161,6 +165,7 @@ class Store:
             return False
         try:
             self._write_line(self._journal, line(self._number, to_json(replace(snapshot, sources=()))))
+            self._note_number()
         except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
             self.give_up(self._why(error))
             return False
@@ -240,6 +245,11 @@ class Store:
             raise ValueError(f"the journal is too large, since {self._unsaved or 'saving takes too long'}")
         write_all(journal, content)
         self._journalled_bytes += len(content)
+
+    def _note_number(self) -> None:
+        """Note that the journal has this cycle, before anybody is told of it."""
+        if self._lock is not None:
+            os.pwrite(self._lock, number_text(self._number), 0)
 
     def _cannot_journal(self, error: OSError | ValueError) -> None:
         if self._journal is None or isinstance(error, ValueError):

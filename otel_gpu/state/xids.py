@@ -1,8 +1,11 @@
-"""Critical errors (XID) over restarts: a source counts them from 0 whenever the agent starts."""
+"""What is kept of GPUs beside the books: who was told of last, and critical errors (XID).
+
+A source counts those from 0 whenever the agent starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -24,9 +27,13 @@ class XidTotal:
 
 @dataclass(frozen=True, slots=True)
 class XidTotals:
-    """Those of every GPU by UUID: as many as there are GPUs in the books."""
+    """Those of every GPU by UUID: as many as there are GPUs in the books. ``told`` are those of the last cycle.
+
+    The books never forget a GPU; one that was taken out long ago is not missed again after every start.
+    """
 
     by_gpu: Mapping[str, XidTotal] = field(default_factory=lambda: MappingProxyType({}))
+    told: tuple[str, ...] | None = None
 
     def added_to(self, gpu: GpuReading) -> GpuReading:
         """A reading with these beside what its source has counted since: what is told."""
@@ -36,14 +43,15 @@ class XidTotals:
         last_xid = earlier.last_xid if gpu.last_xid is None else gpu.last_xid
         return replace(gpu, xid_errors=earlier.errors + (gpu.xid_errors or 0), last_xid=last_xid)
 
-    def after(self, told: Iterable[GpuReading]) -> XidTotals:
+    def after(self, gpus: Sequence[GpuReading]) -> XidTotals:
         """The totals after a cycle in which these were told; the same object where nothing happened."""
         new = {
             gpu.identity.uuid: XidTotal(gpu.xid_errors, gpu.last_xid)
-            for gpu in told
+            for gpu in gpus
             if gpu.xid_errors is not None and not self._has(gpu)
         }
-        return XidTotals({**self.by_gpu, **new}) if new else self
+        told = tuple(gpu.identity.uuid for gpu in gpus)
+        return self if not new and told == self.told else XidTotals({**self.by_gpu, **new}, told)
 
     def _has(self, gpu: GpuReading) -> bool:
         known = self.by_gpu.get(gpu.identity.uuid)

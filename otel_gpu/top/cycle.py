@@ -6,23 +6,28 @@ Both come from an agent (``/api/events``) or are made here of this host's answer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_gpu.errors import Unavailable
 from otel_gpu.export.table_figures import power_w
 from otel_gpu.model import MemorySplit, MethodEnergy
+from otel_gpu.top.places import Place, in_words, place_of
 from otel_gpu.top.plain import Plain, number, whole_number
 
 _DECIDES: Final = ("busy", "unknown", "idle", "allocated")
 """Somebody on several GPUs is busy if he is anywhere, idle only if nowhere anything else may be."""
+
+_END: Final = 6
+"""Characters of a pod's name: what is drawn by lot for it has five."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """What a workload or process does: SM ratio, energy of the window and so far, and its state.
 
-    ``idle_for_s`` is how long it has been idle now, where it is. ``ended``: it is no longer there.
+    ``idle_for_s`` is how long it has been idle now, where it is. ``idle_s`` is that of ``idle_places`` places, summed.
+    ``ended``: it is no longer there.
     """
 
     sm_ratio: float | None
@@ -33,6 +38,7 @@ class Use:
     idle_for_s: float | None
     idle_s: float | None
     ended: bool
+    idle_places: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class Process:
 class Workload:
     """One workload on all GPUs that it is on. ``places`` are these; ``words`` is what a filter looks for, but its id.
 
-    ``gpus`` are the indices of GPUs, as far as they are known: an instance is on its GPU.
+    ``gpus`` are the indices of GPUs, as far as they are known: an instance is on its GPU. ``place_order`` sorts by
+    places. ``apart`` is what tells it from others of its title, if there are any.
     """
 
     key: str
@@ -70,6 +77,8 @@ class Workload:
     processes: tuple[Process, ...]
     gpus: frozenset[int]
     words: str = field(repr=False)
+    place_order: tuple[Place, ...] = ()
+    apart: str | None = None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -159,9 +168,11 @@ def _cycle(document: Plain, beside: Plain) -> Cycle:
         gpus=tuple(
             _gpu(gpu, more, window_s) for gpu, more in zip(document.each("gpus"), beside.each("gpus"), strict=True)
         ),
-        workloads=tuple(
-            _workload(workload, more, window_s, processes)
-            for workload, more in zip(document.each("workloads"), beside.each("workloads"), strict=True)
+        workloads=_told_apart(
+            [
+                _workload(workload, more, window_s, processes)
+                for workload, more in zip(document.each("workloads"), beside.each("workloads"), strict=True)
+            ]
         ),
         sources=tuple(
             Source(source.text("name"), str(state), source.optional("reason"))
@@ -216,7 +227,7 @@ def _workload(workload: Plain, beside: Plain, window_s: float | None, processes:
     sure = [memory.number("confidence") for memory, inferred in held if inferred]
     use = _use_of_all(parts, window_s)
     title = _title(workload)
-    places = sorted({_place(more) for _, more in parts})
+    places = sorted(place_of(more) for _, more in parts)
     names = {name: workload.optional(name) for name in ("namespace", "pod", "container", "image")}
     words = [*names.values(), workload.text("kind"), "ended" if use.ended else use.state, "gpu"]
     words += [] if _is_hash(workload) else [title]
@@ -230,7 +241,7 @@ def _workload(workload: Plain, beside: Plain, window_s: float | None, processes:
         namespace=names["namespace"],
         pod=names["pod"],
         image=names["image"],
-        places=", ".join(places),
+        places=in_words(places),
         measured_bytes=_sum_whole([memory.whole("measured") for memory, _ in held]),
         inferred_bytes=_sum_whole([inferred for _, inferred in held]),
         confidence=min((each for each in sure if each is not None), default=None) if None not in sure else None,
@@ -239,7 +250,41 @@ def _workload(workload: Plain, beside: Plain, window_s: float | None, processes:
         processes=own,
         gpus=frozenset(index for _, more in parts if (index := more.whole("index")) is not None),
         words="\n".join(word for word in words if word).lower(),
+        place_order=tuple(places),
     )
+
+
+def _told_apart(workloads: Sequence[Workload]) -> tuple[Workload, ...]:
+    """The same ones, of whom those of one title have what tells them apart: the end of a pod's name, or what is left.
+
+    A deployment's pods, a job's and a set's differ in their ends; where there is little room, the rest says nothing.
+    """
+    by_title: dict[str, list[Workload]] = {}
+    for workload in workloads:
+        by_title.setdefault(workload.title, []).append(workload)
+    apart = {
+        workload.key: word
+        for namesakes in by_title.values()
+        if len(namesakes) > 1
+        for workload, word in zip(namesakes, _differing(namesakes), strict=True)
+    }
+    return tuple(
+        replace(workload, apart=apart[workload.key]) if workload.key in apart else workload for workload in workloads
+    )
+
+
+def _differing(namesakes: Sequence[Workload]) -> list[str]:
+    ends = [_end(workload.pod) for workload in namesakes]
+    spaces = [workload.namespace for workload in namesakes]
+    for words in (ends, spaces):
+        known = [word for word in words if word is not None]
+        if len(set(known)) == len(namesakes):
+            return known
+    return [workload.id[:12] for workload in namesakes]
+
+
+def _end(pod: str | None) -> str | None:
+    return pod if pod is None or len(pod) <= _END else f"…{pod[-_END:]}"
 
 
 def _use_of_all(parts: Sequence[tuple[Plain, Plain]], window_s: float | None) -> Use:
@@ -248,6 +293,7 @@ def _use_of_all(parts: Sequence[tuple[Plain, Plain]], window_s: float | None) ->
     state = next((each for each in _DECIDES if each in {state for state, _ in here}), None)
     spans = [idle_s for each, idle_s in here if each == "idle"]
     known = [idle_s for idle_s in spans if idle_s is not None]
+    so_far_s = [idle_s for _, more in parts if (idle_s := more.number("idle_s")) is not None]
     return Use(
         sm_ratio=_sum([part.number("utilization") for part, _ in parts]),
         lately=lately,
@@ -255,8 +301,9 @@ def _use_of_all(parts: Sequence[tuple[Plain, Plain]], window_s: float | None) ->
         so_far=_energy([more.inner("energy_mj") for _, more in parts if more.get("energy_mj") is not None]),
         state=state,
         idle_for_s=min(known) if state == "idle" and known and len(known) == len(spans) else None,
-        idle_s=_sum([more.number("idle_s") for _, more in parts]),
+        idle_s=_sum(so_far_s),
         ended=not here,
+        idle_places=len(so_far_s),
     )
 
 
@@ -268,7 +315,7 @@ def _process(process: Plain, beside: Plain, window_s: float | None) -> Process:
         key=f"{pid} {process.number('start_time')} {process.text('gpu')} {beside.optional('mig')}",
         pid=pid,
         name=process.optional("name"),
-        place=_place(beside),
+        place=str(place_of(beside)),
         memory_bytes=process.whole("memory"),
         use=Use(
             sm_ratio=process.number("utilization"),
@@ -295,12 +342,6 @@ def _title(workload: Plain) -> str:
 
 def _is_hash(workload: Plain) -> bool:
     return workload.text("name") == workload.text("id") and len(workload.text("id")) == 64
-
-
-def _place(beside: Plain) -> str:
-    index, profile = beside.whole("index"), beside.optional("profile")
-    place = "?" if index is None else str(index)
-    return f"{place} {profile}" if profile else place
 
 
 def _energy(energies: Sequence[Plain]) -> MethodEnergy:

@@ -53,5 +53,6 @@ def _idle(use: Use) -> str:
         return "not known: nobody can tell who works here"
     if not use.idle_s and use.idle_for_s is None:
         return "not found idle"
-    lately = "" if use.idle_for_s is None else f", for {span(use.idle_for_s)} now"
-    return f"held memory and did no work for {span(use.idle_s)}{lately}"
+    summed = f" of GPU time, summed over {use.idle_places} places" if use.idle_places > 1 else ""
+    lately = "" if use.idle_for_s is None else f"; idle for {span(use.idle_for_s)} now"
+    return f"held memory and did no work for {span(use.idle_s)}{summed}{lately}"

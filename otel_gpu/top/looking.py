@@ -29,7 +29,7 @@ ORDERS: Final[Mapping[str, Order]] = {
     order.key: order
     for order in (
         Order("n", "name", lambda workload: workload.title.lower(), falls=False),
-        Order("g", "GPU", lambda workload: workload.places, falls=False),
+        Order("g", "GPU", lambda workload: workload.place_order, falls=False),
         Order("m", "memory", lambda workload: workload.memory_bytes),
         Order("s", "SM", lambda workload: workload.use.sm_ratio),
         Order("w", "power", lambda workload: workload.use.power_w),

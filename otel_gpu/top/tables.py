@@ -163,9 +163,9 @@ def _where(workload: Workload) -> str:
 
 
 def _name(line_: Line) -> str:
-    process = line_.process
+    process, workload = line_.process, line_.workload
     if process is None:
-        return printable(line_.workload.title)
+        return printable(workload.title if workload.apart is None else f"{workload.title} {workload.apart}")
     return f"  {process.pid} {printable(process.name or UNKNOWN)}"
 
 
@@ -177,6 +177,13 @@ def _memory(line_: Line) -> str:
 
 def _use(line_: Line) -> Use:
     return line_.workload.use if line_.process is None else line_.process.use
+
+
+def _idle(line_: Line) -> str:
+    """Of several GPUs the spans are summed, and are GPU time: "3 GPU-h"."""
+    use = _use(line_)
+    words = span(use.idle_s)
+    return words.replace(" ", " GPU-") if use.idle_s and use.idle_places > 1 else words
 
 
 def _state(line_: Line) -> str:
@@ -202,7 +209,7 @@ def _columns(cycle: Cycle) -> list[Column[Line]]:
             "ENERGY", lambda each: signed(joules(_use(each).so_far.total_mj), _use(each).so_far),
             rank=6, right=True, least=9, key="e",
         ),
-        Column("IDLE", lambda each: span(_use(each).idle_s), rank=8, right=True, least=5, key="i"),
+        Column("IDLE", _idle, rank=8, right=True, least=5, key="i"),
         Column("STATE", _state, rank=1, least=9),
     ]  # fmt: skip
     currency = cycle.currency

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,49 +17,62 @@ SLOTS: Final = 3600 // SLOT_S
 Object = dict[str, Any]
 
 
+class Spread(NamedTuple):
+    """One figure in one slot: the mean of its samples, the lowest and the highest of them."""
+
+    mean: float
+    low: float
+    high: float
+
+
 class Figures(NamedTuple):
     """Of one GPU in one slot: ratio 0 to 1, watts, bytes in use; what was not known is ``None``."""
 
-    utilization: float | None
-    power_w: float | None
-    used_bytes: int | None
+    utilization: Spread | None
+    power_w: Spread | None
+    used_bytes: Spread | None
 
 
 @dataclass(slots=True)
-class _Mean:
-    """A mean of what was known."""
+class _Samples:
+    """What was known of one figure."""
 
     total: float = 0.0
     count: int = 0
+    low: float = math.inf
+    high: float = -math.inf
 
     def add(self, value: float | None) -> None:
         if value is not None:
             self.total += value
             self.count += 1
+            self.low, self.high = min(self.low, value), max(self.high, value)
 
     @property
-    def value(self) -> float | None:
-        return round(self.total / self.count, 4) if self.count else None
+    def spread(self) -> Spread | None:
+        if not self.count:
+            return None
+        return Spread(round(self.total / self.count, 4), round(self.low, 4), round(self.high, 4))
 
 
 @dataclass(slots=True)
 class _Sum:
     """What came of one GPU in the newest slot."""
 
-    utilization: _Mean = field(default_factory=_Mean)
-    power_w: _Mean = field(default_factory=_Mean)
-    used_bytes: int | None = None
+    utilization: _Samples = field(default_factory=_Samples)
+    power_w: _Samples = field(default_factory=_Samples)
+    used_bytes: _Samples = field(default_factory=_Samples)
 
     def add(self, gpu: GpuAttribution, window_s: float | None) -> None:
         self.utilization.add(gpu.reading.gpu_ratio)
         self.power_w.add(gpu_power_w(gpu, window_s))
         memory = gpu.memory
         if memory is not None:
-            self.used_bytes = memory.limit_bytes - memory.free_bytes - (memory.reserved_bytes or 0)
+            self.used_bytes.add(memory.limit_bytes - memory.free_bytes - (memory.reserved_bytes or 0))
 
     @property
     def figures(self) -> Figures:
-        return Figures(self.utilization.value, self.power_w.value, self.used_bytes)
+        return Figures(self.utilization.spread, self.power_w.spread, self.used_bytes.spread)
 
 
 @dataclass(slots=True)
@@ -71,7 +85,7 @@ class _Slot:
 
 
 class History:
-    """Means of utilisation and power and the last memory in use, by slots of ``SLOT_S`` s. Any thread may ask."""
+    """Utilisation, power and memory in use by slots of ``SLOT_S`` s, with their peaks. Any thread may ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +107,7 @@ class History:
                 self._slots[-1].gpus[gpu.identity.uuid] = known.figures
 
     def document(self, *, newest_only: bool = False) -> Object:
-        """Times, and beside each what is known of each GPU by its UUID: utilisation, watts, bytes in use."""
+        """Times, and beside each what is known of each GPU by its UUID: ``Figures``."""
         with self._lock:
             slots = list(self._slots)[-1:] if newest_only else list(self._slots)
             uuids = dict.fromkeys(uuid for slot in slots for uuid in slot.gpus)

@@ -94,17 +94,19 @@ def _basis(basis: EnergyBasis) -> Object:
 
 def _part(part: WorkloadGpu, gpus: Mapping[str, GpuAttribution]) -> Object:
     totals, costs = part.totals, part.costs if _is_charged(part) else ()
+    gpu = gpus.get(part.gpu_uuid)
+    idle_cost = sum(cost.amount for cost in costs if cost.state is GpuState.IDLE)
     return {
         "index": part.gpu_index,
         "profile": part.mig_profile,
         "active": part.active,
         "allocation": part.allocation,
-        "energy_mj": _energy_so_far(totals, gpus.get(part.gpu_uuid)),
+        "energy_mj": _energy_so_far(totals, gpu),
         "idle_mj": None if totals is None else totals.idle_mj,
-        "idle_s": _idle_so_far(part, gpus.get(part.gpu_uuid)),
+        "idle_s": _idle_so_far(part, gpu),
         "since": None if totals is None else totals.since_ns / 1e9,
         "cost": sum(cost.amount for cost in costs) if costs else None,
-        "idle_cost": sum(cost.amount for cost in costs if cost.state is GpuState.IDLE) if costs else None,
+        "idle_cost": idle_cost if costs and (idle_cost or _can_be_idle(part, gpu)) else None,
     }
 
 
@@ -138,12 +140,15 @@ def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) ->
 def _idle_so_far(use: WorkloadGpu | ProcessAttribution, gpu: GpuAttribution | None) -> float | None:
     """Seconds; ``None`` where 0 would only mean that nobody can tell who works, or that nothing is decided yet."""
     totals = use.totals
-    if totals is None:
-        return None
-    undecided = use.active and use.state is GpuState.UNKNOWN
-    if not totals.idle_us and (undecided or gpu is None or not gpu.counted.work):
+    if totals is None or not (totals.idle_us or _can_be_idle(use, gpu)):
         return None
     return totals.idle_us / 1e6
+
+
+def _can_be_idle(use: WorkloadGpu | ProcessAttribution, gpu: GpuAttribution | None) -> bool:
+    """Whether somebody could tell: then, not to have been found idle is to have worked."""
+    undecided = use.active and use.state is GpuState.UNKNOWN
+    return not undecided and gpu is not None and gpu.counted.work
 
 
 def _energy_so_far(totals: Totals | None, gpu: GpuAttribution | None) -> dict[str, int] | None:

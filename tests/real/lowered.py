@@ -31,10 +31,12 @@ class _Data(ctypes.Structure):
 
 
 def load_everything() -> None:
-    """Every module of the agent, and with them what they import."""
+    """Every module of the agent, with what they import, and codecs, which Python looks for when it needs them."""
     for module in pkgutil.walk_packages(otel_gpu.__path__, "otel_gpu."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    for codec in ("ascii", "idna", "latin_1"):
+        importlib.import_module(f"encodings.{codec}")
 
 
 def lower(uid: int, capabilities: list[str]) -> None:

@@ -34,9 +34,32 @@ CARDS: Final = """[...document.querySelectorAll('.gpu')].map(card => ({
   bars: card.querySelectorAll('.bar').length,
   figures: [...card.querySelectorAll('.figures data')].map(node => node.value),
   texts: [...card.querySelectorAll('.figures data')].map(node => node.textContent),
+  beside: [...card.querySelectorAll('.figures dd span')].map(node => node.textContent),
+  plots: [...card.querySelectorAll('.plot')].map(node => node.getAttribute('aria-label')),
+  amount: card.querySelector('.amount').textContent,
   limit: card.querySelector('.limit').value,
   held: [...card.querySelectorAll('.holders data')].map(node => Number(node.value)),
+  holders: [...card.querySelectorAll('.holders li')].map(
+    line => ['.name', 'data', '.sure'].map(part => line.querySelector(part).textContent)),
 }))"""
+
+PROCESSES: Final = """[...document.querySelectorAll('.details')].flatMap(details =>
+  [...details.querySelectorAll(':scope tbody tr')].map(row => {
+    const cells = [...row.querySelectorAll('td')].map(cell => [cell.dataset.label, cell.firstChild]);
+    const each = get => Object.fromEntries(cells.map(([label, node]) => [label, get(node)]));
+    return {
+      workload: details.previousElementSibling.dataset.id,
+      texts: each(node => node.textContent),
+      values: each(node => node.value),
+    };
+  }))"""
+"""Every process of the workloads that are open: its texts, and the values behind them."""
+
+TOTALS: Final = """[...document.querySelectorAll('#totals > div')].map(node => {
+  const figure = node.querySelector('data');
+  return [node.querySelector('dt').textContent, node.querySelector('dd').textContent, figure.value, figure.title];
+})"""
+"""The totals: name, what is read, the value behind it, and how it was obtained."""
 
 BROKEN: Final = """[...document.querySelectorAll('#rows .name, #totals b')].filter(node => {
   const text = document.createRange();
@@ -44,6 +67,27 @@ BROKEN: Final = """[...document.querySelectorAll('#rows .name, #totals b')].filt
   return new Set([...text.getClientRects()].map(line => line.top)).size > 1;
 }).map(node => node.textContent)"""
 """Names and totals that go over more than one line."""
+
+TORN: Final = """[...document.querySelectorAll('#rows > tr:not(.details) > td')].filter(cell => {
+  const {display, lineHeight} = getComputedStyle(cell);
+  return display === 'flex' && cell.clientHeight > 1.7 * parseFloat(lineHeight);
+}).map(cell => cell.dataset.key)"""
+"""Cells of a narrow page whose name and figure are not in one line."""
+
+ASKEW: Final = """[...document.querySelectorAll('.gpu')].filter(card =>
+  new Set([...card.querySelectorAll('.plot')].map(plot => Math.round(plot.getBoundingClientRect().top))).size > 1
+).map(card => card.innerText)"""
+"""GPUs whose plots do not stand in one line."""
+
+ALONE: Final = """['totals', 'gpus'].filter(id => {
+  const ends = new Map();
+  for (const child of document.getElementById(id).children) {
+    const {top, right} = child.getBoundingClientRect();
+    ends.set(Math.round(top), Math.max(right, ends.get(Math.round(top)) ?? 0));
+  }
+  return new Set([...ends.values()].map(Math.round)).size > 1;
+})"""
+"""What is in lines of which one does not go to the end: somebody is left alone there."""
 
 SMALL: Final = """[...document.querySelectorAll('button, summary, select, input, a:not(.skip)')].filter(node => {
   const {width, height} = node.getBoundingClientRect();
@@ -65,12 +109,16 @@ CONTRAST: Final = """(() => {
     const colour = rgba(getComputedStyle(node).backgroundColor);
     return colour[3] === 255 ? colour : behind(node.parentElement);
   };
+  const opacity = node => node === null ? 1 : Number(getComputedStyle(node).opacity) * opacity(node.parentElement);
+  const veiled = (colour, back, share) => colour.map((part, at) => share * part + (1 - share) * back[at]);
   const found = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const [text, node] = [walker.currentNode.data.trim(), walker.currentNode.parentElement];
     if (!text || !node.checkVisibility() || node.matches('noscript, .skip, .unseen, option')) continue;
-    const both = [luminance(rgba(getComputedStyle(node).color)), luminance(behind(node))].sort((a, b) => b - a);
+    const back = behind(node);
+    const colour = veiled(rgba(getComputedStyle(node).color), back, opacity(node));
+    const both = [luminance(colour), luminance(back)].sort((a, b) => b - a);
     const ratio = (both[0] + .05) / (both[1] + .05);
     if (ratio < 4.5) found.push([node.className || node.tagName, text, ratio]);
   }

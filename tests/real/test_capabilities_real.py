@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.agent_process import agent_process
 from tests.cli import clean_environment
 from tests.nvml_stub.world import Listed, World
 
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 
 GIB: Final = 1 << 30
+REPOSITORY: Final = Path(__file__).parents[2]
 AGENT_UID, HOLDER_UID = 65_532, 65_533
 BOTH: Final = ("CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
 HOLDER: Final = (
@@ -65,8 +67,8 @@ def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def run_as(place: Path, stub: Path, capabilities: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
-    """A command by the agent's user with these capabilities, on a GPU where NVML lists one of two processes."""
+def world_of_two(place: Path, stub: Path) -> dict[str, str]:
+    """The environment of a GPU where NVML lists one of two processes."""
     world = World()
     gpu = world.gpu("GPU-one", name="NVIDIA A100-SXM4-80GB")
     gpu.typical()
@@ -74,20 +76,28 @@ def run_as(place: Path, stub: Path, capabilities: tuple[str, ...], *words: str) 
     gpu.compute(0, [Listed(1, 2 * GIB)])
     file = world.write(place / "world.txt")
     file.chmod(0o644)
-    environment = {
+    return {
         "LD_LIBRARY_PATH": str(stub),
         "NVML_STUB_WORLD": str(file),
         "OTEL_GPU_ENVIRONMENT": "host",
-        "OTEL_GPU_CONTROL_SOCKET": "none",
+        "PYTHONPATH": str(REPOSITORY),
     }
+
+
+def lowered(capabilities: tuple[str, ...], *words: str) -> list[str]:
+    return [sys.executable, "-m", "tests.real.lowered", str(AGENT_UID), ",".join(capabilities), *words]
+
+
+def run_as(place: Path, stub: Path, capabilities: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+    """A command by the agent's user with these capabilities, on such a GPU."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.real.lowered", str(AGENT_UID), ",".join(capabilities), *words],
-        env=clean_environment(environment),
+        lowered(capabilities, *words),
+        env=clean_environment({**world_of_two(place, stub), "OTEL_GPU_CONTROL_SOCKET": "none"}),
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        cwd=Path(__file__).parents[2],
+        cwd=REPOSITORY,
     )
 
 
@@ -105,8 +115,7 @@ def test_it_is_the_user_and_the_capabilities_that_it_is_said_to_be(place: Path) 
         f"lower({AGENT_UID}, {list(BOTH)!r})\n"
         "print(open('/proc/self/status').read())\n"
     )
-    repository = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True, cwd=repository)
+    done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     status = dict(re.findall(r"^(\w+):\t(.*)$", done.stdout, re.MULTILINE))
     mask = f"{1 << 19 | 1 << 2:016x}"
     assert status["Uid"].split() == [str(AGENT_UID)] * 4
@@ -148,3 +157,29 @@ def test_doctor_names_what_is_missing_and_how_to_give_it(
     missing, there = (run_as(place, stub_dir, each, "doctor") for each in ((), BOTH))
     assert "CAP_SYS_PTRACE" in missing.stdout
     assert "CAP_SYS_PTRACE" not in there.stdout
+
+
+def test_run_listens_keeps_counters_is_paused_and_ends_in_order_with_no_more_than_that(
+    place: Path, stub_dir: Path, holder: subprocess.Popen[str]
+) -> None:
+    own = place / "own"
+    own.mkdir(mode=0o700)
+    os.chown(own, AGENT_UID, AGENT_UID)
+    places = {"OTEL_GPU_STATE_DIR": str(own / "state"), "OTEL_GPU_CONTROL_SOCKET": str(own / "control.sock")}
+    environment = {**world_of_two(place, stub_dir), **places}
+    words = lowered(BOTH, "run", "--prometheus", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
+    with agent_process(directory=place, environment=environment, words=words) as agent:
+        hidden = f'gpu_attribution_method="inferred".*}} {8 * GIB}$'
+        agent.until(lambda: bool(re.search(hidden, agent.get("/metrics").body, re.MULTILINE)))
+        asked = subprocess.run(
+            lowered((), "pause"), env=clean_environment(environment), capture_output=True, text=True, check=False
+        )
+        assert asked.stdout.startswith("paused since "), asked.stderr
+        paused = r'^hw_status\{.*hw_state="paused".*\} 1$'
+        agent.until(lambda: bool(re.search(paused, agent.get("/metrics").body, re.MULTILINE)))
+        code, took_s = agent.end()
+        assert (code, took_s < 5) == (0, True)
+        assert "Traceback" not in agent.whole_stderr
+    kept = own / "state" / "state"
+    assert (kept.stat().st_uid, stat.S_IMODE(kept.stat().st_mode)) == (AGENT_UID, 0o600)
+    assert str(holder.pid) in kept.read_text(encoding="ascii")

@@ -17,15 +17,13 @@ from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from tests.agent_process import agent_process
 from tests.real.chromium import Browser, Tab, chromium
-from tests.real.page_view import CARDS, NAMES, NARROW, TABLE, UNKNOWN, WIDE, assert_innocent, opened
+from tests.real.page_view import CARDS, CONTRAST, NAMES, NARROW, TABLE, TOTALS, UNKNOWN, WIDE, assert_innocent, opened
 from tests.real.parts import free_addresses
 from tests.real.staged_agent import staged_agent
 
 pytestmark = pytest.mark.real
 
 HOSTILE: Final = "<img src=x onerror=\"document.title='owned'\">"
-TOTALS: Final = """[...document.querySelectorAll('#totals > div')].map(
-  node => [node.querySelector('dt').textContent, node.querySelector('dd').textContent])"""
 LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
 
 
@@ -33,6 +31,11 @@ LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
+
+
+def totals_of(tab: Tab) -> dict[str, str]:
+    """What is read, by name."""
+    return {name: read for name, read, _, _ in tab.value(TOTALS)}
 
 
 # ---------------------------------------------------------------------------- hosts that are not as one would wish
@@ -107,7 +110,7 @@ def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
         ]
         assert [card["texts"] for card in cards[:3]] == [[UNKNOWN] * 4] * 3
         assert [text == UNKNOWN for text in cards[3]["texts"]] == [True, True, False, True]
-        totals = dict(tab.value(TOTALS))
+        totals = totals_of(tab)
         assert totals["GPUs"] == "4 3 without figures"
         assert totals["Memory in use"].endswith(" of 22.5 GiB, of 1 of 4 GPUs")
         assert totals["Power"] == f"{UNKNOWN} "
@@ -185,10 +188,10 @@ def test_what_is_held_idle_is_of_those_that_are_decided_and_the_rest_stands_besi
         states = [(row["texts"]["state"], row["memory"]) for row in tab.value(TABLE)]
         undecided = sum(int(memory) for state, memory in states if state == "unknown")
         assert {"busy", "unknown", "allocated"} == {state for state, _ in states}
-        assert dict(tab.value(TOTALS))["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
+        assert totals_of(tab)["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
     with staged_agent(alter=speechless) as staged:
         tab = opened(browser, staged)
-        told = dict(tab.value(TOTALS))["Held while idle"]
+        told = totals_of(tab)["Held while idle"]
         assert told.startswith(f"{UNKNOWN} ")
         assert told.endswith(" GiB undecided")
 
@@ -200,11 +203,30 @@ NOTICE: Final = "(document.getElementById('link').hidden ? '' : document.getElem
 RUN: Final = ("run", "--source", "sim", "--exporters", "none", "--interval", "1s", "--state-dir", "none", "--listen")
 
 
-def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(browser: Browser, tmp_path: Path) -> None:
+IN_SIGHT: Final = """(() => {
+  const {top, bottom, left, right} = document.getElementById('link').getBoundingClientRect();
+  return top >= 0 && left >= 0 && bottom <= innerHeight && right <= innerWidth && bottom > top;
+})()"""
+MOVES: Final = """(() => {
+  const link = document.getElementById('link');
+  const place = () => [document.getElementById('main').getBoundingClientRect().top, document.body.scrollHeight];
+  const before = place();
+  link.hidden = !link.hidden;
+  const after = place();
+  link.hidden = !link.hidden;
+  return before.some((each, at) => each !== after[at]);
+})()"""
+"""Whether anything on the page moves when the notice comes or goes."""
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
     (address,) = free_addresses(1)
     flags = (*RUN, str(address))
     tab = Tab(browser)
-    tab.look(width=WIDE, dark=False)
+    tab.look(width=width, dark=False)
     with agent_process(*flags, directory=tmp_path) as agent:
         assert agent.address == address  # it listens
         tab.open(f"http://{address}")
@@ -213,15 +235,28 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(browser: Brow
         assert_innocent(tab, f"http://{address}")
         cycle = tab.value("document.getElementById('main').dataset.cycle")
         tab.until(f"document.getElementById('main').dataset.cycle !== '{cycle}'")
+        title = tab.value("document.title")
+        tab.value("document.getElementById('rows').lastChild.scrollIntoView()")
     said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
     assert "Trying again" in said
     assert tab.value("document.getElementById('said').textContent") == said
     assert len(tab.value(CARDS)) == 4  # what was known stays, and is marked
     assert tab.value("document.body.matches('.stale')")
+    assert tab.value("scrollY") > 200
+    for place in ("document.body.scrollHeight", "0"):  # wherever somebody is
+        tab.value(f"scrollTo(0, {place})")
+        assert tab.value(IN_SIGHT)
+        assert not tab.value(MOVES)
+    assert tab.value("document.title") == f"(lost) {title}"
+    for dark in (False, True):
+        tab.look(width=width, dark=dark)
+        assert tab.value(CONTRAST) == []  # old figures are grey, and can be read
     tab.picture(tmp_path / "lost.png")
     with agent_process(*flags, directory=tmp_path):
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert not tab.value("document.body.matches('.stale')")
+        assert tab.value(IN_SIGHT)
+        assert tab.value("document.title") == title
 
 
 def test_a_page_says_that_the_agent_has_fallen_silent_though_it_is_there(browser: Browser, tmp_path: Path) -> None:

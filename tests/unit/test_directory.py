@@ -110,18 +110,21 @@ def test_an_impostor_inside_of_a_container_takes_neither_names_nor_gpus(
     directory = Directory()
     update(directory, host, asked=(REF,))
     named = update(directory, host, asked=asked)
-    assert named.names == {REF.key: WorkloadNames(container="victim")}
+    assert named.names[REF.key] == WorkloadNames(container="victim")
+    assert {named.names[ref.key] for ref in asked if ref is not REF} == {WorkloadNames()}  # none, in so many words
     assert [grant.workload for grant in named.grants] == [REF]
 
 
 def test_an_impostor_loses_what_he_took_when_the_other_comes_or_the_outer_one_is_known() -> None:
     directory = Directory()
     host = read(known(WorkloadNames(container="victim")))
-    assert update(directory, host, asked=(INSIDE,)).names.keys() == {INSIDE.key}
-    assert update(directory, host, asked=(INSIDE, REF)).names.keys() == {REF.key}
-    assert update(directory, host, asked=(INSIDE,)).names.keys() == {INSIDE.key}
+    victims, nobodys = WorkloadNames(container="victim"), WorkloadNames()
+    assert update(directory, host, asked=(INSIDE,)).names == {INSIDE.key: victims}
+    assert update(directory, host, asked=(INSIDE, REF)).names == {REF.key: victims, INSIDE.key: nobodys}
+    assert update(directory, host, asked=(INSIDE,)).names == {INSIDE.key: victims}
     podman = read(known(WorkloadNames(container="mallory"), ref=OUTER))
-    assert update(directory, host, podman, asked=(INSIDE,)).names == {}
+    assert update(directory, host, podman, asked=(INSIDE,)).names == {INSIDE.key: nobodys}
+    assert update(directory, podman, asked=(INSIDE,)).names == {}  # nobody says anything of it
 
 
 def test_nothing_is_put_together_again_while_nothing_changes() -> None:

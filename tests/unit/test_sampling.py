@@ -49,3 +49,15 @@ def test_patience_can_be_had(caplog: pytest.LogCaptureFixture) -> None:
 def test_one_whose_first_answer_is_bad_is_logged_with_that(caplog: pytest.LogCaptureFixture) -> None:
     away = SourceOutcome("docker", SourceState.UNAVAILABLE, "connection refused")
     assert logged(caplog, YET, away, away) == ["WARNING docker is unavailable: connection refused"]
+
+
+def test_one_that_answers_again_while_some_of_its_gpus_do_not_is_not_said_to_be_ok(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    away = SourceOutcome("nvml", SourceState.UNAVAILABLE, "the driver is not loaded")
+    partly = SourceOutcome("nvml", SourceState.DEGRADED, "GPU 1: GPU is lost", by_gpu=True)
+    assert logged(caplog, away, partly, partly) == [
+        "WARNING nvml is unavailable: the driver is not loaded",
+        "INFO nvml answers again",
+    ]
+    assert caplog.records[-1].fields["state"] == "degraded"  # type: ignore[attr-defined]  # a field of ours

@@ -70,6 +70,20 @@ export function reconcile(parent, items, keyOf, create, update) {
   }
 }
 
+/** A list of names and what stands for each (`dl`), kept current. */
+export function setPairs(list, pairs) {
+  reconcile(
+    list,
+    pairs.map(([name, value], number) => ({ name, value, number })),
+    (item) => item.number,
+    () => el("div", {}, el("dt"), el("dd")),
+    ({ children: [name, value] }, item) => {
+      setText(name, item.name);
+      setText(value, item.value);
+    },
+  );
+}
+
 /** A list of lines, kept current. */
 export function setLines(list, lines) {
   reconcile(

@@ -45,6 +45,9 @@ export const span = (seconds) =>
     return `${value.toFixed(0)} s`;
   });
 
+/** Of several GPUs the spans are summed, and are GPU time: "3 GPU-h". */
+export const gpuSpan = (seconds, gpus) => (seconds && gpus > 1 ? span(seconds).replace(" ", " GPU-") : span(seconds));
+
 export const money = (amount, currency) =>
   shown(amount, (value) => `${value.toFixed(value === 0 || value >= 1 ? 2 : 4)} ${currency}`);
 

@@ -58,8 +58,8 @@ function updateCard(card, gpu, colours, history, intervalS) {
     const limit = figure === 1 && gpu.power_limit_w !== null ? `of ${watts(gpu.power_limit_w)}` : "";
     setText(cell.querySelector("dd span"), limit);
     if (figure === undefined) return;
-    const hour = updatePlot(cell.querySelector("svg"), history.of(gpu.uuid, figure), { name, most: most(gpu), format, intervalS });
-    setText(cell.querySelector(".hour"), hour);
+    const plotted = { name, most: most(gpu), format, intervalS, now: value(gpu) };
+    setText(cell.querySelector(".hour"), updatePlot(cell.querySelector("svg"), history.of(gpu.uuid, figure), plotted));
   });
   setLines(find("details ul"), [...howGpu(gpu), `UUID: ${clean(gpu.uuid)}`]);
 }
@@ -119,7 +119,7 @@ function updateHolders(list, gpu, colours) {
   const lines = gpu.holdings.map((holding) => ({
     key: `${holding.method} ${holding.workload.key}`,
     swatch: `swatch ${holding.method} ${colours.of(holding.workload.key)}`,
-    name: holding.workload.title,
+    name: holding.name,
     bytes: holding.bytes,
     sure: holding.method === "measured" ? "" : surely(holding.confidence),
     how: howHolding(holding),

@@ -2,6 +2,7 @@
 
 import { clean } from "./dom.js";
 import { sumKnown } from "./format.js";
+import { byPlace, placeOf, placesOf, rankOfAll } from "./places.js";
 
 const METHODS = ["measured", "estimated", "inferred"];
 
@@ -23,7 +24,9 @@ export function combine(document, beside) {
 const keyOf = (kind, id, beside) => `${kind} ${beside.naming} ${beside.outer ?? ""} ${id}`;
 
 function workloadOf(workload, beside, windowS) {
-  const parts = workload.gpus.map((part, at) => ({ ...beside.gpus[at], now: part, uuid: part.uuid, mig: part.mig }));
+  const parts = workload.gpus
+    .map((part, at) => ({ ...beside.gpus[at], now: part, uuid: part.uuid, mig: part.mig }))
+    .sort(byPlace);
   const measured = sumKnown(parts.map((part) => part.now.memory.measured));
   const inferred = sumKnown(parts.map((part) => part.now.memory.inferred));
   const lately = byMethod(parts.map((part) => part.now.energy_mj));
@@ -35,6 +38,7 @@ function workloadOf(workload, beside, windowS) {
     isHash: isHash(workload),
     parts,
     places: placesOf(parts),
+    placeRank: rankOfAll(parts),
     measured,
     inferred,
     memory: sumKnown([measured, inferred]),
@@ -44,6 +48,7 @@ function workloadOf(workload, beside, windowS) {
     powerW: powerOf(lately.total, windowS),
     soFar: byMethod(parts.map((part) => part.energy_mj)),
     idleS: sumKnown(parts.map((part) => part.idle_s)),
+    idleParts: parts.filter((part) => part.idle_s !== null).length,
     idleMj: sumKnown(parts.map((part) => part.idle_mj)),
     since: Math.min(...parts.map((part) => part.since ?? Infinity)),
     cost: sumKnown(parts.map((part) => part.cost)),
@@ -58,13 +63,6 @@ const isHash = (workload) => workload.name === workload.id && workload.name.leng
 
 /** As `docker ps` shows an id that nobody has a name for. */
 const titleOf = (workload) => clean(isHash(workload) ? workload.name.slice(0, 12) : workload.name);
-
-const placeOf = (part) => {
-  const index = part.index ?? "?";
-  return part.profile ? `${index} ${clean(part.profile)}` : String(index);
-};
-
-const placesOf = (parts) => [...new Set(parts.map(placeOf))].sort().join(", ");
 
 function byMethod(energies) {
   const found = Object.fromEntries(METHODS.map((method) => [method, sumKnown(energies.map((each) => each?.[method]))]));
@@ -100,28 +98,44 @@ function gpuOf(gpu, beside, workloads, windowS) {
   const holders = workloads.flatMap((workload) =>
     workload.parts.filter((part) => part.uuid === gpu.uuid && part.active).map((part) => ({ workload, part })),
   );
+  const names = namesOf(holders.map(({ workload }) => workload));
   return {
     ...gpu,
     ...beside,
     powerW: powerOf(gpu.energy.delta_mj, windowS) ?? gpu.power_w, // the workloads' are parts of the mean, not of now's
     used: usedOf(gpu.memory),
-    holdings: holdingsOf(holders),
+    holdings: holdingsOf(holders, names),
     instances: (gpu.mig ?? []).map((instance) => ({
       ...instance,
       used: usedOf(instance.memory),
-      holdings: holdingsOf(holders.filter(({ part }) => part.mig === instance.uuid)),
+      holdings: holdingsOf(holders.filter(({ part }) => part.mig === instance.uuid), names),
     })),
   };
 }
 
 const usedOf = (memory) => (memory.limit === null ? null : memory.limit - memory.free - (memory.reserved ?? 0));
 
+/** What those who stand together are called: by title and, where titles repeat, by what tells them apart. */
+function namesOf(workloads) {
+  const everybody = new Set(workloads); // somebody may be on several instances
+  const namesakes = new Map();
+  for (const { title } of everybody) namesakes.set(title, (namesakes.get(title) ?? 0) + 1);
+  const nameOf = (workload) =>
+    namesakes.get(workload.title) > 1 ? `${workload.title} (${ownOf(workload)})` : workload.title;
+  return new Map([...everybody].map((workload) => [workload.key, nameOf(workload)]));
+}
+
+export const podOf = ({ namespace, pod }) => (pod === null ? null : clean([namespace, pod].filter(Boolean).join("/")));
+
+const ownOf = (workload) => podOf(workload) ?? clean(workload.id.slice(0, 12));
+
 /** Who holds how much, by how that is known; the largest first, the measured before the inferred. */
-function holdingsOf(holders) {
+function holdingsOf(holders, names) {
   return ["measured", "inferred"].flatMap((method) =>
     holders
       .map(({ workload, part }) => ({
         workload,
+        name: names.get(workload.key),
         method,
         bytes: part.now.memory[method],
         confidence: part.now.memory.confidence,

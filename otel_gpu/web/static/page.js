@@ -1,8 +1,8 @@
 // Who uses the GPUs: draws every cycle that the agent sends.
 
 import { Colours } from "./colours.js";
-import { byId, clean, el, reconcile, setAttribute, setHidden, setLines, setText } from "./dom.js";
-import { percent, plural, size, sumKnown, timeOfDay, UNKNOWN, watts } from "./format.js";
+import { byId, clean, el, reconcile, setAttribute, setFigure, setHidden, setLines, setText } from "./dom.js";
+import { percent, plural, size, sumKnown, timeOfDay, watts } from "./format.js";
 import { updateGpus } from "./gpus.js";
 import { follow } from "./live.js";
 import { combine } from "./model.js";
@@ -18,6 +18,8 @@ const workloads = new Workloads(colours, announce);
 let shown = null;
 let newest = null; // and its id: the same as what is shown, unless somebody holds the page still
 let held = false;
+let lost = false;
+let title = document.title; // of who is here; what became of the agent stands before it
 let backTimer = null;
 
 function take(document_, beside, id) {
@@ -27,7 +29,7 @@ function take(document_, beside, id) {
 }
 
 function show(cycle, id) {
-  colours.update(cycle.workloads.toSorted((a, b) => (b.memory ?? -1) - (a.memory ?? -1)));
+  colours.update(cycle.workloads);
   showHead(cycle);
   showTroubles(cycle);
   for (const section of ["overview", "devices", "workloads"]) setHidden(byId(section), false);
@@ -51,8 +53,14 @@ function showHead(cycle) {
   setHidden(byId("simulated"), cycle.simulated === null);
   setText(byId("simulated"), `Simulated host: no figure here is of a real GPU (${clean(cycle.simulated ?? "")}).`);
   setText(byId("version"), `otel-gpu ${cycle.version}`);
-  const title = cycle.host ? `${clean(cycle.host)}: who uses the GPU` : "otel-gpu: who uses the GPU";
-  if (document.title !== title) document.title = title;
+  if (cycle.host) title = `${clean(cycle.host)}: who uses the GPU`;
+  showTitle();
+}
+
+/** A tab behind others is seen by its title alone. */
+function showTitle() {
+  const words = lost ? `(lost) ${title}` : title;
+  if (document.title !== words) document.title = words;
 }
 
 function showTroubles(cycle) {
@@ -72,18 +80,31 @@ function showTotals({ gpus, workloads: holders, all_told }) {
     const told = gpus.filter((gpu) => value(gpu) !== null).length;
     return told && told < gpus.length ? `of ${told} of ${plural(gpus.length, "GPU")}` : null;
   };
+  const attributed = used ? (used - unknown) / used : null;
   const totals = [
-    ["GPUs", String(gpus.length), answering < gpus.length ? `${gpus.length - answering} without figures` : ""],
-    ["Memory in use", size(used), used === null ? "" : listed(`of ${size(limit)}`, of((gpu) => gpu.used))],
-    ["Attributed", used ? percent((used - unknown) / used) : UNKNOWN, "of the memory in use"],
-    ["Power", watts(power), listed(of((gpu) => gpu.powerW))],
-    ["Held while idle", ...heldIdle(holders, all_told)],
+    {
+      name: "GPUs", value: gpus.length, text: String(gpus.length), how: "all that the driver lists, or listed before",
+      more: answering < gpus.length ? `${gpus.length - answering} without figures` : "",
+    },
+    {
+      name: "Memory in use", value: used, text: size(used), how: "all but what is free and the driver's own, summed over GPUs",
+      more: used === null ? "" : listed(`of ${size(limit)}`, of((gpu) => gpu.used)),
+    },
+    {
+      name: "Attributed", value: attributed, text: percent(attributed), more: "of the memory in use",
+      how: "the part that somebody was measured or inferred to hold; the rest is unattributed",
+    },
+    {
+      name: "Power", value: power, text: watts(power), more: listed(of((gpu) => gpu.powerW)),
+      how: "summed over GPUs: of each the mean since the last sample",
+    },
+    { name: "Held while idle", ...heldIdle(holders, all_told) },
   ];
   reconcile(
-    byId("totals"), totals, ([name]) => name,
-    ([name]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("b"), " ", el("small"))),
-    (node, [, figure, more]) => {
-      setText(node.querySelector("b"), figure);
+    byId("totals"), totals, ({ name }) => name,
+    ({ name }) => el("div", {}, el("dt", {}, name), el("dd", {}, el("b", {}, el("data")), " ", el("small"))),
+    (node, { value, text, more, how }) => {
+      setFigure(node.querySelector("data"), text, value, how);
       setText(node.querySelector("small"), more);
     },
   );
@@ -98,10 +119,13 @@ function heldIdle(holders, allTold) {
   const open = here.filter((workload) => workload.state === "unknown" || workload.state === null);
   const decided = here.length ? open.length < here.length : allTold;
   const held = (workloads) => sumKnown(workloads.map((workload) => workload.memory));
-  return [
-    decided ? size(held(idle) ?? 0) : UNKNOWN,
-    listed(idle.length && `by ${plural(idle.length, "workload")}`, open.length && `${size(held(open))} undecided`),
-  ];
+  const value = decided ? (held(idle) ?? 0) : null;
+  return {
+    value,
+    text: size(value),
+    more: listed(idle.length && `by ${plural(idle.length, "workload")}`, open.length && `${size(held(open))} undecided`),
+    how: "memory of those who hold some and show no work; of those undecided nobody can tell, or not yet",
+  };
 }
 
 /** Whoever reads a figure must be able to stop it from changing (WCAG 2.2, 2.2.2). */
@@ -124,6 +148,8 @@ function say(words, kind = "lost") {
 
 function lose(why) {
   old();
+  lost = true;
+  showTitle();
   const gone = why === "silence" ? "The agent has fallen silent." : "Lost the agent.";
   const words = shown === null ? "The agent does not answer." : `${gone} What you see is of ${timeOfDay(shown.at)}.`;
   say(`${words} Trying again …`);
@@ -135,6 +161,8 @@ const current = () => document.body.classList.remove("stale");
 
 function back() {
   current();
+  lost = false;
+  showTitle();
   say("The agent is back.", "back");
   backTimer = setTimeout(() => say(null), BACK_MS);
 }

@@ -39,50 +39,61 @@ export class History {
     this.#gpus.clear();
   }
 
-  /** Times and values of one figure (0 utilisation, 1 watts, 2 bytes) of a GPU; null where it was not known. */
+  /**
+   * One figure (0 utilisation, 1 watts, 2 bytes) of a GPU by times: its mean there, the lowest and the highest sample;
+   * null where it was not known.
+   */
   of(uuid, figure) {
     const points = this.#gpus.get(uuid) ?? [];
-    return this.#at.map((time, place) => ({ time, value: points[place]?.[figure] ?? null }));
+    return this.#at.map((time, place) => {
+      const [mean, low, high] = points[place]?.[figure] ?? [null, null, null];
+      return { time, mean, low, high };
+    });
   }
 }
 
 export function createPlot() {
   const viewBox = `0 0 ${WIDTH} ${HEIGHT}`;
   const plot = svg("svg", { class: "plot", viewBox, preserveAspectRatio: "none", role: "img" });
-  plot.append(svg("title"), svg("path", { class: "area" }), svg("path", { class: "line" }));
+  plot.append(
+    svg("title"), svg("path", { class: "area" }), svg("path", { class: "range" }), svg("path", { class: "line" }),
+  );
   return plot;
 }
 
-/** Draws it, and returns what it is. `most` is the top of the plot; without one it is the highest value. */
-export function updatePlot(plot, points, { name, most, format, intervalS }) {
-  const known = points.filter((point) => point.value !== null).map((point) => point.value);
-  const top = most || Math.max(...known, 0) || 1;
+/**
+ * Draws it, and returns what it is: a line of means and, behind it, from the lowest sample to the highest. `most` is the
+ * top of the plot; without one it is the highest sample. `now` is the figure that stands above it.
+ */
+export function updatePlot(plot, points, { name, most, format, intervalS, now }) {
+  const known = points.filter((point) => point.mean !== null);
+  const highest = Math.max(...known.map((point) => point.high));
+  const top = most || Math.max(highest, 0) || 1;
   const end = points.length ? points.at(-1).time : 0;
   const x = (time) => (WIDTH * (1 - (end - time) / HOUR_S)).toFixed(1);
   const y = (value) => (HEIGHT - 1 - (HEIGHT - 2) * Math.min(value / top, 1)).toFixed(1);
   const gap = 2.5 * Math.max(intervalS, SLOT_S);
   const lines = [];
   let before = null;
-  for (const { time, value } of points) {
-    if (value === null) {
+  for (const { time, mean, low, high } of points) {
+    if (mean === null) {
       before = null;
       continue;
     }
     if (before === null || time - before > gap) lines.push([]);
-    lines.at(-1).push([x(time), y(value)]);
+    lines.at(-1).push({ at: x(time), mean: y(mean), low: y(low), high: y(high) });
     before = time;
   }
-  const [title, area, line] = plot.children;
+  const along = (run, which) => run.map((point) => `${point.at},${point[which]}`).join("L");
+  const draw = (path, of) => setAttribute(path, "d", lines.map(of).join(""));
+  const [title, area, range, line] = plot.children;
   // A single point is a line of its own width.
-  setAttribute(line, "d", lines.map((run) => `M${run.join("L")}${run.length > 1 ? "" : "h-2"}`).join(""));
-  setAttribute(
-    area,
-    "d",
-    lines.map((run) => `M${run[0][0]},${HEIGHT}L${run.join("L")}L${run.at(-1)[0]},${HEIGHT}Z`).join(""),
-  );
+  draw(line, (run) => `M${along(run, "mean")}${run.length > 1 ? "" : "h-2"}`);
+  draw(range, (run) => `M${along(run, "high")}L${along(run.toReversed(), "low")}Z`);
+  draw(area, (run) => `M${run[0].at},${HEIGHT}L${along(run, "mean")}L${run.at(-1).at},${HEIGHT}Z`);
   const nothing = points.length ? "not known" : "no data yet";
   const words = known.length
-    ? `lowest ${format(Math.min(...known))}, highest ${format(Math.max(...known))}, last ${format(known.at(-1))}`
+    ? `lowest ${format(Math.min(...known.map((point) => point.low)))}, highest ${format(highest)}, now ${format(now)}`
     : nothing;
   setAttribute(plot, "aria-label", `${name} in the last hour: ${words}`);
   setText(title, `${name} in the last hour: ${words}`);

@@ -5,8 +5,8 @@ import { joules, kilowattHours, moment, money, percent, size, span, watts } from
 
 const sureness = (confidence) => (confidence === null ? "" : `, ${percent(confidence)} sure`);
 
-export function howHolding({ workload, method, bytes, confidence }) {
-  const who = `${workload.title}: ${size(bytes)}`;
+export function howHolding({ name, method, bytes, confidence }) {
+  const who = `${name}: ${size(bytes)}`;
   return method === "measured"
     ? `${who} measured: the driver's process lists say so`
     : `${who} inferred${sureness(confidence)}: no list has it, and evidence points here`;
@@ -53,15 +53,20 @@ export function howEnergy({ soFar, since }) {
 export function howIdle(workload) {
   if (workload.idleS === null) return "not known: nobody can tell who works here";
   if (!workload.idleS && workload.idleFor === null) return `not found idle since ${moment(workload.since)}`;
-  const lately = workload.idleFor === null ? "" : `, for ${span(workload.idleFor)} now`;
+  const summed = workload.idleParts > 1 ? ` of GPU time, summed over ${workload.idleParts} places,` : "";
   const drawn = workload.soFar.total === null ? "" : `, which took ${joules(workload.idleMj)}`;
-  return `held memory and did no work for ${span(workload.idleS)} since ${moment(workload.since)}${lately}${drawn}`;
+  const lately = workload.idleFor === null ? "" : `; idle for ${span(workload.idleFor)} now`;
+  return `held memory and did no work for ${span(workload.idleS)}${summed} since ${moment(workload.since)}${drawn}${lately}`;
 }
 
-export const howCost = (workload, currency) =>
-  workload.cost === null
-    ? "not known: no price for this GPU, or whether it works is not decided yet"
-    : `so far, at the prices configured; ${money(workload.idleCost, currency)} of it while idle`;
+export function howCost(workload, currency) {
+  if (workload.cost === null) return "not known: no price for this GPU, or whether it works is not decided yet";
+  const idle =
+    workload.idleCost === null
+      ? "how much of it while idle is not known"
+      : `${money(workload.idleCost, currency)} of it while idle`;
+  return `so far, at the prices configured; ${idle}`;
+}
 
 const STATES = {
   busy: "showed work in the last samples",
@@ -117,7 +122,7 @@ export function howGpuPower({ energy, power_w }) {
 
 export function barWords(holder) {
   const { memory, holdings } = holder;
-  const parts = holdings.map((each) => `${each.workload.title} ${size(each.bytes)} ${each.method}`);
+  const parts = holdings.map((each) => `${each.name} ${size(each.bytes)} ${each.method}`);
   for (const [name, bytes] of [
     ["unattributed", memory.unattributed],
     ["the driver's own", memory.reserved],

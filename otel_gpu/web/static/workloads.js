@@ -1,70 +1,12 @@
 // The table of workloads: sorted, filtered, each with its processes and what its figures rest on when it is opened.
 
-import { byId, clean, el, reconcile, setAttribute, setFigure, setHidden, setLines, setText } from "./dom.js";
+import { COLUMNS, PROCESS_COLUMNS, stateText } from "./columns.js";
+import { byId, clean, el, reconcile, setAttribute, setFigure, setHidden, setPairs, setText } from "./dom.js";
 import { matches, parseFilter } from "./filter.js";
-import { joules, money, percent, plural, size, span, UNKNOWN, watts } from "./format.js";
-import { howCost, howEnergy, howIdle, howMemory, howPower, howSm, howState, signed } from "./words.js";
-
-const stateText = ({ state, idleFor, ended }) =>
-  ended ? "ended" : state === null ? UNKNOWN : idleFor === null ? state : `${state} ${span(idleFor)}`;
-
-/** `value` is what is sorted by and stands behind the text; `how` says where it comes from. */
-const COLUMNS = [
-  { key: "title", name: "Workload", value: (row) => row.title.toLowerCase() },
-  { key: "places", name: "GPU", value: (row) => row.places, text: (row) => row.places },
-  {
-    key: "memory", name: "Memory", number: true, value: (row) => row.memory, how: howMemory,
-    text: (row) => (row.inferred ? "~ " : "") + size(row.memory),
-  },
-  {
-    key: "sm", name: "SM", number: true, value: (row) => row.sm, text: (row) => percent(row.sm),
-    how: (row) => howSm(row.sm, row.parts.length),
-  },
-  {
-    key: "powerW", name: "Power", number: true, value: (row) => row.powerW,
-    text: (row) => signed(watts(row.powerW), row.lately),
-    how: (row, cycle) => howPower(row, cycle.window_s),
-  },
-  {
-    key: "soFar", name: "Energy", number: true, value: (row) => row.soFar.total, how: howEnergy,
-    text: (row) => signed(joules(row.soFar.total), row.soFar),
-  },
-  { key: "idleS", name: "Idle", number: true, value: (row) => row.idleS, text: (row) => span(row.idleS), how: howIdle },
-  {
-    key: "cost", name: "Cost", number: true, value: (row) => row.cost,
-    text: (row, cycle) => money(row.cost, cycle.currency), how: (row, cycle) => howCost(row, cycle.currency),
-  },
-  {
-    key: "state", name: "State", value: (row) => (row.ended ? "ended" : row.state), text: stateText,
-    how: (row) => howState(row.state),
-  },
-];
-
-const PROCESS_COLUMNS = [
-  { name: "PID", number: true, value: (row) => row.pid, text: (row) => String(row.pid) },
-  { name: "Process", text: (row) => row.title ?? UNKNOWN, value: (row) => row.title },
-  { name: "GPU", text: (row) => row.place, value: (row) => row.place },
-  {
-    name: "Memory", number: true, value: (row) => row.memory, text: (row) => size(row.memory),
-    how: (row) => (row.memory === null ? "not known: no list has a figure" : "measured, by the driver's process lists"),
-  },
-  {
-    name: "SM", number: true, value: (row) => row.utilization, text: (row) => percent(row.utilization),
-    how: (row) => howSm(row.utilization),
-  },
-  {
-    name: "Power", number: true, value: (row) => row.powerW, text: (row) => signed(watts(row.powerW), row.lately),
-    how: (row, cycle) => howPower(row, cycle.window_s),
-  },
-  {
-    name: "Energy", number: true, value: (row) => row.soFar.total, how: howEnergy,
-    text: (row) => signed(joules(row.soFar.total), row.soFar),
-  },
-  {
-    name: "State", value: (row) => row.state, how: (row) => howState(row.state),
-    text: (row) => stateText({ ...row, ended: !row.active }),
-  },
-];
+import { percent, plural, size, UNKNOWN } from "./format.js";
+import { podOf } from "./model.js";
+import { placeOf } from "./places.js";
+import { howCost, howEnergy, howIdle, howMemory, howPower, howSm, howState } from "./words.js";
 
 const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw, and nobody reads it
 
@@ -85,7 +27,7 @@ export class Workloads {
     this.#colours = colours;
     this.#say = say;
     for (const column of COLUMNS) {
-      const button = el("button", { type: "button" }, column.name);
+      const button = el("button", { type: "button", title: column.what }, column.name);
       button.addEventListener("click", () => this.#sortBy(column));
       const heading = el("th", { scope: "col", role: "columnheader", class: kindOf(column) }, button);
       heading.dataset.key = column.key;
@@ -164,8 +106,8 @@ export class Workloads {
 
   /** What is not known comes last, whichever way. */
   #compare(one, other) {
-    const { value } = COLUMNS.find((column) => column.key === this.#sort.key);
-    const [a, b] = [value(one), value(other)];
+    const { value, rank = value } = COLUMNS.find((column) => column.key === this.#sort.key);
+    const [a, b] = [rank(one), rank(other)];
     if (a !== b) {
       if (a === null) return 1;
       if (b === null) return -1;
@@ -211,11 +153,11 @@ export class Workloads {
 
   #createDetails(workload) {
     const headings = PROCESS_COLUMNS.map((column) =>
-      el("th", { scope: "col", role: "columnheader", class: kindOf(column) }, column.name),
+      el("th", { scope: "col", role: "columnheader", class: kindOf(column), title: column.what }, column.name),
     );
     const cell = el(
       "td", { role: "cell" },
-      el("ul", { class: "facts" }),
+      el("div", { class: "facts" }, el("dl"), el("dl")),
       el("p", { class: "empty" }, "No process of it is seen on a GPU."),
       el(
         "table", { role: "table", "aria-label": `Processes of ${workload.title}` },
@@ -230,7 +172,8 @@ export class Workloads {
     const [cell] = row.children;
     const [facts, nobody, table] = cell.children;
     setAttribute(cell, "colspan", String(this.#columns.length));
-    setLines(facts, factsOf(workload, this.#cycle));
+    setPairs(facts.firstChild, namesOf(workload));
+    setPairs(facts.lastChild, groundsOf(workload, this.#cycle));
     setHidden(nobody, workload.processes.length > 0);
     setHidden(table, workload.processes.length === 0);
     const sorted = workload.processes.toSorted((a, b) => (b.memory ?? -1) - (a.memory ?? -1) || a.pid - b.pid);
@@ -255,34 +198,36 @@ function updateProcess(row, process, cycle) {
 
 /** Where it belongs, in a line under its name. */
 function moreOf(workload) {
-  const pod = workload.pod === null ? null : [workload.namespace, workload.pod].filter(Boolean).join("/");
-  return [KINDS[workload.kind] ?? workload.kind, pod ?? workload.image].filter(Boolean).map(clean).join(" · ");
+  const where = podOf(workload) ?? (workload.image && clean(workload.image));
+  return [KINDS[workload.kind] ?? clean(workload.kind), where].filter(Boolean).join(" · ");
 }
 
 const KINDS = { slurm_job: "Slurm job", systemd_unit: "systemd unit", lxc: "LXC" };
 
-function factsOf(workload, cycle) {
-  const names = [
+/** What it is called, in full. */
+const namesOf = (workload) =>
+  [
     ["Name", workload.name], ["Namespace", workload.namespace], ["Pod", workload.pod], ["Pod uid", workload.pod_uid],
     ["Container", workload.container], ["Image", workload.image], ["Id", workload.id],
-  ].filter(([, value]) => value !== null && value !== "");
-  const places = workload.parts.length > 1 ? workload.parts.map(placeLine) : [];
-  const figures = [
-    ["Memory", howMemory(workload)],
-    ["SM", howSm(workload.sm, workload.parts.length)],
-    ["Power", howPower(workload, cycle.window_s)],
-    ["Energy", howEnergy(workload)],
-    ["Idle", howIdle(workload)],
-    ...(cycle.currency === null ? [] : [["Cost", howCost(workload, cycle.currency)]]),
-    ["State", `${stateText(workload)}: ${howState(workload.state)}`],
-  ];
-  return [...names, ...places, ...figures].map(([name, value]) => `${name}: ${clean(value)}`);
-}
+  ]
+    .filter(([, value]) => value !== null && value !== "")
+    .map(([name, value]) => [name, clean(value)]);
 
-function placeLine(part) {
-  const place = part.profile ? `GPU ${part.index} ${part.profile}` : `GPU ${part.index}`;
+/** What its figures rest on; on several GPUs, what it does on each. */
+const groundsOf = (workload, cycle) => [
+  ["State", `${stateText(workload)}: ${howState(workload.state)}`],
+  ["Memory", howMemory(workload)],
+  ["SM", howSm(workload.sm, workload.parts.length)],
+  ["Power", howPower(workload, cycle.window_s)],
+  ["Energy", howEnergy(workload)],
+  ["Idle", howIdle(workload)],
+  ...(cycle.currency === null ? [] : [["Cost", howCost(workload, cycle.currency)]]),
+  ...(workload.parts.length > 1 ? workload.parts.map(groundsOfPart) : []),
+];
+
+function groundsOfPart(part) {
   const { memory, utilization, state } = part.now;
   const held = [`${size(memory.measured)} measured`];
   if (memory.inferred) held.push(`${size(memory.inferred)} inferred`);
-  return [place, `${held.join(", ")}; SM ${percent(utilization)}; ${state ?? UNKNOWN}`];
+  return [`GPU ${placeOf(part)}`, `${held.join(", ")}; SM ${percent(utilization)}; ${state ?? UNKNOWN}`];
 }

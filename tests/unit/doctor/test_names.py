@@ -24,7 +24,7 @@ def asked(name: str = "docker", read: NameRead | None = None, *, used: bool = Tr
 
 
 def known(*refs: WorkloadRef) -> NameRead:
-    return NameRead({ref.id: Known(ref, WorkloadNames()) for ref in refs})
+    return NameRead({ref.id: Known(ref, WorkloadNames(container="c")) for ref in refs})
 
 
 def named(

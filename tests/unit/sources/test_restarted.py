@@ -12,6 +12,7 @@ from otel_gpu.metrics.catalogue import METRICS, Kind
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.points import Reading
 from otel_gpu.model import Attribution, GpuHealth, SourceState
+from otel_gpu.state.keeper import Keeper
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World
 from tests.state_dirs import BOOT, open_keeper
@@ -100,6 +101,21 @@ def test_a_gpu_that_is_not_found_after_a_restart_is_told_and_then_forgotten(stag
     assert health(answer) == (OK, FAILED)
     assert "not there any more" in (of(answer, ILL).reading.reason or "")
     assert len(watched.until(BEGINS_S + 320)[-1].gpus) == 1
+
+
+def test_a_gpu_that_was_taken_out_long_ago_is_not_missed_again_after_a_restart(stage: Stage, tmp_path: Path) -> None:
+    world, *_ = two_gpus()
+    alone = World()
+    alone.gpu().typical()
+    watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
+    stage.put(alone)
+    [left] = watched.until(BEGINS_S + 320)[-1].gpus
+    keeper = watched.engine._attributor
+    assert isinstance(keeper, Keeper)
+    assert len(keeper.known_gpus) == 2  # the books have both for good
+    keeper.close()
+    watched.engine.close()
+    assert [gpu.uuid for gpu in open_keeper(tmp_path / "state").known_gpus] == [left.identity.uuid]
 
 
 def counters_told(answer: Attribution) -> set[str]:

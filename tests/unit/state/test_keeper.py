@@ -119,6 +119,25 @@ def test_a_cycle_that_was_torn_was_never_shown_and_is_not_missed(path: Path) -> 
     assert books(found.attributor) == books(again._attributor), "the torn line is followed by another run's file"
 
 
+@pytest.mark.parametrize("saved", [False, True], ids=["none was saved", "the books were saved before"])
+def test_a_journal_that_was_cut_between_two_cycles_is_not_gone_on_from(path: Path, saved: bool) -> None:
+    keeper = open_keeper(path)
+    last = run(keeper, 0, 5, *([40] if saved else []), 45, 50)
+    settle(keeper)
+    left = killed(path, keeper)
+    name = max(name for name in files(left) if name.startswith("journal-"))
+    *whole, _, end = (left / name).read_bytes().split(b"\n")
+    (left / name).write_bytes(b"\n".join((*whole, end)))
+    with pytest.raises(NotTrusted, match="cycles were told that it does not have"):
+        recovered(left)
+    again = open_keeper(left)
+    anew = run(again, 60, 65)
+    assert anew.epoch_ns > last.epoch_ns
+    found = recovered(killed(left, again, 2))
+    assert found is not None
+    assert books(found.attributor) == books(again._attributor), "what is written from then on is trusted"
+
+
 def test_a_cycle_that_is_torn_in_the_middle_of_a_run_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is killed as it writes goes on in no other file: something else has been there."""
     keeper = open_keeper(path)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from otel_gpu.errors import Unavailable
 from otel_gpu.export.document import document
 from otel_gpu.export.text import cells
-from otel_gpu.model import GpuState, MethodEnergy
+from otel_gpu.model import GpuState, MethodEnergy, WorkloadNames
 from otel_gpu.top.cycle import combine
-from tests.builders import GIB, attribution
+from tests.builders import CONTAINER, GIB, attribution, gpu
 from tests.unit.metrics.builders import answer, device, part, split, totals
 from tests.unit.metrics.builders import process as process_of
 from tests.unit.metrics.builders import workload as workload_of
-from tests.unit.top.cycles import cycle, drawn, told
+from tests.unit.top.cycles import crowd, cycle, drawn, told, workload
 
 
 def test_a_cycle_has_everything_that_the_document_tells() -> None:
@@ -47,6 +47,45 @@ def test_somebody_on_several_gpus_is_one_line_with_the_sums() -> None:
     assert (shown.memory_bytes, shown.use.sm_ratio, shown.places) == (3 * GIB, 0.75, "0, 1")
     assert (shown.use.state, shown.use.idle_for_s) == ("busy", None)
     assert shown.use.lately.estimated_mj == 2000
+
+
+def test_idle_time_of_several_gpus_is_gpu_time_and_of_one_just_time() -> None:
+    idle = [part(index=at, measured=1, state=GpuState.IDLE, totals=totals(idle_us=600_000_000)) for at in range(3)]
+    for parts, words in ((idle, "30 GPU-m"), (idle[:1], "10 m")):
+        looked_at = cycle(answer(*map(device, map(gpu, range(3))), workloads=[workload_of(*parts)], processes=[]))
+        assert looked_at.workloads[0].use.idle_s == 600 * len(parts)
+        (line,) = (line for line in drawn(looked_at, columns=200) if "idle" in line and "container" in line)
+        assert f"  {words}  " in line
+
+
+def namesakes(*pods: tuple[str | None, str | None]) -> list[str | None]:
+    """What tells containers apart that are all called "eval", in these pods of these namespaces."""
+    refs = [replace(CONTAINER, id=f"{number:064x}") for number in range(len(pods))]
+    workloads = [
+        workload_of(part(measured=GIB), ref=ref, names=WorkloadNames("eval", None, pod, namespace, None))
+        for ref, (namespace, pod) in zip(refs, pods, strict=True)
+    ]
+    shown = cycle(answer(device(), workloads=workloads, processes=[]))
+    assert {workload.title for workload in shown.workloads} == {"eval"}
+    return [workload.apart for workload in shown.workloads]
+
+
+def test_those_of_one_name_are_told_apart_by_the_shortest_that_does() -> None:
+    assert namesakes(("a", "model-eval-qfvnd")) == [None]
+    assert namesakes(("a", "model-eval-qfvnd"), ("a", "model-eval-x2kfp")) == ["…-qfvnd", "…-x2kfp"]
+    assert namesakes(("a", "run-0"), ("a", "run-1")) == ["run-0", "run-1"]
+    assert namesakes(("a", "worker-0"), ("b", "worker-0")) == ["a", "b"]
+    assert namesakes((None, None), (None, None)) == ["0" * 12, "0" * 12]  # nothing else is known of them
+
+
+def test_a_screen_of_80_columns_tells_those_of_one_name_apart() -> None:
+    both = [
+        replace(workload(name, 5), title="eval", apart=apart)
+        for name, apart in (("one", "…qfvnd"), ("other", "…x2kfp"))
+    ]
+    screen = "\n".join(drawn(crowd(*both)))
+    assert "eval …qfvnd" in screen
+    assert "eval …x2kfp" in screen
 
 
 @pytest.mark.parametrize(

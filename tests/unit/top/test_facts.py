@@ -34,7 +34,11 @@ def test_energy_says_by_which_methods_it_was_found() -> None:
     [
         (use(), "idle: not known: nobody can tell who works here"),
         (use(idle_s=0.0), "idle: not found idle"),
-        (use(idle_s=300.0, idle_for_s=30.0), "idle: held memory and did no work for 5 m, for 30 s now"),
+        (use(idle_s=300.0, idle_for_s=30.0), "idle: held memory and did no work for 5 m; idle for 30 s now"),
+        (
+            use(idle_s=1800.0, idle_for_s=600.0, idle_places=3),
+            "idle: held memory and did no work for 30 m of GPU time, summed over 3 places; idle for 10 m now",
+        ),
         (use(idle_s=300.0), "idle: held memory and did no work for 5 m"),
     ],
 )

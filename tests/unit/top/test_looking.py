@@ -9,6 +9,7 @@ from otel_gpu.model import MethodEnergy
 from otel_gpu.top import keys
 from otel_gpu.top.cycle import Cycle
 from otel_gpu.top.looking import Looking, Overlay
+from otel_gpu.top.places import Place
 from tests.unit.top.cycles import crowd, workload
 
 SHOWN = crowd(
@@ -58,6 +59,13 @@ def test_a_key_sorts_by_a_column_and_again_the_other_way_with_the_unknown_last(
 def test_equal_ones_stand_in_the_order_of_their_names_whichever_way() -> None:
     shown = crowd(workload("b", 5), workload("a", 5), workload("c", 5))
     assert titles(pressed(shown=shown), shown) == titles(pressed("m", shown=shown), shown) == ["a", "b", "c"]
+
+
+def test_gpus_stand_in_the_order_of_their_numbers() -> None:
+    at = {"ten": Place(False, 10, ""), "two": Place(False, 2, ""), "part": Place(False, 2, "1g.10gb")}
+    shown = crowd(*(replace(workload(title, 5), place_order=(place,)) for title, place in at.items()))
+    assert titles(pressed("g", shown=shown), shown) == ["two", "part", "ten"]
+    assert titles(pressed("g", "g", shown=shown), shown) == ["ten", "part", "two"]
 
 
 def test_cost_is_no_order_where_nothing_has_a_price() -> None:

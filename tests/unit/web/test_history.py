@@ -15,16 +15,21 @@ def busy(ratio: float | None = 0.5, power_w: float | None = 100.0, used_gib: flo
     return gpu(0, gpu_ratio=ratio, power_w=power_w, memory=memory(used_gib=used_gib))
 
 
-def test_a_slot_has_means_of_its_cycles_and_the_last_memory() -> None:
+def test_a_slot_has_the_means_of_its_cycles_and_keeps_their_peaks() -> None:
     history = History()
     history.observe(cycle(0, busy(0.2, 100, 10)))
     history.observe(cycle(5, busy(0.4, 200, 20)))
     history.observe(cycle(SLOT_S, busy(1.0, 300, 30)))
     assert history.document() == {
         "at": [WALL_NS / 1e9, WALL_NS / 1e9 + SLOT_S],
-        "gpus": {"GPU-0": [(0.3, 150.0, 20 * GIB), (1.0, 300.0, 30 * GIB)]},
+        "gpus": {
+            "GPU-0": [
+                ((0.3, 0.2, 0.4), (150.0, 100, 200), (15 * GIB, 10 * GIB, 20 * GIB)),
+                ((1.0,) * 3, (300.0,) * 3, (30 * GIB,) * 3),
+            ]
+        },
     }
-    assert history.document(newest_only=True)["gpus"] == {"GPU-0": [(1.0, 300.0, 30 * GIB)]}
+    assert history.document(newest_only=True)["gpus"] == {"GPU-0": [((1.0,) * 3, (300.0,) * 3, (30 * GIB,) * 3)]}
 
 
 def test_what_was_not_known_is_absent_and_counts_for_nothing() -> None:
@@ -32,14 +37,14 @@ def test_what_was_not_known_is_absent_and_counts_for_nothing() -> None:
     history.observe(cycle(0, busy(None, None)))
     history.observe(cycle(5, busy(0.4, None)))
     history.observe(cycle(SLOT_S, failed_gpu(0)))
-    assert history.document()["gpus"]["GPU-0"] == [(0.4, None, 10 * GIB), (None, None, None)]
+    assert history.document()["gpus"]["GPU-0"] == [((0.4,) * 3, None, (10 * GIB,) * 3), (None, None, None)]
 
 
 def test_a_gpu_that_comes_later_has_nothing_before() -> None:
     history = History()
     history.observe(cycle(0, gpu(0)))
     history.observe(cycle(SLOT_S, gpu(0), gpu(1, power_w=70)))
-    assert history.document()["gpus"]["GPU-1"] == [None, (None, 70.0, None)]
+    assert history.document()["gpus"]["GPU-1"] == [None, (None, (70.0,) * 3, None)]
 
 
 def test_it_holds_an_hour_and_no_more_however_long_the_agent_runs() -> None:

@@ -120,6 +120,16 @@ def test_scripts_make_no_markup_of_text() -> None:
         assert not re.search(sinks, bytes_of(route(Request(path))).decode()), path
 
 
+def test_colours_need_nothing_that_a_browser_may_lack() -> None:
+    """Where light-dark() is not known, every bar and swatch is without a colour: no other one is left to them."""
+    style = bytes_of(static_routes()["/static/style.css"](Request("/static/style.css"))).decode()
+    rules = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
+    assert "light-dark(" not in rules
+    assert re.findall(r"--mark: (.*?);", rules)
+    for value in re.findall(r"--(?:mark|page|text): (.*?);", rules):
+        assert re.fullmatch(r"var\(--light, #[0-9a-f]{6}\) var\(--dark, #[0-9a-f]{6}\)", value)
+
+
 @pytest.mark.parametrize(
     ("name", "content_type"),
     [

@@ -100,10 +100,17 @@ def test_0_of_who_is_undecided_is_no_cost() -> None:
         part(measured=1, costs=dear, state=GpuState.UNKNOWN),
         part(measured=1, costs=free, state=GpuState.BUSY),
     ]
-    entries = told(answer(device(), workloads=[workload(each) for each in parts]))["workloads"]
+    reading = device(replace(gpu(0, power_w=70), utilization=WORK))
+    entries = told(answer(reading, workloads=[workload(each) for each in parts]))["workloads"]
     assert [(each["gpus"][0]["cost"], each["gpus"][0]["idle_cost"]) for each in entries] == [
         (None, None), (2.0, 1.0), (0.0, 0.0),
     ]  # fmt: skip
+
+
+def test_what_was_paid_while_idle_is_not_known_where_nobody_can_tell_who_works() -> None:
+    costs = (Cost(GpuState.UNKNOWN, CostBasis.TIME, 2.0), Cost(GpuState.IDLE, CostBasis.TIME, 0.0))
+    (entry,) = told(answer(device(), workloads=[workload(part(measured=1, costs=costs))]))["workloads"]
+    assert (entry["gpus"][0]["cost"], entry["gpus"][0]["idle_cost"]) == (2.0, None)
 
 
 def test_whether_nobody_means_nobody_is_told() -> None:

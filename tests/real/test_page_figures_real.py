@@ -1,0 +1,301 @@
+"""What a person reads on the page, in a real browser: every figure is that of the document of the same cycle."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+
+from otel_gpu.export.document import to_json
+from otel_gpu.model import (
+    Attribution,
+    GpuAttribution,
+    GpuState,
+    MethodEnergy,
+    ProcessAttribution,
+    WorkloadAttribution,
+    WorkloadGpu,
+)
+from tests.real.chromium import Browser, chromium
+from tests.real.page_format import (
+    UNKNOWN,
+    celsius,
+    gpu_span,
+    joules,
+    money,
+    percent,
+    signed,
+    size,
+    span,
+    total,
+    watts,
+)
+from tests.real.page_view import CARDS, PROCESSES, TABLE, TOTALS, assert_innocent, opened
+from tests.real.staged_agent import StagedAgent, staged_agent
+from tests.web import ask
+
+pytestmark = pytest.mark.real
+
+PRICES: Final = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "currency": "EUR"}
+METHODS: Final = ("measured", "estimated", "inferred")
+Shown = dict[str, tuple[str, float | None]]
+"""By the name of a cell: its text, and the value behind it."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[StagedAgent]:
+    with staged_agent(flags=PRICES) as staged:
+        for _ in range(24):
+            staged.advance(5)
+        yield staged
+
+
+def same(shown: str | None, told: float | None) -> bool:
+    """Whether a figure behind a text is the one that was told."""
+    if not shown or told is None:
+        return not shown and told is None
+    return float(shown) == pytest.approx(told, rel=1e-12)
+
+
+def document_of(attribution: Attribution) -> dict[str, Any]:
+    """What ``once --format json`` prints."""
+    document: dict[str, Any] = json.loads(to_json(attribution))
+    return document
+
+
+def energy(by_method: Sequence[dict[str, int | None]]) -> MethodEnergy:
+    """The sum of what the document has by method."""
+    sums = {f"{method}_mj": total([each[method] for each in by_method]) for method in by_method[0]}
+    return MethodEnergy(**{method: None if value is None else int(value) for method, value in sums.items()})
+
+
+def state_text(states: Sequence[tuple[str | None, float | None]]) -> str:
+    """Busy if anywhere; idle, for how long, only if nowhere anything else may be."""
+    state = next(each for each in ("busy", "unknown", "idle", "allocated") if each in [state for state, _ in states])
+    idle = [idle_s for each, idle_s in states if each == "idle"]
+    return f"idle {span(min(each for each in idle if each is not None))}" if state == "idle" else state
+
+
+def idle_so_far(use: WorkloadGpu | ProcessAttribution, gpus: dict[str, GpuAttribution]) -> float | None:
+    """Seconds; not known where 0 would mean that nobody can tell, or not yet."""
+    assert use.totals is not None
+    can_tell = gpus[use.gpu_uuid].counted.work and use.state is not GpuState.UNKNOWN
+    return use.totals.idle_us / 1e6 if use.totals.idle_us or can_tell else None
+
+
+def row_of(workload: dict[str, Any], told: WorkloadAttribution, attribution: Attribution) -> Shown:
+    """A row of the table, by the document and, for what is so far, by the answer it was made of."""
+    parts, window_s = workload["gpus"], attribution.window_s
+    assert window_s is not None
+    gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
+    places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in told.told_gpus}
+    ((index, profile),) = places  # of several, another test
+    inferred = total([part["memory"]["inferred"] for part in parts])
+    memory = total([part["memory"]["measured"] for part in parts] + [inferred])
+    sm = total([part["utilization"] for part in parts])
+    lately = energy([part["energy_mj"] for part in parts])
+    power_w = None if lately.total_mj is None else lately.total_mj / 1000 / window_s
+    totals = [part.totals for part in told.told_gpus if part.totals is not None]
+    so_far = energy([{method: getattr(each.energy, f"{method}_mj") for method in METHODS} for each in totals])
+    idle = [idle_so_far(part, gpus) for part in told.told_gpus]
+    cost = sum(cost.amount for part in told.told_gpus for cost in part.costs)
+    return {
+        "places": (f"{index} {profile}" if profile else str(index), None),
+        "memory": (("~ " if inferred else "") + size(memory), memory),
+        "sm": (percent(sm), sm),
+        "powerW": (signed(watts(power_w), lately), power_w),
+        "soFar": (signed(joules(so_far.total_mj), so_far), so_far.total_mj),
+        "idleS": (gpu_span(total(idle), len([each for each in idle if each is not None])), total(idle)),
+        "cost": (money(cost, "EUR"), cost),
+        "state": (state_text([(part["state"], part["idle_seconds"]) for part in parts]), None),
+    }
+
+
+def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same_cycle(
+    browser: Browser, demo: StagedAgent
+) -> None:
+    attribution = demo.advance(5)
+    tab = opened(browser, demo)
+    document = document_of(attribution)
+    answer = ask(demo.agent.web.address, "/api/attribution")
+    assert json.loads(answer.body) == document
+    assert answer.headers["ETag"] == f'"{tab.value("document.getElementById(`main`).dataset.cycle")}"'
+    shown = {row["id"]: row for row in tab.value(TABLE)}
+    told = [workload for workload in attribution.workloads if workload.told_gpus]
+    assert len(shown) == len(document["workloads"]) == len(told) > 10
+    for workload, behind in zip(document["workloads"], told, strict=True):
+        row = shown[workload["id"]]
+        expected = row_of(workload, behind, attribution)
+        assert row["name"] == workload["name"]
+        assert row["texts"] == {key: text for key, (text, _) in expected.items()}
+        figures = {key: value for key, (_, value) in expected.items() if key not in ("places", "state")}
+        assert [key for key, value in figures.items() if not same(row[key], value)] == []
+    texts = {text for row in shown.values() for text in row["texts"].values()}
+    assert {UNKNOWN, "busy", "unknown"} <= texts  # it is about something
+    assert any(row["texts"]["state"].startswith("idle ") and row["texts"]["idleS"] != "0 s" for row in shown.values())
+    assert_innocent(tab, demo.url)
+
+
+def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
+    attribution = demo.now()
+    tab = opened(browser, demo)
+    tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
+    shown = {(row["workload"], row["texts"]["PID"], row["texts"]["GPU"]): row for row in tab.value(PROCESSES)}
+    told = [process for process in attribution.processes if process.told]
+    processes = document_of(attribution)["processes"]
+    window_s = attribution.window_s
+    assert window_s is not None
+    assert len(shown) == len(processes) == len(told) > 10
+    for process, behind in zip(processes, told, strict=True):
+        place = f"{behind.gpu_index} {behind.mig_profile}" if behind.mig_profile else str(behind.gpu_index)
+        row = shown[process["workload"], str(process["pid"]), place]
+        power_w = None if process["energy_mj"] is None else process["energy_mj"] / 1000 / window_s
+        assert behind.totals is not None
+        so_far = behind.totals.energy
+        assert row["texts"] == {
+            "PID": str(process["pid"]),
+            "Process": process["name"],
+            "GPU": place,
+            "Memory": size(process["memory"]),
+            "SM": percent(process["utilization"]),
+            "Power": signed(watts(power_w), behind.energy),
+            "Energy": signed(joules(so_far.total_mj), so_far),
+            "State": state_text([(process["state"], process["idle_seconds"])]),
+        }
+        figures = {"Memory": process["memory"], "SM": process["utilization"], "Power": power_w}
+        figures["Energy"] = so_far.total_mj
+        assert [name for name, value in figures.items() if not same(row["values"][name], value)] == []
+    assert len({row["texts"]["Memory"] for row in shown.values()}) > 5
+
+
+def holders_of(gpu: dict[str, Any], document: dict[str, Any]) -> list[list[str]]:
+    """Who holds its memory: name, how much, how sure that is; the measured before the inferred, the largest first."""
+    held = [
+        (method, part["memory"][method], workload["name"], part["memory"]["confidence"])
+        for method in ("measured", "inferred")
+        for workload in document["workloads"]
+        for part in workload["gpus"]
+        if part["uuid"] == gpu["uuid"] and part["memory"][method]
+    ]
+    held.sort(key=lambda each: (each[0] != "measured", -each[1]))
+    return [
+        [name, size(bytes_), "" if method == "measured" else f"inferred, {percent(sure)}"]
+        for method, bytes_, name, sure in held
+    ]
+
+
+def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    attribution = demo.now()
+    document = document_of(attribution)
+    cards = tab.value(CARDS)
+    assert len(cards) == len(document["gpus"]) == 4
+    for card, gpu, behind in zip(cards, document["gpus"], attribution.gpus, strict=True):
+        memory = gpu["memory"]
+        used = memory["limit"] - memory["free"] - memory["reserved"]
+        mean_w = gpu["energy"]["delta_mj"] / 1000 / 5  # the demo's cycle, as that of the workloads
+        told = [gpu["utilization"], mean_w, used, gpu["temperature_c"]]
+        written = [percent(told[0]), watts(mean_w), size(used), celsius(gpu["temperature_c"])]
+        assert card["title"] == f"GPU {gpu['index']} {gpu['name']}"
+        assert card["state"] == "ok"
+        assert card["amount"] == f"{size(used)} of {size(memory['limit'])} in use"
+        assert card["texts"] == written
+        assert all(same(*pair) for pair in zip(card["figures"], told, strict=True))
+        assert card["beside"] == ["", f"of {watts(behind.reading.power_limit_w)}", "", ""]
+        assert card["holders"] == holders_of(gpu, document)
+        assert int(card["limit"]) == memory["limit"]
+        assert sum(card["held"]) == memory["measured"] + memory["inferred"] + memory["unattributed"]
+        assert card["bars"] == 1 + len(gpu["mig"] or [])
+        for plot, name, text in zip(card["plots"], ("Utilisation", "Power", "Memory"), written, strict=False):
+            assert plot.startswith(f"{name} in the last hour: ")
+            assert plot.endswith(": not known" if text == UNKNOWN else f", now {text}")
+    assert Counter(UNKNOWN in card["texts"] for card in cards) == {True: 1, False: 3}
+
+
+def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    document = document_of(demo.now())
+    splits = [gpu["memory"] for gpu in document["gpus"]]
+    used = sum(each["limit"] - each["free"] - each["reserved"] for each in splits)
+    unattributed = sum(each["unattributed"] for each in splits)
+    power_w = sum(gpu["energy"]["delta_mj"] for gpu in document["gpus"]) / 1000 / 5
+    held: dict[str, list[int]] = {"idle": [], "unknown": []}
+    for workload in document["workloads"]:
+        state = state_text([(part["state"], part["idle_seconds"]) for part in workload["gpus"]]).split(" ")[0]
+        memory = [part["memory"][method] for part in workload["gpus"] for method in ("measured", "inferred")]
+        held.setdefault(state, []).append(sum(each or 0 for each in memory))
+    assert all(held.values())
+    assert [list(each[:2]) for each in tab.value(TOTALS)] == [
+        ["GPUs", "4 "],
+        ["Memory in use", f"{size(used)} of {size(sum(each['limit'] for each in splits))}"],
+        ["Attributed", f"{percent((used - unattributed) / used)} of the memory in use"],
+        ["Power", f"{watts(power_w)} "],
+        [
+            "Held while idle",
+            f"{size(sum(held['idle']))} by {len(held['idle'])} workloads, {size(sum(held['unknown']))} undecided",
+        ],
+    ]
+    values = [4, used, (used - unattributed) / used, power_w, sum(held["idle"])]
+    assert all(same(value, told) for (_, _, value, _), told in zip(tab.value(TOTALS), values, strict=True))
+    assert all(len(how) > 20 for _, _, _, how in tab.value(TOTALS))
+
+
+def test_every_column_says_what_it_is(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    tab.value("document.querySelector('.open').click()")
+    headings = "[...document.querySelectorAll('#columns button, .details thead th')]"
+    said = tab.value(f"{headings}.map(node => [node.innerText, node.title])")
+    assert len(said) == 9 + 8
+    assert [name for name, what in said if len(what) < 10] == []
+    assert "share of a gpu's sms" in dict(said)["SM"].lower()
+
+
+def test_digits_are_rounded_and_units_chosen_as_people_expect(browser: Browser, demo: StagedAgent) -> None:
+    """What a demo happens not to show: every unit, both sides of where it changes."""
+    tab = opened(browser, demo)
+    numbers = [
+        0,
+        0.4,
+        0.5,
+        1.5,
+        59,
+        119,
+        120,
+        7_199,
+        7_200,
+        172_799,
+        172_800,
+        1e6,
+        2**20,
+        2**30 - 1,
+        2**30,
+        1.5 * 2**33,
+    ]
+    figures: dict[str, Any] = {
+        "size": size, "percent": percent, "watts": watts, "celsius": celsius, "span": span, "joules": joules,
+    }  # fmt: skip
+    for name, rule in figures.items():
+        values = [None, *numbers, *(number * 1e6 for number in numbers)]
+        written = f"(async () => {json.dumps(values)}.map((await import('/static/format.js')).{name}))()"
+        assert tab.value(written) == [rule(value) for value in values], name
+    amounts = [None, 0, 0.00004, 0.99996, 1, 1.005, 1234.5]
+    rule_of = "const {money} = await import('/static/format.js');"
+    written = f"(async () => {{{rule_of} return {json.dumps(amounts)}.map(each => money(each, 'EUR'))}})()"
+    assert tab.value(written) == [money(amount, "EUR") for amount in amounts]
+
+
+def test_what_was_paid_while_idle_is_not_known_where_nobody_can_tell(browser: Browser, demo: StagedAgent) -> None:
+    tab = opened(browser, demo)
+    costs = {(row["name"], row["texts"]["idleS"]): row["how"]["cost"] for row in tab.value(TABLE)}
+    unknown = "so far, at the prices configured; how much of it while idle is not known"
+    assert costs["reranker", UNKNOWN] == unknown  # on an instance
+    assert all((words == unknown) is (idle == UNKNOWN) for (_, idle), words in costs.items())
