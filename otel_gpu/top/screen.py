@@ -173,7 +173,8 @@ def _totals(cycle: Cycle) -> list[str]:
 
 def _held_idle(cycle: Cycle) -> str:
     """The memory of those who are found idle and, beside it, of those of whom that is not decided."""
-    here = [workload for workload in cycle.workloads if not workload.use.ended]
+    # Who was given a GPU and is not on it holds nothing: that says nothing of whether it is known who works.
+    here = [one for one in cycle.workloads if not one.use.ended and one.use.state != "allocated"]
     idle = [workload for workload in here if workload.use.state == "idle"]
     open_ = [workload for workload in here if workload.use.state in {"unknown", None}]
     decided = len(open_) < len(here) if here else cycle.all_told

@@ -114,7 +114,8 @@ const listed = (...words) => words.filter(Boolean).join(", ");
 
 /** The memory of those who are found idle and, beside it, of those of whom that is not decided. */
 function heldIdle(holders, allTold) {
-  const here = holders.filter((workload) => !workload.ended);
+  // Who was given a GPU and is not on it holds nothing: that says nothing of whether it is known who works.
+  const here = holders.filter((workload) => !workload.ended && workload.state !== "allocated");
   const idle = here.filter((workload) => workload.state === "idle");
   const open = here.filter((workload) => workload.state === "unknown" || workload.state === null);
   const decided = here.length ? open.length < here.length : allTold;

@@ -100,6 +100,7 @@ def test_the_second_line_is_the_whole_host_in_five_figures() -> None:
 BUSY, IDLE = workload("a", 4 * GIB, state="busy"), workload("b", 2 * GIB, state="idle")
 UNDECIDED = workload("c", 8 * GIB, state="unknown")
 UNTOLD = workload("c", None, state="unknown")
+GIVEN = workload("e", 0, state="allocated")
 ENDED = workload("d", None, state=None, ended=True)
 
 
@@ -113,6 +114,7 @@ ENDED = workload("d", None, state=None, ended=True)
         (crowd(UNDECIDED), "- held idle, 8.0 GiB undecided"),
         (crowd(UNDECIDED, ENDED), "- held idle, 8.0 GiB undecided"),
         (crowd(UNTOLD), "- held idle"),
+        (crowd(UNDECIDED, GIVEN), "- held idle, 8.0 GiB undecided"),
         (crowd(BUSY, UNTOLD), "0 MiB held idle, 1 undecided"),
         (replace(crowd(ENDED), all_told=True), "0 MiB held idle"),
         (replace(crowd(ENDED), all_told=False), "- held idle"),
