@@ -57,7 +57,7 @@ def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0))
 def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:
     with terminal_session(*command(*SIMULATED)) as session:
         session.shows("looking at the GPUs…")
-        session.shows("15 workloads")
+        session.shows("16 workloads")
         screen = session.screen
         assert names(screen)[:3] == ["vllm-chat", "trainer", "reranker"]
         assert "SIMULATED" in screen.lines[0]
@@ -72,7 +72,7 @@ def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:
         session.shows("image ollama/ollama:0.4.2")
         session.until(lambda screen: re.search(r"^    \d+ ollama ", screen.text, re.MULTILINE) is not None)
         session.press("\x1b")
-        session.shows("15 workloads")
+        session.shows("16 workloads")
         session.press(" ")
         session.shows("FROZEN at")
         session.press(" h")
@@ -160,8 +160,8 @@ def test_an_agent_that_is_not_there_is_one_line_on_a_terminal_as_it_was() -> Non
 # ---------------------------------------------------------------------------- of a real agent
 
 
-def order_of(agent: AgentProcess) -> list[str]:
-    """Who holds most in the agent's own JSON, as far as the screen shows them."""
+def order_of(agent: AgentProcess) -> list[tuple[str, str]]:
+    """Who holds most in the agent's own JSON: the name of each, and its pod."""
     workloads = json.loads(agent.get("/api/attribution").body)["workloads"]
 
     def held(workload: dict[str, list[dict[str, dict[str, int | None]]]]) -> int:
@@ -169,12 +169,21 @@ def order_of(agent: AgentProcess) -> list[str]:
         return sum((part["measured"] or 0) + (part["inferred"] or 0) for part in parts)
 
     ordered = sorted(workloads, key=lambda workload: (-held(workload), workload["name"]))
-    return [workload["name"] for workload in ordered]
+    return [(workload["name"], workload["pod"] or "") for workload in ordered]
 
 
-def is_beginning(shown: list[str], whole: list[str]) -> bool:
-    """Whether these are the first of those, each as far as there was room for it; fewer are half a screen."""
-    return len(shown) >= 10 and all(name.startswith(cut.rstrip("…")) for cut, name in zip(shown, whole, strict=False))
+def is_beginning(shown: list[str], whole: list[tuple[str, str]]) -> bool:
+    """Whether these are the first of those, each as far as there was room for it; fewer are half a screen.
+
+    Who shares a name has the end of his pod's behind it.
+    """
+    if len(shown) < 10:
+        return False
+    for cut, (name, pod) in zip(shown, whole, strict=False):
+        begins, _, ends = cut.partition(" …")
+        if not (name.startswith(begins.rstrip("…")) and pod.endswith(ends)):
+            return False
+    return True
 
 
 @contextmanager
@@ -186,7 +195,7 @@ def demo(directory: Path, listen: str = "127.0.0.1:0") -> Iterator[AgentProcess]
 
 def test_the_order_on_the_screen_is_that_of_the_agents_json(tmp_path: Path) -> None:
     with demo(tmp_path) as agent, terminal_session(*command("top", "--url", f"http://{agent.address}")) as session:
-        session.shows("15 workloads")
+        session.shows("16 workloads")
         session.until(lambda screen: is_beginning(names(screen), order_of(agent)), "the agent's order")
         session.press("m")
         session.until(lambda screen: is_beginning(names(screen), order_of(agent)[::-1]), "the other way round")
@@ -199,7 +208,7 @@ def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Pat
     with demo(tmp_path) as agent:
         address = agent.address
         with terminal_session(*command("top", "--url", f"http://{address}")) as session:
-            session.shows("15 workloads")
+            session.shows("16 workloads")
             agent.process.kill()
             session.until(lambda screen: "LOST since" in screen.text and "refused" in screen.text, "that it is lost")
             screen = session.screen
@@ -207,7 +216,7 @@ def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Pat
             assert screen.styles_of(row) == {"\x1b[2m"}  # dim, and nothing but dim
             assert "What you see is OLD" in " ".join(screen.lines[:4])
             with demo(tmp_path, str(address)):
-                session.until(lambda screen: "LOST" not in screen.text and "15 workloads" in screen.text, "it again")
+                session.until(lambda screen: "LOST" not in screen.text and "16 workloads" in screen.text, "it again")
                 assert screen.styles_of(row) != {"\x1b[2m"}
                 session.press("q")
                 assert session.end() == 0
@@ -219,10 +228,10 @@ def test_stopped_by_the_shell_it_gives_the_terminal_back_and_takes_it_again() ->
     """A shell with job control is what makes ^Z stop anybody."""
     script = '"$@"; echo stopped; fg >/dev/null; echo done'
     with terminal_session("/bin/sh", "-mc", script, "sh", *command(*SIMULATED)) as session:
-        session.shows("15 workloads")
+        session.shows("16 workloads")
         session.press("\x1a")
         session.until(lambda screen: f"{LEFT}" in screen.raw and "stopped" in screen.raw, "the shell")
-        session.until(lambda screen: screen.alternate and "15 workloads" in screen.text, "the screen again")
+        session.until(lambda screen: screen.alternate and "16 workloads" in screen.text, "the screen again")
         session.press("q")
         assert session.end() == 0
         assert session.screen.raw.rstrip().endswith("done")
