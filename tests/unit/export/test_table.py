@@ -9,7 +9,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.export.table import render
-from otel_gpu.export.table_figures import fit_for, in_ascii, joules, money, size, span, utc, whole
+from otel_gpu.export.table_figures import whole
 from otel_gpu.export.text import Paint
 from otel_gpu.model import (
     Attribution,
@@ -17,13 +17,10 @@ from otel_gpu.model import (
     MemorySplit,
     SourceOutcome,
     SourceState,
-    WorkloadKind,
-    WorkloadNames,
-    WorkloadRef,
 )
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.version import __version__
-from tests.builders import GIB, MIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
+from tests.builders import GIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
 
 GOLDEN = f"""\
 otel-gpu {__version__}  2023-11-14T22:13:25Z  driver 570.124.06
@@ -233,51 +230,6 @@ def only_gpu_line(answer: Attribution) -> str:
     return sections(render(answer, width=120))[1][1]
 
 
-def pods(*names: tuple[str, str | None, str | None]) -> Attribution:
-    """An answer with these containers on one GPU, each with its name, namespace and pod; a pod of ``None`` is none."""
-    refs = [WorkloadRef(WorkloadKind.CONTAINER, f"{number:x}" * 64) for number in range(len(names))]
-    return attribute(
-        None,
-        snapshot(
-            gpu(0, [listed(pid, GIB) for pid in range(1, len(names) + 1)], memory=memory(used_gib=len(names))),
-            processes=[facts(pid, ref) for pid, ref in enumerate(refs, start=1)],
-            names={
-                ref.id: WorkloadNames(container=name, pod=pod, namespace=namespace)
-                for ref, (name, namespace, pod) in zip(refs, names, strict=True)
-            },
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        ([("a", "n", "x-1"), ("b", "n", "x-1")], ["a", "b"]),
-        ([("eval", "n", "eval-5w7lx"), ("eval", "n", "eval-86tsb")], ["eval (5w7lx)", "eval (86tsb)"]),
-        ([("book", "n", "lab-one-0"), ("book", "n", "lab-two-0")], ["book (one-0)", "book (two-0)"]),
-        ([("a", "n", "x-0"), ("a", "m", "x-0")], ["a (n/x-0)", "a (m/x-0)"]),
-        ([("a", "n", "x-0"), ("a", None, None)], ["a (000000000000)", "a (111111111111)"]),
-        ([("a", "n", "0"), ("a", "n", "x-0")], ["a (0)", "a (x-0)"]),
-    ],
-    ids=["differ", "a suffix", "as much as it takes", "the namespace", "the id", "one is the end of the other"],
-)
-def test_who_shares_a_name_has_behind_it_what_tells_him_apart(
-    names: list[tuple[str, str | None, str | None]], shown: list[str]
-) -> None:
-    _, _, _, workloads, processes, _ = sections(render(pods(*names), width=200))
-    assert sorted(re.split(" {2,}", line)[0] for line in workloads[1:]) == sorted(shown)
-    assert sorted(re.split(" {2,}", line.strip())[2] for line in processes[1:]) == sorted(shown)
-
-
-@pytest.mark.parametrize("width", [80, 60])
-def test_no_two_rows_are_alike_in_a_narrow_terminal(width: int) -> None:
-    answer = pods(*(("a-name-of-some-length", "research", f"a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")))
-    for section in sections(render(answer, width=width))[3:5]:
-        names = [re.sub(r"^ *\d+", "", line) for line in section[1:]]
-        assert len(names) == len(set(names)) == 2
-        assert max(map(len, section)) <= width
-
-
 @pytest.mark.parametrize(
     ("parts", "expected"),
     [
@@ -316,14 +268,6 @@ def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
 def test_memory_of_nothing_has_no_bar() -> None:
     answer = attribute(None, snapshot(gpu(0, memory=memory(total_gib=0, used_gib=0, reserved_gib=0))))
     assert only_gpu_line(answer).split()[-9:] == ["-", "0", "MiB", "0", "MiB", "-", "-", "-", "ok"]
-
-
-@pytest.mark.parametrize(
-    ("bytes_", "text"),
-    [(None, "-"), (0, "0 MiB"), (MIB, "1 MiB"), (GIB - MIB, "1023 MiB"), (GIB, "1.0 GiB"), (80 * GIB, "80.0 GiB")],
-)
-def test_sizes_are_in_binary_units_and_a_dash_is_not_zero(bytes_: int | None, text: str) -> None:
-    assert size(bytes_) == text
 
 
 # ---------------------------------------------------------------------------- sums
@@ -450,32 +394,3 @@ def test_why_a_gpu_gives_no_figures_is_told_in_full_and_once() -> None:
 def test_a_simulated_host_is_nothing_for_doctor() -> None:
     assert "doctor" in render(attribution())
     assert "doctor" not in render(attribution(), simulated=True)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ANSI_X3.4-1968"])
-def test_where_only_ascii_can_be_shown_every_mark_has_one_and_none_has_two(encoding: str) -> None:
-    text = fit_for(encoding, GOLDEN)
-    assert text.isascii()
-    assert [len(line) for line in text.splitlines()] == [len(line) for line in GOLDEN.splitlines()]
-    assert "# measured  % inferred  ? unattributed  : the driver's own  . free" in text
-    assert "* estimated  ~ inferred" in text
-    assert in_ascii("日本") == "????"
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "UTF-8", "utf8", "utf_8", None])
-def test_elsewhere_it_is_as_it_is(encoding: str | None) -> None:
-    assert fit_for(encoding, GOLDEN) is GOLDEN
-
-
-def test_figures_are_as_the_page_has_them() -> None:
-    assert [joules(mj) for mj in (None, 0, 999_400, 1_500_000, 150_000_000, 2.5e12)] == [
-        "-", "0 J", "999 J", "1.5 kJ", "150 kJ", "2.5 GJ",
-    ]  # fmt: skip
-    assert [money(amount, "EUR") for amount in (None, 0, 0.0123, 12.345)] == [
-        "-",
-        "0.00 EUR",
-        "0.0123 EUR",
-        "12.35 EUR",
-    ]
-    assert [span(s) for s in (None, 0, 119, 120, 7200, 200_000)] == ["-", "0 s", "119 s", "2 m", "2 h", "2 d"]
-    assert utc(1e300, "%H") == "-"
