@@ -94,15 +94,18 @@ class Column:
 
 _GAP: Final = "  "
 _NARROWEST: Final = 8
+_READABLE: Final = 16
+"""Before a name has less than this, a column that may go does."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
     """Lines of an aligned table that fits ``width`` where columns that shrink and drop can make it."""
     widths = [max(len(column.heading), *(cells(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
-    give = sum(max(0, widths[i] - _NARROWEST) for i, column in enumerate(columns) if column.shrinks)
-    if excess > give and any(column.drops for column in columns):
-        kept = [i for i, column in enumerate(columns) if not column.drops]
+    give = sum(max(0, widths[i] - _READABLE) for i, column in enumerate(columns) if column.shrinks)
+    dropped = next((i for i, column in enumerate(columns) if column.drops), None)
+    if excess > give and dropped is not None:
+        kept = [i for i in range(len(columns)) if i != dropped]
         return table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], width, paint)
     while excess > 0:
         shrinkable = [i for i, column in enumerate(columns) if column.shrinks and widths[i] > _NARROWEST]

@@ -99,11 +99,18 @@ def test_columns_do_not_shrink_beyond_recognition() -> None:
     assert line == f"{'a' * 7}…  {'b' * 20}"
 
 
-def test_a_column_that_may_drop_goes_only_when_shrinking_is_not_enough() -> None:
+def test_a_column_that_may_drop_goes_before_a_name_cannot_be_told_any_more() -> None:
     columns = [Column("NAME", shrinks=True), Column("BAR", drops=True), Column("N")]
     rows = [["n" * 20, "#" * 10, "1"]]
-    assert table(columns, rows, 23, PLAIN) == [f"NAME{' ' * 6}BAR{' ' * 9}N", f"{'n' * 7}…  {'#' * 10}  1"]
-    assert table(columns, rows, 22, PLAIN) == [f"NAME{' ' * 17}N", f"{'n' * 18}…  1"]
+    assert table(columns, rows, 31, PLAIN) == [f"NAME{' ' * 14}BAR{' ' * 9}N", f"{'n' * 15}…  {'#' * 10}  1"]
+    assert table(columns, rows, 30, PLAIN) == [f"NAME{' ' * 18}N", f"{'n' * 20}  1"]
+
+
+def test_of_several_that_may_drop_no_more_go_than_have_to() -> None:
+    columns = [Column("NAME", shrinks=True), Column("KIND", drops=True), Column("POD", drops=True)]
+    rows = [["n" * 16, "k" * 10, "p" * 10]]
+    assert [len(table(columns, rows, width, PLAIN)[1]) for width in (40, 39, 28, 27)] == [40, 28, 28, 16]
+    assert table(columns, rows, 39, PLAIN)[1] == f"{'n' * 16}  {'p' * 10}"
 
 
 def test_only_the_heading_is_painted_and_no_line_ends_in_space() -> None:
