@@ -30,6 +30,7 @@ from otel_gpu.sources.procfs_files import (
     DeviceNode,
     ProcessDir,
     Stat,
+    few_devices,
     is_root_cgroup,
     list_processes,
     parse_btime,
@@ -181,8 +182,24 @@ class ProcfsSource:
                 return
             if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
                 return
-            if process.pid not in known:
+            if process.pid not in known and not self._is_still_nobody(this, process):
                 self._look(this, process, asked=False)
+
+    def _is_still_nobody(self, this: _Pass, process: TrackedProcess) -> bool:
+        """Whether one who never had a GPU open has none now either: then nobody asks who it is."""
+        if not process.has_been_nobody(this.now_ns):
+            return False
+        try:
+            scan = few_devices(this.root_fd, process.pid, self._descriptors_per_process, self._device_dir)
+        except OSError:
+            return False
+        if scan is None or scan.nodes:
+            return False
+        this.directories += 1
+        this.descriptors += scan.descriptors
+        process.looked_ns = stamp(process.pid, process.looked_ns, self._pace.settled_ns, this.now_ns)
+        self._table.saw_nothing(process, scan)
+        return True
 
     def _is_as_it_was(self, this: _Pass, process: TrackedProcess) -> bool:
         """Whether nothing of a process is due but whether it still is the same one: then what was told stands."""

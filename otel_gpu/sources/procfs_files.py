@@ -248,6 +248,39 @@ def _mark(found: os.stat_result) -> FileMark:
     return FileMark(found.st_ino, found.st_mtime_ns)
 
 
+def few_devices(root_fd: int, pid: int, limit: int, device_dir: str = DEVICE_DIR) -> DeviceScan | None:
+    """Device nodes that whoever has the pid now has open; ``None`` for more descriptors than ``limit``.
+
+    Raises ``OSError``.
+    """
+    directory = os.open(f"{pid}/fd", DIRECTORY_FLAGS, dir_fd=root_fd)
+    try:
+        names = _names(directory, limit + 1)
+        if len(names) > limit:
+            return None
+        return DeviceScan(frozenset(_nodes(directory, names, device_dir)), len(names), 0)
+    finally:
+        os.close(directory)
+
+
+def _names(directory: int, most: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in islice(entries, most)]
+
+
+def _nodes(directory: int, names: Iterable[str], device_dir: str) -> Iterator[DeviceNode]:
+    for name in names:
+        try:
+            target = os.readlink(name, dir_fd=directory)
+        except OSError as error:
+            # Closed meanwhile, or (EINVAL) no link at all: that entry says nothing. Anything else concerns all.
+            if error.errno in {errno.ENOENT, errno.EINVAL}:
+                continue
+            raise
+        if node := parse_device_link(target, device_dir):
+            yield node
+
+
 class ProcessDir:
     """One process's directory, held open; every method raises ``OSError``.
 
@@ -295,7 +328,7 @@ class ProcessDir:
         directory = os.open("fd", DIRECTORY_FLAGS, dir_fd=self._fd)
         try:
             names, following = self._slice(directory, cursor, limit)
-            return DeviceScan(frozenset(self._nodes(directory, names)), len(names), following)
+            return DeviceScan(frozenset(_nodes(directory, names, self._device_dir)), len(names), following)
         finally:
             os.close(directory)
 
@@ -308,23 +341,8 @@ class ProcessDir:
         return os.open(name, _FILE_FLAGS, dir_fd=self._fd)
 
     def _slice(self, directory: int, cursor: int, limit: int) -> tuple[list[str], int]:
-        if cursor == 0:
-            with os.scandir(directory) as entries:
-                names = [entry.name for entry in islice(entries, limit + 1)]
-            if len(names) <= limit:
-                return names, 0
+        if cursor == 0 and len(names := _names(directory, limit + 1)) <= limit:
+            return names, 0
         table_size = parse_fd_size(read_file("status", self._fd)) or 0
         end = min(cursor + limit, table_size)
         return [str(number) for number in range(cursor, end)], 0 if end >= table_size else end
-
-    def _nodes(self, directory: int, names: Iterable[str]) -> Iterator[DeviceNode]:
-        for name in names:
-            try:
-                target = os.readlink(name, dir_fd=directory)
-            except OSError as error:
-                # Closed meanwhile, or (EINVAL) no link at all: that entry says nothing. Anything else concerns all.
-                if error.errno in {errno.ENOENT, errno.EINVAL}:
-                    continue
-                raise
-            if node := parse_device_link(target, self._device_dir):
-                yield node

@@ -145,6 +145,11 @@ class TrackedProcess:
         """Whether it appeared only lately."""
         return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
 
+    def has_been_nobody(self, now_ns: int) -> bool:
+        """Whether all that was ever seen of it is that it has no GPU open, and that a while ago."""
+        known = self.confirmed and self.start_ticks is not None and self.facts is None and self.fault is None
+        return known and not self.nodes and self.cursor == 0 and not self.is_young(now_ns)
+
     def are_devices_due(self, pace: Pace, now_ns: int) -> bool:
         """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
         is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
@@ -221,6 +226,12 @@ class ProcessTable:
         process.fault = None
         self._processes[pid] = process  # now the most recently scanned
         return process
+
+    def saw_nothing(self, process: TrackedProcess, scan: DeviceScan) -> None:
+        """Book a look at the descriptors alone of one who has none of a GPU's; the next one waits its turn."""
+        del self._processes[process.pid]
+        process.saw(scan)
+        self._processes[process.pid] = process
 
     def failed(self, pid: int, fault: Fault | None) -> None:
         """Book a look that came to nothing; the next one waits its turn. No fault: the process just ended."""

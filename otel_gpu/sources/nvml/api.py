@@ -326,7 +326,9 @@ class NvmlApi:
 
     def wait_xid(self, event_set: Any, timeout_ms: int) -> tuple[int, int]:
         """The next critical error: address of the GPU's handle, XID. NoAnswerYet when none came in time."""
-        event = call(pynvml.nvmlEventSetWait, event_set, timeout_ms)
+        event = pynvml.c_nvmlEventData_t()
+        wait = self._function("nvmlEventSetWait_v2")
+        _check(wait(event_set, ctypes.byref(event), ctypes.c_uint(timeout_ms)))
         return address(event.device), int(event.eventData)
 
     def free_event_set(self, event_set: Any) -> None:
