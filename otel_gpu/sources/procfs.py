@@ -30,6 +30,7 @@ from otel_gpu.sources.procfs_files import (
     DeviceNode,
     ProcessDir,
     Stat,
+    checked_stat,
     few_devices,
     is_root_cgroup,
     list_processes,
@@ -210,10 +211,15 @@ class ProcfsSource:
         if not is_text_due and stat_mark(path, this.root_fd) == process.mark:  # nobody has taken its place
             this.facts[process.pid] = process.facts
             return True
-        mark, stat = read_stat(path, this.root_fd)
+        mark, text = read_stat(path, this.root_fd)
+        if text == process.stat_text:  # it has not even run since
+            process.mark, process.stat_ns = mark, this.now_ns
+            this.facts[process.pid] = process.facts
+            return True
+        stat = checked_stat(text)
         if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
             return False
-        self._table.identify(process.pid, stat, this.now_ns, mark)
+        self._table.identify(process.pid, stat, this.now_ns, mark, text)
         process.settle(self._pace, this.now_ns)  # it may be of another size
         this.facts[process.pid] = process.facts
         return True
@@ -225,8 +231,9 @@ class ProcfsSource:
                 return
             had_fault = process.fault is not None
             with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
-                mark, stat = directory.stat()
-                process = self._table.identify(pid, stat, this.now_ns, mark)
+                mark, text = directory.stat()
+                stat = checked_stat(text)
+                process = self._table.identify(pid, stat, this.now_ns, mark, text)
                 if had_fault or process.are_devices_due(self._pace, this.now_ns):
                     self._look_for_devices(this, directory, process)
                 told, process.facts = process.facts, None
@@ -384,7 +391,7 @@ def _denial(error: OSError, directory: ProcessDir) -> Fault | None:
     if fault is None or fault.kind is not FaultKind.DENIED:
         return fault
     try:
-        _, stat = directory.stat()
+        _, text = directory.stat()
+        return None if checked_stat(text).is_exiting else fault
     except OSError as gone:
         return None if gone.errno in _GONE else fault
-    return None if stat.is_exiting else fault

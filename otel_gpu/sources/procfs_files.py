@@ -227,16 +227,21 @@ def list_processes(root_fd: int) -> dict[int, int]:
         return {int(name): entry.inode() for entry in entries if (name := entry.name).isdecimal() and name.isascii()}
 
 
-def read_stat(path: str, dir_fd: int) -> tuple[FileMark, Stat]:
-    """What the stat file of a process says, and which file that is. Raises ``OSError``; EINVAL if it is no stat."""
+def read_stat(path: str, dir_fd: int) -> tuple[FileMark, bytes]:
+    """The text of the stat file of a process, and which file that is. Raises ``OSError``."""
     fd = os.open(path, _FILE_FLAGS, dir_fd=dir_fd)
     try:
-        mark, stat = _mark(os.fstat(fd)), parse_stat(_read_record(fd))
+        return _mark(os.fstat(fd)), _read_record(fd)
     finally:
         os.close(fd)
+
+
+def checked_stat(text: bytes) -> Stat:
+    """What a stat file says. Raises ``OSError``: EINVAL if it is none."""
+    stat = parse_stat(text)
     if stat is None:
         raise OSError(errno.EINVAL, "malformed stat")
-    return mark, stat
+    return stat
 
 
 def stat_mark(path: str, dir_fd: int) -> FileMark:
@@ -300,8 +305,8 @@ class ProcessDir:
     ) -> None:
         os.close(self._fd)
 
-    def stat(self) -> tuple[FileMark, Stat]:
-        """Identity and state, and which file says so. EINVAL stands for text that is no stat."""
+    def stat(self) -> tuple[FileMark, bytes]:
+        """The text that has its identity and state, and which file that is."""
         return read_stat("stat", self._fd)
 
     def owner_uid(self) -> int:

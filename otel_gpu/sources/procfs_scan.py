@@ -96,6 +96,8 @@ class TrackedProcess:
     """Whether it was looked at since its directory last changed."""
     mark: FileMark | None = None
     """Which stat file it was that said so."""
+    stat_text: bytes = b""
+    """And what that said."""
     stat_ns: int | None = None
     """When it was read."""
     size_bytes: int | None = None
@@ -211,17 +213,19 @@ class ProcessTable:
                 process.confirmed = False
         self._started = True
 
-    def identify(self, pid: int, stat: Stat, now_ns: int, mark: FileMark | None = None) -> TrackedProcess:
+    def identify(
+        self, pid: int, stat: Stat, now_ns: int, mark: FileMark | None = None, text: bytes = b""
+    ) -> TrackedProcess:
         """The process that a stat read just now speaks of: a new one if the pid's start is another.
 
-        ``mark`` is that of the file, from before it was read.
+        ``mark`` is that of the file, from before it was read, and ``text`` what it said.
         """
         process = self._processes.pop(pid)
         if process.start_ticks not in {None, stat.start_ticks}:
             process = TrackedProcess(pid, process.inode, now_ns)
         process.start_ticks = stat.start_ticks
         process.is_kernel_thread = stat.is_kernel_thread
-        process.mark, process.stat_ns, process.size_bytes = mark, now_ns, stat.size_bytes
+        process.mark, process.stat_text, process.stat_ns, process.size_bytes = mark, text, now_ns, stat.size_bytes
         process.confirmed = True
         process.fault = None
         self._processes[pid] = process  # now the most recently scanned
