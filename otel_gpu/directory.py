@@ -217,6 +217,7 @@ class PidsByWorkload:
     """The same, cycle after cycle: the same mapping while the processes and their workloads are the same."""
 
     def __init__(self) -> None:
+        self._processes: list[ProcessFacts] = []
         self._keys: list[ProcessKey] = []
         self._refs: list[WorkloadRef] = []
         self._also: Collection[WorkloadRef] = ()
@@ -226,6 +227,10 @@ class PidsByWorkload:
         self, processes: Collection[ProcessFacts], *, also: Collection[WorkloadRef] = ()
     ) -> Mapping[WorkloadRef, Collection[int]]:
         """Those of this cycle."""
+        now = list(processes)
+        if now == self._processes and also == self._also:  # usually the same objects, which takes no time to see
+            return self._found
+        self._processes = now
         keys, refs = [facts.key for facts in processes], [facts.workload for facts in processes]
         if keys != self._keys or refs != self._refs or also != self._also:
             self._keys, self._refs, self._also = keys, refs, also

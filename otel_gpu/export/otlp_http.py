@@ -68,6 +68,8 @@ class _Session(requests.Session):
         self._authorities = authorities
         self._port = port
         self._settings: dict[str, Any] | None = None
+        self._prepared: requests.PreparedRequest | None = None
+        self._prepared_for: object = None
 
     def forget(self) -> None:
         """Nothing has been answered yet."""
@@ -81,6 +83,19 @@ class _Session(requests.Session):
                 self._settings["verify"] = str(self._authorities)
         return dict(self._settings)
 
+    def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
+        """The last request with another body, where it is to the same receiver with the same headers.
+
+        Cookies that a receiver has set go into a header: then it is made anew, as ``requests`` would.
+        """
+        wanted = request.method, request.url, request.headers
+        if self._prepared is None or self.cookies or wanted != self._prepared_for:
+            self._prepared, self._prepared_for = super().prepare_request(request), wanted
+        else:
+            self._prepared.body = request.data  # type: ignore[assignment]  # bytes, which need no encoding
+            self._prepared.prepare_content_length(self._prepared.body)
+        return self._prepared
+
     def request(self, *arguments: Any, **named: Any) -> requests.Response:
         """One attempt, over when its timeout is: the exporter makes several. Only an answer's beginning is read."""
         self.forget()
@@ -92,6 +107,9 @@ class _Session(requests.Session):
         except Exception as error:
             self.trouble = _trouble(error, timeout_s, self._port)
             raise
+        finally:
+            if self._prepared is not None:
+                self._prepared.body = None  # nobody needs it until the next one
         self.trouble = _judged(response.status_code, response.reason, response.headers, body)
         self.refused = 400 <= response.status_code < 500 and response.status_code != http.HTTPStatus.TOO_MANY_REQUESTS
         response.close()

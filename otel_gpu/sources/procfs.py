@@ -30,6 +30,8 @@ from otel_gpu.sources.procfs_files import (
     DeviceNode,
     ProcessDir,
     Stat,
+    checked_stat,
+    few_devices,
     is_root_cgroup,
     list_processes,
     parse_btime,
@@ -171,7 +173,7 @@ class ProcfsSource:
         known = [process for process in self._table if process.pid in asked or process.is_holder]
         known.sort(key=lambda process: process.maps_cycle)
         for process in known:
-            self._look(this, process.pid, asked=process.pid in asked)
+            self._look(this, process, asked=process.pid in asked)
         return frozenset(process.pid for process in known)
 
     def _scan(self, this: _Pass, known: frozenset[int]) -> None:
@@ -181,40 +183,64 @@ class ProcfsSource:
                 return
             if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
                 return
-            if process.pid not in known:
-                self._look(this, process.pid, asked=False)
+            if process.pid not in known and not self._is_still_nobody(this, process):
+                self._look(this, process, asked=False)
 
-    def _is_as_it_was(self, this: _Pass, pid: int) -> bool:
-        """Whether nothing of a process is due but whether it still is the same one: then what was told stands."""
-        process = self._table.get(pid)
-        if process is None or process.facts is None or not process.is_settled(self._pace, this.now_ns):
+    def _is_still_nobody(self, this: _Pass, process: TrackedProcess) -> bool:
+        """Whether one who never had a GPU open has none now either: then nobody asks who it is."""
+        if not process.has_been_nobody(this.now_ns):
             return False
-        mark = stat_mark(this.root_fd, pid)  # before it is read: who comes in between has another
-        if process.is_known_by(mark, self._pace, this.now_ns):
-            this.facts[pid] = process.facts
-            return True
-        stat = read_stat(this.root_fd, pid)
-        if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
+        try:
+            scan = few_devices(this.root_fd, process.pid, self._descriptors_per_process, self._device_dir)
+        except OSError:
             return False
-        self._table.identify(pid, stat, this.now_ns, mark)
-        this.facts[pid] = process.facts
+        if scan is None or scan.nodes:
+            return False
+        this.directories += 1
+        this.descriptors += scan.descriptors
+        process.looked_ns = stamp(process.pid, process.looked_ns, self._pace.settled_ns, this.now_ns)
+        self._table.saw_nothing(process, scan)
         return True
 
-    def _look(self, this: _Pass, pid: int, *, asked: bool) -> None:
+    def _is_as_it_was(self, this: _Pass, process: TrackedProcess) -> bool:
+        """Whether nothing of a process is due but whether it still is the same one: then what was told stands."""
+        if process.facts is None or this.now_ns >= process.settled_until_ns:
+            return False
+        path = f"{process.pid}/stat"
+        is_text_due = is_due(process.stat_ns, self._pace.stat_ns, this.now_ns)
+        if not is_text_due and stat_mark(path, this.root_fd) == process.mark:  # nobody has taken its place
+            this.facts[process.pid] = process.facts
+            return True
+        mark, text = read_stat(path, this.root_fd)
+        if text == process.stat_text:  # it has not even run since
+            process.mark, process.stat_ns = mark, this.now_ns
+            this.facts[process.pid] = process.facts
+            return True
+        stat = checked_stat(text)
+        if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
+            return False
+        self._table.identify(process.pid, stat, this.now_ns, mark, text)
+        process.settle(self._pace, this.now_ns)  # it may be of another size
+        this.facts[process.pid] = process.facts
+        return True
+
+    def _look(self, this: _Pass, process: TrackedProcess, *, asked: bool) -> None:
+        pid = process.pid
         try:
-            if self._is_as_it_was(this, pid):
+            if self._is_as_it_was(this, process):
                 return
+            had_fault = process.fault is not None
             with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
-                mark, stat = directory.stat_mark(), directory.stat()
-                before = self._table.get(pid)
-                had_fault = before is not None and before.fault is not None
-                process = self._table.identify(pid, stat, this.now_ns, mark)
+                mark, text = directory.stat()
+                stat = checked_stat(text)
+                process = self._table.identify(pid, stat, this.now_ns, mark, text)
                 if had_fault or process.are_devices_due(self._pace, this.now_ns):
                     self._look_for_devices(this, directory, process)
                 told, process.facts = process.facts, None
                 if asked or process.is_holder:
                     facts = self._facts(this, directory, process, stat)
                     process.facts = this.facts[pid] = told if facts == told and told is not None else facts
+                process.settle(self._pace, this.now_ns)
         except OSError as error:
             this.descriptors += 1
             self._table.failed(pid, _fault(error, FaultKind.HIDDEN))
@@ -365,6 +391,7 @@ def _denial(error: OSError, directory: ProcessDir) -> Fault | None:
     if fault is None or fault.kind is not FaultKind.DENIED:
         return fault
     try:
-        return None if directory.stat().is_exiting else fault
+        _, text = directory.stat()
+        return None if checked_stat(text).is_exiting else fault
     except OSError as gone:
         return None if gone.errno in _GONE else fault

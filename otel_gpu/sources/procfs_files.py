@@ -28,6 +28,7 @@ _ENDED: Final = frozenset("ZXx")
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _FILE_LIMIT_BYTES: Final = 1 << 20
+_RECORD_BYTES: Final = 4096
 _MAPS_BUFFER_BYTES: Final = 1 << 16  # no line is longer: a path is at most PATH_MAX, escaped
 
 _BTIME: Final = re.compile(rb"^btime +([0-9]{1,18})$", re.MULTILINE)
@@ -108,7 +109,7 @@ def parse_stat(data: bytes) -> Stat | None:
     opening, closing = data.find(b"("), data.rfind(b")")
     if opening < 0 or closing < opening:
         return None
-    fields = data[closing + 1 :].split()  # fields[0] is field 3 of proc(5)
+    fields = data[closing + 1 :].split(None, 21)  # fields[0] is field 3 of proc(5); nothing after field 23 is wanted
     if len(fields) < 20:
         return None
     flags, threads, start_ticks = _natural(fields[6]), _natural(fields[17]), _natural(fields[19])
@@ -198,6 +199,17 @@ def read_file(path: str, dir_fd: int | None = None) -> bytes:
         os.close(fd)
 
 
+def _read_record(fd: int) -> bytes:
+    """The bytes of a file that the kernel writes as one (fs/proc/base.c, ``ONE``): what is not full is its end."""
+    record = os.read(fd, _RECORD_BYTES)
+    while len(record) % _RECORD_BYTES == 0 and 0 < len(record) < _FILE_LIMIT_BYTES:
+        part = os.read(fd, _RECORD_BYTES)
+        if not part:
+            break
+        record += part
+    return record
+
+
 def _lines_with(word: bytes, text: BinaryIO) -> Iterator[bytes]:
     """The lines of a text that have a word in them: few of thousands, so the others are not even taken apart."""
     while block := text.read(_MAPS_BUFFER_BYTES):
@@ -215,25 +227,63 @@ def list_processes(root_fd: int) -> dict[int, int]:
         return {int(name): entry.inode() for entry in entries if (name := entry.name).isdecimal() and name.isascii()}
 
 
-def read_stat(root_fd: int, pid: int) -> Stat:
-    """The stat of a process, by itself: of whoever has the pid now. Raises ``OSError``."""
-    return _checked(parse_stat(read_file(f"{pid}/stat", root_fd)))
+def read_stat(path: str, dir_fd: int) -> tuple[FileMark, bytes]:
+    """The text of the stat file of a process, and which file that is. Raises ``OSError``."""
+    fd = os.open(path, _FILE_FLAGS, dir_fd=dir_fd)
+    try:
+        return _mark(os.fstat(fd)), _read_record(fd)
+    finally:
+        os.close(fd)
 
 
-def stat_mark(root_fd: int, pid: int) -> FileMark:
-    """Which file the stat of whoever has the pid now is. Raises ``OSError``."""
-    return _mark(f"{pid}/stat", root_fd)
-
-
-def _mark(path: str, dir_fd: int) -> FileMark:
-    found = os.stat(path, dir_fd=dir_fd)
-    return FileMark(found.st_ino, found.st_mtime_ns)
-
-
-def _checked(stat: Stat | None) -> Stat:
+def checked_stat(text: bytes) -> Stat:
+    """What a stat file says. Raises ``OSError``: EINVAL if it is none."""
+    stat = parse_stat(text)
     if stat is None:
         raise OSError(errno.EINVAL, "malformed stat")
     return stat
+
+
+def stat_mark(path: str, dir_fd: int) -> FileMark:
+    """Which file the stat of whoever has the pid now is. Raises ``OSError``."""
+    return _mark(os.stat(path, dir_fd=dir_fd))
+
+
+def _mark(found: os.stat_result) -> FileMark:
+    return FileMark(found.st_ino, found.st_mtime_ns)
+
+
+def few_devices(root_fd: int, pid: int, limit: int, device_dir: str = DEVICE_DIR) -> DeviceScan | None:
+    """Device nodes that whoever has the pid now has open; ``None`` for more descriptors than ``limit``.
+
+    Raises ``OSError``.
+    """
+    directory = os.open(f"{pid}/fd", DIRECTORY_FLAGS, dir_fd=root_fd)
+    try:
+        names = _names(directory, limit + 1)
+        if len(names) > limit:
+            return None
+        return DeviceScan(frozenset(_nodes(directory, names, device_dir)), len(names), 0)
+    finally:
+        os.close(directory)
+
+
+def _names(directory: int, most: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in islice(entries, most)]
+
+
+def _nodes(directory: int, names: Iterable[str], device_dir: str) -> Iterator[DeviceNode]:
+    for name in names:
+        try:
+            target = os.readlink(name, dir_fd=directory)
+        except OSError as error:
+            # Closed meanwhile, or (EINVAL) no link at all: that entry says nothing. Anything else concerns all.
+            if error.errno in {errno.ENOENT, errno.EINVAL}:
+                continue
+            raise
+        if node := parse_device_link(target, device_dir):
+            yield node
 
 
 class ProcessDir:
@@ -255,13 +305,9 @@ class ProcessDir:
     ) -> None:
         os.close(self._fd)
 
-    def stat(self) -> Stat:
-        """Identity and state. EINVAL stands for text that is no stat."""
-        return _checked(parse_stat(read_file("stat", self._fd)))
-
-    def stat_mark(self) -> FileMark:
-        """Which file that is."""
-        return _mark("stat", self._fd)
+    def stat(self) -> tuple[FileMark, bytes]:
+        """The text that has its identity and state, and which file that is."""
+        return read_stat("stat", self._fd)
 
     def owner_uid(self) -> int:
         """The effective user."""
@@ -270,9 +316,13 @@ class ProcessDir:
     def cgroup(self) -> str:
         """The cgroup file; empty in a kernel without cgroups."""
         try:
-            return read_file("cgroup", self._fd).decode("utf-8", "replace")
+            fd = self._open("cgroup")
         except FileNotFoundError:
             return ""
+        try:
+            return _read_record(fd).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
 
     def devices(self, cursor: int, limit: int) -> DeviceScan:
         """Device nodes open in at most ``limit`` descriptors, from ``cursor`` on.
@@ -283,7 +333,7 @@ class ProcessDir:
         directory = os.open("fd", DIRECTORY_FLAGS, dir_fd=self._fd)
         try:
             names, following = self._slice(directory, cursor, limit)
-            return DeviceScan(frozenset(self._nodes(directory, names)), len(names), following)
+            return DeviceScan(frozenset(_nodes(directory, names, self._device_dir)), len(names), following)
         finally:
             os.close(directory)
 
@@ -292,27 +342,12 @@ class ProcessDir:
         with open("maps", "rb", buffering=_MAPS_BUFFER_BYTES, opener=self._open) as text:
             return parse_maps(_lines_with(_UVM_NAME.encode(), text), self._device_dir), text.tell()
 
-    def _open(self, name: str, _flags: int) -> int:
+    def _open(self, name: str, _flags: int = _FILE_FLAGS) -> int:
         return os.open(name, _FILE_FLAGS, dir_fd=self._fd)
 
     def _slice(self, directory: int, cursor: int, limit: int) -> tuple[list[str], int]:
-        if cursor == 0:
-            with os.scandir(directory) as entries:
-                names = [entry.name for entry in islice(entries, limit + 1)]
-            if len(names) <= limit:
-                return names, 0
+        if cursor == 0 and len(names := _names(directory, limit + 1)) <= limit:
+            return names, 0
         table_size = parse_fd_size(read_file("status", self._fd)) or 0
         end = min(cursor + limit, table_size)
         return [str(number) for number in range(cursor, end)], 0 if end >= table_size else end
-
-    def _nodes(self, directory: int, names: Iterable[str]) -> Iterator[DeviceNode]:
-        for name in names:
-            try:
-                target = os.readlink(name, dir_fd=directory)
-            except OSError as error:
-                # Closed meanwhile, or (EINVAL) no link at all: that entry says nothing. Anything else concerns all.
-                if error.errno in {errno.ENOENT, errno.EINVAL}:
-                    continue
-                raise
-            if node := parse_device_link(target, self._device_dir):
-                yield node

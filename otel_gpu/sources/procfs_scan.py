@@ -96,6 +96,8 @@ class TrackedProcess:
     """Whether it was looked at since its directory last changed."""
     mark: FileMark | None = None
     """Which stat file it was that said so."""
+    stat_text: bytes = b""
+    """And what that said."""
     stat_ns: int | None = None
     """When it was read."""
     size_bytes: int | None = None
@@ -120,6 +122,8 @@ class TrackedProcess:
     cgroup_ns: int | None = None
     facts: ProcessFacts | None = None
     """What was told of it last."""
+    settled_until_ns: int = 0
+    """Until when nothing of it is due, so that what was told of it stands while it is the same process."""
     fault: Fault | None = None
     nodes: frozenset[DeviceNode] = frozenset()
     """The device nodes it has open, by the last complete look at its descriptors and the one under way."""
@@ -143,26 +147,34 @@ class TrackedProcess:
         """Whether it appeared only lately."""
         return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
 
+    def has_been_nobody(self, now_ns: int) -> bool:
+        """Whether all that was ever seen of it is that it has no GPU open, and that a while ago."""
+        known = self.confirmed and self.start_ticks is not None and self.facts is None and self.fault is None
+        return known and not self.nodes and self.cursor == 0 and not self.is_young(now_ns)
+
     def are_devices_due(self, pace: Pace, now_ns: int) -> bool:
         """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
         is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
         return is_news or is_due(self.looked_ns, pace.holder_ns, now_ns)
 
-    def is_settled(self, pace: Pace, now_ns: int) -> bool:
-        """Whether nothing of it is due, so that what was told of it stands while it is the same process."""
-        if self.facts is None or self.fault is not None or self.are_devices_due(pace, now_ns):
-            return False
-        maps_are_due = _UVM in self.nodes and self.are_maps_due(pace, now_ns)
-        return not maps_are_due and not is_due(self.cgroup_ns, pace.cgroup_ns, now_ns)
+    def settle(self, pace: Pace, now_ns: int) -> None:
+        """Find out until when nothing of it is due; of most processes this is asked more often than it changes."""
+        is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
+        if is_news or self.facts is None or self.fault is not None or self.looked_ns is None or self.cgroup_ns is None:
+            self.settled_until_ns = 0
+            return
+        until_ns = min(self.looked_ns + pace.holder_ns, self.cgroup_ns + pace.cgroup_ns)
+        if _UVM in self.nodes:
+            until_ns = 0 if self.maps_ns is None else min(until_ns, self.maps_ns + self._maps_pace_ns(pace))
+        self.settled_until_ns = until_ns - _SLACK_NS
 
     def are_maps_due(self, pace: Pace, now_ns: int) -> bool:
         """Whether it is time to read its mappings: what is mapped or unmapped changes the size of its address space."""
-        is_same_size = self.size_bytes is not None and self.size_bytes == self.mapped_size_bytes
-        return is_due(self.maps_ns, pace.same_size_ns if is_same_size else pace.maps_ns, now_ns)
+        return is_due(self.maps_ns, self._maps_pace_ns(pace), now_ns)
 
-    def is_known_by(self, mark: FileMark, pace: Pace, now_ns: int) -> bool:
-        """Whether it has not been replaced, as this stat file is the one that was read, and that not long ago."""
-        return mark == self.mark and not is_due(self.stat_ns, pace.stat_ns, now_ns)
+    def _maps_pace_ns(self, pace: Pace) -> int:
+        is_same_size = self.size_bytes is not None and self.size_bytes == self.mapped_size_bytes
+        return pace.same_size_ns if is_same_size else pace.maps_ns
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -201,27 +213,36 @@ class ProcessTable:
                 process.confirmed = False
         self._started = True
 
-    def identify(self, pid: int, stat: Stat, now_ns: int, mark: FileMark | None = None) -> TrackedProcess:
+    def identify(
+        self, pid: int, stat: Stat, now_ns: int, mark: FileMark | None = None, text: bytes = b""
+    ) -> TrackedProcess:
         """The process that a stat read just now speaks of: a new one if the pid's start is another.
 
-        ``mark`` is that of the file, from before it was read.
+        ``mark`` is that of the file, from before it was read, and ``text`` what it said.
         """
         process = self._processes.pop(pid)
         if process.start_ticks not in {None, stat.start_ticks}:
             process = TrackedProcess(pid, process.inode, now_ns)
         process.start_ticks = stat.start_ticks
         process.is_kernel_thread = stat.is_kernel_thread
-        process.mark, process.stat_ns, process.size_bytes = mark, now_ns, stat.size_bytes
+        process.mark, process.stat_text, process.stat_ns, process.size_bytes = mark, text, now_ns, stat.size_bytes
         process.confirmed = True
         process.fault = None
         self._processes[pid] = process  # now the most recently scanned
         return process
+
+    def saw_nothing(self, process: TrackedProcess, scan: DeviceScan) -> None:
+        """Book a look at the descriptors alone of one who has none of a GPU's; the next one waits its turn."""
+        del self._processes[process.pid]
+        process.saw(scan)
+        self._processes[process.pid] = process
 
     def failed(self, pid: int, fault: Fault | None) -> None:
         """Book a look that came to nothing; the next one waits its turn. No fault: the process just ended."""
         process = self._processes.pop(pid)
         process.confirmed = True
         process.fault = fault
+        process.settled_until_ns = 0
         self._processes[pid] = process
 
     def to_scan(self, now_ns: int, pace: Pace = EVERY_CYCLE) -> Iterator[TrackedProcess]:
@@ -233,14 +254,16 @@ class ProcessTable:
         unknown: list[TrackedProcess] = []
         young: list[TrackedProcess] = []
         settled: list[TrackedProcess] = []
+        # Everybody on the host passes here in every cycle: ``is_young`` and ``is_due``, without calling them.
+        young_ns, due_ns = now_ns - YOUNG_NS, now_ns - pace.settled_ns + _SLACK_NS
         for process in self._processes.values():
             if not process.confirmed:
                 unknown.append(process)
             elif process.is_kernel_thread or process.is_holder:
                 continue
-            elif process.is_young(now_ns):
+            elif process.appeared_ns is not None and process.appeared_ns > young_ns:
                 young.append(process)
-            elif process.cursor != 0 or is_due(process.looked_ns, pace.settled_ns, now_ns):
+            elif process.looked_ns is None or process.looked_ns <= due_ns or process.cursor != 0:
                 settled.append(process)
         return _three_to_one(iter(unknown + young), iter(settled))
 

@@ -19,12 +19,13 @@ class PciBus:
     """NVIDIA's GPUs on the PCI bus, by addresses as the kernel writes them (``0000:3b:00.0``). Reading wakes nobody."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._driver = os.fspath(root / "bus/pci/drivers/nvidia")
+        self._devices = os.fspath(root / "bus/pci/devices")
 
     def gpus(self) -> tuple[str, ...] | None:
         """The GPUs that the NVIDIA driver has, in the order of their addresses; ``None`` if ``/sys`` cannot tell."""
         try:
-            names = os.listdir(self._root / "bus/pci/drivers/nvidia")  # noqa: PTH208 - iterdir() fails later
+            names = os.listdir(self._driver)  # noqa: PTH208 - iterdir() fails later
         except OSError:
             return None
         return tuple(sorted(name for name in names if _BUS_ID.fullmatch(name)))
@@ -34,7 +35,7 @@ class PciBus:
         if not _BUS_ID.fullmatch(bus_id):
             return False
         try:
-            status = read_file(os.fspath(self._root / "bus/pci/devices" / bus_id / "power/runtime_status"))
+            status = read_file(f"{self._devices}/{bus_id}/power/runtime_status")
         except OSError:
             return False
         return status.decode("ascii", "replace").strip() in _ASLEEP

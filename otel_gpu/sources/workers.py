@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from otel_gpu.errors import OtelGpuError, Unavailable
 
@@ -51,6 +52,44 @@ class Pending(Generic[T]):
         return self._value  # type: ignore[return-value]  # T may itself be optional
 
 
+class Round:
+    """Calls that one thread makes, one after the other, until they are done or the round is cut short.
+
+    Waking a thread for each of many calls that take microseconds costs more than the calls.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._left: deque[Pending[Any]] = deque()
+        self._under_way: Pending[Any] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def add(self, call: Callable[[], T]) -> Pending[T]:
+        """Have a call made after those before it; not once the round has begun."""
+        pending = Pending(call)
+        self._left.append(pending)
+        return pending
+
+    def run(self) -> None:
+        """Make the calls; on a worker's thread."""
+        while (pending := self._next()) is not None:
+            pending.run()
+
+    def cut(self) -> tuple[Pending[Any] | None, frozenset[Pending[Any]]]:
+        """Begin no more of them; the one that has not returned, if any, and those that nobody has begun."""
+        with self._lock:
+            left = frozenset(self._left)
+            self._left.clear()
+            return self._under_way, left
+
+    def _next(self) -> Pending[Any] | None:
+        with self._lock:
+            self._under_way = self._left.popleft() if self._left else None
+            return self._under_way
+
+
 class Worker:
     """One daemon thread that makes one call at a time.
 
@@ -66,6 +105,12 @@ class Worker:
 
     def start(self, call: Callable[[], T]) -> Pending[T]:
         """Begin a call. Unavailable at once, with nothing queued, while the last one has not returned."""
+        pending = Pending(call)
+        self.take(pending)
+        return pending
+
+    def take(self, pending: Pending[T]) -> None:
+        """Begin a call that was to be made elsewhere; as ``start``."""
         with self._wake:
             if self._closed:
                 raise Unavailable("closed")
@@ -74,10 +119,8 @@ class Worker:
                 raise Unavailable(f"no answer for {waited_s:.0f} s: a call has not returned")
             if self._thread is None:
                 self._thread = self._start_thread()
-            pending = Pending(call)
             self._current = pending  # type: ignore[assignment]  # the thread only runs it
             self._wake.notify()
-            return pending
 
     @property
     def stuck(self) -> bool:

@@ -10,14 +10,14 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import Snapshot, SourceState
-from otel_gpu.state.codec import to_json
+from otel_gpu.state.cycle_text import CycleText
 from otel_gpu.state.files import PrivateDirectory, write_all
 from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
 from otel_gpu.state.recovery import (
@@ -64,6 +64,7 @@ class Store:
         self._agent, self._boot_id = agent, boot_id
         self._number = 0
         self._journal: int | None = None
+        self._text = CycleText()
         journals = journal_names(directory)
         self._index = max(journals, default=0)
         self._journals = tuple(journals.values())
@@ -164,7 +165,7 @@ class Store:
         if self._journal is None:
             return False
         try:
-            self._write_line(self._journal, line(self._number, to_json(replace(snapshot, sources=()))))
+            self._write_line(self._journal, line(self._number, self._text.of(snapshot)))
             self._note_number()
         except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
             self.give_up(self._why(error))

@@ -17,6 +17,7 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import DriverFacts, MigAccess, Snapshot, SourceOutcome, SourceState
 from otel_gpu.state.codec import from_json, to_json
+from otel_gpu.state.cycle_text import CycleText
 from tests.depth import DEPTH
 from tests.property.histories import WORKLOADS, histories, options, thorough
 from tests.state_dirs import books, counters, fallen, killed, open_keeper, recovered, with_driver
@@ -53,6 +54,15 @@ def test_a_snapshot_comes_back_from_the_journal_as_it_was(history: list[Snapshot
             assert "\n" not in written
             assert written.isascii()
             assert back == each
+
+
+@thorough
+@given(histories(least=2))
+def test_a_line_of_the_journal_is_the_whole_cycle_whatever_was_in_the_line_before(history: list[Snapshot]) -> None:
+    text = CycleText()
+    for snapshot in history:
+        for each in (snapshot, snapshot, replace(snapshot, infers=False)):
+            assert text.of(each) == to_json(replace(each, sources=()))
 
 
 @thorough

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import pynvml
 
@@ -38,6 +38,24 @@ _LISTS: Final = {
     ProcessKind.GRAPHICS: "nvmlDeviceGetGraphicsRunningProcesses",
     ProcessKind.MPS: "nvmlDeviceGetMPSComputeRunningProcesses",
 }
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_v2_t. nvidia-ml-py's own structures look up, at every access, how a member is printed."""
+
+    _fields_: ClassVar = [
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
+
+
+class _Utilization(ctypes.Structure):
+    """nvmlUtilization_t."""
+
+    _fields_: ClassVar = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 def call(question: Callable[..., T], *arguments: Any) -> T:
@@ -149,7 +167,8 @@ class NvmlApi:
 
     def memory(self, handle: Handle) -> DeviceMemory:
         """Memory with the driver's own part apart."""
-        info = call(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+        info = _Memory(pynvml.nvmlMemory_v2)
+        _check(self._function("nvmlDeviceGetMemoryInfo_v2")(handle, ctypes.byref(info)))
         return DeviceMemory(info.total, info.used, info.free, info.reserved)
 
     def memory_v1(self, handle: Handle) -> DeviceMemory:
@@ -213,7 +232,8 @@ class NvmlApi:
 
     def utilization_ratios(self, handle: Handle) -> tuple[float | None, float | None]:
         """Share of the last sample period in which any kernel ran, and in which memory was read or written."""
-        rates = call(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        rates = _Utilization()
+        _check(self._function("nvmlDeviceGetUtilizationRates")(handle, ctypes.byref(rates)))
         return _percent_ratio(rates.gpu), _percent_ratio(rates.memory)
 
     def encoder_ratio(self, handle: Handle) -> float | None:
@@ -326,7 +346,9 @@ class NvmlApi:
 
     def wait_xid(self, event_set: Any, timeout_ms: int) -> tuple[int, int]:
         """The next critical error: address of the GPU's handle, XID. NoAnswerYet when none came in time."""
-        event = call(pynvml.nvmlEventSetWait, event_set, timeout_ms)
+        event = pynvml.c_nvmlEventData_t()
+        wait = self._function("nvmlEventSetWait_v2")
+        _check(wait(event_set, ctypes.byref(event), ctypes.c_uint(timeout_ms)))
         return address(event.device), int(event.eventData)
 
     def free_event_set(self, event_set: Any) -> None:

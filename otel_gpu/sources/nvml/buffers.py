@@ -7,6 +7,7 @@ needs more says so, and is asked again with more.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,8 +22,9 @@ _MOST_ENTRIES: Final = 1 << 16
 """More than any driver has (950 processes, 4,000 accounted for): a larger number is nonsense."""
 
 _NO_VALUES: Final = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})  # nvml.h: NVML_VALUE_NOT_AVAILABLE, in either width
-_VALUE_OF: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The member of the value by its type, in the order of nvmlValueType_t."""
+_FIELD: Final = struct.Struct("=I4x16xii8s")  # nvmlFieldValue_t: fieldId, (scope, time, latency), type, code, value
+_VALUE_OF: Final = tuple(struct.Struct(f"={code}") for code in ("d", "I4x", "Q", "Q", "q", "i4x", "H6x"))
+"""What the value is, by its type, in the order of nvmlValueType_t; a long has 64 bits where this runs."""
 
 
 class KeptList(Generic[T]):
@@ -34,13 +36,14 @@ class KeptList(Generic[T]):
         self._room = room
         self._buffer = ctypes.create_string_buffer(room * entry_bytes)
         self._count = ctypes.c_uint()
+        self._count_pointer = ctypes.byref(self._count)
         self._last: tuple[bytes, T] | None = None
 
     def fill(self, ask: Callable[[Any, Any], int]) -> T:
         """Have ``ask(buffer, count)`` filled in, which gives a code of NVML's."""
         for _ in range(_TRIES):
             self._count.value = self._room
-            code = ask(self._buffer, ctypes.byref(self._count))
+            code = ask(self._buffer, self._count_pointer)
             wanted = self._count.value
             if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or not self._room < wanted <= _MOST_ENTRIES:
                 break
@@ -68,11 +71,11 @@ class KeptFields:
         code = ask(len(self._ids), self._values)
         if code != pynvml.NVML_SUCCESS:
             raise translate(pynvml.NVMLError(code))
-        told = {}
-        for id_, value in zip(self._ids, self._values, strict=True):
-            kind = value.valueType
-            if value.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= kind < len(_VALUE_OF):
-                found = getattr(value.value, _VALUE_OF[kind])
+        # Read as bytes: nvidia-ml-py's structures look up, at every access, how a member is printed.
+        told: dict[int, float] = {}
+        for id_, kind, outcome, value in _FIELD.iter_unpack(self._values):
+            if outcome == pynvml.NVML_SUCCESS and 0 <= kind < len(_VALUE_OF):
+                (found,) = _VALUE_OF[kind].unpack(value)
                 if found not in _NO_VALUES:
                     told[id_] = found
         return told

@@ -33,14 +33,26 @@ UNCORRECTED_FIELD: Final = pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL
 def process_list(kind: ProcessKind, *, wide: bool) -> KeptList[tuple[ListedProcess, ...]]:
     """Where one of a device's process lists is read into, of ``wide`` entries or usual ones."""
     entry = _WIDE if wide else _NARROW
+    return KeptList(entry.size, _Entries(kind, entry).parse)
 
-    def parse(raw: bytes) -> tuple[ListedProcess, ...]:
-        return tuple(
-            ListedProcess(pid, kind, None if used == _NO_BYTES else used, _instance(gpu), _instance(compute))
-            for pid, used, gpu, compute, *_ in entry.iter_unpack(raw)
-        )
 
-    return KeptList(entry.size, parse)
+class _Entries:
+    """Entries of one list. Those that are as they were the last time are the same objects."""
+
+    def __init__(self, kind: ProcessKind, entry: struct.Struct) -> None:
+        self._kind = kind
+        self._entry = entry
+        self._known: dict[tuple[int, ...], ListedProcess] = {}
+
+    def parse(self, raw: bytes) -> tuple[ListedProcess, ...]:
+        """The entries that these bytes are."""
+        rows: list[tuple[int, ...]] = list(self._entry.iter_unpack(raw))
+        known = self._known
+        self._known = {row: known.get(row) or self._listed(*row) for row in rows}
+        return tuple(map(self._known.__getitem__, rows))
+
+    def _listed(self, pid: int, used: int, gpu: int, compute: int, *_: int) -> ListedProcess:
+        return ListedProcess(pid, self._kind, None if used == _NO_BYTES else used, _instance(gpu), _instance(compute))
 
 
 def utilization_rows() -> KeptList[tuple[UtilizationRow, ...]]:

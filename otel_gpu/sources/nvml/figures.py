@@ -123,5 +123,8 @@ class Figures:
             kind: self.ask(f"{kind} processes", lambda kind=kind, into=into: api.processes(handle, kind, into))  # type: ignore[misc]
             for kind, into in self._lists.items()
         }
-        found = tuple(process for listed in lists.values() for process in listed or ())
+        told = [listed for listed in lists.values() if listed]
+        if len(told) == 1:
+            return told[0]  # as it is, which tells everybody after this that it is the same as before, if it is
+        found = tuple(process for listed in told for process in listed)
         return found if found or lists[ProcessKind.COMPUTE] is not None else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any, Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError, Unavailable
@@ -11,7 +14,10 @@ from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.nvml.backoff import Backoff
 from otel_gpu.sources.nvml.device import Device
 from otel_gpu.sources.nvml.events import XidEvents
-from otel_gpu.sources.workers import Pending, TooLate, Worker
+from otel_gpu.sources.workers import Pending, Round, TooLate, Worker
+
+_QUICK_S: Final = 0.003
+"""A GPU whose last pass took no longer is read by a thread that reads others as well."""
 
 
 class Asleep(Unavailable):
@@ -48,6 +54,7 @@ class Slot:
         self._pending: Pending[GpuReading] | None = None
         self._overdue = False
         self._asleep = False
+        self._quick = False
 
     @property
     def bus_id(self) -> str | None:
@@ -59,16 +66,40 @@ class Slot:
         """Whether a call has not returned: one of this slot's, or of one that had its thread before."""
         return self.worker.stuck
 
-    def start(self, *, asleep: bool) -> None:
-        """Begin a pass, unless the last one is still to be heard, or the GPU sleeps or is being left alone."""
+    def start(self, together: Round, *, asleep: bool) -> None:
+        """Begin a pass, unless the last one is still to be heard, or the GPU sleeps or is being left alone.
+
+        One that was quick the last time is left to whoever makes the round.
+        """
         self._overdue = self._pending is not None
         self._asleep = asleep and self._pending is None
         if self._pending is not None or self._asleep or self._backoff.remaining_s > 0:
             return
+        if self._quick:
+            self._pending = together.add(self._pass)
+        else:
+            self._pending = Pending(self._pass)
+            self._begin_alone(self._pending)
+
+    def part(self, held_up: Pending[Any] | None, left: Collection[Pending[Any]], reader: Worker) -> Worker:
+        """Go on without the others: the round was cut short as it was ``held_up``, and there are some ``left``.
+
+        The thread of who holds it up is that GPU's own from now on. Given back is the one for the next round.
+        """
+        if self._pending is None:
+            return reader
+        if self._pending is held_up:
+            reader, self.worker = self.worker, reader
+        elif self._pending in left:
+            self._begin_alone(self._pending)
+        return reader
+
+    def _begin_alone(self, pending: Pending[GpuReading]) -> None:
         try:
-            self._pending = self.worker.start(self._pass)
+            self.worker.take(pending)
         except OtelGpuError as error:  # it could not even begin
             self._last_error = error
+            self._pending = None
 
     def finish(self, deadline_s: float, opening_deadline_s: float) -> GpuReading:
         """The figures of the pass, by the deadline; the first one, which brings the GPU up, may take longer.
@@ -99,7 +130,11 @@ class Slot:
         return reading
 
     def _pass(self) -> GpuReading:
+        began_s = time.monotonic()
+        self._quick = False
         if self._device is None:
             self._device = Device(self._opened.api, self._clock, self._opened.events, self.index)
             self.identity = self._device.identity
-        return self._device.read()
+        reading = self._device.read()
+        self._quick = time.monotonic() - began_s <= _QUICK_S
+        return reading

@@ -21,7 +21,7 @@ from otel_gpu.sources.nvml.faults import DriverFailed, NoAccess, VersionsDiffer
 from otel_gpu.sources.nvml.roll import Nameless, Roll
 from otel_gpu.sources.nvml.slot import Opened, Slot
 from otel_gpu.sources.sysfs import PciBus
-from otel_gpu.sources.workers import Pending, Worker
+from otel_gpu.sources.workers import Pending, Round, Worker
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,10 @@ _OPENING_DEADLINE_S: Final = 5.0
 _RELEASE_S: Final = 1.5
 """How long letting go of the driver may take: an agent told to end has 5 s for everything."""
 
+_PATIENCE_S: Final = 0.05
+"""How long those that were quick the last time are waited for together; then each of them goes on by itself."""
+
+_READER: Final = "otel-gpu-nvml-all"
 _SYS: Final = Path("/sys")
 _Outcomes = Sequence[GpuReading | OtelGpuError]
 
@@ -65,6 +69,7 @@ class NvmlSource:
         self._bus = PciBus(sys_root)
         self._on_bus: tuple[str, ...] | None = None
         self._control = Worker("otel-gpu-nvml")
+        self._reader = Worker(_READER)
         self._opening: Pending[Opened] | None = None
         self._backoff = Backoff(clock)
         self._last_reason: str | None = None
@@ -174,6 +179,8 @@ class NvmlSource:
     def _release(self) -> None:
         """Give everything back, in at most ``_RELEASE_S``."""
         opened, self._opened = self._opened, None
+        self._reader.close()
+        self._reader = Worker(_READER)
         self._left, self._slots = (*self._left, *self._slots), ()
         if opened is not None:
             self._leaving.append(opened)
@@ -214,8 +221,11 @@ class NvmlSource:
         except OtelGpuError as error:
             return self._roll.absent(str(error))
         started_s = time.monotonic()
+        together = Round()
         for slot in self._slots:
-            slot.start(asleep=slot.bus_id is not None and self._bus.is_asleep(slot.bus_id))
+            slot.start(together, asleep=slot.bus_id is not None and self._bus.is_asleep(slot.bus_id))
+        if together:
+            self._go_round(together)
         outcomes = [self._finish(slot, started_s) for slot in self._slots]
         driver = self._opened.driver if self._opened is not None else None
         failed = self._driver_failure(outcomes)
@@ -230,6 +240,16 @@ class NvmlSource:
             self._release()
             self._fail(read.reason or "NVML: no GPU answers", failed or Unavailable("no GPU answers"))
         return read
+
+    def _go_round(self, together: Round) -> None:
+        """Read the quick ones, by one thread; what is held up by one of them is given to each one's own."""
+        patience_s = min(_PATIENCE_S, self._deadline_s / 2)
+        try:
+            self._reader.start(together.run).result(time.monotonic() + patience_s)
+        except OtelGpuError:
+            held_up, left = together.cut()
+            for slot in self._slots:
+                self._reader = slot.part(held_up, left, self._reader)
 
     def _driver_failure(self, outcomes: _Outcomes) -> OtelGpuError | None:
         """What is wrong with all GPUs rather than with one: the driver says so, or none can be reached."""

@@ -11,7 +11,11 @@ from typing import TypeVar
 import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from otel_gpu.export.sender import TAKEN, Delivery
 from tests.unit.export.collectors import (
@@ -64,6 +68,23 @@ def test_a_second_request_uses_the_connection_of_the_first(collector: HttpCollec
     with sender(collector.url) as made:
         assert [made.send(data()), made.send(data())] == [TAKEN, TAKEN]
     assert len(threads) == 1  # the server has a thread for each connection
+
+
+def test_every_request_has_its_own_body_and_the_headers_of_the_first(collector: HttpCollector) -> None:
+    metrics = [ResourceMetrics(schema_url="x" * size) for size in (7, 900, 0, 20)]
+    bodies = [ExportMetricsServiceRequest(resource_metrics=[each]) for each in metrics]
+    with sender(collector.url, otlp_headers="Api-Key=a") as made:
+        assert [made.send(body.SerializeToString()) for body in bodies] == [TAKEN] * len(bodies)
+    assert [seen.request for seen in collector.seen] == bodies
+    first, *others = ({**seen.headers, "content-length": ""} for seen in collector.seen)
+    assert others == [first] * len(others)
+
+
+def test_a_cookie_that_a_receiver_sets_is_sent_back_from_then_on(collector: HttpCollector) -> None:
+    collector.answer = lambda number: Answer(headers={**PROTOBUF, "Set-Cookie": f"node={number // 2}"})
+    with sender(collector.url) as made:
+        assert [made.send(data()) for _ in range(4)] == [TAKEN] * 4
+    assert [seen.headers.get("cookie") for seen in collector.seen] == [None, "node=0", "node=0", "node=1"]
 
 
 @pytest.mark.parametrize(

@@ -175,3 +175,42 @@ def test_lines_are_found_wherever_a_block_ends(monkeypatch: pytest.MonkeyPatch, 
         return
     assert parse_maps(_lines_with(b"nvidia-uvm", io.BytesIO(text))) == sum(4096 * n for n in range(3, 50, 3))
     assert [*_lines_with(b"nvidia-uvm", io.BytesIO(text))] == [line.encode() for line in lines]
+
+
+def test_of_who_has_no_gpu_open_only_the_descriptors_are_looked_at(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts_after(source, clock, 3)
+    with monkeypatch.context() as patch:
+        reads = Reads(patch)
+        for _ in range(60):
+            clock.advance(1)
+            source.read([])
+        mine = reads.count["open"]
+    for pid in range(100, 120):
+        tree.remove(pid)
+    with monkeypatch.context() as patch:
+        reads = Reads(patch)
+        for _ in range(60):
+            clock.advance(1)
+            source.read([])
+        others = mine - reads.count["open"]
+    assert 20 * 2 <= others <= 20 * 3  # each of them twice or three times in a minute, by one directory
+
+
+def test_who_has_more_descriptors_than_are_read_at_once_is_gone_through_to_the_end(
+    tree: ProcTree, clock: ManualClock
+) -> None:
+    tree.set_fds(110, ["/dev/null"])
+    source = ProcfsSource(
+        tree.root, clock, own_proc=tree.root, ticks_per_second=100, descriptors_per_process=8, pace=STEADY
+    )
+    for _ in range(3):
+        clock.advance(1)
+        source.read([])
+    tree.set_fds(110, [*["/dev/null"] * 20, "/dev/nvidia1"])
+    tree.write("110/status", "FDSize:\t64\n")
+    for _ in range(45):
+        clock.advance(1)
+        read = source.read([])
+    assert read.processes[110].gpu_minors_open == {1}

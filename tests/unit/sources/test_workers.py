@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.sources.workers import Pending, Worker
+from otel_gpu.sources.workers import Pending, Round, Worker
 
 PATIENCE_S = 30.0
 
@@ -184,3 +184,47 @@ def test_a_machine_out_of_threads_costs_a_reading_and_no_more(
             worker.start(driver.answer)
         assert not worker.stuck
     assert worker.start(driver.answer).result(soon()) == "answer 1"
+
+
+# ---------------------------------------------------------------------------- rounds
+
+
+def test_the_calls_of_a_round_are_made_in_their_order_by_one_thread(worker: Worker, driver: Driver) -> None:
+    together = Round()
+    assert not together
+    calls = [together.add(driver.answer) for _ in range(3)]
+    threads = [together.add(threading.current_thread) for _ in range(2)]
+    worker.start(together.run).result(soon())
+    assert [call.result(soon()) for call in calls] == ["answer 1", "answer 2", "answer 3"]
+    assert len({thread.result(soon()) for thread in threads}) == 1
+    assert together.cut() == (None, frozenset())
+
+
+def test_an_error_in_a_round_is_that_call_s_alone(worker: Worker, driver: Driver) -> None:
+    def fails() -> str:
+        raise Gone("not here")
+
+    together = Round()
+    failing, fine = together.add(fails), together.add(driver.answer)
+    worker.start(together.run).result(soon())
+    with pytest.raises(Gone, match="not here"):
+        failing.result(soon())
+    assert fine.result(soon()) == "answer 1"
+
+
+def test_a_round_that_is_cut_short_tells_who_holds_it_up_and_begins_nothing_more(
+    worker: Worker, driver: Driver
+) -> None:
+    together = Round()
+    hung, waiting = together.add(driver.hang), together.add(driver.answer)
+    made = worker.start(together.run)
+    assert until(lambda: driver.calls > 0)
+    assert together.cut() == (hung, frozenset({waiting}))
+    other = Worker("test-other")
+    other.take(waiting)
+    assert waiting.result(soon()) == "answer 2"
+    other.close()
+    driver.let_go()
+    made.result(soon())
+    assert hung.result(soon()) == "late"
+    assert driver.calls == 2
