@@ -68,25 +68,27 @@ class Namings:
         for identity in self._waiting.union(observed.identities):
             known = self._known.setdefault(identity, _Known())
             known.cycles = min(known.cycles + 1, WAIT_CYCLES + 1)
-            self._take_up(identity, known, told.get(identity))
+            is_news = self._take_up(identity, known, told.get(identity))
             known.waiting = known.number == 0 and identity in pending and known.cycles <= WAIT_CYCLES
             if known.waiting:
                 waiting.add(identity)
-            settled = settled and known.cycles > WAIT_CYCLES
+            settled = settled and not is_news and known.cycles > WAIT_CYCLES
         self._waiting = frozenset(waiting)
         self._settled = observed if settled else None
 
-    def _take_up(self, identity: WorkloadKey, known: _Known, told: WorkloadNames | None) -> None:
+    def _take_up(self, identity: WorkloadKey, known: _Known, told: WorkloadNames | None) -> bool:
+        """Whether it has another name now: who was told under the last one may be nobody, which ``keep`` finds out."""
         if told is None or told is known.told:  # the same object for as long as nothing has changed
-            return
+            return False
         known.told = told
         names = _merged(known.names, told)
         if names == (known.names or _NO_NAMES):
-            return
+            return False
         if known.cycles > 1 and not known.waiting:
             self._former[identity, known.number] = known.names
             known.number += 1
         known.names = names
+        return True
 
     def number(self, ref: WorkloadRef) -> int:
         """Which of its names a workload has now: 0 for the first."""

@@ -284,3 +284,14 @@ def test_once_they_are_settled_the_same_cycle_looks_at_no_name() -> None:
     assert told.asked == asked
     namings.observe([WEB, JOB, UNIT], told)
     assert told.asked == asked + 3
+
+
+def test_a_name_that_nobody_was_told_under_is_forgotten_in_the_cycle_it_ends_in() -> None:
+    """As after a restart: which of its names somebody had is all that is kept of them."""
+    played = OneContainer()
+    for _ in range(4):
+        played.told(looked_up=False)
+    played.next(names={"web": WorkloadNames(container="a")})  # its GPU is away: no line has that name
+    played.next(names={"web": WorkloadNames(container="b")})
+    books = played.attributor.to_state()["ledger"]["namings"]
+    assert [number for _, _, number, _ in books["former"]] == [0]
