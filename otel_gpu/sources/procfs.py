@@ -314,7 +314,6 @@ class ProcfsSource:
             return None
         this.maps_left_bytes -= read_bytes
         process.maps_ns = stamp(process.pid, process.maps_ns, self._pace.maps_ns, this.now_ns)
-        process.mapped_size_bytes = process.size_bytes
         return mapped_bytes
 
     def _workload(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:

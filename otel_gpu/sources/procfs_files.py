@@ -45,17 +45,13 @@ _MIG_CAP_NODE: Final = re.compile(r"nvidia-cap([0-9]{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ``/proc/<pid>/stat`` says: ``comm`` as the raw bytes it may be, start in clock ticks since boot.
-
-    ``size_bytes`` is that of its address space; ``None`` where it is not told or there is none.
-    """
+    """What ``/proc/<pid>/stat`` says: ``comm`` as the raw bytes it may be, start in clock ticks since boot."""
 
     comm: bytes
     state: str
     flags: int
     threads: int
     start_ticks: int
-    size_bytes: int | None = None
 
     @property
     def is_kernel_thread(self) -> bool:
@@ -104,20 +100,19 @@ class DeviceNode(NamedTuple):
 
 
 def parse_stat(data: bytes) -> Stat | None:
-    """Name, state, flags, threads, start (clock ticks since boot) and size from ``/proc/<pid>/stat``."""
+    """Name, state, flags, threads and start (clock ticks since boot) from ``/proc/<pid>/stat``."""
     # comm is whatever the process calls itself, parentheses and newlines included; no field after it has any.
     opening, closing = data.find(b"("), data.rfind(b")")
     if opening < 0 or closing < opening:
         return None
-    fields = data[closing + 1 :].split(None, 21)  # fields[0] is field 3 of proc(5); nothing after field 23 is wanted
+    fields = data[closing + 1 :].split(None, 20)  # fields[0] is field 3 of proc(5); nothing after field 22 is wanted
     if len(fields) < 20:
         return None
     flags, threads, start_ticks = _natural(fields[6]), _natural(fields[17]), _natural(fields[19])
     if flags is None or threads is None or start_ticks is None:
         return None
     state = fields[0].decode("ascii", "replace")
-    size_bytes = (_natural(fields[20]) or None) if len(fields) > 20 else None
-    return Stat(data[opening + 1 : closing], state, flags, threads, start_ticks, size_bytes)
+    return Stat(data[opening + 1 : closing], state, flags, threads, start_ticks)
 
 
 def parse_btime(data: bytes) -> int | None:

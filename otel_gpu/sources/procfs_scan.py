@@ -25,14 +25,13 @@ _UVM: Final = DeviceNode(DeviceKind.UVM)
 class Pace:
     """After what time, in nanoseconds, files of a process are read again that change rarely; 0: in every cycle.
 
-    Its descriptors, if it has a GPU open, and if it has none; its mappings, if it is of another size since, and even if
-    it is not; its cgroup; its stat, if the file is still that of the same process. The young are always looked at.
+    Its descriptors, if it has a GPU open, and if it has none; its mappings; its cgroup; its stat, if the file is still
+    that of the same process. The young are always looked at.
     """
 
     holder_ns: int = 0
     settled_ns: int = 0
     maps_ns: int = 0
-    same_size_ns: int = 0
     cgroup_ns: int = 0
     stat_ns: int = 0
 
@@ -42,7 +41,6 @@ STEADY: Final = Pace(
     holder_ns=10 * S_NS,
     settled_ns=30 * S_NS,
     maps_ns=30 * S_NS,
-    same_size_ns=300 * S_NS,
     cgroup_ns=30 * S_NS,
     stat_ns=3 * S_NS,
 )
@@ -100,8 +98,6 @@ class TrackedProcess:
     """And what that said."""
     stat_ns: int | None = None
     """When it was read."""
-    size_bytes: int | None = None
-    """Its address space then."""
     is_kernel_thread: bool = False
     name: str | None = None
     start_time_s: float | None = None
@@ -114,8 +110,6 @@ class TrackedProcess:
     uvm_mapping_bytes: int | None = None
     maps_cycle: int = -1
     """The cycle in which its maps were last read."""
-    mapped_size_bytes: int | None = None
-    """Its address space when they were."""
     maps_ns: int | None = None
     """When they were, and its descriptors and cgroup; ``None`` before that."""
     looked_ns: int | None = None
@@ -165,16 +159,14 @@ class TrackedProcess:
             return
         until_ns = min(self.looked_ns + pace.holder_ns, self.cgroup_ns + pace.cgroup_ns)
         if _UVM in self.nodes:
-            until_ns = 0 if self.maps_ns is None else min(until_ns, self.maps_ns + self._maps_pace_ns(pace))
+            until_ns = 0 if self.maps_ns is None else min(until_ns, self.maps_ns + pace.maps_ns)
         self.settled_until_ns = until_ns - _SLACK_NS
 
     def are_maps_due(self, pace: Pace, now_ns: int) -> bool:
-        """Whether it is time to read its mappings: what is mapped or unmapped changes the size of its address space."""
-        return is_due(self.maps_ns, self._maps_pace_ns(pace), now_ns)
-
-    def _maps_pace_ns(self, pace: Pace) -> int:
-        is_same_size = self.size_bytes is not None and self.size_bytes == self.mapped_size_bytes
-        return pace.same_size_ns if is_same_size else pace.maps_ns
+        """Whether it is time to read its mappings. The size of its address space does not tell that they are others:
+        managed memory may be mapped over what was reserved for it before.
+        """
+        return is_due(self.maps_ns, pace.maps_ns, now_ns)
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -225,7 +217,7 @@ class ProcessTable:
             process = TrackedProcess(pid, process.inode, now_ns)
         process.start_ticks = stat.start_ticks
         process.is_kernel_thread = stat.is_kernel_thread
-        process.mark, process.stat_text, process.stat_ns, process.size_bytes = mark, text, now_ns, stat.size_bytes
+        process.mark, process.stat_text, process.stat_ns = mark, text, now_ns
         process.confirmed = True
         process.fault = None
         self._processes[pid] = process  # now the most recently scanned
