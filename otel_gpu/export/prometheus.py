@@ -29,7 +29,7 @@ from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Point
 from otel_gpu.metrics.tags import Attributes
 
 log = logging.getLogger(__name__)

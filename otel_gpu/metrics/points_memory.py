@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from otel_gpu.metrics.points_reading import Device, Point, Reading
+from otel_gpu.metrics.points_reading import Device, Reading
+from otel_gpu.metrics.series import Point
 from otel_gpu.metrics.tags import Tags
 from otel_gpu.model import MemorySplit, MigAttribution
 
@@ -47,10 +48,12 @@ def _instances(device: Device, whole: MemorySplit) -> list[tuple[MigAttribution,
     Compute instances of one GPU instance share its memory, and each reports all of it: that is told of with the rest
     of the GPU. So is everything where the instances claim more than there is.
     """
+    if not device.gpu.mig:
+        return []
     read = device.gpu.reading.mig or ()
     sharing = Counter(mig.gpu_instance_id for mig in read if mig.gpu_instance_id is not None)
     shared = {mig.uuid for mig in read if mig.gpu_instance_id is not None and sharing[mig.gpu_instance_id] > 1}
-    own = [(mig, mig.memory) for mig in device.gpu.mig or () if mig.memory is not None and mig.uuid not in shared]
+    own = [(mig, mig.memory) for mig in device.gpu.mig if mig.memory is not None and mig.uuid not in shared]
     return own if sum(split.limit_bytes for _, split in own) <= whole.limit_bytes else []
 
 
@@ -66,8 +69,10 @@ def _states(split: MemorySplit) -> dict[str, int]:
     }
 
 
-def _rest(whole: Mapping[str, int], instances: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _rest(whole: Mapping[str, int], instances: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     """What no instance has. Where they have more of a state than the GPU tells, its other states make up for it."""
+    if not instances and min(whole.values()) >= 0:
+        return whole
     rest = Counter(whole)
     for states in instances:
         rest.subtract(states)

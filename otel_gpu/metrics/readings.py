@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from otel_gpu.metrics.points import Point, Reading, points
-from otel_gpu.metrics.points_reading import Layout
+from otel_gpu.metrics.catalogue import BY_NAME, Metric
+from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.columns import Columns
+from otel_gpu.metrics.layout import Layout
+from otel_gpu.metrics.points import Point, Reading, family
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Attribution
 
@@ -63,15 +66,22 @@ class SharedReading:
         self._reading: Reading | None = None
         self._served: set[str] = set()
         self._count = 0
+        self._columns = Columns()
 
     def points(self, instrument: str) -> tuple[Point, ...]:
         """The instrument's points in the collection that it is asked in; none before the first sample."""
+        found = self.family(BY_NAME[instrument])
+        return () if found is None else found.points
+
+    def family(self, metric: Metric) -> Family | None:
+        """The same in columns; ``None`` where there is no point."""
+        instrument = metric.name
         with self._lock:
             if not self._served or instrument in self._served:
                 self._reading = self._newest()
                 self._served.clear()
                 self._count = 0
             self._served.add(instrument)
-            found = () if self._reading is None else tuple(points(instrument, self._reading, self._count))
-            self._count += len(found)
+            found = None if self._reading is None else family(metric, self._reading, self._columns, self._count)
+            self._count += 0 if found is None else len(found.values)
             return found

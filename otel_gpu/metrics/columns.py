@@ -1,0 +1,140 @@
+"""Metrics in columns, cycle after cycle: what is as it was in the last one is the same object.
+
+Exporters then know what they need not write again by looking at one object, and not at thousands of points.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Generic, NamedTuple, TypeVar
+
+from otel_gpu.metrics.catalogue import Kind, Metric
+from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.layout import DeviceTags
+from otel_gpu.metrics.points_reading import Device, Reading
+from otel_gpu.metrics.points_use import Values
+from otel_gpu.metrics.rows import Rows, Use
+from otel_gpu.metrics.series import Point, Series
+from otel_gpu.metrics.tags import Attributes, Tags
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class OfRows(Generic[Use]):
+    """A metric of workloads or processes: its values, and what attributes those of a row have of their own.
+
+    Who only could use a GPU has points of it only ``of_possible``.
+    """
+
+    values: Callable[[Rows[Use]], Values]
+    own: tuple[Attributes, ...] = ()
+    of_possible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfDevices:
+    """A metric of whole GPUs: the values of each, their attributes, and which of them count since the books began.
+
+    Where it says nothing of that, none of them does.
+    """
+
+    values: Callable[[Device], Iterable[float | None]]
+    tags: Callable[[DeviceTags], tuple[Tags, ...]]
+    counted: tuple[bool, ...] = ()
+
+
+def plain(device: DeviceTags) -> tuple[Tags, ...]:
+    """Attributes of a GPU, and none beside them."""
+    return (device.attributes,)
+
+
+class _Last(NamedTuple):
+    """What was told of a metric, and what its series followed from."""
+
+    seats: object
+    starts: object
+    present: list[bool] | None
+    family: Family
+
+
+class Columns:
+    """What was told of each metric in the last cycle, and nothing older."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, _Last] = {}
+
+    def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> Family | None:
+        """A metric of workloads or processes."""
+        values, each = how.values(rows), len(how.own) or 1
+        if not how.of_possible:
+            for number in rows.possible:
+                values[number * each : (number + 1) * each] = [None] * each
+        starts = rows.starts if metric.kind is Kind.COUNTER else None
+
+        def series() -> Series:
+            identities, attributes = rows.seats
+            if how.own:
+                attributes = tuple([tags.adding(own) for tags in attributes for own in how.own])
+            return Series(attributes, _each(identities, each), _each(starts or (None,) * len(rows), each))
+
+        return self._family(metric, rows.seats, starts, values, series)
+
+    def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> Family | None:
+        """A metric of whole GPUs."""
+        values = list(chain.from_iterable(map(how.values, reading.devices)))
+        epoch_ns = reading.attribution.epoch_ns
+
+        def series() -> Series:
+            attributes = tuple(chain.from_iterable(map(how.tags, reading.seats)))
+            starts = [epoch_ns if counts else None for counts in how.counted] * len(reading.seats)
+            return Series(attributes, (None,) * len(values), tuple(starts or (None,) * len(values)))
+
+        return self._family(metric, reading.seats, epoch_ns, values, series)
+
+    def of_points(self, metric: Metric, points: Iterable[Point]) -> Family | None:
+        """A metric that has as many points as there are."""
+        found = tuple(points)
+        last = self._last.get(metric.name)
+        series = Series.of(found)
+        if last is not None and series.is_that_of(last.family.series):
+            series = last.family.series
+        return self._family(metric, series, None, [point[0] for point in found], lambda: series)
+
+    def _family(
+        self, metric: Metric, seats: object, starts: object, values: Values, series: Callable[[], Series]
+    ) -> Family | None:
+        """The family of these values, of which those that are absent are left out; the last one if it is the same."""
+        present = None
+        if None in values:
+            present = [value is not None for value in values]
+        told = tuple([value for value in values if value is not None])
+        last = self._last.get(metric.name)
+        if not told:
+            self._last.pop(metric.name, None)
+            return None
+        if last is not None and last.seats is seats and last.starts == starts and last.present == present:
+            if _same(told, last.family.values):
+                return last.family
+            family = Family(metric, last.family.series, told)
+        else:
+            family = Family(metric, series() if present is None else series().only(present), told)
+        self._last[metric.name] = _Last(seats, starts, present, family)
+        return family
+
+
+def _each(values: tuple[Value, ...], times: int) -> tuple[Value, ...]:
+    """Each of them so many times in a row."""
+    return values if times == 1 else tuple([value for value in values for _ in range(times)])
+
+
+def _same(these: tuple[float, ...], those: tuple[float, ...]) -> bool:
+    """Whether they are written alike, however they are written.
+
+    Equal they are if 0.0 becomes -0.0, or 1 becomes 1.0. What marshal makes of them differs then, at once for all;
+    that of version 2, which has no references, depends on nothing but the values.
+    """
+    return these == those and marshal.dumps(these, 2) == marshal.dumps(those, 2)
