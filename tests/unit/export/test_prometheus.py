@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -302,14 +303,15 @@ def test_what_has_ended_is_forgotten() -> None:
         ]
         text.render(collection(gpu_process_active=points), TEXT)
         sizes.append(kept(text))
-    assert set(sizes) == {20}
+    assert set(sizes) == {30}
     text.render(collection(), TEXT)
     assert kept(text) == 0
 
 
 def kept(text: PrometheusText) -> int:
     """How many pieces of text are kept for the next rendering."""
-    return sum(len(lines.heads) for lines in text._last.values()) + len(text._others)
+    texts = [*text._labels.values(), *chain.from_iterable(text._others.values())]
+    return sum(len(lines.series) for lines in text._last.values()) + sum(map(len, texts))
 
 
 def test_workloads_are_told_apart_by_who_they_are_not_by_the_object() -> None:
