@@ -8,7 +8,7 @@ from otel_gpu.metrics.catalogue import BY_NAME, Level, Metric
 from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.points_agent import EXPLAINED_VALUES, agent_points
-from otel_gpu.metrics.points_device import DEVICE_VALUES, device_points
+from otel_gpu.metrics.points_device import DEVICE_VALUES, energy_info
 from otel_gpu.metrics.points_process import PROCESS_VALUES
 from otel_gpu.metrics.points_reading import Reading
 from otel_gpu.metrics.points_workload import WORKLOAD_VALUES, cost_points
@@ -39,7 +39,7 @@ def _others(metric: Metric, reading: Reading, before: int) -> Iterable[Point]:
     """The points of what has no fixed number of them for each GPU or row."""
     match metric.level:
         case Level.DEVICE:
-            return device_points(metric.name, reading)
+            return energy_info(reading)
         case Level.WORKLOAD:
             return cost_points(reading)
         case _:

@@ -15,6 +15,8 @@ _SERIES: Final = "otel_gpu.series"
 ATTRIBUTION: Final = "attribution"
 """The source whose errors are figures that cannot be true: a counter that fell, more energy than a GPU can draw."""
 
+_STATES: Final = tuple((state, state.value) for state in SourceState)
+
 
 def _up(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
@@ -23,8 +25,8 @@ def _up(reading: Reading) -> Iterator[Point]:
 
 def _state(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
-        for state in SourceState:
-            own = {"otel_gpu.source": source.name, "otel_gpu.state": state.value}
+        for state, value in _STATES:
+            own = {"otel_gpu.source": source.name, "otel_gpu.state": value}
             yield Point(int(source.state is state), reading.agent.adding(own))
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.metrics.columns import OfDevices, plain
 from otel_gpu.metrics.layout import DeviceTags
-from otel_gpu.metrics.points_memory import memory_overcount, memory_states
+from otel_gpu.metrics.points_memory import by_memory_state, instances_first, memory_overcount, memory_states
 from otel_gpu.metrics.points_reading import Device, Reading
 from otel_gpu.metrics.series import Point
 from otel_gpu.metrics.tags import Tags
@@ -17,6 +17,8 @@ from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessAttribution
 
 _VENDOR: Final = "NVIDIA"
 _STATUS: Final = MappingProxyType({now: tuple(int(now is health) for health in GpuHealth) for now in GpuHealth})
+
+_PROCESS_STATES: Final = (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN)
 
 
 def _used_bytes(split: MemorySplit) -> int:
@@ -52,6 +54,16 @@ def _by_health(device: DeviceTags) -> tuple[Tags, ...]:
 def _by_energy_state(device: DeviceTags) -> tuple[Tags, ...]:
     states = ("attributed", "idle", "unattributed")
     return tuple(device.places[""].adding({"gpu.energy.state": state}) for state in states)
+
+
+def _by_place(device: DeviceTags) -> tuple[Tags, ...]:
+    return tuple(device.places.values())
+
+
+def _by_place_and_state(device: DeviceTags) -> tuple[Tags, ...]:
+    return tuple(
+        place.adding({"gpu.state": state.value}) for place in device.places.values() for state in _PROCESS_STATES
+    )
 
 
 # ---------------------------------------------------------------------------- values
@@ -110,6 +122,33 @@ def _energy_states(device: Device) -> tuple[float | None, ...]:
     return totals.attributed_mj / 1e3, totals.idle_mj / 1e3, totals.unattributed_mj / 1e3
 
 
+def _idle_memory(device: Device) -> Iterable[float | None]:
+    """Bytes of idle processes; none where nobody can tell who is idle."""
+    if not _tells_processes(device) or (device.residents and not device.tells_work):
+        return (None,) * len(device.places)
+    idle = dict.fromkeys(device.places, 0)
+    for process in device.residents:
+        idle[_known_place(device, process)] += process.idle_bytes or 0
+    return idle.values()
+
+
+def _process_count(device: Device) -> Iterable[float | None]:
+    if not _tells_processes(device):
+        return (None,) * (len(device.places) * len(_PROCESS_STATES))
+    counts = Counter([(_known_place(device, each), each.state or GpuState.UNKNOWN) for each in device.residents])
+    return [counts[uuid, state] for uuid in device.places for state in _PROCESS_STATES]
+
+
+def _tells_processes(device: Device) -> bool:
+    told = device.gpu.reading
+    return told.processes is not None or any(mig.processes is not None for mig in told.mig or ())
+
+
+def _known_place(device: Device, process: ProcessAttribution) -> str:
+    uuid = process.mig_uuid or ""
+    return uuid if uuid in device.places else ""
+
+
 DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
     {
         "hw.gpu.memory.limit": OfDevices(_memory_limit, _named),
@@ -121,15 +160,17 @@ DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
         "hw.temperature": OfDevices(_temperature, plain),
         "hw.errors": OfDevices(_errors, _by_error, (False, False, True)),
         "hw.status": OfDevices(_status, _by_health),
+        "gpu.device.memory.usage": OfDevices(memory_states, by_memory_state),
+        "gpu.device.memory.overcount": OfDevices(memory_overcount, instances_first),
         "gpu.device.energy": OfDevices(_energy_states, _by_energy_state, (True, True, True)),
+        "gpu.device.idle.memory": OfDevices(_idle_memory, _by_place),
+        "gpu.device.process.count": OfDevices(_process_count, _by_place_and_state),
     }
 )
 
 
-# ---------------------------------------------------------------------------- points by place
-
-
-def _energy_info(reading: Reading) -> Iterator[Point]:
+def energy_info(reading: Reading) -> Iterator[Point]:
+    """What the division of each GPU's energy rests on is in the attributes."""
     for device in reading.devices:
         basis = device.gpu.basis
         if basis is None:
@@ -142,55 +183,3 @@ def _energy_info(reading: Reading) -> Iterator[Point]:
             "gpu.energy.held.origin": basis.held_origin,
         }
         yield Point(1, device.place(None).adding(own))
-
-
-def _idle_memory(reading: Reading) -> Iterator[Point]:
-    """Bytes of idle processes; none where nobody can tell who is idle."""
-    for device, processes in _with_processes(reading):
-        idle: Counter[str] = Counter()
-        for process in processes:
-            idle[_known_place(device, process)] += process.idle_bytes or 0
-        if device.tells_work or not processes:
-            for uuid, place in device.places.items():
-                yield Point(idle[uuid], place)
-
-
-def _process_count(reading: Reading) -> Iterator[Point]:
-    for device, processes in _with_processes(reading):
-        counts = Counter((_known_place(device, process), process.state or GpuState.UNKNOWN) for process in processes)
-        for uuid, place in device.places.items():
-            for state in (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN):
-                yield Point(counts[uuid, state], place.adding({"gpu.state": state.value}))
-
-
-def _with_processes(reading: Reading) -> Iterator[tuple[Device, list[ProcessAttribution]]]:
-    """The GPUs that tell who is on them, with everybody who is, whether exported or not."""
-    here: dict[str, list[ProcessAttribution]] = {}
-    for process in reading.attribution.processes:
-        if process.active:
-            here.setdefault(process.gpu_uuid, []).append(process)
-    for device in reading.devices:
-        told = device.gpu.reading
-        if told.processes is not None or any(mig.processes is not None for mig in told.mig or ()):
-            yield device, here.get(device.gpu.identity.uuid, [])
-
-
-def _known_place(device: Device, process: ProcessAttribution) -> str:
-    uuid = process.mig_uuid or ""
-    return uuid if uuid in device.places else ""
-
-
-_OF: Final[Mapping[str, Callable[[Reading], Iterator[Point]]]] = MappingProxyType(
-    {
-        "gpu.device.memory.usage": memory_states,
-        "gpu.device.memory.overcount": memory_overcount,
-        "gpu.device.energy.info": _energy_info,
-        "gpu.device.idle.memory": _idle_memory,
-        "gpu.device.process.count": _process_count,
-    }
-)
-
-
-def device_points(name: str, reading: Reading) -> Iterator[Point]:
-    """The points of a metric of GPUs that has as many as there are instances."""
-    return _OF[name](reading)

@@ -19,7 +19,8 @@ NONE: Final[Attributes] = Tags({})
 class Device:
     """A GPU. ``places`` are the attributes of the GPU itself, under "", and of its MIG instances by UUID.
 
-    ``tells_energy`` and ``tells_work`` are false where 0 would only mean that nobody counts.
+    ``tells_energy`` and ``tells_work`` are false where 0 would only mean that nobody counts. ``residents`` are all who
+    are on it, whether exported or not.
     """
 
     gpu: GpuAttribution
@@ -27,6 +28,7 @@ class Device:
     places: Mapping[str, Tags]
     tells_energy: bool
     tells_work: bool
+    residents: Sequence[ProcessAttribution] = ()
 
     def place(self, mig_uuid: str | None) -> Tags:
         """The attributes of an instance, or of the GPU itself where there is no such instance."""
@@ -68,7 +70,11 @@ class Reading:
         processes = attribution.processes if process_level else ()
         gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
         plan = layout.plan(tuple(gpus.values()), attribution.workloads, processes, held_too=held_too)
-        devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices), strict=True))
+        residents: dict[str, list[ProcessAttribution]] = {uuid: [] for uuid in gpus}
+        for process in attribution.processes:
+            if process.active and process.gpu_uuid in residents:
+                residents[process.gpu_uuid].append(process)
+        devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, residents.values()), strict=True))
         parts = [part for workload in attribution.workloads for part in workload.gpus]
         possible = [number for number, old in enumerate(plan.workloads.numbers) if parts[old].possible]
         workloads = _rows(plan.workloads, parts, devices)
@@ -85,9 +91,9 @@ class Reading:
         )
 
 
-def _device(gpu: GpuAttribution, tags: DeviceTags) -> Device:
+def _device(gpu: GpuAttribution, tags: DeviceTags, residents: Sequence[ProcessAttribution]) -> Device:
     counted = gpu.counted
-    return Device(gpu, tags.attributes, tags.places, tells_energy=counted.energy, tells_work=counted.work)
+    return Device(gpu, tags.attributes, tags.places, counted.energy, counted.work, residents)
 
 
 def _rows(told: Told, uses: Sequence[Use], devices: Mapping[str, Device]) -> Rows[Use]:
