@@ -53,10 +53,11 @@ def plain(device: DeviceTags) -> tuple[Tags, ...]:
 
 
 class _Last(NamedTuple):
-    """What was told of a metric, and what its series followed from."""
+    """What was told of a metric, and what that followed from: who sits there, since when, and who has a value."""
 
     seats: object
     starts: object
+    values: tuple[float | None, ...]
     present: list[bool] | None
     family: Family
 
@@ -108,21 +109,22 @@ class Columns:
         self, metric: Metric, seats: object, starts: object, values: Values, series: Callable[[], Series]
     ) -> Family | None:
         """The family of these values, of which those that are absent are left out; the last one if it is the same."""
-        present = None
-        if None in values:
-            present = [value is not None for value in values]
-        told = tuple([value for value in values if value is not None])
-        last = self._last.get(metric.name)
+        found, last = tuple(values), self._last.get(metric.name)
+        if last is not None and (last.seats is not seats or last.starts != starts):
+            last = None
+        if last is not None and _same(found, last.values):
+            return last.family
+        present, told = None, tuple([value for value in found if value is not None])
+        if len(told) < len(found):
+            present = [value is not None for value in found]
         if not told:
             self._last.pop(metric.name, None)
             return None
-        if last is not None and last.seats is seats and last.starts == starts and last.present == present:
-            if _same(told, last.family.values):
-                return last.family
+        if last is not None and last.present == present:
             family = Family(metric, last.family.series, told)
         else:
             family = Family(metric, series() if present is None else series().only(present), told)
-        self._last[metric.name] = _Last(seats, starts, present, family)
+        self._last[metric.name] = _Last(seats, starts, found, present, family)
         return family
 
 
@@ -131,7 +133,7 @@ def _each(values: tuple[Value, ...], times: int) -> tuple[Value, ...]:
     return values if times == 1 else tuple([value for value in values for _ in range(times)])
 
 
-def _same(these: tuple[float, ...], those: tuple[float, ...]) -> bool:
+def _same(these: tuple[float | None, ...], those: tuple[float | None, ...]) -> bool:
     """Whether they are written alike, however they are written.
 
     Equal they are if 0.0 becomes -0.0, or 1 becomes 1.0. What marshal makes of them differs then, at once for all;

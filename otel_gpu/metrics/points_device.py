@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -126,17 +125,17 @@ def _idle_memory(device: Device) -> Iterable[float | None]:
     """Bytes of idle processes; none where nobody can tell who is idle."""
     if not _tells_processes(device) or (device.residents and not device.tells_work):
         return (None,) * len(device.places)
-    idle = dict.fromkeys(device.places, 0)
-    for process in device.residents:
-        idle[_known_place(device, process)] += process.idle_bytes or 0
-    return idle.values()
+    return [sum([each.idle_bytes or 0 for each in here]) for here in _residents_by_place(device)]
 
 
 def _process_count(device: Device) -> Iterable[float | None]:
     if not _tells_processes(device):
         return (None,) * (len(device.places) * len(_PROCESS_STATES))
-    counts = Counter([(_known_place(device, each), each.state or GpuState.UNKNOWN) for each in device.residents])
-    return [counts[uuid, state] for uuid in device.places for state in _PROCESS_STATES]
+    values: list[float | None] = []
+    for here in _residents_by_place(device):
+        states = [each.state or GpuState.UNKNOWN for each in here]
+        values += map(states.count, _PROCESS_STATES)
+    return values
 
 
 def _tells_processes(device: Device) -> bool:
@@ -144,9 +143,14 @@ def _tells_processes(device: Device) -> bool:
     return told.processes is not None or any(mig.processes is not None for mig in told.mig or ())
 
 
-def _known_place(device: Device, process: ProcessAttribution) -> str:
-    uuid = process.mig_uuid or ""
-    return uuid if uuid in device.places else ""
+def _residents_by_place(device: Device) -> Iterable[Sequence[ProcessAttribution]]:
+    """Who is on which place; on the GPU itself who is on an instance that is not known."""
+    if len(device.places) == 1:
+        return (device.residents,)
+    found: dict[str, list[ProcessAttribution]] = {uuid: [] for uuid in device.places}
+    for process in device.residents:
+        found.get(process.mig_uuid or "", found[""]).append(process)
+    return found.values()
 
 
 DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
