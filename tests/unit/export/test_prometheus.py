@@ -289,6 +289,16 @@ def test_a_second_rendering_shows_what_a_first_would() -> None:
     assert text.render(told, TEXT) == text.render(fresh, TEXT) == render(fresh, RESOURCES, TEXT)
 
 
+def test_a_family_that_stays_is_written_as_it_was_whatever_stands_around_it_and_in_both_formats() -> None:
+    text = PrometheusText(RESOURCES)
+    energy, access = (EXAMPLE.families[number] for number in (0, 2))
+    other = collection(hw_temperature=[Point(3.0, GPU), Point(5.0, {**GPU, "hw.id": "x"})]).families
+    for families in ((energy, access), (energy, *other, access), (*other, access), (energy,), (), (access, energy)):
+        told = Collection(1, families)
+        for form in (TEXT, OPENMETRICS, TEXT):
+            assert text.render(told, form) == render(told, RESOURCES, form)
+
+
 def test_what_has_ended_is_forgotten() -> None:
     text = PrometheusText(RESOURCES)
     sizes = []
