@@ -79,10 +79,10 @@ class _Plan:
 
     def write(self, family: Family) -> None:
         """Put the values in their places."""
-        self.family = family
         figures = all_packed(family.values)
         for pieces, place, figure in zip(self.lists, self.places, figures, strict=True):
             pieces[place] = figure
+        self.family = family
 
 
 class RequestLayout:
@@ -99,6 +99,7 @@ class RequestLayout:
         self._encoded: dict[int, tuple[Attributes, bytes]] = {}
         self._owners: dict[int, tuple[WorkloadIdentity | None, _Owner]] = {}
         self._by_key: dict[ResourceKey, _Owner] = {}
+        self._arranged: list[_Plan] = []
         self._first: _Owner | None = None
         self._in_turn: list[_Owner] = []
 
@@ -116,7 +117,7 @@ class RequestLayout:
             elif plan.family is not family:
                 plan.write(family)
             self._plans[name] = plan
-        if [*map(id, self._plans.values())] != [*map(id, before.values())]:
+        if [*map(id, self._plans.values())] != [*map(id, self._arranged)]:
             self._arrange()
         return self._cut()
 
@@ -198,6 +199,7 @@ class RequestLayout:
                 part.owner.parts.append(part)
         for owner in self._in_turn:
             self._frame(owner)
+        self._arranged = [*self._plans.values()]
 
     def _forget(self) -> None:
         """Let go of those who are not told of any more, and put the others in their turn."""

@@ -49,11 +49,11 @@ def time_of(time_ns: int) -> bytes:
     return _FIXED.pack(time_ns)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def point_head(start_ns: int | None, attributes_bytes: int) -> tuple[bytes, int]:
     """What stands before the time of a point with so many bytes of attributes, and how long all of it is.
 
-    Points have few lengths, and those of a row one start: the same comes again and again.
+    Gauges come and go most often, and have no start: of them there are as many as lengths.
     """
     if start_ns is None:
         start, inner_bytes = b"", _GAUGE_INT.size + attributes_bytes

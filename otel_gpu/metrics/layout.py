@@ -65,8 +65,7 @@ class Layout:
         self._tags: Kept[tuple[object, ...], Tags] = Kept()
         self._named: Kept[_WorkloadKey, tuple[WorkloadRef, WorkloadNames | None, WorkloadIdentity]] = Kept()
         self._identities: Kept[WorkloadIdentity, WorkloadIdentity] = Kept()
-        self._basis: object = None
-        self._plan: Plan | None = None
+        self._last: tuple[object, Plan] | None = None
         self._starts: dict[str, tuple[int | None, ...]] = {}
         self.agent = Tags({})
 
@@ -86,15 +85,15 @@ class Layout:
             list(map(_PROCESS, processes)),
             held_too,
         )
-        if self._plan is not None and basis == self._basis:
-            return self._plan
+        if self._last is not None and basis == self._last[0]:
+            return self._last[1]
         kept = (self._tags, self._named, self._identities)
         for each in kept:
             each.begin()
         told = [workload for workload in workloads if held_too or not workload.held]
         held = {_key(workload) for workload in workloads if workload.held and not held_too}
         identities = {_key(workload): self._identity(workload) for workload in told}
-        before = self._plan
+        before = None if self._last is None else self._last[1]
         devices = tuple(map(self._device, gpus))
         plan = Plan(
             devices if before is None or devices != before.devices else before.devices,
@@ -103,7 +102,7 @@ class Layout:
         )
         for each in kept:
             each.end()
-        self._basis, self._plan = basis, plan
+        self._last = basis, plan
         return plan
 
     def starts(self, level: str, starts: tuple[int | None, ...]) -> tuple[int | None, ...]:

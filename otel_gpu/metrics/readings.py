@@ -15,7 +15,7 @@ from otel_gpu.model import Attribution
 
 
 class Readings:
-    """Lays out each Attribution once, for however many collections read it."""
+    """Lays out each Attribution once, for however many collections read it. Any thread may ask."""
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Readings:
         self._process_level = process_level
         self._newest: Reading | None = None
         self._layout = Layout()
+        self._turn = threading.Lock()
 
     def newest(self) -> Reading | None:
         """The newest cycle, sampled now if the last one is too old; ``None`` before the first."""
@@ -39,17 +40,18 @@ class Readings:
 
     def of(self, attribution: Attribution) -> Reading:
         """This cycle, laid out once for however many ask for it in a row."""
-        newest = self._newest
-        if newest is None or newest.attribution is not attribution:
-            self._account.observe(attribution)
-            newest = self._newest = Reading.of(
-                attribution,
-                self._account.stats(),
-                currency=self._currency,
-                process_level=self._process_level,
-                layout=self._layout,
-            )
-        return newest
+        with self._turn:
+            newest = self._newest
+            if newest is None or newest.attribution is not attribution:
+                self._account.observe(attribution)
+                newest = self._newest = Reading.of(
+                    attribution,
+                    self._account.stats(),
+                    currency=self._currency,
+                    process_level=self._process_level,
+                    layout=self._layout,
+                )
+            return newest
 
 
 class SharedReading:
