@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -166,3 +167,16 @@ def test_half_a_surrogate_pair_costs_its_character_and_not_the_export() -> None:
         whole(encoded(told, WireEncoder(RESOURCES))).resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points
     )
     assert point.attributes[0].value.string_value == "a?b"
+
+
+def test_after_a_value_that_cannot_be_written_everything_is_written_as_before() -> None:
+    encoder = WireEncoder(RESOURCES)
+    good = [Point(1, {"n": n}, identity(f"w{n}"), 1) for n in range(3)]
+    told = collection({GAUGE: good, COUNTER: good})
+    before = [batch.data for batch in encoder.batches(told)]
+    for name in (GAUGE, COUNTER):
+        broken = {GAUGE: good, COUNTER: good} | {name: [point._replace(value=2**70) for point in good]}
+        with pytest.raises(struct.error):
+            list(encoder.batches(collection(broken)))
+        assert list(encoder.batches(collection({}))) == []
+        assert [batch.data for batch in encoder.batches(told)] == before
