@@ -5,10 +5,10 @@ Exporters then know what they need not write again by looking at one object, and
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
+from struct import pack
 from typing import Generic, NamedTuple, TypeVar
 
 from otel_gpu.metrics.catalogue import Kind, Metric
@@ -61,6 +61,17 @@ class _Last(NamedTuple):
     present: list[bool] | None
     family: Family
 
+    def is_of(self, values: tuple[float | None, ...]) -> bool:
+        """Whether these values are written alike, however they are written.
+
+        Equal they are also if 1 becomes 1.0, or 0.0 becomes -0.0: types differ then, or bits.
+        """
+        if values != self.values or [*map(type, values)] != [*map(type, self.values)]:
+            return False
+        told = values if self.present is None else tuple(compress(values, self.present))
+        doubles = f"{len(told)}d"
+        return pack(doubles, *told) == pack(doubles, *self.family.values)
+
 
 class Columns:
     """What was told of each metric in the last cycle, and nothing older."""
@@ -112,7 +123,7 @@ class Columns:
         found, last = tuple(values), self._last.get(metric.name)
         if last is not None and (last.seats is not seats or last.starts != starts):
             last = None
-        if last is not None and _same(found, last.values):
+        if last is not None and last.is_of(found):
             return last.family
         present, told = None, tuple([value for value in found if value is not None])
         if len(told) < len(found):
@@ -131,12 +142,3 @@ class Columns:
 def _each(values: tuple[Value, ...], times: int) -> tuple[Value, ...]:
     """Each of them so many times in a row."""
     return values if times == 1 else tuple([value for value in values for _ in range(times)])
-
-
-def _same(these: tuple[float | None, ...], those: tuple[float | None, ...]) -> bool:
-    """Whether they are written alike, however they are written.
-
-    Equal they are if 0.0 becomes -0.0, or 1 becomes 1.0. What marshal makes of them differs then, at once for all;
-    that of version 2, which has no references, depends on nothing but the values.
-    """
-    return these == those and marshal.dumps(these, 2) == marshal.dumps(those, 2)
