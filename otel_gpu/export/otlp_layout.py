@@ -30,7 +30,7 @@ from otel_gpu.export.otlp_messages import (
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.series import Series
+from otel_gpu.metrics.series import Series, departed
 from otel_gpu.metrics.tags import Attributes
 
 _Pieces: TypeAlias = list[bytes | bytearray]
@@ -105,6 +105,21 @@ class RequestLayout:
 
     def requests(self, collection: Collection) -> list[bytes] | None:
         """The collection's requests, the host's own Resource first; ``None`` if a Resource is too large for one."""
+        try:
+            self._write(collection)
+        except Exception:
+            # What was laid out so far would be kept, and nobody would know whose it is.
+            for kept in (self._plans, self._encoded, self._owners, self._by_key):
+                kept.clear()
+            raise
+        if [*map(id, self._plans.values())] != [*map(id, self._arranged)]:
+            self._arrange()
+        return self._cut()
+
+    # -- metrics --------------------------------------------------------------------
+
+    def _write(self, collection: Collection) -> None:
+        """Put times and values where they belong; what has no place is given one."""
         time_ns = collection.time_ns
         self._time[:] = time_of(time_ns)
         before, self._plans = self._plans, {}
@@ -117,11 +132,6 @@ class RequestLayout:
             elif plan.family is not family:
                 plan.write(family)
             self._plans[name] = plan
-        if [*map(id, self._plans.values())] != [*map(id, self._arranged)]:
-            self._arrange()
-        return self._cut()
-
-    # -- metrics --------------------------------------------------------------------
 
     def _laid_out(self, family: Family, time_ns: int, last: _Plan | None) -> _Plan:
         series = family.series
@@ -203,16 +213,12 @@ class RequestLayout:
 
     def _forget(self) -> None:
         """Let go of those who are not told of any more, and put the others in their turn."""
-        workloads, attributes = set[int](), set[int]()
-        all_series = [plan.family.series for plan in self._plans.values()]
-        for series in all_series:
-            workloads.update(map(id, series.workloads))
-        for column in {id(series.attributes): series.attributes for series in all_series}.values():  # many have one
-            attributes.update(map(id, column))
-        for gone in self._encoded.keys() - attributes:
-            del self._encoded[gone]
-        for gone in self._owners.keys() - workloads:
-            del self._owners[gone]
+        before = [plan.family.series for plan in self._arranged]
+        gone = departed(before, [plan.family.series for plan in self._plans.values()])
+        for address in gone.attributes:
+            self._encoded.pop(address, None)
+        for address in gone.workloads:
+            self._owners.pop(address, None)
         self._by_key = {owner.key: owner for _, owner in self._owners.values()}
         host = self._owners.get(id(None))
         first = None if host is None else host[1]

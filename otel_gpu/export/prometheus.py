@@ -29,7 +29,7 @@ from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.series import Series
+from otel_gpu.metrics.series import Series, departed
 from otel_gpu.metrics.tags import Attributes
 
 log = logging.getLogger(__name__)
@@ -118,26 +118,30 @@ class PrometheusText:
         """The collection in a format. A point that is no number, and all but the last of a series, are left out."""
         with self._turn:
             last, self._last = self._last, {}
-            written, places = self._written[exposition], dict[str, tuple[Family, int, int]]()
-            before = memoryview(written.text)
-            # Each family by itself: a large host's text should not be there twice, as text and as bytes.
-            target = "\n".join(self._target_info(exposition)).encode()
-            parts: list[bytes | memoryview] = [target] if target else []
-            end = len(target) if target else -1
-            for family in collection.families:
-                name = family.metric.name
-                lines = self._last[name] = self._lines(family, last.get(name))
-                known, *place = written.places.get(name, (None, 0, 0))
-                parts.append(before[slice(*place)] if known is family else self._text(family, lines, exposition))
-                places[name] = family, end + 1, (end := end + 1 + len(parts[-1]))
-            if exposition is Exposition.OPENMETRICS:
-                parts.append(b"# EOF")
-            if any(self._last.get(name) is not lines for name, lines in last.items()):
-                self._forget()
-            parts.append(b"")
-            text = b"\n".join(parts)
-            self._written[exposition] = _Written(text, places)
-            return text
+            try:
+                written = self._render(collection, exposition, last)
+            finally:
+                self._forget(last.values())
+            self._written[exposition] = written
+            return written.text
+
+    def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, _Lines]) -> _Written:
+        written, places = self._written[exposition], dict[str, tuple[Family, int, int]]()
+        before = memoryview(written.text)
+        # Each family by itself: a large host's text should not be there twice, as text and as bytes.
+        target = "\n".join(self._target_info(exposition)).encode()
+        parts: list[bytes | memoryview] = [target] if target else []
+        end = len(target) if target else -1
+        for family in collection.families:
+            name = family.metric.name
+            lines = self._last[name] = self._lines(family, last.get(name))
+            known, *place = written.places.get(name, (None, 0, 0))
+            parts.append(before[slice(*place)] if known is family else self._text(family, lines, exposition))
+            places[name] = family, end + 1, (end := end + 1 + len(parts[-1]))
+        if exposition is Exposition.OPENMETRICS:
+            parts.append(b"# EOF")
+        parts.append(b"")
+        return _Written(b"\n".join(parts), places)
 
     def _target_info(self, exposition: Exposition) -> Iterator[str]:
         """The host's Resource as a series, where the Collector has one: if it is known by service and instance."""
@@ -190,18 +194,13 @@ class PrometheusText:
         made = form.others[own != ""][id(workload)] = workload, f"{',' if own and text else ''}{text}}} "
         return made
 
-    def _forget(self) -> None:
-        """Let go of texts of those who were not in this rendering."""
-        attributes, workloads = set[int](), set[int]()
-        series = [lines.series for lines in self._last.values()]
-        for column in {id(each.attributes): each.attributes for each in series}.values():  # many metrics have one
-            attributes.update(map(id, column))
-        for each in series:
-            workloads.update(map(id, each.workloads))
+    def _forget(self, last: Iterable[_Lines]) -> None:
+        """Let go of texts of those who were in the last rendering, and not in this one."""
+        gone = departed([lines.series for lines in last], [lines.series for lines in self._last.values()])
         for labels in self._labels.values():
-            _keep(labels, attributes)
+            _drop(labels, gone.attributes)
         for others in chain.from_iterable(self._others.values()):
-            _keep(others, workloads)
+            _drop(others, gone.workloads)
 
     def _text(self, family: Family, lines: _Lines, exposition: Exposition) -> bytes:
         """A family, what precedes it included."""
@@ -227,9 +226,9 @@ def render(collection: Collection, resources: Resources, exposition: Exposition)
 # ---------------------------------------------------------------------------- text
 
 
-def _keep(labels: _Labels, addresses: set[int]) -> None:
-    for address in labels.keys() - addresses:
-        del labels[address]
+def _drop(labels: _Labels, addresses: Iterable[int]) -> None:
+    for address in addresses:
+        labels.pop(address, None)
 
 
 def _samples(family: Family, lines: _Lines) -> list[str]:

@@ -64,3 +64,30 @@ class Series:
         """One point of each."""
         columns = zip(values, self.attributes, self.workloads, self.starts, strict=True)
         return tuple(map(Point._make, columns))
+
+
+class Departed(NamedTuple):
+    """Addresses of attributes and workloads that series had, and none has any more."""
+
+    attributes: set[int]
+    workloads: set[int]
+
+
+def departed(before: Iterable[Series], now: Sequence[Series]) -> Departed:
+    """Who has left: to whoever keeps something of everybody who is told of.
+
+    Those who come and go do so in few metrics, and are in others still. The last ones of the catalogue say of everybody
+    that he is there, so they are asked first.
+    """
+    stay = set(map(id, now))
+    gone = Departed(set(), set())
+    for series in before:
+        if id(series) not in stay:
+            gone.attributes.update(map(id, series.attributes))
+            gone.workloads.update(map(id, series.workloads))
+    for series in reversed(now):
+        if gone.attributes:
+            gone.attributes.difference_update(map(id, series.attributes))
+        if gone.workloads:
+            gone.workloads.difference_update(map(id, series.workloads))
+    return gone
