@@ -110,8 +110,7 @@ class Columns:
     def of_points(self, metric: Metric, points: Iterable[Point]) -> Family | None:
         """A metric that has as many points as there are."""
         found = tuple(points)
-        last = self._last.get(metric.name)
-        series = Series.of(found)
+        series, last = Series.of(found), self._last.get(metric.name)
         if last is not None and series.is_that_of(last.family.series):
             series = last.family.series
         return self._family(metric, series, None, [point[0] for point in found], lambda: series)

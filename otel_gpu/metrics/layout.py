@@ -27,17 +27,22 @@ _Own: TypeAlias = tuple[tuple[str, str | int | bool], ...]
 _OVERFLOW: Final[_Own] = (("otel.metric.overflow", True),)
 
 # What a layout follows from. Read by C, since it is read of everybody in every cycle.
+_BASIS: Final = attrgetter("source", "policy", "model", "idle_origin", "held_origin")
 _WHO: Final = attrgetter("ref", "names", "naming", "held")
 _PLACE: Final = attrgetter("gpu_uuid", "gpu_index", "mig_uuid", "mig_profile")
 _PROCESS: Final = attrgetter("key", "name", "workload", "naming", "gpu_uuid", "gpu_index", "mig_uuid", "mig_profile")
 
 
 class DeviceTags(NamedTuple):
-    """The attributes of a GPU, and those of its places as ``Device`` has them."""
+    """The attributes of a GPU, and those of its places as ``Device`` has them.
+
+    ``basis`` is what the division of its energy rests on, as far as that is told in attributes.
+    """
 
     name: str
     attributes: Tags
     places: Mapping[str, Tags]
+    basis: tuple[str, ...] | None
 
 
 class Told(NamedTuple):
@@ -79,7 +84,7 @@ class Layout:
     ) -> Plan:
         """Lay out a cycle; who is held back has no row unless ``held_too``. Who is not in it is forgotten."""
         basis = (
-            [_basis(gpu) for gpu in gpus],
+            [_gpu(gpu) for gpu in gpus],
             list(map(_WHO, workloads)),
             [list(map(_PLACE, workload.gpus)) for workload in workloads],
             list(map(_PROCESS, processes)),
@@ -130,7 +135,8 @@ class Layout:
             return self._tags_of(key, lambda: {**attributes, "gpu.mig.uuid": uuid, "gpu.mig.profile": profile})
 
         profiles = {"": ""} | {mig.uuid: mig.profile or "" for mig in gpu.mig or ()}
-        return DeviceTags(identity.name, attributes, {uuid: place(uuid, profile) for uuid, profile in profiles.items()})
+        places = {uuid: place(uuid, profile) for uuid, profile in profiles.items()}
+        return DeviceTags(identity.name, attributes, places, None if gpu.basis is None else _BASIS(gpu.basis))
 
     def _place(self, use: WorkloadGpu | ProcessAttribution, own: _Own) -> Tags:
         """Where somebody is, or was: a GPU or an instance that does not answer, or has gone, keeps what names it."""
@@ -227,9 +233,10 @@ def _same(these: tuple[object, ...], those: tuple[object, ...]) -> bool:
     return list(map(id, these)) == list(map(id, those))
 
 
-def _basis(gpu: GpuAttribution) -> tuple[object, ...]:
+def _gpu(gpu: GpuAttribution) -> tuple[object, ...]:
     identity = gpu.identity
-    return identity.uuid, identity.index, identity.name, gpu.mig and [(mig.uuid, mig.profile) for mig in gpu.mig]
+    instances = gpu.mig and [(mig.uuid, mig.profile) for mig in gpu.mig]
+    return identity.uuid, identity.index, identity.name, instances, gpu.basis and _BASIS(gpu.basis)
 
 
 def _key(workload: WorkloadAttribution) -> _WorkloadKey:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from otel_gpu.metrics.catalogue import BY_NAME, Level, Metric
 from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.points_agent import EXPLAINED_VALUES, agent_points
-from otel_gpu.metrics.points_device import DEVICE_VALUES, energy_info
+from otel_gpu.metrics.points_device import DEVICE_VALUES
 from otel_gpu.metrics.points_process import PROCESS_VALUES
 from otel_gpu.metrics.points_reading import Reading
 from otel_gpu.metrics.points_workload import WORKLOAD_VALUES, cost_points
@@ -32,18 +30,8 @@ def family(metric: Metric, reading: Reading, columns: Columns, before: int = 0) 
         return columns.of_rows(metric, of_workload, reading.workloads)
     if (of_device := DEVICE_VALUES.get(name) or EXPLAINED_VALUES.get(name)) is not None:
         return columns.of_devices(metric, of_device, reading)
-    return columns.of_points(metric, _others(metric, reading, before))
-
-
-def _others(metric: Metric, reading: Reading, before: int) -> Iterable[Point]:
-    """The points of what has no fixed number of them for each GPU or row."""
-    match metric.level:
-        case Level.DEVICE:
-            return energy_info(reading)
-        case Level.WORKLOAD:
-            return cost_points(reading)
-        case _:
-            return agent_points(metric.name, reading, before)
+    told = cost_points(reading) if metric.level is Level.WORKLOAD else agent_points(name, reading, before)
+    return columns.of_points(metric, told)
 
 
 def points(metric_name: str, reading: Reading, before: int = 0) -> tuple[Point, ...]:

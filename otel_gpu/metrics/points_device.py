@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.metrics.columns import OfDevices, plain
 from otel_gpu.metrics.layout import DeviceTags
 from otel_gpu.metrics.points_memory import by_memory_state, instances_first, memory_overcount, memory_states
-from otel_gpu.metrics.points_reading import Device, Reading
-from otel_gpu.metrics.series import Point
+from otel_gpu.metrics.points_reading import Device
 from otel_gpu.metrics.tags import Tags
 from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessAttribution
 
 _VENDOR: Final = "NVIDIA"
 _STATUS: Final = MappingProxyType({now: tuple(int(now is health) for health in GpuHealth) for now in GpuHealth})
 
+_BASIS_KEYS: Final = ("source", "policy", "model", "gpu.energy.idle.origin", "gpu.energy.held.origin")
 _PROCESS_STATES: Final = (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN)
 
 
@@ -63,6 +63,11 @@ def _by_place_and_state(device: DeviceTags) -> tuple[Tags, ...]:
     return tuple(
         place.adding({"gpu.state": state.value}) for place in device.places.values() for state in _PROCESS_STATES
     )
+
+
+def _by_basis(device: DeviceTags) -> tuple[Tags, ...]:
+    """Without a basis there is no value either."""
+    return (device.places[""].adding(dict(zip(_BASIS_KEYS, device.basis or (), strict=False))),)
 
 
 # ---------------------------------------------------------------------------- values
@@ -121,6 +126,10 @@ def _energy_states(device: Device) -> tuple[float | None, ...]:
     return totals.attributed_mj / 1e3, totals.idle_mj / 1e3, totals.unattributed_mj / 1e3
 
 
+def _energy_info(device: Device) -> tuple[float | None]:
+    return (None if device.gpu.basis is None else 1,)
+
+
 def _idle_memory(device: Device) -> Iterable[float | None]:
     """Bytes of idle processes; none where nobody can tell who is idle."""
     if not _tells_processes(device) or (device.residents and not device.tells_work):
@@ -167,23 +176,8 @@ DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
         "gpu.device.memory.usage": OfDevices(memory_states, by_memory_state),
         "gpu.device.memory.overcount": OfDevices(memory_overcount, instances_first),
         "gpu.device.energy": OfDevices(_energy_states, _by_energy_state, (True, True, True)),
+        "gpu.device.energy.info": OfDevices(_energy_info, _by_basis),
         "gpu.device.idle.memory": OfDevices(_idle_memory, _by_place),
         "gpu.device.process.count": OfDevices(_process_count, _by_place_and_state),
     }
 )
-
-
-def energy_info(reading: Reading) -> Iterator[Point]:
-    """What the division of each GPU's energy rests on is in the attributes."""
-    for device in reading.devices:
-        basis = device.gpu.basis
-        if basis is None:
-            continue
-        own = {
-            "source": basis.source,
-            "policy": basis.policy,
-            "model": basis.model,
-            "gpu.energy.idle.origin": basis.idle_origin,
-            "gpu.energy.held.origin": basis.held_origin,
-        }
-        yield Point(1, device.place(None).adding(own))

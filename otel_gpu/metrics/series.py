@@ -37,8 +37,8 @@ class Series:
     @classmethod
     def of(cls, points: Iterable[Point]) -> Series:
         """The series that these points are of."""
-        found = tuple(points)
-        return cls(tuple(p[1] for p in found), tuple(p[2] for p in found), tuple(p[3] for p in found))
+        _, attributes, workloads, starts = tuple(zip(*points, strict=True)) or ((), (), (), ())
+        return cls(attributes, workloads, starts)
 
     def __len__(self) -> int:
         """How many there are."""
