@@ -5,14 +5,16 @@ What is not known is ``None`` as a value, and empty as a label.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 from otel_gpu.compat.subjects import OfContainer, OfDevice, OfProcess, held_bytes, named
 from otel_gpu.metrics import points_use
-from otel_gpu.metrics.points_device import device_points
-from otel_gpu.metrics.points_reading import Device, Point
-from otel_gpu.model import MemorySplit
+from otel_gpu.metrics.points import points
+from otel_gpu.metrics.points_reading import Device
+from otel_gpu.metrics.points_use import Values
+from otel_gpu.metrics.rows import Rows
+from otel_gpu.model import MemorySplit, ProcessAttribution
 
 MIB = 1 << 20
 _SHORT_ID = 12
@@ -177,7 +179,7 @@ def idle_memory_total(subject: OfDevice) -> float | None:
 def _of_gpu(metric: str, subject: OfDevice) -> float | None:
     """The sum of a metric of our own over a GPU."""
     uuid = subject.device.gpu.identity.uuid
-    found = [point.value for point in device_points(metric, subject.scene.reading) if point.attributes["hw.id"] == uuid]
+    found = [point.value for point in points(metric, subject.scene.reading) if point.attributes["hw.id"] == uuid]
     return sum(found) if found else None
 
 
@@ -204,7 +206,7 @@ def process_joules_by_method(subject: OfProcess) -> float | None:
 
 def sm_ratio(subject: OfProcess) -> float | None:
     """SM share of the last window, 0 to 1."""
-    return _only(points_use.utilization(subject.row))
+    return _of_row(points_use.utilization, subject)
 
 
 def sm_percent(subject: OfProcess) -> float | None:
@@ -214,7 +216,7 @@ def sm_percent(subject: OfProcess) -> float | None:
 
 def bandwidth_ratio(subject: OfProcess) -> float | None:
     """Share of the last window with memory traffic, 0 to 1."""
-    return _only(points_use.bandwidth(subject.row))
+    return _of_row(points_use.bandwidth, subject)
 
 
 def process_memory(subject: OfProcess) -> float | None:
@@ -224,12 +226,12 @@ def process_memory(subject: OfProcess) -> float | None:
 
 def idle_seconds(subject: OfProcess) -> float | None:
     """Seconds without work, 0 while it works; unknown is not idle."""
-    return _only(points_use.idle_duration(subject.row))
+    return _of_row(points_use.idle_duration, subject)
 
 
 def idle_memory(subject: OfProcess) -> float | None:
     """Bytes held while idle, 0 while it works."""
-    return _only(points_use.idle_memory(subject.row))
+    return _of_row(points_use.idle_memory, subject)
 
 
 def start_time(subject: OfProcess) -> float | None:
@@ -287,5 +289,7 @@ def _limit(device: Device | None) -> int | None:
     return None if device is None or device.gpu.memory is None else device.gpu.memory.limit_bytes
 
 
-def _only(points: Iterator[Point]) -> float | None:
-    return next((point.value for point in points), None)
+def _of_row(values: Callable[[Rows[ProcessAttribution]], Values], subject: OfProcess) -> float | None:
+    """A value of our own of one process."""
+    (value,) = values(Rows.of(subject.row))
+    return value

@@ -6,7 +6,8 @@ import threading
 from dataclasses import replace
 from typing import TypeAlias
 
-from otel_gpu.metrics.points_reading import Reading, Row
+from otel_gpu.metrics.points_reading import Reading
+from otel_gpu.metrics.rows import Row
 from otel_gpu.model import ProcessAttribution, ProcessKey
 
 _Ended: TypeAlias = tuple[ProcessKey, str, str | None, int]
@@ -31,7 +32,7 @@ class Retention:
         with self._lock:
             self._ended_ns = {key: self._ended_ns.get(key, now_ns) for key in ended}
             over = {key for key, since_ns in self._ended_ns.items() if now_ns - since_ns > self._longest_ns}
-        return replace(reading, processes=tuple(row for row in reading.processes if _key(row) not in over))
+        return replace(reading, processes=reading.processes.only(lambda row: _key(row) not in over))
 
 
 def _key(row: Row[ProcessAttribution]) -> _Ended:

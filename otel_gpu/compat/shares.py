@@ -11,7 +11,8 @@ from otel_gpu.attribution.apportion import apportion
 from otel_gpu.compat.fields import used_bytes
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.subjects import held_bytes, newest
-from otel_gpu.metrics.points_reading import Device, Row
+from otel_gpu.metrics.points_reading import Device
+from otel_gpu.metrics.rows import Row
 from otel_gpu.model import MemorySplit, WorkloadGpu
 
 N = TypeVar("N", int, float)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from otel_gpu.compat.form import Scene
-from otel_gpu.metrics.points_reading import Device, Row, Use
+from otel_gpu.metrics.points_reading import Device
+from otel_gpu.metrics.rows import Row, Use
 from otel_gpu.model import ProcessAttribution, WorkloadGpu, WorkloadKind
 
 _IDENTITY = ("gpu.workload.kind", "gpu.workload.id", "gpu.workload.outer.id")

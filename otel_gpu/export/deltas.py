@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collection import Collection
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Point
 
 LONGEST_ABSENCE_NS: Final = 3600 * 10**9
 MOST_ABSENT: Final = 20_000

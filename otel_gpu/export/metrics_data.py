@@ -28,7 +28,7 @@ from otel_gpu.export.deltas import Delta, Deltas, SeriesKey, Told
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.collection import Collection, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Point
 from otel_gpu.version import __version__
 
 LARGEST_REQUEST_BYTES: Final = 2 << 20

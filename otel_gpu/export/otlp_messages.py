@@ -20,6 +20,9 @@ _GAUGE, _SUM = 0x2A, 0x3A  # Metric
 _TEMPORALITY, _MONOTONIC = b"\x10", b"\x18\x01"  # Sum
 _DELTA, _CUMULATIVE = b"\x01", b"\x02"  # AggregationTemporality
 
+_FIXED: Final = Struct("<Q")
+_DOUBLE_VALUE: Final = Struct("<Bd")
+_INT_VALUE: Final = Struct("<Bq")
 _GAUGE_DOUBLE: Final = Struct("<BQBd")
 _GAUGE_INT: Final = Struct("<BQBq")
 _SUM_DOUBLE: Final = Struct("<BQBQBd")
@@ -41,18 +44,29 @@ def packed(value: float, time_ns: int, start_ns: int | None) -> bytes:
     return _GAUGE_DOUBLE.pack(_TIME, time_ns, _DOUBLE, value)
 
 
-def all_packed(values: Iterable[float], time_ns: int) -> list[bytes]:
-    """The same of many points without a start."""
-    double, whole = _GAUGE_DOUBLE.pack, _GAUGE_INT.pack
-    return [
-        whole(_TIME, time_ns, _INT, value) if isinstance(value, int) else double(_TIME, time_ns, _DOUBLE, value)
-        for value in values
-    ]
+def time_of(time_ns: int) -> bytes:
+    """A time as it stands in a point, after its tag."""
+    return _FIXED.pack(time_ns)
 
 
-def packed_bytes(start_ns: int | None) -> int:
-    """How long that is, whatever the value."""
-    return _SUM_INT.size if start_ns else _GAUGE_INT.size
+@lru_cache(maxsize=256)
+def point_head(start_ns: int | None, attributes_bytes: int) -> tuple[bytes, int]:
+    """What stands before the time of a point with so many bytes of attributes, and how long all of it is.
+
+    Gauges come and go most often, and have no start: of them there are as many as lengths.
+    """
+    if start_ns is None:
+        start, inner_bytes = b"", _GAUGE_INT.size + attributes_bytes
+    else:
+        start, inner_bytes = bytes((_START,)) + _FIXED.pack(start_ns), _SUM_INT.size + attributes_bytes
+    before = bytes((FIRST,)) + length(inner_bytes)
+    return before + start + bytes((_TIME,)), len(before) + inner_bytes
+
+
+def all_packed(values: Iterable[float]) -> list[bytes]:
+    """The values of many points, each with its tag: what stands after the time."""
+    double, whole = _DOUBLE_VALUE.pack, _INT_VALUE.pack
+    return [whole(_INT, value) if isinstance(value, int) else double(_DOUBLE, value) for value in values]
 
 
 def own_attributes(attributes: Attributes) -> bytes:

@@ -21,15 +21,15 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from operator import is_
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.catalogue import Kind, Level, Metric
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Series, departed
 from otel_gpu.metrics.tags import Attributes
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ class Exposition(Enum):
 _TARGET: Final = ("service.name", "service.namespace", "service.instance.id")
 """What a Collector makes ``job`` and ``instance`` of, and therefore leaves out of ``target_info``."""
 
+_PIECES: Final = 4
+"""Of a line: see ``_Lines``."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
@@ -54,71 +57,91 @@ class _Kind:
     taken: frozenset[str]
 
 
-class _Form(NamedTuple):
-    """What all series of a metric have in common."""
+_Label: TypeAlias = tuple[Attributes | WorkloadIdentity | None, str]
+_Labels: TypeAlias = dict[int, _Label]
+"""Labels by the address of what they are of, which is held on to: nothing else can be there."""
 
-    name: str
+
+class _Form(NamedTuple):
+    """What all series of a metric have in common.
+
+    Metrics with the same keys have the same ``labels`` of points, and those of one kind the same ``others``: those that
+    stand alone, and those that follow.
+    """
+
+    begin: str
     keys: tuple[str, ...]
     names: tuple[str, ...]
     kind: _Kind
+    labels: _Labels
+    others: tuple[_Labels, _Labels]
 
 
 class _Lines(NamedTuple):
-    """The series of a metric as they were last written, but for their values, and what they were written of.
+    """The series of a metric as they were last written, but for their values.
 
-    ``heads`` are name and labels in two parts: those of a workload, which are long, are one text for all its series.
-    They are equal where the same series stands twice; then ``distinct`` is false, and only the last one counts.
+    Each has four ``pieces``: the metric's name, the labels of the point, those of its workload, and room for the value.
+    The texts are shared: by all series of a metric, all metrics of a row, and all series of a workload. Where the same
+    series stands twice, ``distinct`` is false, and only the last one counts.
     """
 
-    attributes: list[Attributes]
-    workloads: list[WorkloadIdentity | None]
-    heads: list[tuple[str, str]]
+    series: Series
+    pieces: list[str]
     distinct: bool
 
-    def is_of(self, attributes: list[Attributes], workloads: list[WorkloadIdentity | None]) -> bool:
-        """Whether it was written of the same objects."""
-        return (
-            len(attributes) == len(self.attributes)
-            and all(map(is_, attributes, self.attributes))
-            and all(map(is_, workloads, self.workloads))
-        )
 
-    def addresses(self) -> Iterable[tuple[int, int]]:
-        """What its points are known by. All of it is held on to, so that nothing else can be at one of them."""
-        return zip(map(id, self.attributes), map(id, self.workloads), strict=True)
+class _Written(NamedTuple):
+    """A rendering, and where in it each family stands."""
+
+    text: bytes
+    places: Mapping[str, tuple[Family, int, int]]
 
 
 class PrometheusText:
-    """Renders collections of one host. Any thread may ask; only labels of the last rendering are kept."""
+    """Renders collections of one host. Any thread may ask; only what was in the last rendering is kept.
+
+    Of a family that is the same object as in the last rendering, the text of that is taken.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._resource_names = frozenset(label for label, _ in _joined({**resources.shared, **resources.agent}))
         self._last: dict[str, _Lines] = {}
-        self._others: dict[tuple[_Kind, int], tuple[WorkloadIdentity | None, str]] = {}
+        self._labels: dict[tuple[str, ...], _Labels] = {}
+        self._others: dict[_Kind, tuple[_Labels, _Labels]] = {}
         self._forms: dict[str, _Form] = {}
         self._heads = {exposition: dict[str, str]() for exposition in Exposition}
+        self._written = {exposition: _Written(b"", {}) for exposition in Exposition}
         self._turn = threading.Lock()
 
     def render(self, collection: Collection, exposition: Exposition) -> bytes:
         """The collection in a format. A point that is no number, and all but the last of a series, are left out."""
         with self._turn:
             last, self._last = self._last, {}
-            heads = self._heads[exposition]
-            # Each family by itself: a large host's text should not be there twice, as text and as bytes.
-            parts = ["\n".join(self._target_info(exposition)).encode()]
-            for family in collection.families:
-                name = family.metric.name
-                if name not in heads:
-                    heads[name] = "\n".join(_head(family.metric, exposition))
-                written = self._last[name] = self._lines(family, last.get(name))
-                parts.append("\n".join([heads[name], *_samples(family, written)]).encode())
-            if exposition is Exposition.OPENMETRICS:
-                parts.append(b"# EOF")
-            here = {id(workload) for each in self._last.values() for workload in each.workloads}
-            self._others = {key: found for key, found in self._others.items() if key[1] in here}
-            parts.append(b"")
-            return b"\n".join(parts if parts[0] else parts[1:])
+            try:
+                written = self._render(collection, exposition, last)
+            finally:
+                self._forget(last.values())
+            self._written[exposition] = written
+            return written.text
+
+    def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, _Lines]) -> _Written:
+        written, places = self._written[exposition], dict[str, tuple[Family, int, int]]()
+        before = memoryview(written.text)
+        # Each family by itself: a large host's text should not be there twice, as text and as bytes.
+        target = "\n".join(self._target_info(exposition)).encode()
+        parts: list[bytes | memoryview] = [target] if target else []
+        end = len(target) if target else -1
+        for family in collection.families:
+            name = family.metric.name
+            lines = self._last[name] = self._lines(family, last.get(name))
+            known, *place = written.places.get(name, (None, 0, 0))
+            parts.append(before[slice(*place)] if known is family else self._text(family, lines, exposition))
+            places[name] = family, end + 1, (end := end + 1 + len(parts[-1]))
+        if exposition is Exposition.OPENMETRICS:
+            parts.append(b"# EOF")
+        parts.append(b"")
+        return _Written(b"\n".join(parts), places)
 
     def _target_info(self, exposition: Exposition) -> Iterator[str]:
         """The host's Resource as a series, where the Collector has one: if it is known by service and instance."""
@@ -133,30 +156,58 @@ class PrometheusText:
 
     def _lines(self, family: Family, last: _Lines | None) -> _Lines:
         """The series of this collection; the same as the last one's if nobody came or went."""
-        attributes, workloads = [point[1] for point in family.points], [point[2] for point in family.points]
-        if last is not None and last.is_of(attributes, workloads):
+        series = family.series
+        if last is not None and last.series is series:
             return last
-        before = {} if last is None else dict(zip(last.addresses(), last.heads, strict=True))
-        heads = [
-            before.get((id(point.attributes), id(point.workload))) or self._head(family.metric, point)
-            for point in family.points
+        form = self._form(family.metric)
+        known, beside = form.labels, form.others
+        labels = [(known.get(id(each)) or self._own(form, each))[1] for each in series.attributes]
+        others = [
+            (beside[own != ""].get(id(workload)) or self._beside(form, own, workload))[1]
+            for own, workload in zip(labels, series.workloads, strict=True)
         ]
-        return _Lines(attributes, workloads, heads, len(set(heads)) == len(heads))
+        pieces = [form.begin, "", "", ""] * len(labels)
+        pieces[1::_PIECES], pieces[2::_PIECES] = labels, others
+        return _Lines(series, pieces, len(set(zip(labels, others, strict=True))) == len(labels))
 
-    def _head(self, metric: Metric, point: Point) -> tuple[str, str]:
-        """A series with its labels, and what stands before the value."""
+    def _form(self, metric: Metric) -> _Form:
         form = self._forms.get(metric.name)
         if form is None:
-            names = tuple(label_name(key) for key in metric.keys)
+            keys = metric.keys
+            names = tuple(label_name(key) for key in keys)
             kind = _Kind(metric.level in (Level.WORKLOAD, Level.PROCESS), self._resource_names.intersection(names))
-            form = self._forms[metric.name] = _Form(prometheus_name(metric), metric.keys, names, kind)
-        labels = labels_text(zip(form.names, map(point.attributes.get, form.keys), strict=True))
-        key = form.kind, id(point.workload)
-        if key not in self._others:
-            self._others[key] = point.workload, labels_text(self._beyond(point.workload, form.kind)) + "} "
-        others = self._others[key][1]
-        comma = "," if labels and not others.startswith("}") else ""
-        return f"{form.name}{{{labels}{comma}", others
+            begin = f"\n{prometheus_name(metric)}{{"
+            labels, others = self._labels.setdefault(keys, {}), self._others.setdefault(kind, ({}, {}))
+            form = _Form(begin, keys, names, kind, labels, others)
+            self._forms[metric.name] = form
+        return form
+
+    def _own(self, form: _Form, attributes: Attributes) -> _Label:
+        """The labels of a point's own."""
+        text = labels_text(zip(form.names, map(attributes.get, form.keys), strict=True))
+        made = form.labels[id(attributes)] = attributes, text
+        return made
+
+    def _beside(self, form: _Form, own: str, workload: WorkloadIdentity | None) -> _Label:
+        """The other labels, and what stands before the value."""
+        text = labels_text(self._beyond(workload, form.kind))
+        made = form.others[own != ""][id(workload)] = workload, f"{',' if own and text else ''}{text}}} "
+        return made
+
+    def _forget(self, last: Iterable[_Lines]) -> None:
+        """Let go of texts of those who were in the last rendering, and not in this one."""
+        gone = departed([lines.series for lines in last], [lines.series for lines in self._last.values()])
+        for labels in self._labels.values():
+            _drop(labels, gone.attributes)
+        for others in chain.from_iterable(self._others.values()):
+            _drop(others, gone.workloads)
+
+    def _text(self, family: Family, lines: _Lines, exposition: Exposition) -> bytes:
+        """A family, what precedes it included."""
+        heads, name = self._heads[exposition], family.metric.name
+        if name not in heads:
+            heads[name] = "\n".join(_head(family.metric, exposition))
+        return "".join([heads[name], *_samples(family, lines)]).encode()
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:
         """Labels that are not a point's own: who the workload is, and the other attributes of its Resource."""
@@ -175,13 +226,22 @@ def render(collection: Collection, resources: Resources, exposition: Exposition)
 # ---------------------------------------------------------------------------- text
 
 
-def _samples(family: Family, lines: _Lines) -> Iterable[str]:
-    values = [point[0] for point in family.points]
+def _drop(labels: _Labels, addresses: Iterable[int]) -> None:
+    for address in addresses:
+        labels.pop(address, None)
+
+
+def _samples(family: Family, lines: _Lines) -> list[str]:
+    """The pieces of its lines, each line after a line's end."""
+    values, pieces = family.values, lines.pieces.copy()
     if lines.distinct and all(map(math.isfinite, values)):
-        return [f"{head}{others}{value!r}" for (head, others), value in zip(lines.heads, values, strict=True)]
-    series = {head: value for head, value in zip(lines.heads, values, strict=True) if math.isfinite(value)}
+        pieces[_PIECES - 1 :: _PIECES] = map(repr, values)
+        return pieces
+    begin = pieces[0]
+    heads = zip(pieces[1::_PIECES], pieces[2::_PIECES], strict=True)
+    series = {head: value for head, value in zip(heads, values, strict=True) if math.isfinite(value)}
     log.debug("%s: %d points are no series of their own", family.metric.name, len(values) - len(series))
-    return [f"{head}{others}{value!r}" for (head, others), value in series.items()]
+    return [f"{begin}{own}{others}{value!r}" for (own, others), value in series.items()]
 
 
 def _head(metric: Metric, exposition: Exposition) -> Iterator[str]:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from otel_gpu.metrics.catalogue import Metric
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Point, Series
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric and its points in one collection."""
+    """A metric in one collection: its series, and a value of each.
+
+    As long as neither changes it is the same object from one collection to the next; so are its series while nobody
+    comes or goes.
+    """
 
     metric: Metric
-    points: tuple[Point, ...]
+    series: Series
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, metric: Metric, points: Iterable[Point]) -> Family:
+        """The family of these points."""
+        found = tuple(points)
+        return cls(metric, Series.of(found), tuple(point.value for point in found))
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Its points one by one, made of the columns each time."""
+        return self.series.points(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +44,7 @@ class Collection:
     @property
     def point_count(self) -> int:
         """How many series there are."""
-        return sum(len(family.points) for family in self.families)
+        return sum(len(family.values) for family in self.families)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 from opentelemetry.util.types import Attributes
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
+from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.points import Point, Reading
 from otel_gpu.metrics.readings import SharedReading
 from otel_gpu.version import __version__
@@ -33,13 +34,13 @@ class Sample(Observation):
 
 
 class Samples:
-    """The observations of one callback: the agent's provider takes their points as they are."""
+    """The observations of one callback: the agent's provider takes them as they are, in columns."""
 
-    def __init__(self, points: tuple[Point, ...]) -> None:
-        self.points = points
+    def __init__(self, family: Family | None) -> None:
+        self.family = family
 
     def __iter__(self) -> Iterator[Observation]:
-        return map(Sample, self.points)
+        return map(Sample, () if self.family is None else self.family.points)
 
 
 def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | None]) -> None:
@@ -55,7 +56,7 @@ def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | N
 
 def _create(meter: Meter, metric: Metric, shared: SharedReading) -> None:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        return Samples(shared.points(metric.name))
+        return Samples(shared.family(metric))
 
     create = {
         Kind.GAUGE: meter.create_observable_gauge,

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from otel_gpu.metrics.catalogue import BY_NAME, Level, Metric
+from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.columns import Columns
+from otel_gpu.metrics.points_agent import EXPLAINED_VALUES, agent_points
+from otel_gpu.metrics.points_device import DEVICE_VALUES
+from otel_gpu.metrics.points_process import PROCESS_VALUES
+from otel_gpu.metrics.points_reading import Reading
+from otel_gpu.metrics.points_workload import WORKLOAD_VALUES, cost_points
+from otel_gpu.metrics.series import Point
 
-from otel_gpu.metrics.catalogue import BY_NAME, Level
-from otel_gpu.metrics.points_agent import agent_points
-from otel_gpu.metrics.points_device import device_points
-from otel_gpu.metrics.points_process import process_points
-from otel_gpu.metrics.points_reading import Point, Reading
-from otel_gpu.metrics.points_workload import workload_points
-
-__all__ = ["Point", "Reading", "points"]
+__all__ = ["Point", "Reading", "family", "points"]
 
 
-def points(metric_name: str, reading: Reading, before: int = 0) -> Iterable[Point]:
-    """The points of a metric in this cycle; KeyError if there is no such metric. None of GPUs where a pod is told of.
+def family(metric: Metric, reading: Reading, columns: Columns, before: int = 0) -> Family | None:
+    """A metric in this cycle; ``None`` where it has no point, as those of GPUs where a pod is told of.
 
-    ``before`` is how many points the metrics before it gave: the last of the catalogue tells how many there are.
+    ``columns`` is what earlier cycles have left. ``before`` is how many points the metrics before it gave: the last of
+    the catalogue tells how many there are.
     """
-    metric = BY_NAME[metric_name]
     if reading.attribution.pod is not None and not metric.of_pod:
-        return ()
-    match metric.level:
-        case Level.DEVICE:
-            return device_points(metric_name, reading)
-        case Level.WORKLOAD:
-            return workload_points(metric_name, reading)
-        case Level.PROCESS:
-            return process_points(metric_name, reading)
-        case Level.AGENT:
-            return agent_points(metric_name, reading, before)
+        return None
+    name = metric.name
+    if (of_process := PROCESS_VALUES.get(name)) is not None:
+        return columns.of_rows(metric, of_process, reading.processes)
+    if (of_workload := WORKLOAD_VALUES.get(name)) is not None:
+        return columns.of_rows(metric, of_workload, reading.workloads)
+    if (of_device := DEVICE_VALUES.get(name) or EXPLAINED_VALUES.get(name)) is not None:
+        return columns.of_devices(metric, of_device, reading)
+    told = cost_points(reading) if metric.level is Level.WORKLOAD else agent_points(name, reading, before)
+    return columns.of_points(metric, told)
+
+
+def points(metric_name: str, reading: Reading, before: int = 0) -> tuple[Point, ...]:
+    """The points of a metric in this cycle; KeyError if there is no such metric."""
+    found = family(BY_NAME[metric_name], reading, Columns(), before)
+    return () if found is None else found.points

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.metrics.points_reading import NONE, Point, Reading
+from otel_gpu.metrics.columns import OfDevices, plain
+from otel_gpu.metrics.points_reading import NONE, Device, Reading
+from otel_gpu.metrics.series import Point
 from otel_gpu.model import SourceState
 
 _SERIES: Final = "otel_gpu.series"
 ATTRIBUTION: Final = "attribution"
 """The source whose errors are figures that cannot be true: a counter that fell, more energy than a GPU can draw."""
+
+_STATES: Final = tuple((state, state.value) for state in SourceState)
 
 
 def _up(reading: Reading) -> Iterator[Point]:
@@ -21,8 +25,8 @@ def _up(reading: Reading) -> Iterator[Point]:
 
 def _state(reading: Reading) -> Iterator[Point]:
     for source in reading.attribution.sources:
-        for state in SourceState:
-            own = {"otel_gpu.source": source.name, "otel_gpu.state": state.value}
+        for state, value in _STATES:
+            own = {"otel_gpu.source": source.name, "otel_gpu.state": value}
             yield Point(int(source.state is state), reading.agent.adding(own))
 
 
@@ -39,27 +43,31 @@ def _errors(reading: Reading) -> Iterator[Point]:
     yield Point(attribution.anomalies, own, start_ns=attribution.epoch_ns)
 
 
-def _coverage(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        split = device.gpu.memory
-        if split is None:
-            continue
-        somebodys = split.measured_bytes - split.overcount_bytes + split.inferred_bytes
-        used = somebodys + split.unattributed_bytes
-        if used:
-            yield Point(somebodys / used, device.attributes)
+def _coverage(device: Device) -> tuple[float | None]:
+    split = device.gpu.memory
+    if split is None:
+        return (None,)
+    somebodys = split.measured_bytes - split.overcount_bytes + split.inferred_bytes
+    used = somebodys + split.unattributed_bytes
+    return (somebodys / used if used else None,)
 
 
-def _memory_error(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.gpu.memory is not None:
-            yield Point(device.gpu.memory.conservation_error_bytes, device.attributes)
+def _memory_error(device: Device) -> tuple[float | None]:
+    split = device.gpu.memory
+    return (None if split is None else split.conservation_error_bytes,)
 
 
-def _energy_error(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.tells_energy:
-            yield Point(device.gpu.energy_error_mj / 1e3, device.attributes)
+def _energy_error(device: Device) -> tuple[float | None]:
+    return (device.gpu.energy_error_mj / 1e3 if device.tells_energy else None,)
+
+
+EXPLAINED_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
+    {
+        "otel_gpu.attribution.coverage": OfDevices(_coverage, plain),
+        "otel_gpu.conservation.memory.error": OfDevices(_memory_error, plain),
+        "otel_gpu.conservation.energy.error": OfDevices(_energy_error, plain),
+    }
+)
 
 
 def _cpu_time(reading: Reading) -> Iterator[Point]:
@@ -78,9 +86,6 @@ _OF: Final[Mapping[str, Callable[[Reading], Iterator[Point]]]] = MappingProxyTyp
         "otel_gpu.source.state": _state,
         "otel_gpu.collection.duration": _duration,
         "otel_gpu.source.errors": _errors,
-        "otel_gpu.attribution.coverage": _coverage,
-        "otel_gpu.conservation.memory.error": _memory_error,
-        "otel_gpu.conservation.energy.error": _energy_error,
         "otel_gpu.cpu.time": _cpu_time,
         "otel_gpu.memory.usage": _memory,
     }

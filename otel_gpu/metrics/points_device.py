@@ -2,189 +2,182 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.metrics.points_memory import memory_overcount, memory_states
-from otel_gpu.metrics.points_reading import Device, Point, Reading
-from otel_gpu.metrics.tags import Attributes
+from otel_gpu.metrics.columns import OfDevices, plain
+from otel_gpu.metrics.layout import DeviceTags
+from otel_gpu.metrics.points_memory import by_memory_state, instances_first, memory_overcount, memory_states
+from otel_gpu.metrics.points_reading import Device
+from otel_gpu.metrics.tags import Tags
 from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessAttribution
 
 _VENDOR: Final = "NVIDIA"
+_STATUS: Final = MappingProxyType({now: tuple(int(now is health) for health in GpuHealth) for now in GpuHealth})
 
-
-def _named(device: Device) -> Attributes:
-    name = device.gpu.identity.name
-    model = name.removeprefix(_VENDOR).strip() or name
-    return device.attributes.adding({"hw.name": name, "hw.model": model, "hw.vendor": _VENDOR})
-
-
-def _typed(device: Device, own: Attributes = MappingProxyType({})) -> Attributes:
-    return device.attributes.adding({"hw.type": "gpu", **own})
+_BASIS_KEYS: Final = ("source", "policy", "model", "gpu.energy.idle.origin", "gpu.energy.held.origin")
+_PROCESS_STATES: Final = (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN)
 
 
 def _used_bytes(split: MemorySplit) -> int:
     return split.limit_bytes - (split.reserved_bytes or 0) - split.free_bytes
 
 
-# ---------------------------------------------------------------------------- hw
+# ---------------------------------------------------------------------------- attributes
 
 
-def _memory_limit(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.gpu.memory is not None:
-            yield Point(device.gpu.memory.limit_bytes, _named(device))
+def _named(device: DeviceTags) -> tuple[Tags, ...]:
+    name = device.name
+    model = name.removeprefix(_VENDOR).strip() or name
+    return (device.attributes.adding({"hw.name": name, "hw.model": model, "hw.vendor": _VENDOR}),)
 
 
-def _memory_usage(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.gpu.memory is not None:
-            yield Point(_used_bytes(device.gpu.memory), _named(device))
+def _typed(device: DeviceTags) -> tuple[Tags, ...]:
+    return (device.attributes.adding({"hw.type": "gpu"}),)
 
 
-def _memory_utilization(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        split = device.gpu.memory
-        if split is not None and split.limit_bytes:
-            yield Point(_used_bytes(split) / split.limit_bytes, device.attributes)
+def _by_task(device: DeviceTags) -> tuple[Tags, ...]:
+    return tuple(device.attributes.adding({"hw.gpu.task": task}) for task in ("general", "encoder", "decoder"))
 
 
-def _utilization(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        told = device.gpu.reading
-        tasks = {"general": told.gpu_ratio, "encoder": told.encoder_ratio, "decoder": told.decoder_ratio}
-        for task, ratio in tasks.items():
-            if ratio is not None:
-                yield Point(ratio, device.attributes.adding({"hw.gpu.task": task}))
+def _by_error(device: DeviceTags) -> tuple[Tags, ...]:
+    errors = ("corrected", "uncorrected", "xid")
+    return tuple(device.attributes.adding({"hw.type": "gpu", "error.type": error}) for error in errors)
 
 
-def _power(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.gpu.reading.power_w is not None:
-            yield Point(device.gpu.reading.power_w, _typed(device))
+def _by_health(device: DeviceTags) -> tuple[Tags, ...]:
+    return tuple(device.attributes.adding({"hw.type": "gpu", "hw.state": health.value}) for health in GpuHealth)
 
 
-def _energy(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.gpu.totals is not None and device.tells_energy:
-            yield Point(device.gpu.totals.total_mj / 1e3, _typed(device), start_ns=reading.attribution.epoch_ns)
+def _by_energy_state(device: DeviceTags) -> tuple[Tags, ...]:
+    states = ("attributed", "idle", "unattributed")
+    return tuple(device.places[""].adding({"gpu.energy.state": state}) for state in states)
 
 
-def _temperature(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        if device.gpu.reading.temperature_c is not None:
-            yield Point(device.gpu.reading.temperature_c, device.attributes)
+def _by_place(device: DeviceTags) -> tuple[Tags, ...]:
+    return tuple(device.places.values())
 
 
-def _errors(reading: Reading) -> Iterator[Point]:
+def _by_place_and_state(device: DeviceTags) -> tuple[Tags, ...]:
+    return tuple(
+        place.adding({"gpu.state": state.value}) for place in device.places.values() for state in _PROCESS_STATES
+    )
+
+
+def _by_basis(device: DeviceTags) -> tuple[Tags, ...]:
+    """Without a basis there is no value either."""
+    return (device.places[""].adding(dict(zip(_BASIS_KEYS, device.basis or (), strict=False))),)
+
+
+# ---------------------------------------------------------------------------- values
+
+
+def _memory_limit(device: Device) -> tuple[float | None]:
+    split = device.gpu.memory
+    return (None if split is None else split.limit_bytes,)
+
+
+def _memory_usage(device: Device) -> tuple[float | None]:
+    split = device.gpu.memory
+    return (None if split is None else _used_bytes(split),)
+
+
+def _memory_utilization(device: Device) -> tuple[float | None]:
+    split = device.gpu.memory
+    return (_used_bytes(split) / split.limit_bytes if split is not None and split.limit_bytes else None,)
+
+
+def _utilization(device: Device) -> tuple[float | None, ...]:
+    told = device.gpu.reading
+    return told.gpu_ratio, told.encoder_ratio, told.decoder_ratio
+
+
+def _power(device: Device) -> tuple[float | None]:
+    return (device.gpu.reading.power_w,)
+
+
+def _energy(device: Device) -> tuple[float | None]:
+    totals = device.gpu.totals
+    return (totals.total_mj / 1e3 if totals is not None and device.tells_energy else None,)
+
+
+def _temperature(device: Device) -> tuple[float | None]:
+    return (device.gpu.reading.temperature_c,)
+
+
+def _errors(device: Device) -> tuple[float | None, ...]:
     """Errors as the driver counts them. ECC errors count since the board was made, so they have no start.
 
     XIDs are counted as they happen, since the books began.
     """
-    for device in reading.devices:
-        told = device.gpu.reading
-        lifelong = {"corrected": told.ecc_corrected, "uncorrected": told.ecc_uncorrected}
-        for error, count in lifelong.items():
-            if count is not None:
-                yield Point(count, _typed(device, {"error.type": error}))
-        if told.xid_errors is not None:
-            yield Point(told.xid_errors, _typed(device, {"error.type": "xid"}), start_ns=reading.attribution.epoch_ns)
+    told = device.gpu.reading
+    return told.ecc_corrected, told.ecc_uncorrected, told.xid_errors
 
 
-def _status(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        for health in GpuHealth:
-            yield Point(int(device.gpu.reading.health is health), _typed(device, {"hw.state": health.value}))
+def _status(device: Device) -> tuple[int, ...]:
+    return _STATUS[device.gpu.reading.health]
 
 
-# ---------------------------------------------------------------------------- gpu.device
+def _energy_states(device: Device) -> tuple[float | None, ...]:
+    totals = device.gpu.totals
+    if totals is None or not device.tells_energy:
+        return None, None, None
+    return totals.attributed_mj / 1e3, totals.idle_mj / 1e3, totals.unattributed_mj / 1e3
 
 
-def _energy_states(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        totals = device.gpu.totals
-        if totals is None or not device.tells_energy:
-            continue
-        went = {"attributed": totals.attributed_mj, "idle": totals.idle_mj, "unattributed": totals.unattributed_mj}
-        for state, energy_mj in went.items():
-            own = device.place(None).adding({"gpu.energy.state": state})
-            yield Point(energy_mj / 1e3, own, start_ns=reading.attribution.epoch_ns)
+def _energy_info(device: Device) -> tuple[float | None]:
+    return (None if device.gpu.basis is None else 1,)
 
 
-def _energy_info(reading: Reading) -> Iterator[Point]:
-    for device in reading.devices:
-        basis = device.gpu.basis
-        if basis is None:
-            continue
-        own = {
-            "source": basis.source,
-            "policy": basis.policy,
-            "model": basis.model,
-            "gpu.energy.idle.origin": basis.idle_origin,
-            "gpu.energy.held.origin": basis.held_origin,
-        }
-        yield Point(1, device.place(None).adding(own))
-
-
-def _idle_memory(reading: Reading) -> Iterator[Point]:
+def _idle_memory(device: Device) -> Iterable[float | None]:
     """Bytes of idle processes; none where nobody can tell who is idle."""
-    for device, processes in _with_processes(reading):
-        idle: Counter[str] = Counter()
-        for process in processes:
-            idle[_known_place(device, process)] += process.idle_bytes or 0
-        if device.tells_work or not processes:
-            for uuid, place in device.places.items():
-                yield Point(idle[uuid], place)
+    if not _tells_processes(device) or (device.residents and not device.tells_work):
+        return (None,) * len(device.places)
+    return [sum([each.idle_bytes or 0 for each in here]) for here in _residents_by_place(device)]
 
 
-def _process_count(reading: Reading) -> Iterator[Point]:
-    for device, processes in _with_processes(reading):
-        counts = Counter((_known_place(device, process), process.state or GpuState.UNKNOWN) for process in processes)
-        for uuid, place in device.places.items():
-            for state in (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN):
-                yield Point(counts[uuid, state], place.adding({"gpu.state": state.value}))
+def _process_count(device: Device) -> Iterable[float | None]:
+    if not _tells_processes(device):
+        return (None,) * (len(device.places) * len(_PROCESS_STATES))
+    values: list[float | None] = []
+    for here in _residents_by_place(device):
+        states = [each.state or GpuState.UNKNOWN for each in here]
+        values += map(states.count, _PROCESS_STATES)
+    return values
 
 
-def _with_processes(reading: Reading) -> Iterator[tuple[Device, list[ProcessAttribution]]]:
-    """The GPUs that tell who is on them, with everybody who is, whether exported or not."""
-    here: dict[str, list[ProcessAttribution]] = {}
-    for process in reading.attribution.processes:
-        if process.active:
-            here.setdefault(process.gpu_uuid, []).append(process)
-    for device in reading.devices:
-        told = device.gpu.reading
-        if told.processes is not None or any(mig.processes is not None for mig in told.mig or ()):
-            yield device, here.get(device.gpu.identity.uuid, [])
+def _tells_processes(device: Device) -> bool:
+    told = device.gpu.reading
+    return told.processes is not None or any(mig.processes is not None for mig in told.mig or ())
 
 
-def _known_place(device: Device, process: ProcessAttribution) -> str:
-    uuid = process.mig_uuid or ""
-    return uuid if uuid in device.places else ""
+def _residents_by_place(device: Device) -> Iterable[Sequence[ProcessAttribution]]:
+    """Who is on which place; on the GPU itself who is on an instance that is not known."""
+    if len(device.places) == 1:
+        return (device.residents,)
+    found: dict[str, list[ProcessAttribution]] = {uuid: [] for uuid in device.places}
+    for process in device.residents:
+        found.get(process.mig_uuid or "", found[""]).append(process)
+    return found.values()
 
 
-_OF: Final[Mapping[str, Callable[[Reading], Iterator[Point]]]] = MappingProxyType(
+DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
     {
-        "hw.gpu.memory.limit": _memory_limit,
-        "hw.gpu.memory.usage": _memory_usage,
-        "hw.gpu.memory.utilization": _memory_utilization,
-        "hw.gpu.utilization": _utilization,
-        "hw.power": _power,
-        "hw.energy": _energy,
-        "hw.temperature": _temperature,
-        "hw.errors": _errors,
-        "hw.status": _status,
-        "gpu.device.memory.usage": memory_states,
-        "gpu.device.memory.overcount": memory_overcount,
-        "gpu.device.energy": _energy_states,
-        "gpu.device.energy.info": _energy_info,
-        "gpu.device.idle.memory": _idle_memory,
-        "gpu.device.process.count": _process_count,
+        "hw.gpu.memory.limit": OfDevices(_memory_limit, _named),
+        "hw.gpu.memory.usage": OfDevices(_memory_usage, _named),
+        "hw.gpu.memory.utilization": OfDevices(_memory_utilization, plain),
+        "hw.gpu.utilization": OfDevices(_utilization, _by_task),
+        "hw.power": OfDevices(_power, _typed),
+        "hw.energy": OfDevices(_energy, _typed, (True,)),
+        "hw.temperature": OfDevices(_temperature, plain),
+        "hw.errors": OfDevices(_errors, _by_error, (False, False, True)),
+        "hw.status": OfDevices(_status, _by_health),
+        "gpu.device.memory.usage": OfDevices(memory_states, by_memory_state),
+        "gpu.device.memory.overcount": OfDevices(memory_overcount, instances_first),
+        "gpu.device.energy": OfDevices(_energy_states, _by_energy_state, (True, True, True)),
+        "gpu.device.energy.info": OfDevices(_energy_info, _by_basis),
+        "gpu.device.idle.memory": OfDevices(_idle_memory, _by_place),
+        "gpu.device.process.count": OfDevices(_process_count, _by_place_and_state),
     }
 )
-
-
-def device_points(name: str, reading: Reading) -> Iterator[Point]:
-    """The points of a metric of GPUs."""
-    return _OF[name](reading)

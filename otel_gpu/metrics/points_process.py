@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from otel_gpu.metrics import points_use
-from otel_gpu.metrics.points_reading import Point, Reading, Row
+from otel_gpu.metrics.columns import OfRows
+from otel_gpu.metrics.points_use import Values
+from otel_gpu.metrics.rows import Rows
 from otel_gpu.model import ProcessAttribution
 
-_Row: TypeAlias = Row[ProcessAttribution]
+_Rows: TypeAlias = Rows[ProcessAttribution]
 
 
-def _memory(row: _Row) -> Iterator[Point]:
-    held_bytes = row.use.memory_bytes if row.use.active else 0
-    if held_bytes is not None:
-        yield row.point(held_bytes, {"gpu.attribution.method": "measured"})
+def _memory(rows: _Rows) -> Values:
+    return [use.memory_bytes if use.active else 0 for use in rows.uses]
 
 
-def _start_time(row: _Row) -> Iterator[Point]:
-    if row.use.start_time_s is not None:
-        yield row.point(row.use.start_time_s)
+def _start_time(rows: _Rows) -> Values:
+    return [use.start_time_s for use in rows.uses]
 
 
-def _active(row: _Row) -> Iterator[Point]:
+def _active(rows: _Rows) -> Values:
     """That it has ended, /proc tells; that it is still on the GPU, nobody while it is not watched."""
-    if row.watched or not row.use.active:
-        yield row.point(int(row.use.active))
+    return [
+        int(use.active) if watched or not use.active else None
+        for use, watched in zip(rows.uses, rows.watched, strict=True)
+    ]
 
 
-_OF_ROW: Final[Mapping[str, Callable[[_Row], Iterator[Point]]]] = MappingProxyType(
+PROCESS_VALUES: Final[Mapping[str, OfRows[ProcessAttribution]]] = MappingProxyType(
     {
-        "gpu.process.memory.usage": _memory,
-        "gpu.process.utilization": points_use.utilization,
-        "gpu.process.memory.bandwidth.utilization": points_use.bandwidth,
-        "gpu.process.compute.time": points_use.compute_time,
-        "gpu.process.energy": points_use.energy,
-        "gpu.process.idle.duration": points_use.idle_duration,
-        "gpu.process.idle.memory": points_use.idle_memory,
-        "gpu.process.start_time": _start_time,
-        "gpu.process.active": _active,
+        "gpu.process.memory.usage": OfRows(_memory, ({"gpu.attribution.method": "measured"},)),
+        "gpu.process.utilization": OfRows(points_use.utilization),
+        "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth),
+        "gpu.process.compute.time": OfRows(points_use.compute_time),
+        "gpu.process.energy": OfRows(points_use.energy, points_use.METHODS),
+        "gpu.process.idle.duration": OfRows(points_use.idle_duration),
+        "gpu.process.idle.memory": OfRows(points_use.idle_memory),
+        "gpu.process.start_time": OfRows(_start_time),
+        "gpu.process.active": OfRows(_active),
     }
 )
-
-
-def process_points(name: str, reading: Reading) -> Iterator[Point]:
-    """The points of a metric of processes; none where that level is switched off."""
-    of_row = _OF_ROW[name]
-    for row in reading.processes:
-        yield from of_row(row)

@@ -1,67 +1,70 @@
-"""Points that workloads and processes have alike. What has ended uses nothing, and keeps what it has used."""
+"""Values that workloads and processes have alike. What has ended uses nothing, and keeps what it has used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from otel_gpu.metrics.points_reading import Point, Row
-from otel_gpu.model import GpuState, ProcessAttribution, WorkloadGpu
+from otel_gpu.metrics.rows import Rows, Use
+from otel_gpu.model import GpuState
 
-AnyRow: TypeAlias = Row[WorkloadGpu] | Row[ProcessAttribution]
+Values: TypeAlias = list[float | None]
+"""Of each row as many as its metric has attributes of its own for; ``None`` where there is no point."""
+
+METHODS: Final = tuple({"gpu.attribution.method": method} for method in ("measured", "estimated", "inferred"))
 
 
-def utilization(row: AnyRow) -> Iterator[Point]:
+def utilization(rows: Rows[Use]) -> Values:
     """SM share of the last window."""
-    yield from _share(row, row.use.sm_ratio)
+    return [
+        use.sm_ratio if use.active else 0.0 if tells else None
+        for use, tells in zip(rows.uses, rows.tells_work, strict=True)
+    ]
 
 
-def bandwidth(row: AnyRow) -> Iterator[Point]:
+def bandwidth(rows: Rows[Use]) -> Values:
     """Share of the last window with memory traffic."""
-    yield from _share(row, row.use.bandwidth_ratio)
+    return [
+        use.bandwidth_ratio if use.active else 0.0 if tells else None
+        for use, tells in zip(rows.uses, rows.tells_work, strict=True)
+    ]
 
 
-def _share(row: AnyRow, ratio: float | None) -> Iterator[Point]:
-    if not row.use.active:
-        ratio = 0.0 if row.tells_work else None
-    if ratio is not None:
-        yield row.point(ratio)
-
-
-def compute_time(row: AnyRow) -> Iterator[Point]:
+def compute_time(rows: Rows[Use]) -> Values:
     """GPU-seconds of work."""
-    totals = row.use.totals
-    if totals is not None and row.tells_work:
-        yield row.point(totals.compute_us / 1e6, start_ns=totals.since_ns)
+    return [
+        totals.compute_us / 1e6 if tells and totals is not None else None
+        for totals, tells in zip(rows.totals, rows.tells_work, strict=True)
+    ]
 
 
-def energy(row: AnyRow) -> Iterator[Point]:
+def energy(rows: Rows[Use]) -> Values:
     """Joules by method, every one from the first export on."""
-    totals = row.use.totals
-    if totals is None or not row.tells_energy:
-        return
-    found = totals.energy
-    methods = {"measured": found.measured_mj, "estimated": found.estimated_mj, "inferred": found.inferred_mj}
-    for method, energy_mj in methods.items():
-        yield row.point((energy_mj or 0) / 1e3, {"gpu.attribution.method": method}, start_ns=totals.since_ns)
+    values: Values = []
+    for totals, tells in zip(rows.totals, rows.tells_energy, strict=True):
+        if totals is None or not tells:
+            values += (None, None, None)
+        else:
+            measured_mj, estimated_mj, inferred_mj = totals.energy
+            values += ((measured_mj or 0) / 1e3, (estimated_mj or 0) / 1e3, (inferred_mj or 0) / 1e3)
+    return values
 
 
-def idle_duration(row: AnyRow) -> Iterator[Point]:
+def idle_duration(rows: Rows[Use]) -> Values:
     """Seconds without work; none for what is not known, or gone."""
-    use = row.use
-    if not use.active:
-        return
-    if use.state is GpuState.BUSY:
-        yield row.point(0.0)
-    elif use.state is GpuState.IDLE and use.idle_s is not None:
-        yield row.point(use.idle_s)
+    busy, idle = GpuState.BUSY, GpuState.IDLE
+    return [
+        None if not use.active else 0.0 if use.state is busy else use.idle_s if use.state is idle else None
+        for use in rows.uses
+    ]
 
 
-def idle_memory(row: AnyRow) -> Iterator[Point]:
+def idle_memory(rows: Rows[Use]) -> Values:
     """Bytes held while idle. Where nobody is known to be idle and somebody may be, none."""
-    use = row.use
-    if not use.active:
-        if row.tells_work:
-            yield row.point(0)
-    elif use.idle_bytes is not None and (use.idle_bytes or use.state is not GpuState.UNKNOWN):
-        yield row.point(use.idle_bytes)
+    unknown = GpuState.UNKNOWN
+    values: Values = []
+    for use, tells in zip(rows.uses, rows.tells_work, strict=True):
+        if not use.active:
+            values.append(0 if tells else None)
+        else:
+            values.append(use.idle_bytes if use.idle_bytes or use.state is not unknown else None)
+    return values

@@ -23,10 +23,10 @@ from opentelemetry.metrics import (
     Observation,
 )
 
-from otel_gpu.metrics.catalogue import BY_NAME
+from otel_gpu.metrics.catalogue import BY_NAME, Metric
 from otel_gpu.metrics.collection import Collection, Family
 from otel_gpu.metrics.instruments import Sample, Samples, create_instruments
-from otel_gpu.metrics.points import Point, Reading
+from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.readings import Readings
 
 _OPTIONS: Final = CallbackOptions()
@@ -50,14 +50,8 @@ class AgentMeterProvider(MeterProvider):
 
     def collect(self, time_ns: int) -> Collection:
         """Run every instrument once; what they observe is as of ``time_ns`` (Unix time)."""
-        families = []
-        for name, callbacks in self._callbacks.items():
-            points: tuple[Point, ...] = ()
-            for callback in callbacks:
-                points += _points(_call(callback))  # of the catalogue's instruments each has one
-            if points:
-                families.append(Family(BY_NAME[name], points))
-        return Collection(time_ns, tuple(families))
+        found = (_family(BY_NAME[name], callbacks) for name, callbacks in self._callbacks.items())
+        return Collection(time_ns, tuple(family for family in found if family is not None))
 
 
 def _call(callback: CallbackT) -> Iterable[Observation]:
@@ -67,10 +61,13 @@ def _call(callback: CallbackT) -> Iterable[Observation]:
     return callback(_OPTIONS)
 
 
-def _points(observed: Iterable[Observation]) -> tuple[Point, ...]:
-    if isinstance(observed, Samples):
-        return observed.points
-    return tuple(sample.point for sample in observed if isinstance(sample, Sample))
+def _family(metric: Metric, callbacks: Sequence[CallbackT]) -> Family | None:
+    """What a metric's callbacks observe. Of the catalogue's instruments each has one, and tells it in columns."""
+    observed = [_call(callback) for callback in callbacks]
+    if len(observed) == 1 and isinstance(observed[0], Samples):
+        return observed[0].family
+    points = [sample.point for each in observed for sample in each if isinstance(sample, Sample)]
+    return Family.of(metric, points) if points else None
 
 
 class _AgentMeter(NoOpMeter):

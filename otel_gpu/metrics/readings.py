@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from otel_gpu.metrics.points import Point, Reading, points
-from otel_gpu.metrics.points_reading import Layout
+from otel_gpu.metrics.catalogue import BY_NAME, Metric
+from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.columns import Columns
+from otel_gpu.metrics.layout import Layout
+from otel_gpu.metrics.points import Point, Reading, family
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Attribution
 
 
 class Readings:
-    """Lays out each Attribution once, for however many collections read it."""
+    """Lays out each Attribution once, for however many collections read it. Any thread may ask."""
 
     def __init__(
         self,
@@ -28,6 +31,7 @@ class Readings:
         self._process_level = process_level
         self._newest: Reading | None = None
         self._layout = Layout()
+        self._turn = threading.Lock()
 
     def newest(self) -> Reading | None:
         """The newest cycle, sampled now if the last one is too old; ``None`` before the first."""
@@ -36,17 +40,18 @@ class Readings:
 
     def of(self, attribution: Attribution) -> Reading:
         """This cycle, laid out once for however many ask for it in a row."""
-        newest = self._newest
-        if newest is None or newest.attribution is not attribution:
-            self._account.observe(attribution)
-            newest = self._newest = Reading.of(
-                attribution,
-                self._account.stats(),
-                currency=self._currency,
-                process_level=self._process_level,
-                layout=self._layout,
-            )
-        return newest
+        with self._turn:
+            newest = self._newest
+            if newest is None or newest.attribution is not attribution:
+                self._account.observe(attribution)
+                newest = self._newest = Reading.of(
+                    attribution,
+                    self._account.stats(),
+                    currency=self._currency,
+                    process_level=self._process_level,
+                    layout=self._layout,
+                )
+            return newest
 
 
 class SharedReading:
@@ -63,15 +68,22 @@ class SharedReading:
         self._reading: Reading | None = None
         self._served: set[str] = set()
         self._count = 0
+        self._columns = Columns()
 
     def points(self, instrument: str) -> tuple[Point, ...]:
         """The instrument's points in the collection that it is asked in; none before the first sample."""
+        found = self.family(BY_NAME[instrument])
+        return () if found is None else found.points
+
+    def family(self, metric: Metric) -> Family | None:
+        """The same in columns; ``None`` where there is no point."""
+        instrument = metric.name
         with self._lock:
             if not self._served or instrument in self._served:
                 self._reading = self._newest()
                 self._served.clear()
                 self._count = 0
             self._served.add(instrument)
-            found = () if self._reading is None else tuple(points(instrument, self._reading, self._count))
-            self._count += len(found)
+            found = None if self._reading is None else family(metric, self._reading, self._columns, self._count)
+            self._count += 0 if found is None else len(found.values)
             return found

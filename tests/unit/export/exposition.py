@@ -52,7 +52,7 @@ def simulated_reading(seed: int = 1) -> Reading:
 def collection(**points: Iterable[Point]) -> Collection:
     """A collection of metrics by their names, with ``_`` for ``.``."""
     by_name = {name.replace(".", "_"): metric for name, metric in BY_NAME.items()}
-    return Collection(TIME_NS, tuple(Family(by_name[name], tuple(told)) for name, told in points.items()))
+    return Collection(TIME_NS, tuple(Family.of(by_name[name], told) for name, told in points.items()))
 
 
 def identity(**attributes: str) -> WorkloadIdentity:

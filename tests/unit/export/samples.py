@@ -27,7 +27,7 @@ def identity(name: str) -> WorkloadIdentity:
 
 def collection(families: Mapping[str, Iterable[Point]], time_ns: int = TIME_NS) -> Collection:
     """These points of these metrics."""
-    return Collection(time_ns, tuple(Family(BY_NAME[name], tuple(points)) for name, points in families.items()))
+    return Collection(time_ns, tuple(Family.of(BY_NAME[name], points) for name, points in families.items()))
 
 
 def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:

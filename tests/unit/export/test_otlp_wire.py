@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from itertools import combinations
 
 import pytest
 from hypothesis import given
@@ -12,10 +14,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.export.otlp_wire import WireEncoder
-from otel_gpu.metrics.catalogue import METRICS, Kind
+from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection
+from otel_gpu.metrics.collection import Collection, Family
 from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Series
 from tests.unit.export.exposition import simulated_reading
 from tests.unit.export.samples import RESOURCES, TIME_NS, collection, encoded, identity, received
 
@@ -36,6 +39,7 @@ POINTS = st.lists(
 )
 FAMILIES = st.dictionaries(st.sampled_from([metric.name for metric in METRICS]), POINTS, max_size=4)
 COUNTER = next(metric.name for metric in METRICS if metric.kind is Kind.COUNTER)
+GAUGE = next(metric.name for metric in METRICS if metric.kind is Kind.GAUGE)
 
 
 def whole(requests: Iterable[ExportMetricsServiceRequest]) -> ExportMetricsServiceRequest:
@@ -81,6 +85,39 @@ def test_a_second_collection_of_the_same_series_is_written_as_if_it_were_the_fir
     assert requests == [whole(encoded(each, Encoder(RESOURCES))) for each in (first, second, first)]
 
 
+SERIES = [Point(0, {"n": n}, identity(f"w{n % 3}") if n % 4 else None, TIME_NS + n - 3 or None) for n in range(8)]
+KEPT = {
+    present: Series.of(SERIES[n] for n in present) for size in (2, 5, 8) for present in combinations(range(8), size)
+}
+CYCLES = st.lists(
+    st.tuples(
+        st.integers(-5, 5),  # the wall clock may be set back, and starts are after it then
+        st.sampled_from(sorted(KEPT)[:12]),
+        st.lists(st.sampled_from([0, 0.0, -0.0, 1, 1.0, 7.5]), min_size=8, max_size=8),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(CYCLES)
+def test_what_is_kept_of_series_is_good_for_every_time_and_value(
+    cycles: list[tuple[int, tuple[int, ...], list[float]]],
+) -> None:
+    ours = WireEncoder(RESOURCES)
+    families: dict[str, Family] = {}
+    for shift_ns, present, values in cycles:
+        for name, kept in ((COUNTER, values), (GAUGE, [*values[:1]] * 8)):
+            made = Family(BY_NAME[name], KEPT[present], tuple(kept[: len(present)]))
+            before = families.get(name)
+            same = before is not None and before.series is made.series and repr(before.values) == repr(made.values)
+            families[name] = before if same and before is not None else made
+        told = Collection(TIME_NS + shift_ns, tuple(families.values()))
+        (mine,), (theirs,) = ours.batches(told), WireEncoder(RESOURCES).batches(told)
+        assert mine.data == theirs.data
+        assert received(mine) == whole(encoded(told, Encoder(RESOURCES)))
+
+
 def test_the_bytes_are_those_of_the_official_message() -> None:
     (batch,) = WireEncoder(RESOURCES).batches(collect(simulated_reading()))
     assert ExportMetricsServiceRequest.FromString(batch.data).ByteSize() == len(batch.data)
@@ -101,7 +138,7 @@ def laid_out(encoder: WireEncoder) -> tuple[int, ...]:
     layout = encoder._layout
     if layout is None:
         return ()
-    return sum(len(plan.encoded) for plan in layout._plans.values()), len(layout._owners), len(layout._by_key)
+    return len(layout._encoded), len(layout._owners), len(layout._by_key)
 
 
 @pytest.mark.parametrize("largest_bytes", [1, 300, 1_000, 5_000, 100_000])
@@ -130,3 +167,16 @@ def test_half_a_surrogate_pair_costs_its_character_and_not_the_export() -> None:
         whole(encoded(told, WireEncoder(RESOURCES))).resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points
     )
     assert point.attributes[0].value.string_value == "a?b"
+
+
+def test_after_a_value_that_cannot_be_written_everything_is_written_as_before() -> None:
+    encoder = WireEncoder(RESOURCES)
+    good = [Point(1, {"n": n}, identity(f"w{n}"), 1) for n in range(3)]
+    told = collection({GAUGE: good, COUNTER: good})
+    before = [batch.data for batch in encoder.batches(told)]
+    for name in (GAUGE, COUNTER):
+        broken = {GAUGE: good, COUNTER: good} | {name: [point._replace(value=2**70) for point in good]}
+        with pytest.raises(struct.error):
+            list(encoder.batches(collection(broken)))
+        assert list(encoder.batches(collection({}))) == []
+        assert [batch.data for batch in encoder.batches(told)] == before

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -289,6 +290,16 @@ def test_a_second_rendering_shows_what_a_first_would() -> None:
     assert text.render(told, TEXT) == text.render(fresh, TEXT) == render(fresh, RESOURCES, TEXT)
 
 
+def test_a_family_that_stays_is_written_as_it_was_whatever_stands_around_it_and_in_both_formats() -> None:
+    text = PrometheusText(RESOURCES)
+    energy, access = (EXAMPLE.families[number] for number in (0, 2))
+    other = collection(hw_temperature=[Point(3.0, GPU), Point(5.0, {**GPU, "hw.id": "x"})]).families
+    for families in ((energy, access), (energy, *other, access), (*other, access), (energy,), (), (access, energy)):
+        told = Collection(1, families)
+        for form in (TEXT, OPENMETRICS, TEXT):
+            assert text.render(told, form) == render(told, RESOURCES, form)
+
+
 def test_what_has_ended_is_forgotten() -> None:
     text = PrometheusText(RESOURCES)
     sizes = []
@@ -303,14 +314,15 @@ def test_what_has_ended_is_forgotten() -> None:
         ]
         text.render(collection(gpu_process_active=points), TEXT)
         sizes.append(kept(text))
-    assert set(sizes) == {20}
+    assert set(sizes) == {30}
     text.render(collection(), TEXT)
     assert kept(text) == 0
 
 
 def kept(text: PrometheusText) -> int:
     """How many pieces of text are kept for the next rendering."""
-    return sum(len(lines.heads) for lines in text._last.values()) + len(text._others)
+    texts = [*text._labels.values(), *chain.from_iterable(text._others.values())]
+    return sum(len(lines.series) for lines in text._last.values()) + sum(map(len, texts))
 
 
 def test_workloads_are_told_apart_by_who_they_are_not_by_the_object() -> None:

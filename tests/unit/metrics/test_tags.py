@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_gpu.metrics.collect import collect
+from otel_gpu.metrics.layout import Layout
 from otel_gpu.metrics.points import Reading
-from otel_gpu.metrics.points_reading import Layout
 from otel_gpu.metrics.tags import Kept, Tags
 from tests.unit.metrics.builders import STATS, answer, device, part, process, split, workload
 

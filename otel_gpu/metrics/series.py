@@ -1,0 +1,93 @@
+"""Series and their values: what a metric tells in a cycle, in columns, and what one point of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import NamedTuple
+
+from otel_gpu.metrics.identity import WorkloadIdentity
+from otel_gpu.metrics.tags import Attributes
+
+
+class Point(NamedTuple):
+    """One point of a metric. ``workload`` is ``None`` where it is of the host; ``start_ns`` (Unix time) is a counter's.
+
+    A counter without a start has counted since before anybody can tell.
+    """
+
+    value: int | float
+    attributes: Attributes
+    workload: WorkloadIdentity | None = None
+    start_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """All series of a metric, but for their values. While nobody comes or goes it is the same object in every cycle.
+
+    Whoever keeps what was made of it asks for the object, and holds on to it: nothing else can then be at its address.
+    """
+
+    attributes: tuple[Attributes, ...]
+    workloads: tuple[WorkloadIdentity | None, ...]
+    starts: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> Series:
+        """The series that these points are of."""
+        _, attributes, workloads, starts = tuple(zip(*points, strict=True)) or ((), (), (), ())
+        return cls(attributes, workloads, starts)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.attributes)
+
+    def is_that_of(self, other: Series) -> bool:
+        """Whether these are the same: the same objects, counted since the same time."""
+        return (
+            self.starts == other.starts
+            and list(map(id, self.attributes)) == list(map(id, other.attributes))
+            and list(map(id, self.workloads)) == list(map(id, other.workloads))
+        )
+
+    def only(self, wanted: Sequence[bool]) -> Series:
+        """Those that are wanted."""
+        return Series(
+            tuple(compress(self.attributes, wanted)),
+            tuple(compress(self.workloads, wanted)),
+            tuple(compress(self.starts, wanted)),
+        )
+
+    def points(self, values: Sequence[float]) -> tuple[Point, ...]:
+        """One point of each."""
+        columns = zip(values, self.attributes, self.workloads, self.starts, strict=True)
+        return tuple(map(Point._make, columns))
+
+
+class Departed(NamedTuple):
+    """Addresses of attributes and workloads that series had, and none has any more."""
+
+    attributes: set[int]
+    workloads: set[int]
+
+
+def departed(before: Iterable[Series], now: Sequence[Series]) -> Departed:
+    """Who has left: to whoever keeps something of everybody who is told of.
+
+    Those who come and go do so in few metrics, and are in others still. The last ones of the catalogue say of everybody
+    that he is there, so they are asked first.
+    """
+    stay = set(map(id, now))
+    gone = Departed(set(), set())
+    for series in before:
+        if id(series) not in stay:
+            gone.attributes.update(map(id, series.attributes))
+            gone.workloads.update(map(id, series.workloads))
+    for series in reversed(now):
+        if gone.attributes:
+            gone.attributes.difference_update(map(id, series.attributes))
+        if gone.workloads:
+            gone.workloads.difference_update(map(id, series.workloads))
+    return gone
