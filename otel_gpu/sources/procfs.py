@@ -220,7 +220,6 @@ class ProcfsSource:
         if (stat.start_ticks, stat.is_alive) != (process.start_ticks, process.facts.alive):
             return False
         self._table.identify(process.pid, stat, this.now_ns, mark, text)
-        process.settle(self._pace, this.now_ns)  # it may be of another size
         this.facts[process.pid] = process.facts
         return True
 

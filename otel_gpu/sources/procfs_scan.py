@@ -42,7 +42,7 @@ STEADY: Final = Pace(
     settled_ns=30 * S_NS,
     maps_ns=30 * S_NS,
     cgroup_ns=30 * S_NS,
-    stat_ns=3 * S_NS,
+    stat_ns=10 * S_NS,
 )
 """For an agent, whose cycles may be short: most of what /proc costs is opening files that say what they said before."""
 
