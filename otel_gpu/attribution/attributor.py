@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from otel_gpu.attribution.bookkeeper import Bookkeeper, GpuBooks
+from otel_gpu.attribution.bookkeeper import Bookkeeper
 from otel_gpu.attribution.compose import GpuView, compose
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.ledger import Ledger
@@ -16,6 +16,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Resident, residents
+from otel_gpu.attribution.shown import GpuBooks
 from otel_gpu.attribution.tracker import GpuTracker
 from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
 

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Final, Self
 
-from otel_gpu.attribution.cost import billed_us
+from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.idle import Booked, IdleState, IdleStep, workload_state
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
-from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadLine
+from otel_gpu.attribution.lines import Entry, Lines, LineT
+from otel_gpu.attribution.places import Line, Place, ProcessAt, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
-from otel_gpu.attribution.sums import Sums
+from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
-
-@dataclass(slots=True)
-class GpuBooks:
-    """What a cycle means for the lines of one GPU: who of them is there, their state, their energy of the window."""
-
-    present: dict[Line, list[ProcessAt]] = field(default_factory=dict)
-    steps: dict[Line, IdleStep] = field(default_factory=dict)
-    energy: dict[Line, Sums] = field(default_factory=dict)
+_NOBODY: Final[Mapping[ProcessAt, Resident]] = MappingProxyType({})
 
 
 class Bookkeeper:
@@ -33,7 +27,7 @@ class Bookkeeper:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._idle: dict[Line, IdleState] = {}
+        self._gpus: dict[str, GpuBooks] = {}
         self._short_lived = ShortLived()
 
     @property
@@ -67,9 +61,10 @@ class Bookkeeper:
     ) -> tuple[GpuBooks, frozenset[ProcessAt]]:
         """Book what a GPU showed; also who has left it."""
         uuid = reading.identity.uuid
+        books = self._begin(uuid)
         self._book_work(uuid, result, cycle)
         self._book_visitors(uuid, visitors, cycle)
-        books = GpuBooks(energy=self._book_energy(uuid, result, cycle))
+        self._book_energy(uuid, books, result, cycle)
         left = self._end_departed(uuid, result, cycle)
         sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig or ()}
         self._book_time(uuid, books, result, sm_counts, cycle)
@@ -77,16 +72,24 @@ class Bookkeeper:
 
     def book_silence(self, uuid: str, cycle: Cycle) -> GpuBooks:
         """Book a cycle in which a GPU told nothing: whoever runs is still there for all anybody knows."""
-        books = GpuBooks()
+        books = self._begin(uuid)
         self._end_departed(uuid, None, cycle)
         self._book_time(uuid, books, None, {}, cycle)
+        return books
+
+    def _begin(self, uuid: str) -> GpuBooks:
+        books = self._gpus.get(uuid)
+        if books is None:
+            books = self._gpus[uuid] = GpuBooks()
+        books.begin()
         return books
 
     def close(self, cycle: Cycle, places: Iterable[Place]) -> None:
         """End the cycle: lines that nobody is left of end, and what ended long ago is forgotten."""
         self.ledger.settle(cycle.moment.now_ns)
-        for line in [line for line in self._idle if self.ledger.entry(line).ended_ns is not None]:
-            self._add_time(line, self._idle.pop(line).close())
+        for entry in (*self.ledger.processes.entries.values(), *self.ledger.workloads.entries.values()):
+            if entry.ended_ns is not None and entry.idle is not None:
+                _close(entry)
         self.ledger.sweep(cycle.moment, frozenset(places))
 
     # -- work and energy ------------------------------------------------------------
@@ -99,8 +102,8 @@ class Bookkeeper:
             at_of = self._last_known(uuid) | at_of
         for pid, work in result.compute.work.items():
             if pid in at_of:
-                for line in self.ledger.lines(at_of[pid], cycle.moment):
-                    self.ledger.entry(line).sums.compute_us += work.sm_us
+                for entry in self.ledger.entries(at_of[pid], cycle.moment):
+                    entry.sums.compute_us += work.sm_us
 
     def _last_known(self, uuid: str) -> dict[int, ProcessAt]:
         """Who had a pid that is no longer on this GPU: the driver's rows still tell its last work.
@@ -116,27 +119,30 @@ class Bookkeeper:
             at = ProcessAt(ProcessKey(life.pid, START_UNKNOWN), Place(uuid, ""))
             who = Resident(at, UNIDENTIFIED_WORKLOAD, None, life.start_time_us / 1e6, listed=True, memory_bytes=None)
             self.ledger.admit(who, cycle.moment)
-            for line in self.ledger.lines(at, cycle.moment):
-                self.ledger.entry(line).sums.compute_us += life.compute_us
+            for entry in self.ledger.entries(at, cycle.moment):
+                entry.sums.compute_us += life.compute_us
             self._end(at, cycle)
 
-    def _book_energy(self, uuid: str, result: GpuCycle, cycle: Cycle) -> dict[Line, Sums]:
-        """Energy of this window by line."""
-        booked: dict[Line, Sums] = {}
+    def _book_energy(self, uuid: str, books: GpuBooks, result: GpuCycle, cycle: Cycle) -> None:
         division = result.division
         if division is None:
-            return booked
+            return
         device = self.ledger.device(uuid)
         device.idle_mj += division.idle_mj
         device.unattributed_mj += division.unattributed_mj
-        for at, energy_mj in sorted(division.parts.items()):
+        now_ns = cycle.moment.now_ns
+        for at, energy_mj in division.parts.items():
             device.attributed_mj += energy_mj
-            for line in self.ledger.lines(at, cycle.moment):
-                entry = self.ledger.entry(line)
-                entry.sums.add_energy(division.methods[at], energy_mj)
-                entry.drew_ns = cycle.moment.now_ns
-                booked.setdefault(line, Sums()).add_energy(division.methods[at], energy_mj)
-        return booked
+            method = division.methods[at]
+            for shown in self._lines(books, at, cycle):
+                shown.draw(method, energy_mj)
+                shown.entry.sums.add_energy(method, energy_mj)
+                shown.entry.drew_ns = now_ns
+
+    def _lines(self, books: GpuBooks, at: ProcessAt, cycle: Cycle) -> tuple[Shown, Shown]:
+        """What is shown of the lines that a process's use is booked to."""
+        process, workload = self.ledger.entries(at, cycle.moment)
+        return books.of(process), books.of(workload)
 
     # -- time -----------------------------------------------------------------------
 
@@ -147,80 +153,49 @@ class Bookkeeper:
 
         Who is missing from the lists, or on a GPU that does not answer, may do anything: that is unknown.
         """
-        missing: set[Line] = set()
-        for at, booking in self.ledger.present(uuid):
-            for line in booking.lines:
-                members = books.present.setdefault(line, [])
-                if result is not None and at in result.residents:
-                    members.append(at)
-                else:
-                    missing.add(line)
-        unused = [line for line in self.unused(uuid, cycle) if line not in books.present]
+        books.seat(self.ledger.present(uuid), _NOBODY if result is None else result.residents)
+        unused = self._unused(books, uuid, cycle)
         # Who pays for a GPU's time together with others whom nobody sees, and how many they are, cannot be told.
-        shared = not cycle.infers and (result is None or result.crowded)
-        billed = {} if shared else self._billed_us(books, unused, sm_counts, cycle)
-        self._book_allocated(books, unused, billed, cycle)
-        windows_us = {line: self._window_us(line, cycle) for line in books.present}
-        for line, ats in books.present.items():
-            worked = _worked(ats, result) if result is not None and ats else None
-            step = self._idle.setdefault(line, IdleState()).observe(
-                window_us=windows_us[line],
-                worked=worked or (None if line in missing else worked),
-                others_worked=result is not None and (result.crowded or _others_worked(ats, result)),
-                held_bytes=_held(ats, result) if result is not None else None,
-                energy_mj=books.energy[line].energy_mj if line in books.energy else 0,
-                billed_us=billed.get(line, 0),
+        if cycle.infers or not (result is None or result.crowded):
+            _bill(books, unused, sm_counts, cycle)
+        for shown in unused:
+            self._book_allocated(shown, cycle)
+        held = [] if result is None else [result.held_bytes(at) for at in books.there]
+        for shown in books.seated:
+            entry = shown.entry
+            window_us = _window_us(entry, cycle)
+            if entry.idle is None:
+                entry.idle = IdleState()
+            shown.held_bytes = _sum_known([held[number] for number in shown.members])
+            worked = _worked(shown, result)
+            shown.step = entry.idle.observe(
+                window_us=window_us,
+                worked=worked or (None if shown.is_missing else worked),
+                others_worked=result is not None and (result.crowded or _others_worked(shown, result)),
+                held_bytes=shown.held_bytes,
+                energy_mj=shown.energy_mj,
+                billed_us=shown.billed_us,
             )
-            self._add_time(line, step.booked)
-            books.steps[line] = step
-        for line in books.energy.keys() - books.present.keys():  # who left: nobody knows what it did at the end
-            self.ledger.entry(line).sums.unknown_mj += books.energy[line].energy_mj
+            for piece in shown.step.booked:
+                entry.sums.add_time(piece)
+        for shown in books.shown.values():
+            if shown.energy_mj and not shown.is_seated:  # who left: nobody knows what it did at the end
+                shown.entry.sums.unknown_mj += shown.energy_mj
         if result is not None:
-            self._judge_workloads(uuid, books, result)
+            _judge_workloads(books, held)
 
-    def _book_allocated(
-        self, books: GpuBooks, unused: Iterable[WorkloadLine], billed: Mapping[Line, int], cycle: Cycle
-    ) -> None:
+    def _unused(self, books: GpuBooks, uuid: str, cycle: Cycle) -> list[Shown]:
+        """Lines of workloads that were given this GPU and have nobody there, not even in the overflow they share."""
+        given = [books.of(self.ledger.workloads.entries[line]) for line in self.unused(uuid, cycle)]
+        return [shown for shown in given if not shown.is_seated]
+
+    def _book_allocated(self, shown: Shown, cycle: Cycle) -> None:
         """A workload that was given the GPU and has no process there is neither busy nor idle: it has it allocated."""
-        for line in unused:
-            if line in self._idle:
-                self._add_time(line, self._idle.pop(line).close())
-            time_us = self._window_us(line, cycle)
-            self._add_time(line, [Booked(GpuState.ALLOCATED, time_us, 0, 0, billed.get(line, 0))])
-            books.steps[line] = IdleStep(GpuState.ALLOCATED, None, ())
-
-    def _billed_us(
-        self, books: GpuBooks, unused: Iterable[WorkloadLine], sm_counts: Mapping[str, int], cycle: Cycle
-    ) -> dict[Line, int]:
-        payers: dict[Place, list[WorkloadLine]] = {}
-        for line in (*books.present, *unused):
-            if isinstance(line, WorkloadLine):
-                payers.setdefault(line.at.place, []).append(line)
-        return dict(billed_us(cycle.window_us, payers, sm_counts).items())
-
-    def _window_us(self, line: Line, cycle: Cycle) -> int:
-        """The window, or the part of it since a line began that is new in it."""
-        since_ns = self.ledger.entry(line).since_ns
-        if line in self._idle or since_ns <= cycle.moment.window_start_ns:
-            return cycle.window_us
-        return min(cycle.window_us, max(0, cycle.moment.wall_ns - since_ns) // 1000)
-
-    def _judge_workloads(self, uuid: str, books: GpuBooks, result: GpuCycle) -> None:
-        """A workload is busy if any of its processes is, idle if all that hold memory are."""
-        states: dict[WorkloadLine, list[GpuState]] = {}
-        for at, booking in self.ledger.present(uuid):
-            if result.held_bytes(at) != 0:
-                states.setdefault(booking.workload, []).append(books.steps[booking.process].state)
-        for line, found in states.items():
-            step, state = books.steps[line], workload_state(found)
-            if state is not step.state:
-                idle_s = 0.0 if state is GpuState.BUSY else None
-                books.steps[line] = step._replace(state=state, idle_s=idle_s)
-
-    def _add_time(self, line: Line, booked: Iterable[Booked]) -> None:
-        sums = self.ledger.entry(line).sums
-        for piece in booked:
-            sums.add_time(piece)
+        entry = shown.entry
+        if entry.idle is not None:
+            _close(entry)
+        entry.sums.add_time(Booked(GpuState.ALLOCATED, _window_us(entry, cycle), 0, 0, shown.billed_us))
+        shown.step = IdleStep(GpuState.ALLOCATED, None, ())
 
     # -- going ----------------------------------------------------------------------
 
@@ -252,10 +227,9 @@ class Bookkeeper:
 
     def to_state(self) -> dict[str, Any]:
         """What is needed beside the ledger, as plain data."""
-        states = [(line, state.to_state()) for line, state in self._idle.items()]
         return {
-            "processes": sorted([line, state] for line, state in states if isinstance(line, ProcessLine)),
-            "workloads": sorted([line, state] for line, state in states if isinstance(line, WorkloadLine)),
+            "processes": _idle_states(self.ledger.processes),
+            "workloads": _idle_states(self.ledger.workloads),
             "short_lived": self._short_lived.to_state(),
         }
 
@@ -264,33 +238,77 @@ class Bookkeeper:
         """The counterpart of ``to_state``; ValueError if it is not what that gave."""
         restored = cls(ledger)
         try:
-            for line, state in data["processes"]:
-                restored._idle[process_line_from(line)] = IdleState.from_state(state)
-            for line, state in data["workloads"]:
-                restored._idle[workload_line_from(line)] = IdleState.from_state(state)
+            states: list[tuple[Line, IdleState]] = [
+                *((process_line_from(line), IdleState.from_state(state)) for line, state in data["processes"]),
+                *((workload_line_from(line), IdleState.from_state(state)) for line, state in data["workloads"]),
+            ]
             restored._short_lived = ShortLived.from_state(data["short_lived"])
         except (KeyError, TypeError) as error:
             raise ValueError("not a state of the books") from error
-        if not all(ledger.has(line) for line in restored._idle):
-            raise ValueError("books: a state without a line")
+        for line, state in states:
+            if not ledger.has(line):
+                raise ValueError("books: a state without a line")
+            ledger.entry(line).idle = state
         return restored
 
 
-def _worked(ats: Iterable[ProcessAt], result: GpuCycle) -> bool | None:
-    """Whether any of these showed work; ``None`` where the driver does not tell."""
-    if result.compute is None:
+def _idle_states(lines: Lines[LineT]) -> list[list[Any]]:
+    return sorted([line, entry.idle.to_state()] for line, entry in lines.entries.items() if entry.idle is not None)
+
+
+def _window_us(entry: Entry, cycle: Cycle) -> int:
+    """The window, or the part of it since a line began that is new in it."""
+    if entry.idle is not None or entry.since_ns <= cycle.moment.window_start_ns:
+        return cycle.window_us
+    return min(cycle.window_us, max(0, cycle.moment.wall_ns - entry.since_ns) // 1000)
+
+
+def _close(entry: Entry) -> None:
+    """Nobody of a line is left: what was undecided of it is booked."""
+    if entry.idle is not None:
+        for piece in entry.idle.close():
+            entry.sums.add_time(piece)
+        entry.idle = None
+
+
+def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int], cycle: Cycle) -> None:
+    payers = payers_of([*books.workloads, *unused]) if unused else books.payers
+    parts_us = places_us(cycle.window_us, [place for place, _ in payers], sm_counts)
+    for (_, lines), part_us in zip(payers, parts_us, strict=True):
+        for shown, billed_us in zip(lines, equal_parts(part_us, len(lines)), strict=True):
+            shown.billed_us = billed_us
+
+
+def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:
+    """A workload is busy if any of its processes is, idle if all that hold memory are."""
+    for shown in books.workloads:
+        found = {
+            process.step.state
+            for process, number in shown.staff
+            if process.step is not None and (number is None or held[number] != 0)
+        }
+        step = shown.step
+        if not found or step is None:
+            continue
+        state = workload_state(found)
+        if state is not step.state:
+            idle_s = 0.0 if state is GpuState.BUSY else None
+            shown.step = step._replace(state=state, idle_s=idle_s)
+
+
+def _worked(shown: Shown, result: GpuCycle | None) -> bool | None:
+    """Whether anybody of a line showed work; ``None`` where the driver does not tell."""
+    if result is None or result.compute is None or not shown.pids:
         return None
-    seen = [result.compute.worked(at.key.pid) for at in ats]
+    seen = [result.compute.worked(pid) for pid in shown.pids]
     return True if any(seen) else None if None in seen else False
 
 
-def _others_worked(ats: Iterable[ProcessAt], result: GpuCycle) -> bool:
-    own = {at.key.pid for at in ats}
-    return result.compute is not None and any(pid not in own for pid in result.compute.pids)
+def _others_worked(shown: Shown, result: GpuCycle) -> bool:
+    return result.compute is not None and not result.compute.pids <= shown.pids
 
 
-def _held(ats: Sequence[ProcessAt], result: GpuCycle) -> int | None:
-    """Memory by the driver's figures, or else as inferred; ``None`` where neither tells of anybody."""
-    held = [result.held_bytes(at) for at in ats]
-    known = [bytes_ for bytes_ in held if bytes_ is not None]
+def _sum_known(figures: Sequence[int | None]) -> int | None:
+    """``None`` where nothing tells of anybody."""
+    known = [figure for figure in figures if figure is not None]
     return sum(known) if known else None

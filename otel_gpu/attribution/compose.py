@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from otel_gpu.attribution.bookkeeper import GpuBooks
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.idle import IdleStep
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.places import Line, Place, ProcessLine, WorkloadAt, WorkloadLine, workload_at
+from otel_gpu.attribution.places import Place, ProcessLine, WorkloadAt, WorkloadLine, workload_at
+from otel_gpu.attribution.shown import GpuBooks
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     START_UNKNOWN,
@@ -32,6 +32,7 @@ from otel_gpu.model import (
     WorkloadGpu,
     WorkloadRef,
 )
+from otel_gpu.model.result import NO_ENERGY
 
 Figure = TypeVar("Figure", int, float)
 
@@ -44,9 +45,6 @@ class GpuView:
     cycle: GpuCycle | None
     books: GpuBooks
     energy_source: str
-
-
-_NOTHING: Final = GpuBooks()
 
 
 def compose(
@@ -132,7 +130,7 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 
 
 def _process(line: ProcessLine, entry: Entry, view: GpuView | None, device: DeviceSums) -> ProcessAttribution:
-    part = _part(line, entry, view)
+    part = _part(entry, view)
     key, place = line.at
     return ProcessAttribution(
         key=key,
@@ -168,18 +166,17 @@ class _Part:
     idle_bytes: int | None
 
 
-def _part(line: Line, entry: Entry, view: GpuView | None) -> _Part:
-    books = view.books if view is not None else _NOTHING
-    drawn = books.energy.get(line)
-    energy = drawn.method_energy if drawn is not None else MethodEnergy()
+def _part(entry: Entry, view: GpuView | None) -> _Part:
+    shown = view.books.shown.get(entry) if view is not None else None
+    energy = shown.energy if shown is not None else NO_ENERGY
     if entry.ended_ns is not None:
         return _Part(0, 0.0, 0.0, energy, None, None)
     cycle = view.cycle if view is not None else None
-    step = books.steps.get(line)
-    ats = books.present.get(line, [])
-    if cycle is None or not ats:
+    step = shown.step if shown is not None else None
+    if view is None or shown is None or cycle is None or not shown.members:
         return _Part(None, None, None, energy, step, None)
     compute = cycle.compute
+    ats = [view.books.there[number] for number in shown.members]
     idle = step is not None and step.state is GpuState.IDLE
     return _Part(
         memory_bytes=_sum_known(cycle.residents[at].memory_bytes for at in ats),
@@ -187,7 +184,7 @@ def _part(line: Line, entry: Entry, view: GpuView | None) -> _Part:
         bandwidth_ratio=_sum_known(compute.bandwidth_share(at.key.pid) for at in ats) if compute is not None else None,
         energy=energy,
         step=step,
-        idle_bytes=_sum_known(cycle.held_bytes(at) for at in ats) if idle else 0,
+        idle_bytes=shown.held_bytes if idle else 0,
     )
 
 
@@ -258,7 +255,7 @@ def _workload_gpu(
     *,
     allocation: float | None,
 ) -> WorkloadGpu:
-    part = _part(line, entry, view)
+    part = _part(entry, view)
     totals = entry.sums.frozen(entry.since_ns)
     step = part.step
     inferred, confidence = _inferred(line, entry, view)

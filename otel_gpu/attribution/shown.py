@@ -1,0 +1,133 @@
+"""What a cycle shows of the lines of one GPU: who of each is there, what it drew, and what it does.
+
+Who is there is mostly who was there in the cycle before. Who belongs to which line is then not found out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Final, TypeAlias
+
+from otel_gpu.attribution.energy import Method
+from otel_gpu.attribution.idle import IdleStep
+from otel_gpu.attribution.ledger import Present
+from otel_gpu.attribution.lines import Entry
+from otel_gpu.attribution.places import Place, ProcessAt
+from otel_gpu.model import MethodEnergy
+from otel_gpu.model.result import NO_ENERGY
+
+_MEASURED: Final = Method.MEASURED
+_ESTIMATED: Final = Method.ESTIMATED
+
+
+@dataclass(slots=True, eq=False)
+class Shown:
+    """One line in one cycle. ``has_part`` says that it had a part in the division of the window's energy, if of 0 mJ.
+
+    ``members`` are those of it who are in the lists, by their number in ``GpuBooks.there``, and ``pids`` theirs.
+    ``is_missing`` says that somebody of it is in none. ``staff`` are a workload's processes, each with its number;
+    ``None`` for those who are missing.
+    """
+
+    entry: Entry
+    members: list[int] = field(default_factory=list)
+    pids: frozenset[int] = frozenset()
+    is_seated: bool = False
+    is_missing: bool = False
+    staff: list[tuple[Shown, int | None]] = field(default_factory=list)
+    has_part: bool = False
+    measured_mj: int = 0
+    estimated_mj: int = 0
+    inferred_mj: int = 0
+    billed_us: int = 0
+    held_bytes: int | None = None
+    step: IdleStep | None = None
+
+    def draw(self, method: Method, energy_mj: int) -> None:
+        """Count energy of this window."""
+        self.has_part = True
+        if method is _ESTIMATED:
+            self.estimated_mj += energy_mj
+        elif method is _MEASURED:
+            self.measured_mj += energy_mj
+        else:
+            self.inferred_mj += energy_mj
+
+    @property
+    def energy_mj(self) -> int:
+        """Energy of this window, by all methods."""
+        return self.measured_mj + self.estimated_mj + self.inferred_mj
+
+    @property
+    def energy(self) -> MethodEnergy:
+        """The same by how it was found; nothing is known where there was nothing to divide."""
+        return MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj) if self.has_part else NO_ENERGY
+
+
+Payers: TypeAlias = list[tuple[Place, list[Shown]]]
+"""Workloads by the place that they pay for, in order."""
+
+
+class GpuBooks:
+    """What a cycle means for the lines of one GPU."""
+
+    def __init__(self) -> None:
+        self.shown: dict[Entry, Shown] = {}
+        self.seated: list[Shown] = []
+        """Lines that somebody is there of, whether in the lists or missing from them."""
+        self.there: list[ProcessAt] = []
+        self.workloads: list[Shown] = []
+        """Those of them that are a workload's."""
+        self.payers: Payers = []
+        self._present: Present | None = None
+
+    def begin(self) -> None:
+        """A new cycle: who is there is taken over, what was shown of them is not."""
+        for entry in [entry for entry, shown in self.shown.items() if not shown.members]:
+            del self.shown[entry]
+        for shown in self.shown.values():
+            shown.has_part = False
+            shown.measured_mj = shown.estimated_mj = shown.inferred_mj = shown.billed_us = 0
+            shown.held_bytes = shown.step = None
+
+    def of(self, entry: Entry) -> Shown:
+        """What is shown of a line."""
+        shown = self.shown.get(entry)
+        if shown is None:
+            shown = self.shown[entry] = Shown(entry)
+        return shown
+
+    def seat(self, present: Present, residents: Mapping[ProcessAt, Any]) -> None:
+        """Take in who is there by the books; who of them is not among ``residents`` is missing from the lists."""
+        if present is self._present and len(present) == len(residents):
+            return
+        for shown in self.shown.values():
+            shown.members, shown.staff, shown.is_seated, shown.is_missing = [], [], False, False
+        self.there = []
+        for at, booking in present:
+            number = None
+            if at in residents:
+                number = len(self.there)
+                self.there.append(at)
+            process, workload = self.of(booking.process_entry), self.of(booking.workload_entry)
+            workload.staff.append((process, number))
+            for shown in (process, workload):
+                shown.is_seated = True
+                if number is None:
+                    shown.is_missing = True
+                else:
+                    shown.members.append(number)
+        self.seated = [shown for shown in self.shown.values() if shown.is_seated]
+        for shown in self.seated:
+            shown.pids = frozenset(self.there[number].key.pid for number in shown.members)
+        self.workloads = [shown for shown in self.seated if shown.staff]
+        self.payers = payers_of(self.workloads)
+        self._present = present if len(present) == len(residents) else None
+
+
+def payers_of(workloads: Iterable[Shown]) -> Payers:
+    """Workloads by place, in order."""
+    ordered = sorted(workloads, key=lambda shown: (shown.entry.line.at.place, shown.entry.line))
+    return [(place, list(shown)) for place, shown in groupby(ordered, key=lambda shown: shown.entry.line.at.place)]
