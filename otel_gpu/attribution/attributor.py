@@ -15,7 +15,7 @@ from otel_gpu.attribution.lines import Moment
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.plain import whole
-from otel_gpu.attribution.presence import Resident, residents
+from otel_gpu.attribution.presence import Openers, Resident
 from otel_gpu.attribution.shown import GpuBooks
 from otel_gpu.attribution.tracker import GpuTracker
 from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
@@ -61,8 +61,9 @@ class Attributor:
         if books is None:
             books = self._books = Bookkeeper(new_ledger(self._options, snapshot.wall_ns))
         cycle = self._cycle(snapshot)
+        host = Openers(snapshot.processes)
         here = {
-            reading.identity.uuid: {resident.at: resident for resident in residents(reading, snapshot.processes)}
+            reading.identity.uuid: self._tracker(reading.identity.uuid).presence.observe(reading, host)
             for reading in snapshot.gpus
             if reading.answered
         }
@@ -93,18 +94,21 @@ class Attributor:
 
     def _gpu(self, books: Bookkeeper, reading: GpuReading, now: _Here | None, cycle: Cycle) -> GpuView:
         uuid = reading.identity.uuid
-        tracker = self._trackers.get(uuid)
-        if tracker is None:
-            tracker = self._trackers[uuid] = GpuTracker(self._options)
+        tracker = self._tracker(uuid)
         device = books.ledger.device(uuid)
         device.name, device.index = reading.identity.name, reading.identity.index
-        device.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}
+        if reading.mig:
+            device.profiles |= {mig.uuid: mig.profile for mig in reading.mig if mig.profile is not None}
         if now is None:
             return GpuView(reading, None, self._silence(books, uuid, cycle), tracker.meter.source)
-        bookings = {at: books.ledger.admit(resident, cycle.moment) for at, resident in sorted(now.items())}
-        # The workload is whose it was when the process was first seen, for every rule alike.
-        now = {at: replace(r, ref=bookings[at].ref) if bookings[at].ref != r.ref else r for at, r in now.items()}
-        owners = {at: booking.workload.at for at, booking in bookings.items()}
+        owners, moved = {}, {}
+        for at, resident in now.items():
+            booking = books.ledger.admit(resident, cycle.moment)
+            owners[at] = booking.workload.at
+            if booking.ref is not resident.ref and booking.ref != resident.ref:
+                moved[at] = replace(resident, ref=booking.ref)
+        if moved:  # the workload is whose it was when the process was first seen, for every rule alike
+            now = {at: moved.get(at, resident) for at, resident in now.items()}
         visitors = books.visitors(reading, cycle)
         granted = {line.at: cycle.age_s(grant.since_s) for line, grant in books.unused(uuid, cycle).items()}
         result = tracker.observe(reading, now, owners, cycle, granted=granted, visited=bool(visitors))
@@ -112,6 +116,12 @@ class Attributor:
         told, left = books.book(reading, result, visitors, cycle)
         tracker.forget(left)
         return GpuView(reading, result, told, tracker.meter.source)
+
+    def _tracker(self, uuid: str) -> GpuTracker:
+        tracker = self._trackers.get(uuid)
+        if tracker is None:
+            tracker = self._trackers[uuid] = GpuTracker(self._options)
+        return tracker
 
     def _silence(self, books: Bookkeeper, uuid: str, cycle: Cycle) -> GpuBooks:
         """A GPU that did not answer, or was not there to be asked."""

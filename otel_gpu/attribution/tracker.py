@@ -19,7 +19,7 @@ from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
-from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, Span
 from otel_gpu.model import GpuReading, MemorySplit
 
@@ -59,6 +59,7 @@ class GpuTracker:
 
     def __init__(self, options: AttributionOptions) -> None:
         self._options = options
+        self.presence = Presence()
         self._rows = ComputeRows()
         self.meter = EnergyMeter()
         self._baseline = Baseline(options.assumed_idle_fraction)
