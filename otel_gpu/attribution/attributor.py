@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from otel_gpu.attribution.bookkeeper import Bookkeeper
-from otel_gpu.attribution.compose import GpuView, compose
+from otel_gpu.attribution.compose import Composer, GpuView
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
@@ -29,6 +29,7 @@ class Attributor:
     def __init__(self, options: AttributionOptions | None = None) -> None:
         self._options = options or AttributionOptions()
         self._books: Bookkeeper | None = None
+        self._composer: Composer | None = None
         self._trackers: dict[str, GpuTracker] = {}
         self._previous_ns: int | None = None
         self._wall_ns = 0
@@ -60,6 +61,8 @@ class Attributor:
         books = self._books
         if books is None:
             books = self._books = Bookkeeper(new_ledger(self._options, snapshot.wall_ns))
+        if self._composer is None:
+            self._composer = Composer(books.ledger, self._options)
         cycle = self._cycle(snapshot)
         host = Openers(snapshot.processes)
         here = {
@@ -73,7 +76,7 @@ class Attributor:
             self._silence(books, uuid, cycle)
         books.close(cycle, (place for reading in snapshot.gpus for place in _places(reading)))
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
-        return compose(snapshot, views, books.ledger, self._options, window_s=window_s, anomalies=self._anomalies)
+        return self._composer.compose(snapshot, views, window_s=window_s, anomalies=self._anomalies)
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
         before_ns = self._previous_ns

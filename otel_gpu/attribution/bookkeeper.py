@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -161,25 +161,27 @@ class Bookkeeper:
         for shown in unused:
             self._book_allocated(shown, cycle)
         held = [] if result is None else [result.held_bytes(at) for at in books.there]
+        rows = _Rows(result)
         for shown in books.seated:
             entry = shown.entry
             window_us = _window_us(entry, cycle)
             if entry.idle is None:
                 entry.idle = IdleState()
-            shown.held_bytes = _sum_known([held[number] for number in shown.members])
-            worked = _worked(shown, result)
-            shown.step = entry.idle.observe(
+            members = shown.members
+            held_bytes = held[members[0]] if len(members) == 1 else _sum_known([held[number] for number in members])
+            shown.held_bytes = held_bytes
+            shown.step = step = entry.idle.observe(
                 window_us=window_us,
-                worked=worked or (None if shown.is_missing else worked),
-                others_worked=result is not None and (result.crowded or _others_worked(shown, result)),
-                held_bytes=shown.held_bytes,
+                worked=rows.worked(shown),
+                others_worked=rows.others_worked(shown),
+                held_bytes=held_bytes,
                 energy_mj=shown.energy_mj,
                 billed_us=shown.billed_us,
             )
-            for piece in shown.step.booked:
+            for piece in step.booked:
                 entry.sums.add_time(piece)
         for shown in books.shown.values():
-            if shown.energy_mj and not shown.is_seated:  # who left: nobody knows what it did at the end
+            if not shown.is_seated and shown.has_part:  # who left: nobody knows what it did at the end
                 shown.entry.sums.unknown_mj += shown.energy_mj
         if result is not None:
             _judge_workloads(books, held)
@@ -252,6 +254,31 @@ class Bookkeeper:
         return restored
 
 
+class _Rows:
+    """What the driver's rows say of everybody's work in a cycle."""
+
+    __slots__ = ("_crowded", "_pids", "_tells", "_work")
+
+    def __init__(self, result: GpuCycle | None) -> None:
+        compute = None if result is None else result.compute
+        self._crowded = result is not None and result.crowded
+        self._tells = compute is not None and compute.tells
+        self._work: Set[int] = frozenset() if compute is None else compute.work.keys()
+        self._pids: Set[int] = frozenset() if compute is None else compute.pids
+
+    def worked(self, shown: Shown) -> bool | None:
+        """Whether anybody of a line showed work; ``None`` where the driver does not tell, or somebody is missing."""
+        if not self._tells or not shown.pids:
+            return None
+        if self._pids and not self._pids.isdisjoint(shown.pids):
+            return None if self._work.isdisjoint(shown.pids) else True
+        return None if shown.is_missing else False
+
+    def others_worked(self, shown: Shown) -> bool:
+        """Whether anybody else on the GPU showed work, or may have."""
+        return self._crowded or (bool(self._pids) and not self._pids <= shown.pids)
+
+
 def _idle_states(lines: Lines[LineT]) -> list[list[Any]]:
     return sorted([line, entry.idle.to_state()] for line, entry in lines.entries.items() if entry.idle is not None)
 
@@ -294,18 +321,6 @@ def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:
         if state is not step.state:
             idle_s = 0.0 if state is GpuState.BUSY else None
             shown.step = step._replace(state=state, idle_s=idle_s)
-
-
-def _worked(shown: Shown, result: GpuCycle | None) -> bool | None:
-    """Whether anybody of a line showed work; ``None`` where the driver does not tell."""
-    if result is None or result.compute is None or not shown.pids:
-        return None
-    seen = [result.compute.worked(pid) for pid in shown.pids]
-    return True if any(seen) else None if None in seen else False
-
-
-def _others_worked(shown: Shown, result: GpuCycle) -> bool:
-    return result.compute is not None and not result.compute.pids <= shown.pids
 
 
 def _sum_known(figures: Sequence[int | None]) -> int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from otel_gpu.attribution.cost import Prices, costs
-from otel_gpu.attribution.idle import IdleStep
+from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
@@ -47,34 +47,80 @@ class GpuView:
     energy_source: str
 
 
-def compose(
-    snapshot: Snapshot,
-    views: tuple[GpuView, ...],
-    ledger: Ledger,
-    options: AttributionOptions,
-    *,
-    window_s: float | None,
-    anomalies: int,
-) -> Attribution:
-    """The answer of this cycle: everybody who is there, and who ended within the retention."""
-    errors_mj = ledger.energy_errors_mj()
-    by_uuid = {view.reading.identity.uuid: view for view in views}
-    lines = sorted(ledger.processes.entries.items(), key=lambda item: (item[0].at.place, item[0]))
-    return Attribution(
-        wall_ns=snapshot.wall_ns,
-        monotonic_ns=snapshot.monotonic_ns,
-        window_s=window_s,
-        gpus=tuple(_gpu(view, ledger, options, errors_mj) for view in views),
-        workloads=_workloads(ledger, by_uuid, options.prices, snapshot),
-        processes=tuple(
-            _process(line, entry, by_uuid.get(line.at.place.gpu_uuid), ledger.device(line.at.place.gpu_uuid))
-            for line, entry in lines
-        ),
-        sources=snapshot.sources,
-        driver=snapshot.driver,
-        anomalies=anomalies,
-        epoch_ns=ledger.epoch_ns,
-    )
+_Identity = tuple[str, str, int]
+"""A workload under one of the names it had: its kind, id and the number of its names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The lines of the books in the order in which they are told, while there are no others: see ``Lines.changes``."""
+
+    changes: tuple[int, int]
+    processes: list[tuple[ProcessLine, Entry]]
+    workloads: list[tuple[_Identity, list[tuple[WorkloadLine, Entry]]]]
+
+
+class Composer:
+    """Makes the answers of the cycles of one ledger. It remembers nothing but in which order its lines are told."""
+
+    def __init__(self, ledger: Ledger, options: AttributionOptions) -> None:
+        self._ledger = ledger
+        self._options = options
+        self._kept: _Order | None = None
+
+    def compose(
+        self, snapshot: Snapshot, views: tuple[GpuView, ...], *, window_s: float | None, anomalies: int
+    ) -> Attribution:
+        """The answer of this cycle: everybody who is there, and who ended within the retention."""
+        ledger, order = self._ledger, self._order()
+        errors_mj = ledger.energy_errors_mj()
+        scenes = {view.reading.identity.uuid: _Scene(view) for view in views}
+        return Attribution(
+            wall_ns=snapshot.wall_ns,
+            monotonic_ns=snapshot.monotonic_ns,
+            window_s=window_s,
+            gpus=tuple(_gpu(view, ledger, self._options, errors_mj) for view in views),
+            workloads=self._workloads(order, scenes, snapshot),
+            processes=self._processes(order, scenes),
+            sources=snapshot.sources,
+            driver=snapshot.driver,
+            anomalies=anomalies,
+            epoch_ns=ledger.epoch_ns,
+        )
+
+    def _order(self) -> _Order:
+        processes, workloads = self._ledger.processes, self._ledger.workloads
+        changes = (processes.changes, workloads.changes)
+        if self._kept is None or self._kept.changes != changes:
+            by_place = sorted(processes.entries.items(), key=lambda item: (item[0].at.place, item[0]))
+            by_identity: dict[_Identity, list[tuple[WorkloadLine, Entry]]] = {}
+            for line, entry in sorted(workloads.entries.items()):
+                by_identity.setdefault((line.at.kind, line.at.id, line.naming), []).append((line, entry))
+            self._kept = _Order(changes, by_place, sorted(by_identity.items()))
+        return self._kept
+
+    def _processes(self, order: _Order, scenes: Mapping[str, _Scene]) -> tuple[ProcessAttribution, ...]:
+        told = []
+        for line, entry in order.processes:
+            uuid = line.at.place.gpu_uuid
+            told.append(_process(line, entry, scenes.get(uuid), self._ledger.device(uuid)))
+        return tuple(told)
+
+    def _workloads(
+        self, order: _Order, scenes: Mapping[str, _Scene], snapshot: Snapshot
+    ) -> tuple[WorkloadAttribution, ...]:
+        ledger, namings, prices = self._ledger, self._ledger.namings, self._options.prices
+        shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
+        told = []
+        for (_, _, naming), lines in order.workloads:
+            parts = []
+            for line, entry in lines:
+                uuid = line.at.place.gpu_uuid
+                parts.append(_workload_gpu(line, entry, scenes.get(uuid), ledger.device(uuid), prices, shares))
+            ref = lines[-1][1].ref
+            names, held = namings.names(ref, naming), namings.waiting(ref)
+            told.append(WorkloadAttribution(ref, names, tuple(parts), naming, held))
+        return (*told, *_possible(ledger, snapshot))
 
 
 # ---------------------------------------------------------------------------- GPUs
@@ -129,96 +175,101 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 # ---------------------------------------------------------------------------- processes
 
 
-def _process(line: ProcessLine, entry: Entry, view: GpuView | None, device: DeviceSums) -> ProcessAttribution:
-    part = _part(entry, view)
+def _process(line: ProcessLine, entry: Entry, scene: _Scene | None, device: DeviceSums) -> ProcessAttribution:
     key, place = line.at
+    part = _part(entry, scene)
     return ProcessAttribution(
-        key=key,
-        name=entry.name,
-        start_time_s=entry.start_time_s if key.start_ticks != START_UNKNOWN else None,
-        workload=entry.ref,
-        gpu_uuid=place.gpu_uuid,
-        mig_uuid=place.instance,
-        memory_bytes=part.memory_bytes,
-        sm_ratio=part.sm_ratio,
-        bandwidth_ratio=part.bandwidth_ratio,
-        energy=part.energy,
-        state=part.step.state if part.step is not None else None,
-        idle_s=part.step.idle_s if part.step is not None else None,
-        idle_bytes=part.idle_bytes,
-        totals=entry.sums.frozen(entry.since_ns),
-        active=entry.ended_ns is None,
-        naming=line.naming,
-        gpu_index=device.index,
-        mig_profile=device.profiles.get(place.mig_uuid),
+        key,
+        entry.name,
+        entry.start_time_s if key.start_ticks != START_UNKNOWN else None,
+        entry.ref,
+        place.gpu_uuid,
+        place.mig_uuid or None,
+        part.memory_bytes,
+        part.sm_ratio,
+        part.bandwidth_ratio,
+        part.energy,
+        part.state,
+        part.idle_s,
+        part.idle_bytes,
+        entry.sums.frozen(entry.since_ns),
+        entry.ended_ns is None,
+        line.naming,
+        device.index,
+        device.profiles.get(place.mig_uuid),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+# ---------------------------------------------------------------------------- lines
+
+
+class _Scene:
+    """One GPU in this cycle, and figures of those in its lists, by their number in its books."""
+
+    __slots__ = ("bandwidth_ratios", "hidden", "memory_bytes", "shown", "sm_ratios")
+
+    def __init__(self, view: GpuView) -> None:
+        cycle, there = view.cycle, view.books.there
+        self.shown = view.books.shown
+        self.hidden: Mapping[str, HiddenSplit] = {} if cycle is None else cycle.hidden
+        self.memory_bytes: list[int | None] | None = None
+        self.sm_ratios: list[float | None] | None = None
+        self.bandwidth_ratios: list[float | None] | None = None
+        if cycle is None:
+            return
+        self.memory_bytes = [cycle.residents[at].memory_bytes for at in there]
+        if cycle.compute is not None:
+            self.sm_ratios = [cycle.compute.share(at.key.pid) for at in there]
+            self.bandwidth_ratios = [cycle.compute.bandwidth_share(at.key.pid) for at in there]
+
+
+class _Part(NamedTuple):
     """What a line shows in this cycle. Who has ended holds and does nothing; who was not seen, nobody knows."""
 
     memory_bytes: int | None
     sm_ratio: float | None
     bandwidth_ratio: float | None
     energy: MethodEnergy
-    step: IdleStep | None
+    state: GpuState | None
+    idle_s: float | None
     idle_bytes: int | None
 
 
-def _part(entry: Entry, view: GpuView | None) -> _Part:
-    shown = view.books.shown.get(entry) if view is not None else None
-    energy = shown.energy if shown is not None else NO_ENERGY
+def _part(entry: Entry, scene: _Scene | None) -> _Part:
+    shown = scene.shown.get(entry) if scene is not None else None
+    if scene is None or shown is None:
+        return _UNSEEN if entry.ended_ns is None else _ENDED
     if entry.ended_ns is not None:
-        return _Part(0, 0.0, 0.0, energy, None, None)
-    cycle = view.cycle if view is not None else None
-    step = shown.step if shown is not None else None
-    if view is None or shown is None or cycle is None or not shown.members:
-        return _Part(None, None, None, energy, step, None)
-    compute = cycle.compute
-    ats = [view.books.there[number] for number in shown.members]
-    idle = step is not None and step.state is GpuState.IDLE
+        return _ENDED._replace(energy=shown.energy)
+    state, idle_s, _ = shown.step or _UNDECIDED
+    members = shown.members
+    if scene.memory_bytes is None or not members:
+        return _Part(None, None, None, shown.energy, state, idle_s, None)
     return _Part(
-        memory_bytes=_sum_known(cycle.residents[at].memory_bytes for at in ats),
-        sm_ratio=_sum_known(compute.share(at.key.pid) for at in ats) if compute is not None else None,
-        bandwidth_ratio=_sum_known(compute.bandwidth_share(at.key.pid) for at in ats) if compute is not None else None,
-        energy=energy,
-        step=step,
-        idle_bytes=shown.held_bytes if idle else 0,
+        _sum_known(scene.memory_bytes, members),
+        None if scene.sm_ratios is None else _sum_known(scene.sm_ratios, members),
+        None if scene.bandwidth_ratios is None else _sum_known(scene.bandwidth_ratios, members),
+        shown.energy,
+        state,
+        idle_s,
+        shown.held_bytes if state is _IDLE else 0,
     )
 
 
+_IDLE: Final = GpuState.IDLE
+_UNDECIDED: Final = (None, None, ())
+_UNSEEN: Final = _Part(None, None, None, NO_ENERGY, None, None, None)
+_ENDED: Final = _Part(0, 0.0, 0.0, NO_ENERGY, None, None, None)
+
+
+def _sum_known(figures: Sequence[Figure | None], members: Sequence[int]) -> Figure | None:
+    if len(members) == 1:
+        return figures[members[0]]
+    known = [figure for number in members if (figure := figures[number]) is not None]
+    return sum(known[1:], start=known[0]) if known else None
+
+
 # ---------------------------------------------------------------------------- workloads
-
-
-_Identity = tuple[str, str, int]
-"""A workload under one of the names it had: its kind, id and the number of its names."""
-
-
-def _workloads(
-    ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | None, snapshot: Snapshot
-) -> tuple[WorkloadAttribution, ...]:
-    shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
-    parts: dict[_Identity, list[WorkloadGpu]] = {}
-    refs: dict[_Identity, WorkloadRef] = {}
-    for line, entry in sorted(ledger.workloads.entries.items()):
-        uuid = line.at.place.gpu_uuid
-        identity = (line.at.kind, line.at.id, line.naming)
-        refs[identity] = entry.ref
-        allocation = shares.get(line.at) if entry.ended_ns is None else 0.0
-        part = _workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices, allocation=allocation)
-        parts.setdefault(identity, []).append(part)
-    told = [
-        WorkloadAttribution(
-            ref=refs[identity],
-            names=ledger.namings.names(refs[identity], identity[2]),
-            gpus=tuple(gpus),
-            naming=identity[2],
-            held=ledger.namings.waiting(refs[identity]),
-        )
-        for identity, gpus in sorted(parts.items())
-    ]
-    return (*told, *_possible(ledger, snapshot))
 
 
 def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttribution]:
@@ -249,49 +300,43 @@ def _at(grant: Grant) -> WorkloadAt:
 def _workload_gpu(
     line: WorkloadLine,
     entry: Entry,
-    view: GpuView | None,
+    scene: _Scene | None,
     device: DeviceSums,
     prices: Prices | None,
-    *,
-    allocation: float | None,
+    shares: Mapping[WorkloadAt, float | None],
 ) -> WorkloadGpu:
-    part = _part(entry, view)
+    place = line.at.place
+    part = _part(entry, scene)
     totals = entry.sums.frozen(entry.since_ns)
-    step = part.step
-    inferred, confidence = _inferred(line, entry, view)
+    inferred_bytes, confidence = _inferred(line, entry, scene)
+    active = entry.ended_ns is None
     return WorkloadGpu(
-        gpu_uuid=line.at.place.gpu_uuid,
-        mig_uuid=line.at.place.instance,
-        measured_bytes=part.memory_bytes,
-        inferred_bytes=inferred,
-        confidence=confidence,
-        sm_ratio=part.sm_ratio,
-        bandwidth_ratio=part.bandwidth_ratio,
-        energy=part.energy,
-        state=step.state if step is not None else None,
-        idle_s=step.idle_s if step is not None else None,
-        idle_bytes=part.idle_bytes,
-        totals=totals,
-        active=entry.ended_ns is None,
-        costs=costs(totals, device.name, prices),
-        gpu_index=device.index,
-        mig_profile=device.profiles.get(line.at.place.mig_uuid),
-        allocation=allocation,
+        place.gpu_uuid,
+        place.mig_uuid or None,
+        part.memory_bytes,
+        inferred_bytes,
+        confidence,
+        part.sm_ratio,
+        part.bandwidth_ratio,
+        part.energy,
+        part.state,
+        part.idle_s,
+        part.idle_bytes,
+        totals,
+        active,
+        () if prices is None else costs(totals, device.name, prices),
+        device.index,
+        device.profiles.get(place.mig_uuid),
+        0.0 if not active else shares.get(line.at) if shares else None,
     )
 
 
-def _inferred(line: WorkloadLine, entry: Entry, view: GpuView | None) -> tuple[int | None, float | None]:
+def _inferred(line: WorkloadLine, entry: Entry, scene: _Scene | None) -> tuple[int | None, float | None]:
     """Inferred bytes and how sure they are; no confidence where nobody of the workload is a candidate."""
     if entry.ended_ns is not None:
         return 0, None
-    cycle = view.cycle if view is not None else None
-    hidden = cycle.hidden.get(line.at.place.mig_uuid) if cycle is not None else None
+    hidden = scene.hidden.get(line.at.place.mig_uuid) if scene is not None else None
     if hidden is None:
         return None, None
-    held = hidden.workloads.get(line.at)
+    held = hidden.workloads.get(line.at) if hidden.workloads else None
     return (0, None) if held is None else (held.bytes, held.confidence)
-
-
-def _sum_known(figures: Iterable[Figure | None]) -> Figure | None:
-    known = [figure for figure in figures if figure is not None]
-    return sum(known[1:], start=known[0]) if known else None

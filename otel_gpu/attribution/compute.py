@@ -102,9 +102,14 @@ class ComputeWindow:
 
     def worked(self, pid: int) -> bool | None:
         """Whether this pid showed work on any engine; ``None`` if untold, or most of the window is not covered."""
-        if pid in self.untold or 2 * self.covered_us < max(1, self.window_us):
+        if pid in self.untold or not self.tells:
             return None
         return pid in self.work
+
+    @property
+    def tells(self) -> bool:
+        """Whether most of the window is covered: only then is no row a sign of no work."""
+        return 2 * self.covered_us >= max(1, self.window_us)
 
     def others_worked(self, pid: int) -> bool:
         """Whether anybody but this pid showed work, or may have."""

@@ -206,7 +206,10 @@ class Ledger:
 
     def device(self, uuid: str) -> DeviceSums:
         """The sums of a GPU."""
-        return self.devices.setdefault(uuid, DeviceSums())
+        device = self.devices.get(uuid)
+        if device is None:
+            device = self.devices[uuid] = DeviceSums()
+        return device
 
     def energy_errors_mj(self) -> dict[str, int]:
         """How far what was booked to anybody misses what each GPU's own sum says; anything but 0 is a bug."""

@@ -43,6 +43,7 @@ class Shown:
     inferred_mj: int = 0
     billed_us: int = 0
     held_bytes: int | None = None
+    """By the driver's figures, or else as inferred; ``None`` where neither tells of anybody."""
     step: IdleStep | None = None
 
     def draw(self, method: Method, energy_mj: int) -> None:
@@ -78,6 +79,7 @@ class GpuBooks:
         self.seated: list[Shown] = []
         """Lines that somebody is there of, whether in the lists or missing from them."""
         self.there: list[ProcessAt] = []
+        """Who is in the lists."""
         self.workloads: list[Shown] = []
         """Those of them that are a workload's."""
         self.payers: Payers = []
