@@ -160,7 +160,9 @@ class Bookkeeper:
             _bill(books, unused, sm_counts, cycle)
         for shown in unused:
             self._book_allocated(shown, cycle)
-        held = [] if result is None else [result.held_bytes(at) for at in books.there]
+        held = books.memory_bytes
+        if result is not None and any(parts.inferred for parts in result.hidden.values()):
+            held = [result.held_bytes(at) for at in books.there]
         rows = _Rows(result)
         for shown in books.seated:
             entry = shown.entry

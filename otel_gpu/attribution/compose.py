@@ -116,7 +116,9 @@ class Composer:
             parts = []
             for line, entry in lines:
                 uuid = line.at.place.gpu_uuid
-                parts.append(_workload_gpu(line, entry, scenes.get(uuid), ledger.device(uuid), prices, shares))
+                allocation = 0.0 if entry.ended_ns is not None else shares.get(line.at) if shares else None
+                scene, device = scenes.get(uuid), ledger.device(uuid)
+                parts.append(_workload_gpu(line, entry, scene, device, prices=prices, allocation=allocation))
             ref = lines[-1][1].ref
             names, held = namings.names(ref, naming), namings.waiting(ref)
             told.append(WorkloadAttribution(ref, names, tuple(parts), naming, held))
@@ -209,7 +211,7 @@ class _Scene:
     __slots__ = ("bandwidth_ratios", "hidden", "memory_bytes", "shown", "sm_ratios")
 
     def __init__(self, view: GpuView) -> None:
-        cycle, there = view.cycle, view.books.there
+        cycle, there = view.cycle, view.books.pids
         self.shown = view.books.shown
         self.hidden: Mapping[str, HiddenSplit] = {} if cycle is None else cycle.hidden
         self.memory_bytes: list[int | None] | None = None
@@ -217,10 +219,11 @@ class _Scene:
         self.bandwidth_ratios: list[float | None] | None = None
         if cycle is None:
             return
-        self.memory_bytes = [cycle.residents[at].memory_bytes for at in there]
-        if cycle.compute is not None:
-            self.sm_ratios = [cycle.compute.share(at.key.pid) for at in there]
-            self.bandwidth_ratios = [cycle.compute.bandwidth_share(at.key.pid) for at in there]
+        self.memory_bytes = view.books.memory_bytes
+        compute = cycle.compute
+        if compute is not None:
+            self.sm_ratios = compute.shares(there)
+            self.bandwidth_ratios = compute.bandwidth_shares(there)
 
 
 class _Part(NamedTuple):
@@ -302,14 +305,14 @@ def _workload_gpu(
     entry: Entry,
     scene: _Scene | None,
     device: DeviceSums,
+    *,
     prices: Prices | None,
-    shares: Mapping[WorkloadAt, float | None],
+    allocation: float | None,
 ) -> WorkloadGpu:
     place = line.at.place
     part = _part(entry, scene)
     totals = entry.sums.frozen(entry.since_ns)
     inferred_bytes, confidence = _inferred(line, entry, scene)
-    active = entry.ended_ns is None
     return WorkloadGpu(
         place.gpu_uuid,
         place.mig_uuid or None,
@@ -323,11 +326,11 @@ def _workload_gpu(
         part.idle_s,
         part.idle_bytes,
         totals,
-        active,
+        entry.ended_ns is None,
         () if prices is None else costs(totals, device.name, prices),
         device.index,
         device.profiles.get(place.mig_uuid),
-        0.0 if not active else shares.get(line.at) if shares else None,
+        allocation,
     )
 
 

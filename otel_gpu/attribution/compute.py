@@ -13,7 +13,7 @@ to the mean and no work to its sum, so row times the whole asked time is the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
@@ -100,6 +100,18 @@ class ComputeWindow:
         bandwidth_us = self.work[pid].bandwidth_us
         return None if bandwidth_us is None else bandwidth_us / self.covered_us
 
+    def shares(self, pids: Sequence[int]) -> list[float | None]:
+        """The SM shares of several."""
+        if not self.work and not self.untold:  # a quiet GPU: of everybody the same
+            return [0.0 if self.covered_us else None] * len(pids)
+        return [self.share(pid) for pid in pids]
+
+    def bandwidth_shares(self, pids: Sequence[int]) -> list[float | None]:
+        """The memory-bandwidth shares of several."""
+        if not self.work and not self.untold:
+            return [0.0 if self.covered_us else None] * len(pids)
+        return [self.bandwidth_share(pid) for pid in pids]
+
     def worked(self, pid: int) -> bool | None:
         """Whether this pid showed work on any engine; ``None`` if untold, or most of the window is not covered."""
         if pid in self.untold or not self.tells:
@@ -134,6 +146,9 @@ class _Credible(NamedTuple):
     anomalies: int
 
 
+_NOTHING_TOLD: Final = _Credible([], [], frozenset(), 0)
+
+
 class ComputeRows:
     """Turns the reads of one GPU, one after the other, into work. Its state does not grow."""
 
@@ -162,9 +177,12 @@ class ComputeRows:
         reach = self._reach(read, newest_us)
         excessive = sum(row.sm_percent for row in told.rows) > _HIGHEST_SUM_PERCENT
         sampled = self._are_samples(told.rows, reach, excessive=excessive)
-        weigh = _by_sample if sampled else _by_mean
-        sm_us = _fit(weigh(told.rows, reach, attrgetter("sm_percent")), reach.covered_us)
-        bandwidth_us = _fit(weigh(told.with_bandwidth, reach, attrgetter("memory_percent")), reach.covered_us)
+        sm_us: dict[int, int] = {}
+        bandwidth_us: dict[int, int] = {}
+        if told.rows:
+            weigh = _by_sample if sampled else _by_mean
+            sm_us = _fit(weigh(told.rows, reach, attrgetter("sm_percent")), reach.covered_us)
+            bandwidth_us = _fit(weigh(told.with_bandwidth, reach, attrgetter("memory_percent")), reach.covered_us)
         if newest_us is not None:
             self._newest_us = newest_us
         self._until_us = reach.end_us
@@ -298,6 +316,8 @@ def _credible(read: UtilizationRead) -> _Credible:
     rows from the future. Pid 0 is the padding of a buffer that was not filled. A row with one figure that cannot be
     true still counts if its SM figure shows work; that there is a row, and zeros in it, then mean nothing.
     """
+    if not read.rows:
+        return _NOTHING_TOLD
     latest_us = read.read_at_us + _CLOCK_SLACK_US  # the samples go on while the call is under way
     rows: dict[tuple[int, int], UtilizationRow] = {}
     pids: set[int] = set()

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from otel_gpu.attribution.energy import Method
 from otel_gpu.attribution.idle import IdleStep
 from otel_gpu.attribution.ledger import Present
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.places import Place, ProcessAt
+from otel_gpu.attribution.presence import Resident
 from otel_gpu.model import MethodEnergy
 from otel_gpu.model.result import NO_ENERGY
 
@@ -79,7 +80,9 @@ class GpuBooks:
         self.seated: list[Shown] = []
         """Lines that somebody is there of, whether in the lists or missing from them."""
         self.there: list[ProcessAt] = []
-        """Who is in the lists."""
+        """Who is in the lists, what their pids are, what each holds by the driver's figures."""
+        self.pids: list[int] = []
+        self.memory_bytes: list[int | None] = []
         self.workloads: list[Shown] = []
         """Those of them that are a workload's."""
         self.payers: Payers = []
@@ -101,9 +104,13 @@ class GpuBooks:
             shown = self.shown[entry] = Shown(entry)
         return shown
 
-    def seat(self, present: Present, residents: Mapping[ProcessAt, Any]) -> None:
-        """Take in who is there by the books; who of them is not among ``residents`` is missing from the lists."""
+    def seat(self, present: Present, residents: Mapping[ProcessAt, Resident]) -> None:
+        """Take in who is there by the books; who of them is not among ``residents`` is missing from the lists.
+
+        Both are in order, and every resident is there by the books.
+        """
         if present is self._present and len(present) == len(residents):
+            self.memory_bytes = [resident.memory_bytes for resident in residents.values()]  # in the same order
             return
         for shown in self.shown.values():
             shown.members, shown.staff, shown.is_seated, shown.is_missing = [], [], False, False
@@ -122,8 +129,10 @@ class GpuBooks:
                 else:
                     shown.members.append(number)
         self.seated = [shown for shown in self.shown.values() if shown.is_seated]
+        self.pids = [at.key.pid for at in self.there]
+        self.memory_bytes = [residents[at].memory_bytes for at in self.there]
         for shown in self.seated:
-            shown.pids = frozenset(self.there[number].key.pid for number in shown.members)
+            shown.pids = frozenset([self.pids[number] for number in shown.members])
         self.workloads = [shown for shown in self.seated if shown.staff]
         self.payers = payers_of(self.workloads)
         self._present = present if len(present) == len(residents) else None

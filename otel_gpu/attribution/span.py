@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -29,7 +29,9 @@ class _Stay:
 class Span:
     """Adds up cycles until their energy can be divided."""
 
-    def __init__(self, residents: Iterable[Resident] = (), *, complete: bool = False, strangers: bool = False) -> None:
+    def __init__(
+        self, at_start: Set[ProcessAt] = frozenset(), *, complete: bool = False, strangers: bool = False
+    ) -> None:
         self._stays: dict[ProcessAt, _Stay] = {}
         self._duration_us = 0
         self._told_us = 0
@@ -38,7 +40,7 @@ class Span:
         self.foreign_us = 0
         self.foreign = False
         self.strangers = strangers
-        self._at_start = frozenset(resident.at for resident in residents)
+        self._at_start = at_start
         self._alone = complete
         self.away = False
 
@@ -84,14 +86,18 @@ class Span:
         if len(self._stays) > _MOST_STAYS:
             self._stays = {at: stay for at, stay in self._stays.items() if at in present}
         for at, (resident, part) in present.items():
-            stay = self._stays.setdefault(at, _Stay(resident))
+            stay = self._stays.get(at)
+            if stay is None:
+                stay = self._stays[at] = _Stay(resident)
             stay.resident = resident
             stay.present_us += window_us * part
-            stay.memory_bytes = resident.memory_bytes if resident.memory_bytes is not None else stay.memory_bytes
-            if work_us is not None:
+            if resident.memory_bytes is not None:
+                stay.memory_bytes = resident.memory_bytes
+            if work_us:
                 stay.sm_us += work_us.get(at, 0)
-        whole = {at for at, (_, part) in present.items() if part >= 1}
-        self._alone = self._alone and complete and len(present) == 1 and whole == present.keys() == self._at_start
+        if self._alone:
+            whole = {at for at, (_, part) in present.items() if part >= 1}
+            self._alone = complete and len(present) == 1 and whole == present.keys() == self._at_start
 
     def gap(self, window_us: int) -> None:
         """Add a cycle in which the GPU did not answer: nobody knows who was there."""

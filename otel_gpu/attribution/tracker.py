@@ -58,7 +58,7 @@ class GpuTracker:
     """All that is remembered of one GPU between cycles."""
 
     def __init__(self, options: AttributionOptions) -> None:
-        self._options = options
+        self._learns = options.energy_model is EnergyModel.LEARNED
         self.presence = Presence()
         self._rows = ComputeRows()
         self.meter = EnergyMeter()
@@ -66,7 +66,7 @@ class GpuTracker:
         self._learned = LearnedPower()
         self._divider = EnergyDivider(options.energy_policy)
         self._holdings = Holdings()
-        self._here: dict[ProcessAt, Resident] = {}
+        self._here: Mapping[ProcessAt, Resident] = {}
         self._span = Span()
 
     def observe(
@@ -102,10 +102,11 @@ class GpuTracker:
         if metered is not None:
             division = self._divide(metered, reading, inferred, known=known, crowded=crowded)
         if metered is not None or self._span.duration_us == 0 or self.meter.is_silent:
-            self._span = Span(now.values(), complete=known, strangers=strangers)
+            self._span = Span(now.keys(), complete=known, strangers=strangers)
         # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
-        missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
-        self._here = {**missing, **now}
+        if self._here is not now:
+            missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
+            self._here = {**missing, **now} if missing else now
         anomalies = oddities(reading) + (compute.anomalies if compute is not None else 0)
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
@@ -125,6 +126,8 @@ class GpuTracker:
 
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
+        if not ended:
+            return
         self._learned.forget({at.key for at in ended})
         self._here = {at: resident for at, resident in self._here.items() if at not in ended}
 
@@ -152,12 +155,13 @@ class GpuTracker:
     ) -> None:
         if cycle.window_us <= 0 and not self._span.away:
             return
-        present = {at: (resident, self._part(resident, cycle)) for at, resident in now.items()}
-        for at, resident in self._here.items():
-            if at not in present:
-                present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
+        here = self._here
+        present = {at: (resident, 1.0 if at in here else _part(resident, cycle)) for at, resident in now.items()}
+        gone = {} if here is now else {at: resident for at, resident in here.items() if at not in now}
+        for at, resident in gone.items():
+            present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
         # A pid that was reused in the cycle speaks for whoever has it now.
-        at_of = {at.key.pid: at for at in (*sorted(present), *sorted(now))}
+        at_of = {at.key.pid: at for at in (*sorted(present), *now)} if gone else {at.key.pid: at for at in now}
         # Where one figure cannot be true the others' shares of the work are not known either.
         told = compute if compute is not None and not compute.untold else None
         work = told.work if told is not None else {}
@@ -172,14 +176,6 @@ class GpuTracker:
             strangers=strangers,
             complete=known,
         )
-
-    def _part(self, resident: Resident, cycle: Cycle) -> float:
-        """The part of the cycle that somebody was there who is there now."""
-        if resident.at in self._here:
-            return 1.0
-        window_s = cycle.window_us / 1e6
-        age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
-        return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
     def _divide(
         self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int], *, known: bool, crowded: bool
@@ -207,7 +203,6 @@ class GpuTracker:
                 dt_s=metered.duration_s,
             )
         estimate = self._baseline.estimate()
-        factors: dict[ProcessAt, float] = {}
         if usable and utilization is not None and not foreign_us and not crowded:
             self._learned.observe(
                 shares,
@@ -218,7 +213,8 @@ class GpuTracker:
                 dt_s=metered.duration_s,
                 sm_clock_mhz=reading.sm_clock_mhz,
             )
-        if self._options.energy_model is EnergyModel.LEARNED and not crowded:
+        factors: dict[ProcessAt, float] = {}
+        if self._learns and not crowded and self._learned.gate > 0:  # else all of them are 1
             by_key = self._learned.factors(shares)
             factors = {party.at: by_key.get(party.at.key, 1.0) for party in parties}
         interval = Interval(
@@ -272,6 +268,13 @@ class GpuTracker:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a state of a GPU") from error
         return restored
+
+
+def _part(resident: Resident, cycle: Cycle) -> float:
+    """The part of the cycle that somebody was there who has come in it."""
+    window_s = cycle.window_us / 1e6
+    age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
+    return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
 
 def _cannot_tell(memory: Mapping[str, MemorySplit | None]) -> bool:
