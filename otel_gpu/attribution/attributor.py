@@ -105,9 +105,10 @@ class Attributor:
         if now is None:
             return GpuView(reading, None, self._silence(books, uuid, cycle), tracker.meter.source)
         owners, moved = {}, {}
-        for at, resident in now.items():
-            booking = books.ledger.admit(resident, cycle.moment)
-            owners[at] = booking.workload.at
+        bookings = books.ledger.admit_all(now, uuid, cycle.moment)
+        for (at, resident), booking in zip(now.items(), bookings, strict=True):
+            if resident.memory_bytes is None:
+                owners[at] = booking.workload.at
             if booking.ref is not resident.ref and booking.ref != resident.ref:
                 moved[at] = replace(resident, ref=booking.ref)
         if moved:  # the workload is whose it was when the process was first seen, for every rule alike

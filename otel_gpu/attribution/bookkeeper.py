@@ -131,10 +131,13 @@ class Bookkeeper:
         device.idle_mj += division.idle_mj
         device.unattributed_mj += division.unattributed_mj
         now_ns = cycle.moment.now_ns
-        for at, energy_mj in division.parts.items():
+        seats = books.seats(self.ledger.present(uuid), division.parts.keys())
+        if seats is None:
+            seats = [self._lines(books, at, cycle) for at in division.parts]
+        for (at, energy_mj), lines in zip(division.parts.items(), seats, strict=True):
             device.attributed_mj += energy_mj
             method = division.methods[at]
-            for shown in self._lines(books, at, cycle):
+            for shown in lines:
                 shown.draw(method, energy_mj)
                 shown.entry.sums.add_energy(method, energy_mj)
                 shown.entry.drew_ns = now_ns

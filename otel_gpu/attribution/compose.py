@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.hidden import HiddenSplit
@@ -179,7 +179,6 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 
 def _process(line: ProcessLine, entry: Entry, scene: _Scene | None, device: DeviceSums) -> ProcessAttribution:
     key, place = line.at
-    part = _part(entry, scene)
     return ProcessAttribution(
         key,
         entry.name,
@@ -187,13 +186,7 @@ def _process(line: ProcessLine, entry: Entry, scene: _Scene | None, device: Devi
         entry.ref,
         place.gpu_uuid,
         place.mig_uuid or None,
-        part.memory_bytes,
-        part.sm_ratio,
-        part.bandwidth_ratio,
-        part.energy,
-        part.state,
-        part.idle_s,
-        part.idle_bytes,
+        *_part(entry, scene),
         entry.sums.frozen(entry.since_ns),
         entry.ended_ns is None,
         line.naming,
@@ -226,33 +219,27 @@ class _Scene:
             self.bandwidth_ratios = compute.bandwidth_shares(there)
 
 
-class _Part(NamedTuple):
-    """What a line shows in this cycle. Who has ended holds and does nothing; who was not seen, nobody knows."""
-
-    memory_bytes: int | None
-    sm_ratio: float | None
-    bandwidth_ratio: float | None
-    energy: MethodEnergy
-    state: GpuState | None
-    idle_s: float | None
-    idle_bytes: int | None
+_Part = tuple[int | None, float | None, float | None, MethodEnergy, GpuState | None, float | None, int | None]
+"""What a line shows in this cycle: its memory, SM and bandwidth ratios, energy, state, idle seconds and idle bytes."""
 
 
 def _part(entry: Entry, scene: _Scene | None) -> _Part:
+    """Who has ended holds and does nothing; who was not seen, nobody knows."""
     shown = scene.shown.get(entry) if scene is not None else None
-    if scene is None or shown is None:
-        return _UNSEEN if entry.ended_ns is None else _ENDED
+    energy = shown.energy if shown is not None else NO_ENERGY
     if entry.ended_ns is not None:
-        return _ENDED._replace(energy=shown.energy)
+        return 0, 0.0, 0.0, energy, None, None, None
+    if scene is None or shown is None:
+        return None, None, None, energy, None, None, None
     state, idle_s, _ = shown.step or _UNDECIDED
     members = shown.members
     if scene.memory_bytes is None or not members:
-        return _Part(None, None, None, shown.energy, state, idle_s, None)
-    return _Part(
+        return None, None, None, energy, state, idle_s, None
+    return (
         _sum_known(scene.memory_bytes, members),
         None if scene.sm_ratios is None else _sum_known(scene.sm_ratios, members),
         None if scene.bandwidth_ratios is None else _sum_known(scene.bandwidth_ratios, members),
-        shown.energy,
+        energy,
         state,
         idle_s,
         shown.held_bytes if state is _IDLE else 0,
@@ -261,8 +248,6 @@ def _part(entry: Entry, scene: _Scene | None) -> _Part:
 
 _IDLE: Final = GpuState.IDLE
 _UNDECIDED: Final = (None, None, ())
-_UNSEEN: Final = _Part(None, None, None, NO_ENERGY, None, None, None)
-_ENDED: Final = _Part(0, 0.0, 0.0, NO_ENERGY, None, None, None)
 
 
 def _sum_known(figures: Sequence[Figure | None], members: Sequence[int]) -> Figure | None:
@@ -310,21 +295,21 @@ def _workload_gpu(
     allocation: float | None,
 ) -> WorkloadGpu:
     place = line.at.place
-    part = _part(entry, scene)
+    memory_bytes, sm_ratio, bandwidth_ratio, energy, state, idle_s, idle_bytes = _part(entry, scene)
     totals = entry.sums.frozen(entry.since_ns)
     inferred_bytes, confidence = _inferred(line, entry, scene)
     return WorkloadGpu(
         place.gpu_uuid,
         place.mig_uuid or None,
-        part.memory_bytes,
+        memory_bytes,
         inferred_bytes,
         confidence,
-        part.sm_ratio,
-        part.bandwidth_ratio,
-        part.energy,
-        part.state,
-        part.idle_s,
-        part.idle_bytes,
+        sm_ratio,
+        bandwidth_ratio,
+        energy,
+        state,
+        idle_s,
+        idle_bytes,
         totals,
         entry.ended_ns is None,
         () if prices is None else costs(totals, device.name, prices),

@@ -7,7 +7,7 @@ it is left. Who comes when the books are full is booked to one line for all such
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -93,6 +93,19 @@ class Ledger:
         booking.seen_ns, booking.ended_ns = moment.now_ns, None
         booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         return booking
+
+    def admit_all(self, residents: Mapping[ProcessAt, Resident], gpu_uuid: str, moment: Moment) -> list[Booking]:
+        """Where everybody on a GPU is booked, in their order; mostly they are those of the cycle before."""
+        present = self._present.get(gpu_uuid, ())
+        if len(present) != len(residents) or [at for at, _ in present] != list(residents):
+            return [self.admit(resident, moment) for resident in residents.values()]
+        bookings = [booking for _, booking in present]
+        if any(map(self._renamed, bookings)):
+            return [self.admit(resident, moment) for resident in residents.values()]
+        for booking in bookings:
+            booking.seen_ns = moment.now_ns
+            booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
+        return bookings
 
     def grant(self, grant: Grant, moment: Moment) -> WorkloadLine:
         """The line of a workload that was given a place and has nobody there; alive for as long as it is told."""

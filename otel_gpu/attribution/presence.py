@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu.attribution.memory import holders_by_instance
 from otel_gpu.attribution.places import Place, ProcessAt
@@ -62,13 +62,8 @@ class Openers:
         return self._by_minor.get(minor, ())
 
 
-class _Told(NamedTuple):
-    """What one resident follows from."""
-
-    facts: ProcessFacts | None
-    listed: bool
-    memory_bytes: int | None
-    sm_count: int | None
+_Told = tuple[ProcessFacts | None, bool, int | None, int | None]
+"""What one resident follows from: what /proc shows of it, whether it is listed, its memory, its instance's SMs."""
 
 
 class Presence:
@@ -112,7 +107,7 @@ def _told(reading: GpuReading, host: Openers) -> dict[tuple[int, str], _Told]:
         listed_pids.update(holders)
         place, sm_count = mig_uuid or "", sizes.get(mig_uuid or "")
         for pid, memory_bytes in holders.items():
-            told[pid, place] = _Told(processes.get(pid), listed=True, memory_bytes=memory_bytes, sm_count=sm_count)
+            told[pid, place] = (processes.get(pid), True, memory_bytes, sm_count)
     working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
     hiding = _where_hidden(reading, told)
     others = {pid: processes[pid] for pid in working if pid in processes}
@@ -123,7 +118,7 @@ def _told(reading: GpuReading, host: Openers) -> dict[tuple[int, str], _Told]:
             continue
         mig_uuid = _instance_of(reading, facts)
         if pid in working or mig_uuid in hiding:
-            told[pid, mig_uuid] = _Told(facts, listed=False, memory_bytes=None, sm_count=sizes.get(mig_uuid))
+            told[pid, mig_uuid] = (facts, False, None, sizes.get(mig_uuid))
     return told
 
 
@@ -145,7 +140,7 @@ def _where_hidden(reading: GpuReading, listed: Mapping[tuple[int, str], _Told]) 
 def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[_Told]) -> bool:
     if memory is None:
         return True  # nothing says that there is nobody
-    explained = sum(max(0, told.memory_bytes or 0) for told in listed)
+    explained = sum([max(0, memory_bytes) for _, _, memory_bytes, _ in listed if memory_bytes is not None])
     return memory.used_bytes - explained >= UNEXPLAINED_BYTES
 
 
@@ -171,14 +166,14 @@ def _may_use(access: Iterable[MigAccess], mig: MigReading) -> bool:
 
 
 def _resident(pid: int, place: Place, told: _Told) -> Resident:
-    facts = told.facts
+    facts, listed, memory_bytes, sm_count = told
     return Resident(
         at=ProcessAt(facts.key if facts is not None else ProcessKey(pid, START_UNKNOWN), place),
         ref=facts.workload if facts is not None else UNIDENTIFIED_WORKLOAD,
         name=facts.name if facts is not None else None,
         start_time_s=facts.start_time_s if facts is not None else None,
-        listed=told.listed,
-        memory_bytes=told.memory_bytes,
+        listed=listed,
+        memory_bytes=memory_bytes,
         mapping_bytes=facts.uvm_mapping_bytes if facts is not None else None,
-        sm_count=told.sm_count,
+        sm_count=sm_count,
     )

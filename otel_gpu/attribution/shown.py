@@ -5,7 +5,7 @@ Who is there is mostly who was there in the cycle before. Who belongs to which l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
@@ -87,12 +87,16 @@ class GpuBooks:
         """Those of them that are a workload's."""
         self.payers: Payers = []
         self._present: Present | None = None
+        self._seats: list[tuple[Shown, Shown]] = []
 
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
-        for entry in [entry for entry, shown in self.shown.items() if not shown.members]:
-            del self.shown[entry]
-        for shown in self.shown.values():
+        if self._present is None:
+            self.shown = {}
+            return
+        if len(self.shown) > len(self.seated):
+            self.shown = {shown.entry: shown for shown in self.seated}
+        for shown in self.seated:
             shown.has_part = False
             shown.measured_mj = shown.estimated_mj = shown.inferred_mj = shown.billed_us = 0
             shown.held_bytes = shown.step = None
@@ -104,6 +108,10 @@ class GpuBooks:
             shown = self.shown[entry] = Shown(entry)
         return shown
 
+    def seats(self, present: Present, ats: Collection[ProcessAt]) -> list[tuple[Shown, Shown]] | None:
+        """What is shown of the lines of these, if they are those who were there in the cycle before."""
+        return self._seats if present is self._present and list(ats) == self.there else None
+
     def seat(self, present: Present, residents: Mapping[ProcessAt, Resident]) -> None:
         """Take in who is there by the books; who of them is not among ``residents`` is missing from the lists.
 
@@ -114,13 +122,14 @@ class GpuBooks:
             return
         for shown in self.shown.values():
             shown.members, shown.staff, shown.is_seated, shown.is_missing = [], [], False, False
-        self.there = []
+        self.there, self._seats = [], []
         for at, booking in present:
             number = None
             if at in residents:
                 number = len(self.there)
                 self.there.append(at)
             process, workload = self.of(booking.process_entry), self.of(booking.workload_entry)
+            self._seats.append((process, workload))
             workload.staff.append((process, number))
             for shown in (process, workload):
                 shown.is_seated = True

@@ -79,8 +79,9 @@ class GpuTracker:
         granted: Mapping[WorkloadAt, float] = NO_GRANTS,
         visited: bool = False,
     ) -> GpuCycle:
-        """Take in a cycle's reading, with who is on the GPU ``now`` and which workloads they are booked to.
+        """Take in a cycle's reading, with who is on the GPU ``now``.
 
+        ``owners`` are the workloads that those without a figure of memory are booked to.
         ``granted`` are workloads that were given the GPU and have nobody in sight, with their age in seconds.
         ``visited`` says that somebody came and went since the last cycle.
         """
