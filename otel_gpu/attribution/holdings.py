@@ -50,10 +50,15 @@ class Holdings:
         hidden: dict[str, HiddenSplit] = {}
         pools = _pools(reading)
         for pool in pools:
-            members = [resident for resident in now.values() if resident.at.place.mig_uuid in pool.mig_uuids]
-            parts = split(pool.memory, (resident.memory_bytes for resident in members))
+            members = list(now.values())
+            if reading.mig is not None:
+                members = [resident for resident in members if resident.at.place.mig_uuid in pool.mig_uuids]
+            parts = split(pool.memory, [resident.memory_bytes for resident in members])
             if parts is not None and cycle.infers:
-                gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
+                come, gone = [], []
+                if before is not now:
+                    come = [r for r in members if r.at not in before]
+                    gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
                 candidates = [_candidate(r, owners[r.at], cycle) for r in members if r.memory_bytes is None]
                 if parts.unattributed_bytes >= UNEXPLAINED_BYTES:
                     candidates += [
@@ -64,11 +69,12 @@ class Holdings:
                 inferred = self._hidden.setdefault(pool.mig_uuids[0], HiddenMemory()).observe(
                     unknown_bytes=parts.unattributed_bytes,
                     candidates=candidates,
-                    visible_arrivals=_visible([r for r in members if r.at not in before]),
+                    visible_arrivals=_visible(come),
                     visible_departures=_visible(gone),
                     now_s=cycle.now_s,
                 )
-                parts = _with_inferred(parts, parts.unattributed_bytes - inferred.unattributed_bytes)
+                if inferred.unattributed_bytes != parts.unattributed_bytes:
+                    parts = _with_inferred(parts, parts.unattributed_bytes - inferred.unattributed_bytes)
                 hidden |= dict.fromkeys(pool.mig_uuids, inferred)
             memory |= dict.fromkeys(pool.mig_uuids, parts)
         if reading.mig is not None:

@@ -20,7 +20,7 @@ from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident
-from otel_gpu.attribution.span import PRESENCE_UNKNOWN, Span
+from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
 from otel_gpu.model import GpuReading, MemorySplit
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
@@ -68,6 +68,7 @@ class GpuTracker:
         self._holdings = Holdings()
         self._here: Mapping[ProcessAt, Resident] = {}
         self._span = Span()
+        self._quiet_parties = QuietParties()
 
     def observe(
         self,
@@ -157,10 +158,13 @@ class GpuTracker:
         if cycle.window_us <= 0 and not self._span.away:
             return
         here = self._here
-        present = {at: (resident, 1.0 if at in here else _part(resident, cycle)) for at, resident in now.items()}
-        gone = {} if here is now else {at: resident for at, resident in here.items() if at not in now}
-        for at, resident in gone.items():
-            present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
+        gone: dict[ProcessAt, Resident] = {}
+        parts: dict[ProcessAt, float] = {}
+        if here is not now:
+            gone = {at: resident for at, resident in here.items() if at not in now}
+            parts = {at: _part(resident, cycle) for at, resident in now.items() if at not in here}
+            parts |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.alive(at)}
+        present = {**now, **gone} if gone else now
         # A pid that was reused in the cycle speaks for whoever has it now.
         at_of = {at.key.pid: at for at in (*sorted(present), *now)} if gone else {at.key.pid: at for at in now}
         # Where one figure cannot be true the others' shares of the work are not known either.
@@ -169,6 +173,7 @@ class GpuTracker:
         self._span.add(
             cycle.window_us,
             present,
+            parts,
             {at_of[pid]: done.sm_us for pid, done in work.items() if pid in at_of} if told is not None else None,
             covered_us=told.covered_us if told is not None else 0,
             samples=told.samples if told is not None else 0,
@@ -182,7 +187,7 @@ class GpuTracker:
         self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int], *, known: bool, crowded: bool
     ) -> Division:
         span = self._span
-        parties = span.parties(inferred)
+        parties = span.parties(inferred, self._quiet_parties)
         # Of others who cannot be seen no more is known than that they did not work while these did.
         unseen_us = span.told_us - sum(party.sm_us or 0 for party in parties) if crowded else 0
         foreign_us = max(span.foreign_us, unseen_us)
