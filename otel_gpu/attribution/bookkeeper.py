@@ -169,13 +169,14 @@ class Bookkeeper:
         rows = _Rows(result)
         for shown in books.seated:
             entry = shown.entry
-            window_us = _window_us(entry, cycle)
-            if entry.idle is None:
-                entry.idle = IdleState()
+            idle, window_us = entry.idle, cycle.window_us
+            if idle is None:
+                window_us = _window_us(entry, cycle)
+                idle = entry.idle = IdleState()
             members = shown.members
             held_bytes = held[members[0]] if len(members) == 1 else _sum_known([held[number] for number in members])
             shown.held_bytes = held_bytes
-            shown.step = step = entry.idle.observe(
+            shown.step = step = idle.observe(
                 window_us=window_us,
                 worked=rows.worked(shown),
                 others_worked=rows.others_worked(shown),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
@@ -121,7 +122,7 @@ class EnergyDivider:
 
         Its parts are in the order of their keys.
         """
-        parties = sorted(interval.parties, key=_at)
+        parties = sorted(interval.parties, key=attrgetter("at"))
         claims, methods = self._claims(interval, parties, factors or {})
         count = len(parties)
         parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed_to(parties))
@@ -207,10 +208,6 @@ class EnergyDivider:
             raise ValueError("not what rounding owes") from error
         self._ats = tuple(sorted(at for rank, at in owed_to if rank == 0))
         self._owed = {number: owed_to[claim] for number, claim in enumerate(_ranked(self._ats)) if claim in owed_to}
-
-
-def _at(party: Party) -> ProcessAt:
-    return party.at
 
 
 def _ranked(ats: tuple[ProcessAt, ...]) -> list[tuple[int, ProcessAt]]:

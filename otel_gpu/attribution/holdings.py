@@ -66,7 +66,10 @@ class Holdings:
                         for at, age_s in sorted(granted.items())
                         if at.place.mig_uuid in pool.mig_uuids
                     ]
-                inferred = self._hidden.setdefault(pool.mig_uuids[0], HiddenMemory()).observe(
+                books = self._hidden.get(pool.mig_uuids[0])
+                if books is None:
+                    books = self._hidden[pool.mig_uuids[0]] = HiddenMemory()
+                inferred = books.observe(
                     unknown_bytes=parts.unattributed_bytes,
                     candidates=candidates,
                     visible_arrivals=_visible(come),
@@ -80,7 +83,8 @@ class Holdings:
         if reading.mig is not None:
             memory[""] = self._whole(reading, now, [hidden[p.mig_uuids[0]] for p in pools if p.mig_uuids[0] in hidden])
         kept = {pool.mig_uuids[0] for pool in pools}
-        self._hidden = {place: state for place, state in self._hidden.items() if place in kept}
+        if not self._hidden.keys() <= kept:
+            self._hidden = {place: state for place, state in self._hidden.items() if place in kept}
         return memory, hidden
 
     def _whole(self, reading: GpuReading, now: _Residents, hidden: Sequence[HiddenSplit]) -> MemorySplit | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from otel_gpu.attribution.memory import holders_by_instance
 from otel_gpu.attribution.places import Place, ProcessAt
@@ -13,6 +13,7 @@ from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
     DeviceMemory,
     GpuReading,
+    ListedProcess,
     MigAccess,
     MigReading,
     ProcessFacts,
@@ -66,16 +67,60 @@ _Told = tuple[ProcessFacts | None, bool, int | None, int | None]
 """What one resident follows from: what /proc shows of it, whether it is listed, its memory, its instance's SMs."""
 
 
+class _Grounds(NamedTuple):
+    """Why these are on a GPU and nobody else; only of one without MIG, where nobody works who is not listed."""
+
+    listed: tuple[ListedProcess, ...] | None
+    total_bytes: int | None
+    pids: list[int]
+    facts: list[ProcessFacts | None]
+    explained_bytes: int
+    openers: Sequence[tuple[int, ProcessFacts]] | None
+    """Who has the GPU open; ``None`` where that does not count, as its memory is explained."""
+
+    @classmethod
+    def of(cls, reading: GpuReading, host: Openers, told: Mapping[tuple[int, str], _Told]) -> Self | None:
+        """After it was found out who is there."""
+        pids = [pid for (pid, _), (_, listed, _, _) in told.items() if listed]
+        if reading.mig is not None or not _working(reading).issubset(pids):
+            return None
+        explained_bytes = _explained_bytes(told.values())
+        return cls(
+            reading.processes,
+            None if reading.memory is None else reading.memory.total_bytes,
+            pids,
+            [host.processes.get(pid) for pid in pids],
+            explained_bytes,
+            _openers(reading, host, explained_bytes),
+        )
+
+    def still_hold(self, reading: GpuReading, host: Openers) -> bool:
+        """Whether it would be found to be the same. What is compared is mostly an object with itself."""
+        total_bytes = None if reading.memory is None else reading.memory.total_bytes
+        return (
+            reading.mig is None
+            and self.listed == reading.processes
+            and self.total_bytes == total_bytes
+            and self.facts == [host.processes.get(pid) for pid in self.pids]
+            and self.openers == _openers(reading, host, self.explained_bytes)
+            and _working(reading).issubset(self.pids)
+        )
+
+
 class Presence:
     """Who is on one GPU from cycle to cycle. Of whom the same is told, the same object is handed on."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, str], tuple[_Told, Resident]] = {}
         self._residents: Mapping[ProcessAt, Resident] = {}
+        self._grounds: _Grounds | None = None
 
     def observe(self, reading: GpuReading, host: Openers) -> Mapping[ProcessAt, Resident]:
         """Everybody on this GPU, in the order of their keys. Not to be changed: the next answer may be the same."""
+        if self._grounds is not None and self._grounds.still_hold(reading, host):
+            return self._residents
         told = _told(reading, host)
+        self._grounds = _Grounds.of(reading, host, told)
         before, uuid = self._before, reading.identity.uuid
         now: dict[tuple[int, str], tuple[_Told, Resident]] = {}
         news = len(told) != len(before)
@@ -108,7 +153,7 @@ def _told(reading: GpuReading, host: Openers) -> dict[tuple[int, str], _Told]:
         place, sm_count = mig_uuid or "", sizes.get(mig_uuid or "")
         for pid, memory_bytes in holders.items():
             told[pid, place] = (processes.get(pid), True, memory_bytes, sm_count)
-    working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
+    working = _working(reading)
     hiding = _where_hidden(reading, told)
     others = {pid: processes[pid] for pid in working if pid in processes}
     if hiding:  # only where memory is unexplained: there is a GPU for each time this is done
@@ -122,26 +167,38 @@ def _told(reading: GpuReading, host: Openers) -> dict[tuple[int, str], _Told]:
     return told
 
 
+def _working(reading: GpuReading) -> set[int]:
+    return {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
+
+
+def _openers(reading: GpuReading, host: Openers, explained_bytes: int) -> Sequence[tuple[int, ProcessFacts]] | None:
+    """Who has a GPU without MIG open, if its memory is not explained."""
+    return host.of(reading.identity.minor) if _is_unexplained(reading.memory, explained_bytes) else None
+
+
 def _where_hidden(reading: GpuReading, listed: Mapping[tuple[int, str], _Told]) -> set[str]:
     """Where memory is in use that the lists do not explain, more than where nobody is: the GPU (""), MIG instances.
 
     CUDA opens the device of every GPU it may see, so that a job on one GPU has all of a host's open; without this it
     would be taken for a user of them all.
     """
-    hiding = {""} if _is_unexplained(reading.memory, listed.values()) else set()
+    hiding = {""} if _is_unexplained(reading.memory, _explained_bytes(listed.values())) else set()
     for mig in reading.mig or ():
         # Compute instances share the memory of their GPU instance.
         sharing = {other.uuid for other in reading.mig or () if other.gpu_instance_id == mig.gpu_instance_id}
-        if _is_unexplained(mig.memory, (told for (_, mig_uuid), told in listed.items() if mig_uuid in sharing)):
+        there = [told for (_, mig_uuid), told in listed.items() if mig_uuid in sharing]
+        if _is_unexplained(mig.memory, _explained_bytes(there)):
             hiding.add(mig.uuid)
     return hiding
 
 
-def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[_Told]) -> bool:
-    if memory is None:
-        return True  # nothing says that there is nobody
-    explained = sum([max(0, memory_bytes) for _, _, memory_bytes, _ in listed if memory_bytes is not None])
-    return memory.used_bytes - explained >= UNEXPLAINED_BYTES
+def _explained_bytes(listed: Iterable[_Told]) -> int:
+    return sum([max(0, memory_bytes) for _, _, memory_bytes, _ in listed if memory_bytes is not None])
+
+
+def _is_unexplained(memory: DeviceMemory | None, explained_bytes: int) -> bool:
+    # Without figures of memory nothing says that there is nobody.
+    return memory is None or memory.used_bytes - explained_bytes >= UNEXPLAINED_BYTES
 
 
 def _instance_of(reading: GpuReading, facts: ProcessFacts) -> str:
