@@ -97,6 +97,8 @@ class Bookkeeper:
     def _book_work(self, uuid: str, result: GpuCycle, cycle: Cycle) -> None:
         if result.compute is None:
             return
+        if not result.compute.work:
+            return
         at_of = {at.key.pid: at for at in result.residents}
         if not result.compute.work.keys() <= at_of.keys():
             at_of = self._last_known(uuid) | at_of
@@ -212,10 +214,13 @@ class Bookkeeper:
 
         Where the lists were not told, whoever runs is still there for all anybody knows.
         """
+        present = self.ledger.present(uuid)
+        if result is not None and len(present) == len(result.residents):  # who is in the lists is in the books as well
+            return frozenset()
         told = result is not None and result.lists_told
         taken = {(at.key.pid, at.place) for at in result.residents} if result is not None else set()
         left = set()
-        for at, booking in self.ledger.present(uuid):
+        for at, booking in present:
             if result is not None and at in result.residents:
                 continue
             alive = cycle.alive(at)

@@ -330,7 +330,8 @@ def _credible(read: UtilizationRead) -> _Credible:
         timely = read.since_us < row.timestamp_us <= latest_us
         if timely and (0 < row.sm_percent <= 100 or _is_true(row)):
             at = (row.pid, row.timestamp_us)
-            rows[at] = max(row, rows.get(at, row), key=_percents)
+            known = rows.get(at)
+            rows[at] = row if known is None else max(row, known, key=_percents)
     kept = list(rows.values())
     return _Credible(
         rows=kept,
@@ -341,7 +342,12 @@ def _credible(read: UtilizationRead) -> _Credible:
 
 
 def _is_true(row: UtilizationRow) -> bool:
-    return min(_percents(row)) >= 0 and max(_percents(row)) <= 100
+    return (
+        0 <= row.sm_percent <= 100
+        and 0 <= row.memory_percent <= 100
+        and 0 <= row.encoder_percent <= 100
+        and 0 <= row.decoder_percent <= 100
+    )
 
 
 def _percents(row: UtilizationRow) -> tuple[int, int, int, int]:

@@ -113,6 +113,10 @@ class EnergyDivider:
 
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
+        # The parties of the last division: as given, in order, and their weights where those depend on nothing else.
+        self._given: tuple[Party, ...] = ()
+        self._parties: list[Party] = []
+        self._by_workload: _Claims | None = None
         # What is owed to the parties of the last division, by number as in claims.
         self._ats: tuple[ProcessAt, ...] = ()
         self._owed: dict[int, int] = {}
@@ -122,12 +126,15 @@ class EnergyDivider:
 
         Its parts are in the order of their keys.
         """
-        parties = sorted(interval.parties, key=attrgetter("at"))
+        if interval.parties is not self._given:
+            self._given, self._parties = interval.parties, sorted(interval.parties, key=attrgetter("at"))
+            self._by_workload = None
+        parties = self._parties
         claims, methods = self._claims(interval, parties, factors or {})
         count = len(parties)
         parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed_to(parties))
         return Division(
-            parts={party.at: parts.get(number, 0) for number, party in enumerate(parties) if party.at in methods},
+            parts={at: parts.get(number, 0) for number, at in enumerate(methods)},  # of all parties, or of none
             methods=methods,
             idle_mj=parts.get(count - 1 + _IDLE, 0),
             unattributed_mj=parts.get(count - 1 + _UNATTRIBUTED, 0),
@@ -185,7 +192,9 @@ class EnergyDivider:
             return {_unattributed(parties): 1.0}
         if self._policy is EnergyPolicy.MEMORY and any(party.memory_bytes for party in parties):
             return {number: (party.memory_bytes or 0) * party.presence for number, party in enumerate(parties)}
-        return _by_workload(parties)
+        if self._by_workload is None:
+            self._by_workload = _by_workload(parties)
+        return self._by_workload
 
     # -- state ----------------------------------------------------------------------
 
