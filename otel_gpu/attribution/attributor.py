@@ -191,10 +191,11 @@ def _name(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None
     """Take up the names this cycle tells, before anybody is booked under them."""
     refs = [grant.workload for grant in snapshot.grants if not grant.possible]
     refs += [booking.ref for uuid in ledger.gpu_uuids for _, booking in ledger.present(uuid)]
-    for residents_of in here.values():
-        for at, resident in residents_of.items():
-            booking = ledger.booking(at)
-            refs.append(resident.ref if booking is None else booking.ref)
+    for uuid, residents_of in here.items():
+        if [at for at, _ in ledger.present(uuid)] != list(residents_of):  # somebody is new, or missing
+            for at, resident in residents_of.items():
+                booking = ledger.booking(at)
+                refs.append(resident.ref if booking is None else booking.ref)
     ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
 
 

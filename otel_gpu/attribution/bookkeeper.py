@@ -178,10 +178,11 @@ class Bookkeeper:
             members = shown.members
             held_bytes = held[members[0]] if len(members) == 1 else _sum_known([held[number] for number in members])
             shown.held_bytes = held_bytes
+            worked, others_worked = rows.of(shown)
             shown.step = step = idle.observe(
                 window_us=window_us,
-                worked=rows.worked(shown),
-                others_worked=rows.others_worked(shown),
+                worked=worked,
+                others_worked=others_worked,
                 held_bytes=held_bytes,
                 energy_mj=shown.energy_mj,
                 billed_us=shown.billed_us,
@@ -277,17 +278,20 @@ class _Rows:
         self._work: Set[int] = frozenset() if compute is None else compute.work.keys()
         self._pids: Set[int] = frozenset() if compute is None else compute.pids
 
-    def worked(self, shown: Shown) -> bool | None:
-        """Whether anybody of a line showed work; ``None`` where the driver does not tell, or somebody is missing."""
-        if not self._tells or not shown.pids:
-            return None
-        if self._pids and not self._pids.isdisjoint(shown.pids):
-            return None if self._work.isdisjoint(shown.pids) else True
-        return None if shown.is_missing else False
+    def of(self, shown: Shown) -> tuple[bool | None, bool]:
+        """Whether anybody of a line showed work, and whether anybody else on the GPU did, or may have.
 
-    def others_worked(self, shown: Shown) -> bool:
-        """Whether anybody else on the GPU showed work, or may have."""
-        return self._crowded or (bool(self._pids) and not self._pids <= shown.pids)
+        ``None`` where the driver does not tell, or somebody is missing.
+        """
+        pids, rows = shown.pids, self._pids
+        if not rows:
+            return None if not self._tells or not pids or shown.is_missing else False, self._crowded
+        others_worked = self._crowded or not rows <= pids
+        if not self._tells or not pids:
+            return None, others_worked
+        if not rows.isdisjoint(pids):
+            return None if self._work.isdisjoint(pids) else True, others_worked
+        return None if shown.is_missing else False, others_worked
 
 
 def _idle_states(lines: Lines[LineT]) -> list[list[Any]]:

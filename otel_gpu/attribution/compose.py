@@ -235,14 +235,27 @@ def _part(entry: Entry, scene: _Scene | None) -> _Part:
     members = shown.members
     if scene.memory_bytes is None or not members:
         return None, None, None, energy, state, idle_s, None
+    idle_bytes = shown.held_bytes if state is _IDLE else 0
+    memory_bytes, sm_ratios, bandwidth_ratios = scene.memory_bytes, scene.sm_ratios, scene.bandwidth_ratios
+    if len(members) == 1:
+        number = members[0]
+        return (
+            memory_bytes[number],
+            None if sm_ratios is None else sm_ratios[number],
+            None if bandwidth_ratios is None else bandwidth_ratios[number],
+            energy,
+            state,
+            idle_s,
+            idle_bytes,
+        )
     return (
-        _sum_known(scene.memory_bytes, members),
-        None if scene.sm_ratios is None else _sum_known(scene.sm_ratios, members),
-        None if scene.bandwidth_ratios is None else _sum_known(scene.bandwidth_ratios, members),
+        _sum_known(memory_bytes, members),
+        None if sm_ratios is None else _sum_known(sm_ratios, members),
+        None if bandwidth_ratios is None else _sum_known(bandwidth_ratios, members),
         energy,
         state,
         idle_s,
-        shown.held_bytes if state is _IDLE else 0,
+        idle_bytes,
     )
 
 
@@ -251,8 +264,6 @@ _UNDECIDED: Final = (None, None, ())
 
 
 def _sum_known(figures: Sequence[Figure | None], members: Sequence[int]) -> Figure | None:
-    if len(members) == 1:
-        return figures[members[0]]
     known = [figure for number in members if (figure := figures[number]) is not None]
     return sum(known[1:], start=known[0]) if known else None
 

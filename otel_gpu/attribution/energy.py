@@ -15,6 +15,7 @@ from typing import Any, Final
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
+from otel_gpu.model.made import quickly_made
 
 
 class EnergyPolicy(StrEnum):
@@ -40,6 +41,7 @@ _INFERRED: Final = Method.INFERRED
 """A member of an enumeration is looked up anew each time that it is named."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Party:
     """A process that was on the GPU in the interval.
@@ -58,6 +60,7 @@ class Party:
     sm_count: int | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Interval:
     """What is to be divided. ``foreign_sm_us`` is work of pids that nobody can identify.

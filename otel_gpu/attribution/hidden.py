@@ -91,7 +91,8 @@ class HiddenMemory:
         else:
             departed = bool(present or self._books.accounts) and self._roll_call(present, moment)
             self._books.follow(total, moment, departed=departed)
-        self._books.limit()
+        if self._books.accounts:
+            self._books.limit()
         self._books.before = total
         self._last_s = now_s
         return self._split(max(0, unknown_bytes))

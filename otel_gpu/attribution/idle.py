@@ -29,6 +29,7 @@ _PRIOR_POLLS: Final = 2.0
 """Polls without work that everybody is thought to have had: a few polls prove no process to be seen every time."""
 
 
+_tuple: Final = tuple.__new__
 _BUSY: Final = GpuState.BUSY
 _IDLE: Final = GpuState.IDLE
 _UNKNOWN: Final = GpuState.UNKNOWN
@@ -177,11 +178,12 @@ class IdleState:
     def _step(self, *, decided: bool) -> IdleStep:
         booked: tuple[Booked, ...] = ()
         if decided and (self._time_us or self._energy_mj or self._billed_us):
-            booked = (Booked(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
+            piece = (self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us)
+            booked = (_tuple(Booked, piece),)
             self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
         state = self._state
         idle_s = self._idle_us / 1e6 if state is _IDLE else 0.0 if state is _BUSY else None
-        return IdleStep(state, idle_s, booked)
+        return _tuple(IdleStep, (state, idle_s, booked))
 
     # -- state ----------------------------------------------------------------------
 

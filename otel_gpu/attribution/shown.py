@@ -19,6 +19,7 @@ from otel_gpu.attribution.presence import Resident
 from otel_gpu.model import MethodEnergy
 from otel_gpu.model.result import NO_ENERGY
 
+_tuple: Final = tuple.__new__
 _MEASURED: Final = Method.MEASURED
 _ESTIMATED: Final = Method.ESTIMATED
 
@@ -65,7 +66,9 @@ class Shown:
     @property
     def energy(self) -> MethodEnergy:
         """The same by how it was found; nothing is known where there was nothing to divide."""
-        return MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj) if self.has_part else NO_ENERGY
+        if not self.has_part:
+            return NO_ENERGY
+        return _tuple(MethodEnergy, (self.measured_mj, self.estimated_mj, self.inferred_mj))
 
 
 Payers: TypeAlias = list[tuple[Place, list[Shown]]]

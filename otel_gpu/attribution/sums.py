@@ -10,6 +10,7 @@ from otel_gpu.attribution.idle import Booked
 from otel_gpu.attribution.plain import whole
 from otel_gpu.model import GpuState, MethodEnergy, Totals
 
+_tuple: Final = tuple.__new__
 _MEASURED: Final = Method.MEASURED
 _ESTIMATED: Final = Method.ESTIMATED
 _BUSY: Final = GpuState.BUSY
@@ -80,22 +81,27 @@ class Sums:
 
     def frozen(self, since_ns: int) -> Totals:
         """The totals as they are now."""
-        return Totals(
-            since_ns,
-            MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj),
-            self.compute_us,
-            self.busy_us,
-            self.idle_us,
-            self.allocated_us,
-            self.unknown_us,
-            self.idle_byte_us,
-            self.idle_mj,
-            self.busy_mj,
-            self.unknown_mj,
-            self.billed_busy_us,
-            self.billed_idle_us,
-            self.billed_allocated_us,
-            self.billed_unknown_us,
+        # Hundreds of both are made in every cycle: at once, without the __new__ that takes their fields one by one.
+        energy = _tuple(MethodEnergy, (self.measured_mj, self.estimated_mj, self.inferred_mj))
+        return _tuple(
+            Totals,
+            (
+                since_ns,
+                energy,
+                self.compute_us,
+                self.busy_us,
+                self.idle_us,
+                self.allocated_us,
+                self.unknown_us,
+                self.idle_byte_us,
+                self.idle_mj,
+                self.busy_mj,
+                self.unknown_mj,
+                self.billed_busy_us,
+                self.billed_idle_us,
+                self.billed_allocated_us,
+                self.billed_unknown_us,
+            ),
         )
 
     # -- state ----------------------------------------------------------------------

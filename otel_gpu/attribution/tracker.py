@@ -22,10 +22,12 @@ from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
 from otel_gpu.model import GpuReading, MemorySplit
+from otel_gpu.model.made import quickly_made
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class GpuCycle:
     """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself.
@@ -192,9 +194,8 @@ class GpuTracker:
         unseen_us = span.told_us - sum(party.sm_us or 0 for party in parties) if crowded else 0
         foreign_us = max(span.foreign_us, unseen_us)
         # Shares over the span, of the time that its figures of work speak of.
-        told = [party for party in parties if party.sm_us is not None]
         told_us = max(1, span.told_us)
-        shares = {party.at.key: (party.sm_us or 0) / told_us for party in told}
+        shares = {party.at.key: party.sm_us / told_us for party in parties if party.sm_us is not None}
         utilization = sum(shares.values()) + foreign_us / told_us if span.told_us else None
         usable = not (metered.anomalous or metered.reset or span.away) and metered.duration_s > 0
         # A GPU whose users may be invisible teaches nothing about being idle: only what it may draw, and drew at least.
