@@ -26,7 +26,7 @@ def apportion(
     of one large one. Weights below 0 count as 0; if none is above 0, all count alike. A total below 0 is divided as 0.
     """
     keys = sorted(weights)
-    positive = [max(0, weights[key]) for key in keys]
+    positive = [weight if (weight := weights[key]) > 0 else 0 for key in keys]
     whole_weight = sum(positive)
     if whole_weight == 0:
         positive, whole_weight = [1] * len(keys), len(keys)
@@ -35,7 +35,7 @@ def apportion(
     due = [scaled * weight // whole_weight for weight in positive]
     if residues:
         due = [residues.get(key, 0) + each for key, each in zip(keys, due, strict=True)]
-    parts = [max(0, each // SCALE) for each in due]
+    parts = [each // SCALE if each > 0 else 0 for each in due]
     _settle(parts, due, positive, total - sum(parts))
     owed = [each - part * SCALE for each, part in zip(due, parts, strict=True)]
     return dict(zip(keys, parts, strict=True)), dict(zip(keys, owed, strict=True))

@@ -140,9 +140,7 @@ class Bookkeeper:
             device.attributed_mj += energy_mj
             method = division.methods[at]
             for shown in lines:
-                shown.draw(method, energy_mj)
-                shown.entry.sums.add_energy(method, energy_mj)
-                shown.entry.drew_ns = now_ns
+                shown.draw(method, energy_mj, now_ns)
 
     def _lines(self, books: GpuBooks, at: ProcessAt, cycle: Cycle) -> tuple[Shown, Shown]:
         """What is shown of the lines that a process's use is booked to."""

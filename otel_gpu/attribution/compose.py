@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -12,7 +12,7 @@ from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.places import Place, ProcessLine, WorkloadAt, WorkloadLine, workload_at
-from otel_gpu.attribution.shown import GpuBooks
+from otel_gpu.attribution.shown import GpuBooks, Shown
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     START_UNKNOWN,
@@ -74,7 +74,7 @@ class Composer:
         """The answer of this cycle: everybody who is there, and who ended within the retention."""
         ledger, order = self._ledger, self._order()
         errors_mj = ledger.energy_errors_mj()
-        scenes = {view.reading.identity.uuid: _Scene(view) for view in views}
+        scenes = _Scenes(ledger, views)
         return Attribution(
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
@@ -99,26 +99,22 @@ class Composer:
             self._kept = _Order(changes, by_place, sorted(by_identity.items()))
         return self._kept
 
-    def _processes(self, order: _Order, scenes: Mapping[str, _Scene]) -> tuple[ProcessAttribution, ...]:
+    def _processes(self, order: _Order, scenes: _Scenes) -> tuple[ProcessAttribution, ...]:
         told = []
         for line, entry in order.processes:
-            uuid = line.at.place.gpu_uuid
-            told.append(_process(line, entry, scenes.get(uuid), self._ledger.device(uuid)))
+            told.append(_process(line, entry, scenes[line.at.place.gpu_uuid]))
         return tuple(told)
 
-    def _workloads(
-        self, order: _Order, scenes: Mapping[str, _Scene], snapshot: Snapshot
-    ) -> tuple[WorkloadAttribution, ...]:
+    def _workloads(self, order: _Order, scenes: _Scenes, snapshot: Snapshot) -> tuple[WorkloadAttribution, ...]:
         ledger, namings, prices = self._ledger, self._ledger.namings, self._options.prices
         shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
         told = []
         for (_, _, naming), lines in order.workloads:
             parts = []
             for line, entry in lines:
-                uuid = line.at.place.gpu_uuid
                 allocation = 0.0 if entry.ended_ns is not None else shares.get(line.at) if shares else None
-                scene, device = scenes.get(uuid), ledger.device(uuid)
-                parts.append(_workload_gpu(line, entry, scene, device, prices=prices, allocation=allocation))
+                scene = scenes[line.at.place.gpu_uuid]
+                parts.append(_workload_gpu(line, entry, scene, prices=prices, allocation=allocation))
             ref = lines[-1][1].ref
             names, held = namings.names(ref, naming), namings.waiting(ref)
             told.append(WorkloadAttribution(ref, names, tuple(parts), naming, held))
@@ -177,8 +173,9 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 # ---------------------------------------------------------------------------- processes
 
 
-def _process(line: ProcessLine, entry: Entry, scene: _Scene | None, device: DeviceSums) -> ProcessAttribution:
+def _process(line: ProcessLine, entry: Entry, scene: _Scene) -> ProcessAttribution:
     key, place = line.at
+    device = scene.device
     return ProcessAttribution(
         key,
         entry.name,
@@ -199,37 +196,55 @@ def _process(line: ProcessLine, entry: Entry, scene: _Scene | None, device: Devi
 
 
 class _Scene:
-    """One GPU in this cycle, and figures of those in its lists, by their number in its books."""
+    """One GPU in this cycle, and figures of those in its lists, by their number in its books.
 
-    __slots__ = ("bandwidth_ratios", "hidden", "memory_bytes", "shown", "sm_ratios")
+    ``shown`` is empty for one that was not in the snapshot, and nothing has figures where a GPU did not answer.
+    """
 
-    def __init__(self, view: GpuView) -> None:
-        cycle, there = view.cycle, view.books.pids
-        self.shown = view.books.shown
-        self.hidden: Mapping[str, HiddenSplit] = {} if cycle is None else cycle.hidden
+    __slots__ = ("bandwidth_ratios", "device", "hidden", "memory_bytes", "shown", "sm_ratios")
+
+    def __init__(self, device: DeviceSums, view: GpuView | None) -> None:
+        cycle = view.cycle if view is not None else None
+        self.device = device
+        self.shown: Mapping[Entry, Shown] = view.books.shown if view is not None else {}
+        self.hidden: Mapping[str, HiddenSplit] = cycle.hidden if cycle is not None else {}
         self.memory_bytes: list[int | None] | None = None
         self.sm_ratios: list[float | None] | None = None
         self.bandwidth_ratios: list[float | None] | None = None
-        if cycle is None:
-            return
-        self.memory_bytes = view.books.memory_bytes
-        compute = cycle.compute
-        if compute is not None:
-            self.sm_ratios = compute.shares(there)
-            self.bandwidth_ratios = compute.bandwidth_shares(there)
+        if view is not None and cycle is not None:
+            self.memory_bytes = view.books.memory_bytes
+            if cycle.compute is not None:
+                self.sm_ratios = cycle.compute.shares(view.books.pids)
+                self.bandwidth_ratios = cycle.compute.bandwidth_shares(view.books.pids)
+
+
+class _Scenes(dict[str, _Scene]):
+    """Every GPU that a line is on, by its UUID."""
+
+    def __init__(self, ledger: Ledger, views: Iterable[GpuView]) -> None:
+        super().__init__()
+        self._ledger = ledger
+        for view in views:
+            uuid = view.reading.identity.uuid
+            self[uuid] = _Scene(ledger.device(uuid), view)
+
+    def __missing__(self, uuid: str) -> _Scene:
+        """A GPU that was not in the snapshot."""
+        scene = self[uuid] = _Scene(self._ledger.device(uuid), None)
+        return scene
 
 
 _Part = tuple[int | None, float | None, float | None, MethodEnergy, GpuState | None, float | None, int | None]
 """What a line shows in this cycle: its memory, SM and bandwidth ratios, energy, state, idle seconds and idle bytes."""
 
 
-def _part(entry: Entry, scene: _Scene | None) -> _Part:
+def _part(entry: Entry, scene: _Scene) -> _Part:
     """Who has ended holds and does nothing; who was not seen, nobody knows."""
-    shown = scene.shown.get(entry) if scene is not None else None
+    shown = scene.shown.get(entry)
     energy = shown.energy if shown is not None else NO_ENERGY
     if entry.ended_ns is not None:
         return 0, 0.0, 0.0, energy, None, None, None
-    if scene is None or shown is None:
+    if shown is None:
         return None, None, None, energy, None, None, None
     state, idle_s, _ = shown.step or _UNDECIDED
     members = shown.members
@@ -299,13 +314,12 @@ def _at(grant: Grant) -> WorkloadAt:
 def _workload_gpu(
     line: WorkloadLine,
     entry: Entry,
-    scene: _Scene | None,
-    device: DeviceSums,
+    scene: _Scene,
     *,
     prices: Prices | None,
     allocation: float | None,
 ) -> WorkloadGpu:
-    place = line.at.place
+    place, device = line.at.place, scene.device
     memory_bytes, sm_ratio, bandwidth_ratio, energy, state, idle_s, idle_bytes = _part(entry, scene)
     totals = entry.sums.frozen(entry.since_ns)
     inferred_bytes, confidence = _inferred(line, entry, scene)
@@ -330,11 +344,11 @@ def _workload_gpu(
     )
 
 
-def _inferred(line: WorkloadLine, entry: Entry, scene: _Scene | None) -> tuple[int | None, float | None]:
+def _inferred(line: WorkloadLine, entry: Entry, scene: _Scene) -> tuple[int | None, float | None]:
     """Inferred bytes and how sure they are; no confidence where nobody of the workload is a candidate."""
     if entry.ended_ns is not None:
         return 0, None
-    hidden = scene.hidden.get(line.at.place.mig_uuid) if scene is not None else None
+    hidden = scene.hidden.get(line.at.place.mig_uuid)
     if hidden is None:
         return None, None
     held = hidden.workloads.get(line.at) if hidden.workloads else None

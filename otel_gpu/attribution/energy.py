@@ -255,7 +255,7 @@ def _work(parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> list[
     if told_us.count(None) == len(told_us):
         return None
     if not factors:
-        return [max(0, sm_us or 0) * 1.0 for sm_us in told_us]
+        return [sm_us * 1.0 if sm_us is not None and sm_us > 0 else 0.0 for sm_us in told_us]
     return [max(0, party.sm_us or 0) * factors.get(party.at, 1.0) for party in parties]
 
 

@@ -242,6 +242,6 @@ def solve_symmetric(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
         factor.append(new)
         solution.append((right[n] - _dot(new, solution)) / new[n])
     for n in reversed(range(len(solution))):
-        below = sum(factor[i][n] * solution[i] for i in range(n + 1, len(solution)))
+        below = sum([factor[i][n] * solution[i] for i in range(n + 1, len(solution))])
         solution[n] = (solution[n] - below) / factor[n][n]
     return solution

@@ -89,7 +89,7 @@ def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> Memory
     reserved = None if memory.reserved_bytes is None else min(max(0, memory.reserved_bytes), limit)
     usable = limit - (reserved or 0)
     used = min(max(0, memory.used_bytes), usable)
-    claimed = sum([max(0, bytes_) for bytes_ in measured if bytes_ is not None])
+    claimed = sum([bytes_ for bytes_ in measured if bytes_ is not None and bytes_ > 0])
     return MemorySplit(
         limit_bytes=limit,
         reserved_bytes=reserved,

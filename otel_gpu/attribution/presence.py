@@ -120,7 +120,6 @@ class Presence:
         if self._grounds is not None and self._grounds.still_hold(reading, host):
             return self._residents
         told = _told(reading, host)
-        self._grounds = _Grounds.of(reading, host, told)
         before, uuid = self._before, reading.identity.uuid
         now: dict[tuple[int, str], tuple[_Told, Resident]] = {}
         news = len(told) != len(before)
@@ -134,6 +133,8 @@ class Presence:
             self._before = now
             found = {resident.at: resident for _, resident in now.values()}
             self._residents = {at: found[at] for at in sorted(found)}
+        # Worth finding where nothing was new: who grows in this cycle mostly grows in the next.
+        self._grounds = None if news else _Grounds.of(reading, host, told)
         return self._residents
 
 
@@ -193,7 +194,7 @@ def _where_hidden(reading: GpuReading, listed: Mapping[tuple[int, str], _Told]) 
 
 
 def _explained_bytes(listed: Iterable[_Told]) -> int:
-    return sum([max(0, memory_bytes) for _, _, memory_bytes, _ in listed if memory_bytes is not None])
+    return sum([memory_bytes for _, _, memory_bytes, _ in listed if memory_bytes is not None and memory_bytes > 0])
 
 
 def _is_unexplained(memory: DeviceMemory | None, explained_bytes: int) -> bool:

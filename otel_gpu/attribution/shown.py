@@ -48,8 +48,8 @@ class Shown:
     """By the driver's figures, or else as inferred; ``None`` where neither tells of anybody."""
     step: IdleStep | None = None
 
-    def draw(self, method: Method, energy_mj: int) -> None:
-        """Count energy of this window."""
+    def draw(self, method: Method, energy_mj: int, now_ns: int) -> None:
+        """Book energy of this window."""
         self.has_part = True
         if method is _ESTIMATED:
             self.estimated_mj += energy_mj
@@ -57,6 +57,8 @@ class Shown:
             self.measured_mj += energy_mj
         else:
             self.inferred_mj += energy_mj
+        self.entry.sums.add_energy(method, energy_mj)
+        self.entry.drew_ns = now_ns
 
     @property
     def energy_mj(self) -> int:
@@ -102,7 +104,6 @@ class GpuBooks:
         for shown in self.seated:
             shown.has_part = False
             shown.measured_mj = shown.estimated_mj = shown.inferred_mj = shown.billed_us = 0
-            shown.held_bytes = shown.step = None
 
     def of(self, entry: Entry) -> Shown:
         """What is shown of a line."""
