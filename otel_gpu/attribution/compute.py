@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.model import UtilizationRead, UtilizationRow
+from otel_gpu.model.made import quickly_made
 
 RING_US: Final = 10_000_000
 """What the driver remembers at least. ``ctrl2080gpumon.h``: the queue wraps after 10 seconds; longer ones exist."""
@@ -62,6 +63,7 @@ class Work:
     bandwidth_us: int | None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ComputeWindow:
     """What the driver's rows say of one cycle.

@@ -116,9 +116,10 @@ class EnergyDivider:
 
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
-        # The parties of the last division: as given, in order, and their weights where those depend on nothing else.
+        # The parties of the last division: as given, in order, and what depends on nothing else.
         self._given: tuple[Party, ...] = ()
         self._parties: list[Party] = []
+        self._methods: Mapping[ProcessAt, Method] | None = None
         self._by_workload: _Claims | None = None
         # What is owed to the parties of the last division, by number as in claims.
         self._ats: tuple[ProcessAt, ...] = ()
@@ -131,7 +132,7 @@ class EnergyDivider:
         """
         if interval.parties is not self._given:
             self._given, self._parties = interval.parties, sorted(interval.parties, key=attrgetter("at"))
-            self._by_workload = None
+            self._methods = self._by_workload = None
         parties = self._parties
         claims, methods = self._claims(interval, parties, factors or {})
         count = len(parties)
@@ -160,7 +161,7 @@ class EnergyDivider:
 
     def _claims(
         self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]
-    ) -> tuple[_Claims, dict[ProcessAt, Method]]:
+    ) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
         if interval.anomalous:
             return {_unattributed(parties): 1.0}, {}
         if interval.away:
@@ -169,8 +170,9 @@ class EnergyDivider:
             return _nobody_listed(interval, parties)
         if len(parties) == 1 and interval.alone and not interval.foreign_sm_us:
             return {0: 1.0}, {parties[0].at: _MEASURED}
-        methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
-        return self._estimate(interval, parties, factors), methods
+        if self._methods is None:
+            self._methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
+        return self._estimate(interval, parties, factors), self._methods
 
     def _estimate(self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> _Claims:
         """Static and context by policy, the rest by work; without figures of work, all by what each could use."""
@@ -235,7 +237,7 @@ def _unattributed(parties: Sequence[Party]) -> int:
     return len(parties) - 1 + _UNATTRIBUTED
 
 
-def _nobody_listed(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, dict[ProcessAt, Method]]:
+def _nobody_listed(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
     if len(parties) == 1 and not interval.foreign_sm_us and not interval.crowded:
         return {0: 1.0}, {parties[0].at: _INFERRED}
     if parties or interval.foreign_sm_us or interval.strangers or not interval.known:
@@ -243,7 +245,7 @@ def _nobody_listed(interval: Interval, parties: Sequence[Party]) -> tuple[_Claim
     return {_idle(parties): 1.0}, {}
 
 
-def _nobody_looked(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, dict[ProcessAt, Method]]:
+def _nobody_looked(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
     if len(parties) == 1 and interval.alone and not interval.foreign_sm_us and not interval.crowded:
         return {0: 1.0}, {parties[0].at: _INFERRED if parties[0].hidden else _ESTIMATED}
     return {_unattributed(parties): 1.0}, {}

@@ -11,7 +11,7 @@ from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, Hidde
 from otel_gpu.attribution.memory import split
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import text
-from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident, same_processes
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 
 _Residents = Mapping[ProcessAt, Resident]
@@ -56,7 +56,7 @@ class Holdings:
             parts = split(pool.memory, [resident.memory_bytes for resident in members])
             if parts is not None and cycle.infers:
                 come, gone = [], []
-                if before is not now:
+                if not same_processes(before, now):
                     come = [r for r in members if r.at not in before]
                     gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
                 candidates = [_candidate(r, owners[r.at], cycle) for r in members if r.memory_bytes is None]

@@ -138,6 +138,11 @@ class Presence:
         return self._residents
 
 
+def same_processes(some: Mapping[ProcessAt, Resident], others: Mapping[ProcessAt, Resident]) -> bool:
+    """Whether these are the same processes in the same order. Lists are compared without hashing nested keys."""
+    return some is others or (len(some) == len(others) and list(some) == list(others))
+
+
 def residents(reading: GpuReading, processes: Mapping[int, ProcessFacts]) -> tuple[Resident, ...]:
     """Everybody on this GPU, in the order of their keys."""
     return tuple(Presence().observe(reading, Openers(processes)).values())

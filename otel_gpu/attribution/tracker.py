@@ -19,7 +19,7 @@ from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
-from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident, same_processes
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
 from otel_gpu.model import GpuReading, MemorySplit
 from otel_gpu.model.made import quickly_made
@@ -108,7 +108,9 @@ class GpuTracker:
         if metered is not None or self._span.duration_us == 0 or self.meter.is_silent:
             self._span = Span(now.keys(), complete=known, strangers=strangers)
         # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
-        if self._here is not now:
+        if same_processes(self._here, now):
+            self._here = now
+        else:
             missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
             self._here = {**missing, **now} if missing else now
         anomalies = oddities(reading) + (compute.anomalies if compute is not None else 0)
@@ -162,7 +164,7 @@ class GpuTracker:
         here = self._here
         gone: dict[ProcessAt, Resident] = {}
         parts: dict[ProcessAt, float] = {}
-        if here is not now:
+        if not same_processes(here, now):
             gone = {at: resident for at, resident in here.items() if at not in now}
             parts = {at: _part(resident, cycle) for at, resident in now.items() if at not in here}
             parts |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.alive(at)}

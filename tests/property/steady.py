@@ -48,6 +48,7 @@ class _Gpu:
     failed: bool = False
     away: bool = False
     listless: bool = False
+    rowless: bool = False
     uncounted: bool = False
     listed: tuple[ListedProcess, ...] = ()
     memory: DeviceMemory | None = None
@@ -77,7 +78,7 @@ class _Gpu:
             at_ns,
             memory=self.memory,
             processes=None if self.listless else self.listed,
-            utilization=None if self.divided else UtilizationRead(wall_us - step_us, wall_us, rows),
+            utilization=None if self.divided or self.rowless else UtilizationRead(wall_us - step_us, wall_us, rows),
             energy_mj=None if self.uncounted else self.counter_mj,
             power_limit_w=400.0,
             mig=mig,
@@ -165,6 +166,10 @@ class _World:
         """A GPU lists nobody."""
         gpu.listless = True
 
+    def lose_rows(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
+        """A GPU does not tell who works."""
+        gpu.rowless = True
+
     def divide(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """A GPU is divided into instances, or put together."""
         gpu.divided = not gpu.divided
@@ -187,7 +192,7 @@ class _World:
         )
         for gpu in self.gpus:
             gpu.working = ()
-            gpu.failed = gpu.away = gpu.listless = gpu.uncounted = False
+            gpu.failed = gpu.away = gpu.listless = gpu.rowless = gpu.uncounted = False
         return read
 
 
@@ -208,6 +213,7 @@ _EVENTS: Final = (
     _World.fail,
     _World.be_away,
     _World.lose_lists,
+    _World.lose_rows,
     _World.divide,
     _World.lose_counter,
 )

@@ -6,13 +6,16 @@ import json
 import pickle
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import Snapshot
+from tests.depth import DEPTH
 from tests.property.histories import histories, options, thorough
 from tests.property.steady import steady_histories
+
+more_thorough = settings(thorough, max_examples=100 * DEPTH)
 
 
 def state(attributor: Attributor) -> Any:
@@ -26,7 +29,7 @@ def copied(snapshot: Snapshot) -> Snapshot:
     return copy
 
 
-@thorough
+@more_thorough
 @given(steady_histories(), options)
 def test_a_cycle_like_the_one_before_is_attributed_as_by_somebody_who_has_kept_nothing(
     history: list[Snapshot], chosen: AttributionOptions
@@ -42,7 +45,7 @@ def test_a_cycle_like_the_one_before_is_attributed_as_by_somebody_who_has_kept_n
         before_ns = snapshot.monotonic_ns
 
 
-@thorough
+@more_thorough
 @given(steady_histories() | histories(), options)
 def test_whether_what_is_told_again_is_the_same_object_does_not_matter(
     history: list[Snapshot], chosen: AttributionOptions
