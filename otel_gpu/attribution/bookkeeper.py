@@ -95,9 +95,7 @@ class Bookkeeper:
     # -- work and energy ------------------------------------------------------------
 
     def _book_work(self, uuid: str, result: GpuCycle, cycle: Cycle) -> None:
-        if result.compute is None:
-            return
-        if not result.compute.work:
+        if result.compute is None or not result.compute.work:
             return
         at_of = {at.key.pid: at for at in result.residents}
         if not result.compute.work.keys() <= at_of.keys():
@@ -167,6 +165,7 @@ class Bookkeeper:
         if result is not None and any(parts.inferred for parts in result.hidden.values()):
             held = [result.held_bytes(at) for at in books.there]
         rows = _Rows(result)
+        everybody = rows.of_everybody() if books.is_complete else None
         for shown in books.seated:
             entry = shown.entry
             idle, window_us = entry.idle, cycle.window_us
@@ -176,20 +175,20 @@ class Bookkeeper:
             members = shown.members
             held_bytes = held[members[0]] if len(members) == 1 else _sum_known([held[number] for number in members])
             shown.held_bytes = held_bytes
-            worked, others_worked = rows.of(shown)
+            worked, others_worked = everybody or rows.of(shown)
             shown.step = step = idle.observe(
                 window_us=window_us,
                 worked=worked,
                 others_worked=others_worked,
                 held_bytes=held_bytes,
-                energy_mj=shown.energy_mj,
+                energy_mj=shown.measured_mj + shown.estimated_mj + shown.inferred_mj,
                 billed_us=shown.billed_us,
             )
             for piece in step.booked:
                 entry.sums.add_time(piece)
         for shown in books.shown.values():
             if not shown.is_seated and shown.has_part:  # who left: nobody knows what it did at the end
-                shown.entry.sums.unknown_mj += shown.energy_mj
+                shown.entry.sums.unknown_mj += shown.measured_mj + shown.estimated_mj + shown.inferred_mj
         if result is not None:
             _judge_workloads(books, held)
 
@@ -276,6 +275,10 @@ class _Rows:
         self._work: Set[int] = frozenset() if compute is None else compute.work.keys()
         self._pids: Set[int] = frozenset() if compute is None else compute.pids
 
+    def of_everybody(self) -> tuple[bool | None, bool] | None:
+        """The same of everybody, where nobody is missing and there are no rows."""
+        return None if self._pids else (False if self._tells else None, self._crowded)
+
     def of(self, shown: Shown) -> tuple[bool | None, bool]:
         """Whether anybody of a line showed work, and whether anybody else on the GPU did, or may have.
 
@@ -322,15 +325,15 @@ def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int]
 def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:
     """A workload is busy if any of its processes is, idle if all that hold memory are."""
     for shown in books.workloads:
-        found = {
+        states = [
             process.step.state
             for process, number in shown.staff
             if process.step is not None and (number is None or held[number] != 0)
-        }
+        ]
         step = shown.step
-        if not found or step is None:
+        if not states or step is None:
             continue
-        state = workload_state(found)
+        state = states[0] if len(states) == 1 else workload_state(states)
         if state is not step.state:
             idle_s = 0.0 if state is GpuState.BUSY else None
             shown.step = step._replace(state=state, idle_s=idle_s)

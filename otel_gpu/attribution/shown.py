@@ -61,13 +61,8 @@ class Shown:
         self.entry.drew_ns = now_ns
 
     @property
-    def energy_mj(self) -> int:
-        """Energy of this window, by all methods."""
-        return self.measured_mj + self.estimated_mj + self.inferred_mj
-
-    @property
     def energy(self) -> MethodEnergy:
-        """The same by how it was found; nothing is known where there was nothing to divide."""
+        """Energy of this window by how it was found; nothing is known where there was nothing to divide."""
         if not self.has_part:
             return NO_ENERGY
         return _tuple(MethodEnergy, (self.measured_mj, self.estimated_mj, self.inferred_mj))
@@ -93,6 +88,11 @@ class GpuBooks:
         self.payers: Payers = []
         self._present: Present | None = None
         self._seats: list[tuple[Shown, Shown]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everybody who is there by the books is in the lists."""
+        return self._present is not None
 
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
