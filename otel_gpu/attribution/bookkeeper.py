@@ -90,7 +90,9 @@ class Bookkeeper:
         for entry in (*self.ledger.processes.entries.values(), *self.ledger.workloads.entries.values()):
             if entry.ended_ns is not None and entry.idle is not None:
                 _close(entry)
-        self.ledger.sweep(cycle.moment, frozenset(places))
+        # Only overflow depends on its place, and mostly there is none.
+        overflows = self.ledger.processes.overflow or self.ledger.workloads.overflow
+        self.ledger.sweep(cycle.moment, frozenset(places) if overflows else frozenset())
 
     # -- work and energy ------------------------------------------------------------
 

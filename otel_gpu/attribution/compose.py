@@ -288,11 +288,14 @@ def _sum_known(figures: Sequence[Figure | None], members: Sequence[int]) -> Figu
 
 def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttribution]:
     """Who could use a GPU and has never been seen there: that it could is all there is to tell."""
+    possible = [grant for grant in snapshot.grants if grant.possible]
+    if not possible:
+        return
     profiles = {mig.uuid: mig.profile for gpu in snapshot.gpus for mig in gpu.mig or ()}
     there = {line.at for line in ledger.workloads.entries}
     could: dict[WorkloadRef, list[WorkloadGpu]] = {}
-    for grant in snapshot.grants:
-        if grant.possible and _at(grant) not in there and grant.workload.key not in snapshot.names_pending:
+    for grant in possible:
+        if _at(grant) not in there and grant.workload.key not in snapshot.names_pending:
             part = WorkloadGpu(
                 gpu_uuid=grant.gpu_uuid,
                 mig_uuid=grant.mig_uuid or None,

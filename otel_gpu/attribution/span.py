@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.energy import Party
@@ -47,7 +48,7 @@ class QuietParties:
             self._present, self._told = present, told
             self._parties = tuple(
                 _party(resident, 1.0, resident.memory_bytes, 0 if told else None)
-                for _, resident in sorted(present.items(), key=lambda item: item[0])
+                for _, resident in sorted(present.items(), key=itemgetter(0))
             )
         return self._parties
 
@@ -194,7 +195,7 @@ class Span:
                 stay.memory_bytes if stay.memory_bytes is not None else inferred_bytes.get(at),
                 stay.sm_us if self._told else None,
             )
-            for at, stay in sorted(self._stays_so_far().items(), key=lambda item: item[0])
+            for at, stay in sorted(self._stays_so_far().items(), key=itemgetter(0))
         )
 
     # -- state ----------------------------------------------------------------------
