@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 
@@ -25,30 +25,37 @@ def apportion(
     (or has had too much) in units of 1/SCALE: handed back in, it keeps thousands of small divisions within one unit
     of one large one. Weights below 0 count as 0; if none is above 0, all count alike. A total below 0 is divided as 0.
     """
-    if not weights:
-        return {}, {}
     keys = sorted(weights)
-    positive = {key: max(0, weights[key]) for key in keys}
-    whole_weight = sum(positive.values())
+    positive = [weight if (weight := weights[key]) > 0 else 0 for key in keys]
+    whole_weight = sum(positive)
     if whole_weight == 0:
-        positive, whole_weight = dict.fromkeys(keys, 1), len(keys)
+        positive, whole_weight = [1] * len(keys), len(keys)
     total = max(0, total)
-    carried = residues or {}
-    due = {key: carried.get(key, 0) + total * SCALE * positive[key] // whole_weight for key in keys}
-    parts = {key: max(0, due[key] // SCALE) for key in keys}
-    _settle(parts, due, positive, total - sum(parts.values()))
-    return parts, {key: due[key] - parts[key] * SCALE for key in keys}
+    scaled = total * SCALE
+    due = [scaled * weight // whole_weight for weight in positive]
+    if residues:
+        due = [residues.get(key, 0) + each for key, each in zip(keys, due, strict=True)]
+    parts = [each // SCALE if each > 0 else 0 for each in due]
+    _settle(parts, due, positive, total - sum(parts))
+    owed = [each - part * SCALE for each, part in zip(due, parts, strict=True)]
+    return dict(zip(keys, parts, strict=True)), dict(zip(keys, owed, strict=True))
 
 
-def _settle(parts: dict[K, int], due: Mapping[K, int], weights: Mapping[K, int], missing: int) -> None:
+def _settle(parts: list[int], due: Sequence[int], weights: Sequence[int], missing: int) -> None:
     """Hand out (or take back) the units that rounding down left over (or carried residues gave too many of)."""
+    if not parts:
+        return
     step = 1 if missing > 0 else -1
     while missing != 0:
         # Whoever has no weight now must not be given anything on account of an old residue, except to pay a debt.
-        able = [key for key in parts if (weights[key] > 0 if step > 0 else parts[key] > 0)]
-        able.sort(key=lambda key: (step * (parts[key] * SCALE - due[key]), key))
-        for key in able[: abs(missing)]:
-            parts[key] += step
+        able = [
+            (step * (part * SCALE - due[place]), place)
+            for place, part in enumerate(parts)
+            if (weights[place] > 0 if step > 0 else part > 0)
+        ]
+        able.sort()
+        for _, place in able[: abs(missing)]:
+            parts[place] += step
             missing -= step
 
 
@@ -57,4 +64,4 @@ def whole_weights(amounts: Mapping[K, float]) -> dict[K, int]:
     largest = max(amounts.values(), default=0.0)
     if not largest > 0 or largest == float("inf"):
         return dict.fromkeys(amounts, 0)
-    return {key: max(0, round(amount / largest * (1 << 40))) if amount > 0 else 0 for key, amount in amounts.items()}
+    return {key: round(amount / largest * (1 << 40)) if amount > 0 else 0 for key, amount in amounts.items()}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from otel_gpu.attribution.bookkeeper import Bookkeeper, GpuBooks
-from otel_gpu.attribution.compose import GpuView, compose
+from otel_gpu.attribution.bookkeeper import Bookkeeper
+from otel_gpu.attribution.compose import Composer, GpuView
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
@@ -15,7 +15,8 @@ from otel_gpu.attribution.lines import Moment
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.plain import whole
-from otel_gpu.attribution.presence import Resident, residents
+from otel_gpu.attribution.presence import Openers, Resident
+from otel_gpu.attribution.shown import GpuBooks
 from otel_gpu.attribution.tracker import GpuTracker
 from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
 
@@ -28,6 +29,7 @@ class Attributor:
     def __init__(self, options: AttributionOptions | None = None) -> None:
         self._options = options or AttributionOptions()
         self._books: Bookkeeper | None = None
+        self._composer: Composer | None = None
         self._trackers: dict[str, GpuTracker] = {}
         self._previous_ns: int | None = None
         self._wall_ns = 0
@@ -59,9 +61,12 @@ class Attributor:
         books = self._books
         if books is None:
             books = self._books = Bookkeeper(new_ledger(self._options, snapshot.wall_ns))
+        if self._composer is None:
+            self._composer = Composer(books.ledger, self._options)
         cycle = self._cycle(snapshot)
+        host = Openers(snapshot.processes)
         here = {
-            reading.identity.uuid: {resident.at: resident for resident in residents(reading, snapshot.processes)}
+            reading.identity.uuid: self._tracker(reading.identity.uuid).presence.observe(reading, host)
             for reading in snapshot.gpus
             if reading.answered
         }
@@ -71,7 +76,7 @@ class Attributor:
             self._silence(books, uuid, cycle)
         books.close(cycle, (place for reading in snapshot.gpus for place in _places(reading)))
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
-        return compose(snapshot, views, books.ledger, self._options, window_s=window_s, anomalies=self._anomalies)
+        return self._composer.compose(snapshot, views, window_s=window_s, anomalies=self._anomalies)
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
         before_ns = self._previous_ns
@@ -92,18 +97,22 @@ class Attributor:
 
     def _gpu(self, books: Bookkeeper, reading: GpuReading, now: _Here | None, cycle: Cycle) -> GpuView:
         uuid = reading.identity.uuid
-        tracker = self._trackers.get(uuid)
-        if tracker is None:
-            tracker = self._trackers[uuid] = GpuTracker(self._options)
+        tracker = self._tracker(uuid)
         device = books.ledger.device(uuid)
         device.name, device.index = reading.identity.name, reading.identity.index
-        device.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}
+        if reading.mig:
+            device.profiles |= {mig.uuid: mig.profile for mig in reading.mig if mig.profile is not None}
         if now is None:
             return GpuView(reading, None, self._silence(books, uuid, cycle), tracker.meter.source)
-        bookings = {at: books.ledger.admit(resident, cycle.moment) for at, resident in sorted(now.items())}
-        # The workload is whose it was when the process was first seen, for every rule alike.
-        now = {at: replace(r, ref=bookings[at].ref) if bookings[at].ref != r.ref else r for at, r in now.items()}
-        owners = {at: booking.workload.at for at, booking in bookings.items()}
+        owners, moved = {}, {}
+        bookings = books.ledger.admit_all(now, uuid, cycle.moment)
+        for (at, resident), booking in zip(now.items(), bookings, strict=True):
+            if resident.memory_bytes is None:
+                owners[at] = booking.workload.at
+            if booking.ref is not resident.ref and booking.ref != resident.ref:
+                moved[at] = replace(resident, ref=booking.ref)
+        if moved:  # the workload is whose it was when the process was first seen, for every rule alike
+            now = {at: moved.get(at, resident) for at, resident in now.items()}
         visitors = books.visitors(reading, cycle)
         granted = {line.at: cycle.age_s(grant.since_s) for line, grant in books.unused(uuid, cycle).items()}
         result = tracker.observe(reading, now, owners, cycle, granted=granted, visited=bool(visitors))
@@ -111,6 +120,12 @@ class Attributor:
         told, left = books.book(reading, result, visitors, cycle)
         tracker.forget(left)
         return GpuView(reading, result, told, tracker.meter.source)
+
+    def _tracker(self, uuid: str) -> GpuTracker:
+        tracker = self._trackers.get(uuid)
+        if tracker is None:
+            tracker = self._trackers[uuid] = GpuTracker(self._options)
+        return tracker
 
     def _silence(self, books: Bookkeeper, uuid: str, cycle: Cycle) -> GpuBooks:
         """A GPU that did not answer, or was not there to be asked."""
@@ -176,10 +191,11 @@ def _name(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None
     """Take up the names this cycle tells, before anybody is booked under them."""
     refs = [grant.workload for grant in snapshot.grants if not grant.possible]
     refs += [booking.ref for uuid in ledger.gpu_uuids for _, booking in ledger.present(uuid)]
-    for residents_of in here.values():
-        for at, resident in residents_of.items():
-            booking = ledger.booking(at)
-            refs.append(resident.ref if booking is None else booking.ref)
+    for uuid, residents_of in here.items():
+        if [at for at, _ in ledger.present(uuid)] != list(residents_of):  # somebody is new, or missing
+            for at, resident in residents_of.items():
+                booking = ledger.booking(at)
+                refs.append(resident.ref if booking is None else booking.ref)
     ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
 
 

@@ -98,6 +98,7 @@ class Baseline:
         "_assumed_fraction",
         "_before",
         "_dropped",
+        "_estimate",
         "_held",
         "_highest_w",
         "_idle",
@@ -122,6 +123,7 @@ class Baseline:
         self._highest_w = 0.0
         self._power_limit_w: float | None = None
         self._dropped = 0
+        self._estimate: BaselineEstimate | None = None  # while nothing more is seen
 
     @property
     def dropped(self) -> int:
@@ -142,6 +144,7 @@ class Baseline:
         """Take in one interval: its mean power, total SM share (0 to 1), and whether anybody had a context."""
         if dt_s == 0:
             return
+        self._estimate = None
         if not _credible(power_w, utilization, dt_s):
             self._dropped += 1
             self._before = None
@@ -181,6 +184,11 @@ class Baseline:
 
         What was observed may be: the lowest of many readings is mostly the noise of the counter's steps.
         """
+        if self._estimate is None:
+            self._estimate = self._estimated()
+        return self._estimate
+
+    def _estimated(self) -> BaselineEstimate:
         # The limit cannot be below what was drawn: where it is not known, that stands in for it.
         limit_w = self._highest_w if self._power_limit_w is None else self._power_limit_w
         assumed_w = self._assumed_fraction * limit_w

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, Final, Self
 
-from otel_gpu.attribution.cost import billed_us
+from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.idle import Booked, IdleState, IdleStep, workload_state
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
-from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadLine
+from otel_gpu.attribution.lines import Entry, Lines, LineT
+from otel_gpu.attribution.places import Line, Place, ProcessAt, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
-from otel_gpu.attribution.sums import Sums
+from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
-
-@dataclass(slots=True)
-class GpuBooks:
-    """What a cycle means for the lines of one GPU: who of them is there, their state, their energy of the window."""
-
-    present: dict[Line, list[ProcessAt]] = field(default_factory=dict)
-    steps: dict[Line, IdleStep] = field(default_factory=dict)
-    energy: dict[Line, Sums] = field(default_factory=dict)
+_NOBODY: Final[Mapping[ProcessAt, Resident]] = MappingProxyType({})
 
 
 class Bookkeeper:
@@ -33,7 +27,7 @@ class Bookkeeper:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._idle: dict[Line, IdleState] = {}
+        self._gpus: dict[str, GpuBooks] = {}
         self._short_lived = ShortLived()
 
     @property
@@ -67,9 +61,10 @@ class Bookkeeper:
     ) -> tuple[GpuBooks, frozenset[ProcessAt]]:
         """Book what a GPU showed; also who has left it."""
         uuid = reading.identity.uuid
+        books = self._begin(uuid)
         self._book_work(uuid, result, cycle)
         self._book_visitors(uuid, visitors, cycle)
-        books = GpuBooks(energy=self._book_energy(uuid, result, cycle))
+        self._book_energy(uuid, books, result, cycle)
         left = self._end_departed(uuid, result, cycle)
         sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig or ()}
         self._book_time(uuid, books, result, sm_counts, cycle)
@@ -77,30 +72,40 @@ class Bookkeeper:
 
     def book_silence(self, uuid: str, cycle: Cycle) -> GpuBooks:
         """Book a cycle in which a GPU told nothing: whoever runs is still there for all anybody knows."""
-        books = GpuBooks()
+        books = self._begin(uuid)
         self._end_departed(uuid, None, cycle)
         self._book_time(uuid, books, None, {}, cycle)
+        return books
+
+    def _begin(self, uuid: str) -> GpuBooks:
+        books = self._gpus.get(uuid)
+        if books is None:
+            books = self._gpus[uuid] = GpuBooks()
+        books.begin()
         return books
 
     def close(self, cycle: Cycle, places: Iterable[Place]) -> None:
         """End the cycle: lines that nobody is left of end, and what ended long ago is forgotten."""
         self.ledger.settle(cycle.moment.now_ns)
-        for line in [line for line in self._idle if self.ledger.entry(line).ended_ns is not None]:
-            self._add_time(line, self._idle.pop(line).close())
-        self.ledger.sweep(cycle.moment, frozenset(places))
+        for entry in (*self.ledger.processes.entries.values(), *self.ledger.workloads.entries.values()):
+            if entry.ended_ns is not None and entry.idle is not None:
+                _close(entry)
+        # Only overflow depends on its place, and mostly there is none.
+        overflows = self.ledger.processes.overflow or self.ledger.workloads.overflow
+        self.ledger.sweep(cycle.moment, frozenset(places) if overflows else frozenset())
 
     # -- work and energy ------------------------------------------------------------
 
     def _book_work(self, uuid: str, result: GpuCycle, cycle: Cycle) -> None:
-        if result.compute is None:
+        if result.compute is None or not result.compute.work:
             return
         at_of = {at.key.pid: at for at in result.residents}
         if not result.compute.work.keys() <= at_of.keys():
             at_of = self._last_known(uuid) | at_of
         for pid, work in result.compute.work.items():
             if pid in at_of:
-                for line in self.ledger.lines(at_of[pid], cycle.moment):
-                    self.ledger.entry(line).sums.compute_us += work.sm_us
+                for entry in self.ledger.entries(at_of[pid], cycle.moment):
+                    entry.sums.compute_us += work.sm_us
 
     def _last_known(self, uuid: str) -> dict[int, ProcessAt]:
         """Who had a pid that is no longer on this GPU: the driver's rows still tell its last work.
@@ -116,27 +121,31 @@ class Bookkeeper:
             at = ProcessAt(ProcessKey(life.pid, START_UNKNOWN), Place(uuid, ""))
             who = Resident(at, UNIDENTIFIED_WORKLOAD, None, life.start_time_us / 1e6, listed=True, memory_bytes=None)
             self.ledger.admit(who, cycle.moment)
-            for line in self.ledger.lines(at, cycle.moment):
-                self.ledger.entry(line).sums.compute_us += life.compute_us
+            for entry in self.ledger.entries(at, cycle.moment):
+                entry.sums.compute_us += life.compute_us
             self._end(at, cycle)
 
-    def _book_energy(self, uuid: str, result: GpuCycle, cycle: Cycle) -> dict[Line, Sums]:
-        """Energy of this window by line."""
-        booked: dict[Line, Sums] = {}
+    def _book_energy(self, uuid: str, books: GpuBooks, result: GpuCycle, cycle: Cycle) -> None:
         division = result.division
         if division is None:
-            return booked
+            return
         device = self.ledger.device(uuid)
         device.idle_mj += division.idle_mj
         device.unattributed_mj += division.unattributed_mj
-        for at, energy_mj in sorted(division.parts.items()):
+        now_ns = cycle.moment.now_ns
+        seats = books.seats(self.ledger.present(uuid), division.parts.keys())
+        if seats is None:
+            seats = [self._lines(books, at, cycle) for at in division.parts]
+        for (at, energy_mj), lines in zip(division.parts.items(), seats, strict=True):
             device.attributed_mj += energy_mj
-            for line in self.ledger.lines(at, cycle.moment):
-                entry = self.ledger.entry(line)
-                entry.sums.add_energy(division.methods[at], energy_mj)
-                entry.drew_ns = cycle.moment.now_ns
-                booked.setdefault(line, Sums()).add_energy(division.methods[at], energy_mj)
-        return booked
+            method = division.methods[at]
+            for shown in lines:
+                shown.draw(method, energy_mj, now_ns)
+
+    def _lines(self, books: GpuBooks, at: ProcessAt, cycle: Cycle) -> tuple[Shown, Shown]:
+        """What is shown of the lines that a process's use is booked to."""
+        process, workload = self.ledger.entries(at, cycle.moment)
+        return books.of(process), books.of(workload)
 
     # -- time -----------------------------------------------------------------------
 
@@ -147,80 +156,56 @@ class Bookkeeper:
 
         Who is missing from the lists, or on a GPU that does not answer, may do anything: that is unknown.
         """
-        missing: set[Line] = set()
-        for at, booking in self.ledger.present(uuid):
-            for line in booking.lines:
-                members = books.present.setdefault(line, [])
-                if result is not None and at in result.residents:
-                    members.append(at)
-                else:
-                    missing.add(line)
-        unused = [line for line in self.unused(uuid, cycle) if line not in books.present]
+        books.seat(self.ledger.present(uuid), _NOBODY if result is None else result.residents)
+        unused = self._unused(books, uuid, cycle)
         # Who pays for a GPU's time together with others whom nobody sees, and how many they are, cannot be told.
-        shared = not cycle.infers and (result is None or result.crowded)
-        billed = {} if shared else self._billed_us(books, unused, sm_counts, cycle)
-        self._book_allocated(books, unused, billed, cycle)
-        windows_us = {line: self._window_us(line, cycle) for line in books.present}
-        for line, ats in books.present.items():
-            worked = _worked(ats, result) if result is not None and ats else None
-            step = self._idle.setdefault(line, IdleState()).observe(
-                window_us=windows_us[line],
-                worked=worked or (None if line in missing else worked),
-                others_worked=result is not None and (result.crowded or _others_worked(ats, result)),
-                held_bytes=_held(ats, result) if result is not None else None,
-                energy_mj=books.energy[line].energy_mj if line in books.energy else 0,
-                billed_us=billed.get(line, 0),
+        if cycle.infers or not (result is None or result.crowded):
+            _bill(books, unused, sm_counts, cycle)
+        for shown in unused:
+            self._book_allocated(shown, cycle)
+        held = books.memory_bytes
+        if result is not None and any(parts.inferred for parts in result.hidden.values()):
+            held = [result.held_bytes(at) for at in books.there]
+        rows = _Rows(result)
+        everybody = rows.of_everybody() if books.is_complete else None
+        for shown in books.seated:
+            entry = shown.entry
+            idle, window_us = entry.idle, cycle.window_us
+            if idle is None:
+                window_us = _window_us(entry, cycle)
+                idle = entry.idle = IdleState()
+            members = shown.members
+            held_bytes = held[members[0]] if len(members) == 1 else _sum_known([held[number] for number in members])
+            shown.held_bytes = held_bytes
+            worked, others_worked = everybody or rows.of(shown)
+            shown.step = step = idle.observe(
+                window_us=window_us,
+                worked=worked,
+                others_worked=others_worked,
+                held_bytes=held_bytes,
+                energy_mj=shown.measured_mj + shown.estimated_mj + shown.inferred_mj,
+                billed_us=shown.billed_us,
             )
-            self._add_time(line, step.booked)
-            books.steps[line] = step
-        for line in books.energy.keys() - books.present.keys():  # who left: nobody knows what it did at the end
-            self.ledger.entry(line).sums.unknown_mj += books.energy[line].energy_mj
+            for piece in step.booked:
+                entry.sums.add_time(piece)
+        for shown in books.shown.values():
+            if not shown.is_seated and shown.has_part:  # who left: nobody knows what it did at the end
+                shown.entry.sums.unknown_mj += shown.measured_mj + shown.estimated_mj + shown.inferred_mj
         if result is not None:
-            self._judge_workloads(uuid, books, result)
+            _judge_workloads(books, held)
 
-    def _book_allocated(
-        self, books: GpuBooks, unused: Iterable[WorkloadLine], billed: Mapping[Line, int], cycle: Cycle
-    ) -> None:
+    def _unused(self, books: GpuBooks, uuid: str, cycle: Cycle) -> list[Shown]:
+        """Lines of workloads that were given this GPU and have nobody there, not even in the overflow they share."""
+        given = [books.of(self.ledger.workloads.entries[line]) for line in self.unused(uuid, cycle)]
+        return [shown for shown in given if not shown.is_seated]
+
+    def _book_allocated(self, shown: Shown, cycle: Cycle) -> None:
         """A workload that was given the GPU and has no process there is neither busy nor idle: it has it allocated."""
-        for line in unused:
-            if line in self._idle:
-                self._add_time(line, self._idle.pop(line).close())
-            time_us = self._window_us(line, cycle)
-            self._add_time(line, [Booked(GpuState.ALLOCATED, time_us, 0, 0, billed.get(line, 0))])
-            books.steps[line] = IdleStep(GpuState.ALLOCATED, None, ())
-
-    def _billed_us(
-        self, books: GpuBooks, unused: Iterable[WorkloadLine], sm_counts: Mapping[str, int], cycle: Cycle
-    ) -> dict[Line, int]:
-        payers: dict[Place, list[WorkloadLine]] = {}
-        for line in (*books.present, *unused):
-            if isinstance(line, WorkloadLine):
-                payers.setdefault(line.at.place, []).append(line)
-        return dict(billed_us(cycle.window_us, payers, sm_counts).items())
-
-    def _window_us(self, line: Line, cycle: Cycle) -> int:
-        """The window, or the part of it since a line began that is new in it."""
-        since_ns = self.ledger.entry(line).since_ns
-        if line in self._idle or since_ns <= cycle.moment.window_start_ns:
-            return cycle.window_us
-        return min(cycle.window_us, max(0, cycle.moment.wall_ns - since_ns) // 1000)
-
-    def _judge_workloads(self, uuid: str, books: GpuBooks, result: GpuCycle) -> None:
-        """A workload is busy if any of its processes is, idle if all that hold memory are."""
-        states: dict[WorkloadLine, list[GpuState]] = {}
-        for at, booking in self.ledger.present(uuid):
-            if result.held_bytes(at) != 0:
-                states.setdefault(booking.workload, []).append(books.steps[booking.process].state)
-        for line, found in states.items():
-            step, state = books.steps[line], workload_state(found)
-            if state is not step.state:
-                idle_s = 0.0 if state is GpuState.BUSY else None
-                books.steps[line] = step._replace(state=state, idle_s=idle_s)
-
-    def _add_time(self, line: Line, booked: Iterable[Booked]) -> None:
-        sums = self.ledger.entry(line).sums
-        for piece in booked:
-            sums.add_time(piece)
+        entry = shown.entry
+        if entry.idle is not None:
+            _close(entry)
+        entry.sums.add_time(Booked(GpuState.ALLOCATED, _window_us(entry, cycle), 0, 0, shown.billed_us))
+        shown.step = IdleStep(GpuState.ALLOCATED, None, ())
 
     # -- going ----------------------------------------------------------------------
 
@@ -229,10 +214,13 @@ class Bookkeeper:
 
         Where the lists were not told, whoever runs is still there for all anybody knows.
         """
+        present = self.ledger.present(uuid)
+        if result is not None and len(present) == len(result.residents):  # who is in the lists is in the books as well
+            return frozenset()
         told = result is not None and result.lists_told
         taken = {(at.key.pid, at.place) for at in result.residents} if result is not None else set()
         left = set()
-        for at, booking in self.ledger.present(uuid):
+        for at, booking in present:
             if result is not None and at in result.residents:
                 continue
             alive = cycle.alive(at)
@@ -252,10 +240,9 @@ class Bookkeeper:
 
     def to_state(self) -> dict[str, Any]:
         """What is needed beside the ledger, as plain data."""
-        states = [(line, state.to_state()) for line, state in self._idle.items()]
         return {
-            "processes": sorted([line, state] for line, state in states if isinstance(line, ProcessLine)),
-            "workloads": sorted([line, state] for line, state in states if isinstance(line, WorkloadLine)),
+            "processes": _idle_states(self.ledger.processes),
+            "workloads": _idle_states(self.ledger.workloads),
             "short_lived": self._short_lived.to_state(),
         }
 
@@ -264,33 +251,97 @@ class Bookkeeper:
         """The counterpart of ``to_state``; ValueError if it is not what that gave."""
         restored = cls(ledger)
         try:
-            for line, state in data["processes"]:
-                restored._idle[process_line_from(line)] = IdleState.from_state(state)
-            for line, state in data["workloads"]:
-                restored._idle[workload_line_from(line)] = IdleState.from_state(state)
+            states: list[tuple[Line, IdleState]] = [
+                *((process_line_from(line), IdleState.from_state(state)) for line, state in data["processes"]),
+                *((workload_line_from(line), IdleState.from_state(state)) for line, state in data["workloads"]),
+            ]
             restored._short_lived = ShortLived.from_state(data["short_lived"])
         except (KeyError, TypeError) as error:
             raise ValueError("not a state of the books") from error
-        if not all(ledger.has(line) for line in restored._idle):
-            raise ValueError("books: a state without a line")
+        for line, state in states:
+            if not ledger.has(line):
+                raise ValueError("books: a state without a line")
+            ledger.entry(line).idle = state
         return restored
 
 
-def _worked(ats: Iterable[ProcessAt], result: GpuCycle) -> bool | None:
-    """Whether any of these showed work; ``None`` where the driver does not tell."""
-    if result.compute is None:
-        return None
-    seen = [result.compute.worked(at.key.pid) for at in ats]
-    return True if any(seen) else None if None in seen else False
+class _Rows:
+    """What the driver's rows say of everybody's work in a cycle."""
+
+    __slots__ = ("_crowded", "_pids", "_tells", "_work")
+
+    def __init__(self, result: GpuCycle | None) -> None:
+        compute = None if result is None else result.compute
+        self._crowded = result is not None and result.crowded
+        self._tells = compute is not None and compute.tells
+        self._work: Set[int] = frozenset() if compute is None else compute.work.keys()
+        self._pids: Set[int] = frozenset() if compute is None else compute.pids
+
+    def of_everybody(self) -> tuple[bool | None, bool] | None:
+        """The same of everybody, where nobody is missing and there are no rows."""
+        return None if self._pids else (False if self._tells else None, self._crowded)
+
+    def of(self, shown: Shown) -> tuple[bool | None, bool]:
+        """Whether anybody of a line showed work, and whether anybody else on the GPU did, or may have.
+
+        ``None`` where the driver does not tell, or somebody is missing.
+        """
+        pids, rows = shown.pids, self._pids
+        if not rows:
+            return None if not self._tells or not pids or shown.is_missing else False, self._crowded
+        others_worked = self._crowded or not rows <= pids
+        if not self._tells or not pids:
+            return None, others_worked
+        if not rows.isdisjoint(pids):
+            return None if self._work.isdisjoint(pids) else True, others_worked
+        return None if shown.is_missing else False, others_worked
 
 
-def _others_worked(ats: Iterable[ProcessAt], result: GpuCycle) -> bool:
-    own = {at.key.pid for at in ats}
-    return result.compute is not None and any(pid not in own for pid in result.compute.pids)
+def _idle_states(lines: Lines[LineT]) -> list[list[Any]]:
+    return sorted([line, entry.idle.to_state()] for line, entry in lines.entries.items() if entry.idle is not None)
 
 
-def _held(ats: Sequence[ProcessAt], result: GpuCycle) -> int | None:
-    """Memory by the driver's figures, or else as inferred; ``None`` where neither tells of anybody."""
-    held = [result.held_bytes(at) for at in ats]
-    known = [bytes_ for bytes_ in held if bytes_ is not None]
+def _window_us(entry: Entry, cycle: Cycle) -> int:
+    """The window, or the part of it since a line began that is new in it."""
+    if entry.idle is not None or entry.since_ns <= cycle.moment.window_start_ns:
+        return cycle.window_us
+    return min(cycle.window_us, max(0, cycle.moment.wall_ns - entry.since_ns) // 1000)
+
+
+def _close(entry: Entry) -> None:
+    """Nobody of a line is left: what was undecided of it is booked."""
+    if entry.idle is not None:
+        for piece in entry.idle.close():
+            entry.sums.add_time(piece)
+        entry.idle = None
+
+
+def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int], cycle: Cycle) -> None:
+    payers = payers_of([*books.workloads, *unused]) if unused else books.payers
+    parts_us = places_us(cycle.window_us, [place for place, _ in payers], sm_counts)
+    for (_, lines), part_us in zip(payers, parts_us, strict=True):
+        for shown, billed_us in zip(lines, equal_parts(part_us, len(lines)), strict=True):
+            shown.billed_us = billed_us
+
+
+def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:
+    """A workload is busy if any of its processes is, idle if all that hold memory are."""
+    for shown in books.workloads:
+        states = [
+            process.step.state
+            for process, number in shown.staff
+            if process.step is not None and (number is None or held[number] != 0)
+        ]
+        step = shown.step
+        if not states or step is None:
+            continue
+        state = states[0] if len(states) == 1 else workload_state(states)
+        if state is not step.state:
+            idle_s = 0.0 if state is GpuState.BUSY else None
+            shown.step = step._replace(state=state, idle_s=idle_s)
+
+
+def _sum_known(figures: Sequence[int | None]) -> int | None:
+    """``None`` where nothing tells of anybody."""
+    known = [figure for figure in figures if figure is not None]
     return sum(known) if known else None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from otel_gpu.attribution.bookkeeper import GpuBooks
 from otel_gpu.attribution.cost import Prices, costs
-from otel_gpu.attribution.idle import IdleStep
+from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.places import Line, Place, ProcessLine, WorkloadAt, WorkloadLine, workload_at
+from otel_gpu.attribution.places import Place, ProcessLine, WorkloadAt, WorkloadLine, workload_at
+from otel_gpu.attribution.shown import GpuBooks, Shown
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     START_UNKNOWN,
@@ -32,6 +32,7 @@ from otel_gpu.model import (
     WorkloadGpu,
     WorkloadRef,
 )
+from otel_gpu.model.result import NO_ENERGY
 
 Figure = TypeVar("Figure", int, float)
 
@@ -46,37 +47,78 @@ class GpuView:
     energy_source: str
 
 
-_NOTHING: Final = GpuBooks()
+_Identity = tuple[str, str, int]
+"""A workload under one of the names it had: its kind, id and the number of its names."""
 
 
-def compose(
-    snapshot: Snapshot,
-    views: tuple[GpuView, ...],
-    ledger: Ledger,
-    options: AttributionOptions,
-    *,
-    window_s: float | None,
-    anomalies: int,
-) -> Attribution:
-    """The answer of this cycle: everybody who is there, and who ended within the retention."""
-    errors_mj = ledger.energy_errors_mj()
-    by_uuid = {view.reading.identity.uuid: view for view in views}
-    lines = sorted(ledger.processes.entries.items(), key=lambda item: (item[0].at.place, item[0]))
-    return Attribution(
-        wall_ns=snapshot.wall_ns,
-        monotonic_ns=snapshot.monotonic_ns,
-        window_s=window_s,
-        gpus=tuple(_gpu(view, ledger, options, errors_mj) for view in views),
-        workloads=_workloads(ledger, by_uuid, options.prices, snapshot),
-        processes=tuple(
-            _process(line, entry, by_uuid.get(line.at.place.gpu_uuid), ledger.device(line.at.place.gpu_uuid))
-            for line, entry in lines
-        ),
-        sources=snapshot.sources,
-        driver=snapshot.driver,
-        anomalies=anomalies,
-        epoch_ns=ledger.epoch_ns,
-    )
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The lines of the books in the order in which they are told, while there are no others: see ``Lines.changes``."""
+
+    changes: tuple[int, int]
+    processes: list[tuple[ProcessLine, Entry]]
+    workloads: list[tuple[_Identity, list[tuple[WorkloadLine, Entry]]]]
+
+
+class Composer:
+    """Makes the answers of the cycles of one ledger. It remembers nothing but in which order its lines are told."""
+
+    def __init__(self, ledger: Ledger, options: AttributionOptions) -> None:
+        self._ledger = ledger
+        self._options = options
+        self._kept: _Order | None = None
+
+    def compose(
+        self, snapshot: Snapshot, views: tuple[GpuView, ...], *, window_s: float | None, anomalies: int
+    ) -> Attribution:
+        """The answer of this cycle: everybody who is there, and who ended within the retention."""
+        ledger, order = self._ledger, self._order()
+        errors_mj = ledger.energy_errors_mj()
+        scenes = _Scenes(ledger, views)
+        return Attribution(
+            wall_ns=snapshot.wall_ns,
+            monotonic_ns=snapshot.monotonic_ns,
+            window_s=window_s,
+            gpus=tuple(_gpu(view, ledger, self._options, errors_mj) for view in views),
+            workloads=self._workloads(order, scenes, snapshot),
+            processes=self._processes(order, scenes),
+            sources=snapshot.sources,
+            driver=snapshot.driver,
+            anomalies=anomalies,
+            epoch_ns=ledger.epoch_ns,
+        )
+
+    def _order(self) -> _Order:
+        processes, workloads = self._ledger.processes, self._ledger.workloads
+        changes = (processes.changes, workloads.changes)
+        if self._kept is None or self._kept.changes != changes:
+            by_place = sorted(processes.entries.items(), key=lambda item: (item[0].at.place, item[0]))
+            by_identity: dict[_Identity, list[tuple[WorkloadLine, Entry]]] = {}
+            for line, entry in sorted(workloads.entries.items()):
+                by_identity.setdefault((line.at.kind, line.at.id, line.naming), []).append((line, entry))
+            self._kept = _Order(changes, by_place, sorted(by_identity.items()))
+        return self._kept
+
+    def _processes(self, order: _Order, scenes: _Scenes) -> tuple[ProcessAttribution, ...]:
+        told = []
+        for line, entry in order.processes:
+            told.append(_process(line, entry, scenes[line.at.place.gpu_uuid]))
+        return tuple(told)
+
+    def _workloads(self, order: _Order, scenes: _Scenes, snapshot: Snapshot) -> tuple[WorkloadAttribution, ...]:
+        ledger, namings, prices = self._ledger, self._ledger.namings, self._options.prices
+        shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
+        told = []
+        for (_, _, naming), lines in order.workloads:
+            parts = []
+            for line, entry in lines:
+                allocation = 0.0 if entry.ended_ns is not None else shares.get(line.at) if shares else None
+                scene = scenes[line.at.place.gpu_uuid]
+                parts.append(_workload_gpu(line, entry, scene, prices=prices, allocation=allocation))
+            ref = lines[-1][1].ref
+            names, held = namings.names(ref, naming), namings.waiting(ref)
+            told.append(WorkloadAttribution(ref, names, tuple(parts), naming, held))
+        return (*told, *_possible(ledger, snapshot))
 
 
 # ---------------------------------------------------------------------------- GPUs
@@ -131,106 +173,129 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
 # ---------------------------------------------------------------------------- processes
 
 
-def _process(line: ProcessLine, entry: Entry, view: GpuView | None, device: DeviceSums) -> ProcessAttribution:
-    part = _part(line, entry, view)
+def _process(line: ProcessLine, entry: Entry, scene: _Scene) -> ProcessAttribution:
     key, place = line.at
+    device = scene.device
     return ProcessAttribution(
-        key=key,
-        name=entry.name,
-        start_time_s=entry.start_time_s if key.start_ticks != START_UNKNOWN else None,
-        workload=entry.ref,
-        gpu_uuid=place.gpu_uuid,
-        mig_uuid=place.instance,
-        memory_bytes=part.memory_bytes,
-        sm_ratio=part.sm_ratio,
-        bandwidth_ratio=part.bandwidth_ratio,
-        energy=part.energy,
-        state=part.step.state if part.step is not None else None,
-        idle_s=part.step.idle_s if part.step is not None else None,
-        idle_bytes=part.idle_bytes,
-        totals=entry.sums.frozen(entry.since_ns),
-        active=entry.ended_ns is None,
-        naming=line.naming,
-        gpu_index=device.index,
-        mig_profile=device.profiles.get(place.mig_uuid),
+        key,
+        entry.name,
+        entry.start_time_s if key.start_ticks != START_UNKNOWN else None,
+        entry.ref,
+        place.gpu_uuid,
+        place.mig_uuid or None,
+        *_part(entry, scene),
+        entry.sums.frozen(entry.since_ns),
+        entry.ended_ns is None,
+        line.naming,
+        device.index,
+        device.profiles.get(place.mig_uuid),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a line shows in this cycle. Who has ended holds and does nothing; who was not seen, nobody knows."""
-
-    memory_bytes: int | None
-    sm_ratio: float | None
-    bandwidth_ratio: float | None
-    energy: MethodEnergy
-    step: IdleStep | None
-    idle_bytes: int | None
+# ---------------------------------------------------------------------------- lines
 
 
-def _part(line: Line, entry: Entry, view: GpuView | None) -> _Part:
-    books = view.books if view is not None else _NOTHING
-    drawn = books.energy.get(line)
-    energy = drawn.method_energy if drawn is not None else MethodEnergy()
+class _Scene:
+    """One GPU in this cycle, and figures of those in its lists, by their number in its books.
+
+    ``shown`` is empty for one that was not in the snapshot, and nothing has figures where a GPU did not answer.
+    """
+
+    __slots__ = ("bandwidth_ratios", "device", "hidden", "memory_bytes", "shown", "sm_ratios")
+
+    def __init__(self, device: DeviceSums, view: GpuView | None) -> None:
+        cycle = view.cycle if view is not None else None
+        self.device = device
+        self.shown: Mapping[Entry, Shown] = view.books.shown if view is not None else {}
+        self.hidden: Mapping[str, HiddenSplit] = cycle.hidden if cycle is not None else {}
+        self.memory_bytes: list[int | None] | None = None
+        self.sm_ratios: list[float | None] | None = None
+        self.bandwidth_ratios: list[float | None] | None = None
+        if view is not None and cycle is not None:
+            self.memory_bytes = view.books.memory_bytes
+            if cycle.compute is not None:
+                self.sm_ratios = cycle.compute.shares(view.books.pids)
+                self.bandwidth_ratios = cycle.compute.bandwidth_shares(view.books.pids)
+
+
+class _Scenes(dict[str, _Scene]):
+    """Every GPU that a line is on, by its UUID."""
+
+    def __init__(self, ledger: Ledger, views: Iterable[GpuView]) -> None:
+        super().__init__()
+        self._ledger = ledger
+        for view in views:
+            uuid = view.reading.identity.uuid
+            self[uuid] = _Scene(ledger.device(uuid), view)
+
+    def __missing__(self, uuid: str) -> _Scene:
+        """A GPU that was not in the snapshot."""
+        scene = self[uuid] = _Scene(self._ledger.device(uuid), None)
+        return scene
+
+
+_Part = tuple[int | None, float | None, float | None, MethodEnergy, GpuState | None, float | None, int | None]
+"""What a line shows in this cycle: its memory, SM and bandwidth ratios, energy, state, idle seconds and idle bytes."""
+
+
+def _part(entry: Entry, scene: _Scene) -> _Part:
+    """Who has ended holds and does nothing; who was not seen, nobody knows."""
+    shown = scene.shown.get(entry)
+    energy = shown.energy if shown is not None else NO_ENERGY
     if entry.ended_ns is not None:
-        return _Part(0, 0.0, 0.0, energy, None, None)
-    cycle = view.cycle if view is not None else None
-    step = books.steps.get(line)
-    ats = books.present.get(line, [])
-    if cycle is None or not ats:
-        return _Part(None, None, None, energy, step, None)
-    compute = cycle.compute
-    idle = step is not None and step.state is GpuState.IDLE
-    return _Part(
-        memory_bytes=_sum_known(cycle.residents[at].memory_bytes for at in ats),
-        sm_ratio=_sum_known(compute.share(at.key.pid) for at in ats) if compute is not None else None,
-        bandwidth_ratio=_sum_known(compute.bandwidth_share(at.key.pid) for at in ats) if compute is not None else None,
-        energy=energy,
-        step=step,
-        idle_bytes=_sum_known(cycle.held_bytes(at) for at in ats) if idle else 0,
+        return 0, 0.0, 0.0, energy, None, None, None
+    if shown is None:
+        return None, None, None, energy, None, None, None
+    state, idle_s, _ = shown.step or _UNDECIDED
+    members = shown.members
+    if scene.memory_bytes is None or not members:
+        return None, None, None, energy, state, idle_s, None
+    idle_bytes = shown.held_bytes if state is _IDLE else 0
+    memory_bytes, sm_ratios, bandwidth_ratios = scene.memory_bytes, scene.sm_ratios, scene.bandwidth_ratios
+    if len(members) == 1:
+        number = members[0]
+        return (
+            memory_bytes[number],
+            None if sm_ratios is None else sm_ratios[number],
+            None if bandwidth_ratios is None else bandwidth_ratios[number],
+            energy,
+            state,
+            idle_s,
+            idle_bytes,
+        )
+    return (
+        _sum_known(memory_bytes, members),
+        None if sm_ratios is None else _sum_known(sm_ratios, members),
+        None if bandwidth_ratios is None else _sum_known(bandwidth_ratios, members),
+        energy,
+        state,
+        idle_s,
+        idle_bytes,
     )
+
+
+_IDLE: Final = GpuState.IDLE
+_UNDECIDED: Final = (None, None, ())
+
+
+def _sum_known(figures: Sequence[Figure | None], members: Sequence[int]) -> Figure | None:
+    known = [figure for number in members if (figure := figures[number]) is not None]
+    return sum(known[1:], start=known[0]) if known else None
 
 
 # ---------------------------------------------------------------------------- workloads
 
 
-_Identity = tuple[str, str, int]
-"""A workload under one of the names it had: its kind, id and the number of its names."""
-
-
-def _workloads(
-    ledger: Ledger, views: Mapping[str, GpuView], prices: Prices | None, snapshot: Snapshot
-) -> tuple[WorkloadAttribution, ...]:
-    shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
-    parts: dict[_Identity, list[WorkloadGpu]] = {}
-    refs: dict[_Identity, WorkloadRef] = {}
-    for line, entry in sorted(ledger.workloads.entries.items()):
-        uuid = line.at.place.gpu_uuid
-        identity = (line.at.kind, line.at.id, line.naming)
-        refs[identity] = entry.ref
-        allocation = shares.get(line.at) if entry.ended_ns is None else 0.0
-        part = _workload_gpu(line, entry, views.get(uuid), ledger.device(uuid), prices, allocation=allocation)
-        parts.setdefault(identity, []).append(part)
-    told = [
-        WorkloadAttribution(
-            ref=refs[identity],
-            names=ledger.namings.names(refs[identity], identity[2]),
-            gpus=tuple(gpus),
-            naming=identity[2],
-            held=ledger.namings.waiting(refs[identity]),
-        )
-        for identity, gpus in sorted(parts.items())
-    ]
-    return (*told, *_possible(ledger, snapshot))
-
-
 def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttribution]:
     """Who could use a GPU and has never been seen there: that it could is all there is to tell."""
+    possible = [grant for grant in snapshot.grants if grant.possible]
+    if not possible:
+        return
     profiles = {mig.uuid: mig.profile for gpu in snapshot.gpus for mig in gpu.mig or ()}
     there = {line.at for line in ledger.workloads.entries}
     could: dict[WorkloadRef, list[WorkloadGpu]] = {}
-    for grant in snapshot.grants:
-        if grant.possible and _at(grant) not in there and grant.workload.key not in snapshot.names_pending:
+    for grant in possible:
+        if _at(grant) not in there and grant.workload.key not in snapshot.names_pending:
             part = WorkloadGpu(
                 gpu_uuid=grant.gpu_uuid,
                 mig_uuid=grant.mig_uuid or None,
@@ -252,49 +317,42 @@ def _at(grant: Grant) -> WorkloadAt:
 def _workload_gpu(
     line: WorkloadLine,
     entry: Entry,
-    view: GpuView | None,
-    device: DeviceSums,
-    prices: Prices | None,
+    scene: _Scene,
     *,
+    prices: Prices | None,
     allocation: float | None,
 ) -> WorkloadGpu:
-    part = _part(line, entry, view)
+    place, device = line.at.place, scene.device
+    memory_bytes, sm_ratio, bandwidth_ratio, energy, state, idle_s, idle_bytes = _part(entry, scene)
     totals = entry.sums.frozen(entry.since_ns)
-    step = part.step
-    inferred, confidence = _inferred(line, entry, view)
+    inferred_bytes, confidence = _inferred(line, entry, scene)
     return WorkloadGpu(
-        gpu_uuid=line.at.place.gpu_uuid,
-        mig_uuid=line.at.place.instance,
-        measured_bytes=part.memory_bytes,
-        inferred_bytes=inferred,
-        confidence=confidence,
-        sm_ratio=part.sm_ratio,
-        bandwidth_ratio=part.bandwidth_ratio,
-        energy=part.energy,
-        state=step.state if step is not None else None,
-        idle_s=step.idle_s if step is not None else None,
-        idle_bytes=part.idle_bytes,
-        totals=totals,
-        active=entry.ended_ns is None,
-        costs=costs(totals, device.name, prices),
-        gpu_index=device.index,
-        mig_profile=device.profiles.get(line.at.place.mig_uuid),
-        allocation=allocation,
+        place.gpu_uuid,
+        place.mig_uuid or None,
+        memory_bytes,
+        inferred_bytes,
+        confidence,
+        sm_ratio,
+        bandwidth_ratio,
+        energy,
+        state,
+        idle_s,
+        idle_bytes,
+        totals,
+        entry.ended_ns is None,
+        () if prices is None else costs(totals, device.name, prices),
+        device.index,
+        device.profiles.get(place.mig_uuid),
+        allocation,
     )
 
 
-def _inferred(line: WorkloadLine, entry: Entry, view: GpuView | None) -> tuple[int | None, float | None]:
+def _inferred(line: WorkloadLine, entry: Entry, scene: _Scene) -> tuple[int | None, float | None]:
     """Inferred bytes and how sure they are; no confidence where nobody of the workload is a candidate."""
     if entry.ended_ns is not None:
         return 0, None
-    cycle = view.cycle if view is not None else None
-    hidden = cycle.hidden.get(line.at.place.mig_uuid) if cycle is not None else None
+    hidden = scene.hidden.get(line.at.place.mig_uuid)
     if hidden is None:
         return None, None
-    held = hidden.workloads.get(line.at)
+    held = hidden.workloads.get(line.at) if hidden.workloads else None
     return (0, None) if held is None else (held.bytes, held.confidence)
-
-
-def _sum_known(figures: Iterable[Figure | None]) -> Figure | None:
-    known = [figure for figure in figures if figure is not None]
-    return sum(known[1:], start=known[0]) if known else None

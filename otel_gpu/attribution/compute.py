@@ -13,13 +13,14 @@ to the mean and no work to its sum, so row times the whole asked time is the wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.model import UtilizationRead, UtilizationRow
+from otel_gpu.model.made import quickly_made
 
 RING_US: Final = 10_000_000
 """What the driver remembers at least. ``ctrl2080gpumon.h``: the queue wraps after 10 seconds; longer ones exist."""
@@ -62,6 +63,7 @@ class Work:
     bandwidth_us: int | None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ComputeWindow:
     """What the driver's rows say of one cycle.
@@ -100,11 +102,28 @@ class ComputeWindow:
         bandwidth_us = self.work[pid].bandwidth_us
         return None if bandwidth_us is None else bandwidth_us / self.covered_us
 
+    def shares(self, pids: Sequence[int]) -> list[float | None]:
+        """The SM shares of several."""
+        if not self.work and not self.untold:  # a quiet GPU: of everybody the same
+            return [0.0 if self.covered_us else None] * len(pids)
+        return [self.share(pid) for pid in pids]
+
+    def bandwidth_shares(self, pids: Sequence[int]) -> list[float | None]:
+        """The memory-bandwidth shares of several."""
+        if not self.work and not self.untold:
+            return [0.0 if self.covered_us else None] * len(pids)
+        return [self.bandwidth_share(pid) for pid in pids]
+
     def worked(self, pid: int) -> bool | None:
         """Whether this pid showed work on any engine; ``None`` if untold, or most of the window is not covered."""
-        if pid in self.untold or 2 * self.covered_us < max(1, self.window_us):
+        if pid in self.untold or not self.tells:
             return None
         return pid in self.work
+
+    @property
+    def tells(self) -> bool:
+        """Whether most of the window is covered: only then is no row a sign of no work."""
+        return 2 * self.covered_us >= max(1, self.window_us)
 
     def others_worked(self, pid: int) -> bool:
         """Whether anybody but this pid showed work, or may have."""
@@ -127,6 +146,9 @@ class _Credible(NamedTuple):
     with_bandwidth: list[UtilizationRow]
     untold: frozenset[int]
     anomalies: int
+
+
+_NOTHING_TOLD: Final = _Credible([], [], frozenset(), 0)
 
 
 class ComputeRows:
@@ -157,9 +179,12 @@ class ComputeRows:
         reach = self._reach(read, newest_us)
         excessive = sum(row.sm_percent for row in told.rows) > _HIGHEST_SUM_PERCENT
         sampled = self._are_samples(told.rows, reach, excessive=excessive)
-        weigh = _by_sample if sampled else _by_mean
-        sm_us = _fit(weigh(told.rows, reach, attrgetter("sm_percent")), reach.covered_us)
-        bandwidth_us = _fit(weigh(told.with_bandwidth, reach, attrgetter("memory_percent")), reach.covered_us)
+        sm_us: dict[int, int] = {}
+        bandwidth_us: dict[int, int] = {}
+        if told.rows:
+            weigh = _by_sample if sampled else _by_mean
+            sm_us = _fit(weigh(told.rows, reach, attrgetter("sm_percent")), reach.covered_us)
+            bandwidth_us = _fit(weigh(told.with_bandwidth, reach, attrgetter("memory_percent")), reach.covered_us)
         if newest_us is not None:
             self._newest_us = newest_us
         self._until_us = reach.end_us
@@ -293,6 +318,8 @@ def _credible(read: UtilizationRead) -> _Credible:
     rows from the future. Pid 0 is the padding of a buffer that was not filled. A row with one figure that cannot be
     true still counts if its SM figure shows work; that there is a row, and zeros in it, then mean nothing.
     """
+    if not read.rows:
+        return _NOTHING_TOLD
     latest_us = read.read_at_us + _CLOCK_SLACK_US  # the samples go on while the call is under way
     rows: dict[tuple[int, int], UtilizationRow] = {}
     pids: set[int] = set()
@@ -305,7 +332,8 @@ def _credible(read: UtilizationRead) -> _Credible:
         timely = read.since_us < row.timestamp_us <= latest_us
         if timely and (0 < row.sm_percent <= 100 or _is_true(row)):
             at = (row.pid, row.timestamp_us)
-            rows[at] = max(row, rows.get(at, row), key=_percents)
+            known = rows.get(at)
+            rows[at] = row if known is None else max(row, known, key=_percents)
     kept = list(rows.values())
     return _Credible(
         rows=kept,
@@ -316,7 +344,12 @@ def _credible(read: UtilizationRead) -> _Credible:
 
 
 def _is_true(row: UtilizationRow) -> bool:
-    return min(_percents(row)) >= 0 and max(_percents(row)) <= 100
+    return (
+        0 <= row.sm_percent <= 100
+        and 0 <= row.memory_percent <= 100
+        and 0 <= row.encoder_percent <= 100
+        and 0 <= row.decoder_percent <= 100
+    )
 
 
 def _percents(row: UtilizationRow) -> tuple[int, int, int, int]:

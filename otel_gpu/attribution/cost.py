@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -63,11 +63,21 @@ def billed_us(
     ``sm_counts`` are those of all instances there are; without them places share alike.
     """
     parts: dict[WorkloadLine, int] = {}
-    weights = sm_counts or dict.fromkeys((place.mig_uuid for place in payers), 1)
-    whole = sum(weights.values())
-    for place, lines in sorted(payers.items()):
-        share_us = window_us * weights.get(place.mig_uuid, 0) // max(1, whole)
-        each_us, rest_us = divmod(share_us, max(1, len(lines)))
-        for rank, line in enumerate(sorted(lines)):
-            parts[line] = each_us + (rank < rest_us)
+    places = sorted(payers)
+    for place, share_us in zip(places, places_us(window_us, places, sm_counts), strict=True):
+        lines = sorted(payers[place])
+        parts.update(zip(lines, equal_parts(share_us, len(lines)), strict=True))
     return parts
+
+
+def places_us(window_us: int, places: Collection[Place], sm_counts: Mapping[str, int]) -> list[int]:
+    """A GPU's time divided among the places on it where anybody pays for it."""
+    weights = sm_counts or dict.fromkeys((place.mig_uuid for place in places), 1)
+    whole = max(1, sum(weights.values()))
+    return [window_us * weights.get(place.mig_uuid, 0) // whole for place in places]
+
+
+def equal_parts(total: int, count: int) -> list[int]:
+    """A whole number in whole parts, of which the first are larger by one where it does not divide."""
+    each, rest = divmod(total, max(1, count))
+    return [each + (rank < rest) for rank in range(count)]

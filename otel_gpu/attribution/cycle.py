@@ -29,6 +29,8 @@ class Cycle:
 
     def granted(self, gpu_uuid: str) -> tuple[Grant, ...]:
         """Who was given this GPU, or an instance of it."""
+        if not self.grants:
+            return ()
         return tuple(grant for grant in self.grants if grant.gpu_uuid == gpu_uuid and not grant.possible)
 
     def age_s(self, since_s: float | None) -> float:

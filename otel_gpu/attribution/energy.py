@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.places import Place, ProcessAt
-from otel_gpu.model import ProcessKey, WorkloadRef
+from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
+from otel_gpu.model.made import quickly_made
 
 
 class EnergyPolicy(StrEnum):
@@ -33,6 +35,13 @@ class Method(StrEnum):
     INFERRED = "inferred"
 
 
+_MEASURED: Final = Method.MEASURED
+_ESTIMATED: Final = Method.ESTIMATED
+_INFERRED: Final = Method.INFERRED
+"""A member of an enumeration is looked up anew each time that it is named."""
+
+
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Party:
     """A process that was on the GPU in the interval.
@@ -51,6 +60,7 @@ class Party:
     sm_count: int | None = None
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Interval:
     """What is to be divided. ``foreign_sm_us`` is work of pids that nobody can identify.
@@ -87,14 +97,16 @@ class Division:
     unattributed_mj: int
 
 
-_Claim = tuple[int, ProcessAt]
-"""Who may be given energy, in the order in which ties are broken: processes, then idle, then unattributed."""
+_Claims = dict[int, float]
+"""What each claims of the energy, by number: the parties' are their places, and after them are idle and unattributed.
+
+That is the order in which ties are broken."""
+
+_IDLE: Final = 1
+_UNATTRIBUTED: Final = 2
+"""Beside the parties, who are 0: the rank of what is saved."""
 
 _NOBODY: Final = ProcessAt(ProcessKey(0, 0), Place("", ""))
-_IDLE: Final[_Claim] = (1, _NOBODY)
-_UNATTRIBUTED: Final[_Claim] = (2, _NOBODY)
-
-
 _MOST_OWED: Final = SCALE << 16
 """More than all roundings of a division together, however many share a GPU."""
 
@@ -104,75 +116,100 @@ class EnergyDivider:
 
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
-        self._residues: dict[_Claim, int] = {}
+        # The parties of the last division: as given, in order, and what depends on nothing else.
+        self._given: tuple[Party, ...] = ()
+        self._parties: list[Party] = []
+        self._methods: Mapping[ProcessAt, Method] | None = None
+        self._by_workload: _Claims | None = None
+        # What is owed to the parties of the last division, by number as in claims.
+        self._ats: tuple[ProcessAt, ...] = ()
+        self._owed: dict[int, int] = {}
 
     def divide(self, interval: Interval, factors: Mapping[ProcessAt, float] | None = None) -> Division:
-        """Divide an interval. ``factors`` weigh a process's work by what it was seen to draw (1 where not given)."""
-        parties = tuple(sorted(interval.parties, key=lambda party: party.at))
+        """Divide an interval. ``factors`` weigh a process's work by what it was seen to draw (1 where not given).
+
+        Its parts are in the order of their keys.
+        """
+        if interval.parties is not self._given:
+            self._given, self._parties = interval.parties, sorted(interval.parties, key=attrgetter("at"))
+            self._methods = self._by_workload = None
+        parties = self._parties
         claims, methods = self._claims(interval, parties, factors or {})
-        parts, residues = apportion(interval.delta_mj, whole_weights(claims), self._residues)
-        self._residues = residues
+        count = len(parties)
+        parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed_to(parties))
         return Division(
-            parts={at: parts.get((0, at), 0) for at in methods},
+            parts={at: parts.get(number, 0) for number, at in enumerate(methods)},  # of all parties, or of none
             methods=methods,
-            idle_mj=parts.get(_IDLE, 0),
-            unattributed_mj=parts.get(_UNATTRIBUTED, 0),
+            idle_mj=parts.get(count - 1 + _IDLE, 0),
+            unattributed_mj=parts.get(count - 1 + _UNATTRIBUTED, 0),
         )
 
+    def _owed_to(self, parties: Sequence[Party]) -> Mapping[int, int]:
+        """What is owed, by the numbers that these have now."""
+        ats = tuple([party.at for party in parties])
+        if ats != self._ats:
+            before, self._ats = self._by_rank(), ats
+            self._owed = {}
+            for number, claim in enumerate(_ranked(ats)):
+                if claim in before:
+                    self._owed[number] = before[claim]
+        return self._owed
+
+    def _by_rank(self) -> dict[tuple[int, ProcessAt], int]:
+        """What is owed to whom: a party of rank 0, or to nobody, of the rank of idle or of unattributed."""
+        return {claim: self._owed[number] for number, claim in enumerate(_ranked(self._ats)) if number in self._owed}
+
     def _claims(
-        self, interval: Interval, parties: tuple[Party, ...], factors: Mapping[ProcessAt, float]
-    ) -> tuple[dict[_Claim, float], dict[ProcessAt, Method]]:
-        listed = [party for party in parties if not party.hidden]
+        self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]
+    ) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
         if interval.anomalous:
-            return {_UNATTRIBUTED: 1.0}, {}
+            return {_unattributed(parties): 1.0}, {}
         if interval.away:
             return _nobody_looked(interval, parties)
-        if not listed:
+        if not [party for party in parties if not party.hidden]:
             return _nobody_listed(interval, parties)
         if len(parties) == 1 and interval.alone and not interval.foreign_sm_us:
-            return {(0, parties[0].at): 1.0}, {parties[0].at: Method.MEASURED}
-        methods = {party.at: Method.INFERRED if party.hidden else Method.ESTIMATED for party in parties}
-        return self._estimate(interval, parties, factors), methods
+            return {0: 1.0}, {parties[0].at: _MEASURED}
+        if self._methods is None:
+            self._methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
+        return self._estimate(interval, parties, factors), self._methods
 
-    def _estimate(
-        self, interval: Interval, parties: tuple[Party, ...], factors: Mapping[ProcessAt, float]
-    ) -> dict[_Claim, float]:
+    def _estimate(self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> _Claims:
         """Static and context by policy, the rest by work; without figures of work, all by what each could use."""
         total = float(max(0, interval.delta_mj))
         work = _work(parties, factors)
         if work is None:
-            return {_UNATTRIBUTED: 1.0} if interval.crowded else _add({}, _by_capacity(parties), total)
+            return {_unattributed(parties): 1.0} if interval.crowded else _add({}, _by_capacity(parties), total)
         foreign = float(max(0, interval.foreign_sm_us))
-        worked = sum(work.values()) + foreign
+        worked = sum(work) + foreign
         standing = min(total, max(0.0, interval.held_w) * interval.duration_s * 1000) if worked > 0 else total
-        claims: dict[_Claim, float] = {}
-        _add(claims, self._standing(parties, work, foreign, crowded=interval.crowded), standing)
+        claims = _add({}, self._standing(parties, work, foreign, crowded=interval.crowded), standing)
         if worked > 0:
-            _add(claims, {**{(0, key): share for key, share in work.items()}, _UNATTRIBUTED: foreign}, total - standing)
+            _add(claims, {**dict(enumerate(work)), _unattributed(parties): foreign}, total - standing)
         return claims
 
-    def _standing(
-        self, parties: Sequence[Party], work: Mapping[ProcessAt, float], foreign: float, *, crowded: bool
-    ) -> dict[_Claim, float]:
+    def _standing(self, parties: Sequence[Party], work: Sequence[float], foreign: float, *, crowded: bool) -> _Claims:
         if self._policy is EnergyPolicy.NONE:
-            return {_IDLE: 1.0}
-        if self._policy is EnergyPolicy.SM and sum(work.values()) + foreign > 0:
-            return {**{(0, at): share for at, share in work.items()}, _UNATTRIBUTED: foreign}
+            return {_idle(parties): 1.0}
+        if self._policy is EnergyPolicy.SM and sum(work) + foreign > 0:
+            return {**dict(enumerate(work)), _unattributed(parties): foreign}
         if crowded:  # among how many it divides is not known
-            return {_UNATTRIBUTED: 1.0}
+            return {_unattributed(parties): 1.0}
         if self._policy is EnergyPolicy.MEMORY and any(party.memory_bytes for party in parties):
-            return {(0, party.at): (party.memory_bytes or 0) * party.presence for party in parties}
-        return _by_workload(parties)
+            return {number: (party.memory_bytes or 0) * party.presence for number, party in enumerate(parties)}
+        if self._by_workload is None:
+            self._by_workload = _by_workload(parties)
+        return self._by_workload
 
     # -- state ----------------------------------------------------------------------
 
     def to_state(self) -> list[list[Any]]:
         """What is carried, as plain data."""
-        return [[rank, *at.key, *at.place, owed] for (rank, at), owed in sorted(self._residues.items())]
+        return [[rank, *at.key, *at.place, owed] for (rank, at), owed in sorted(self._by_rank().items())]
 
     def restore(self, state: Any) -> None:
         """Take up what was carried; ValueError if it is not what ``to_state`` gave."""
-        residues: dict[_Claim, int] = {}
+        owed_to: dict[tuple[int, ProcessAt], int] = {}
         try:
             for rank, pid, start, gpu, mig, owed in state:
                 numbers, names = (rank, pid, start, owed), (gpu, mig)
@@ -180,74 +217,86 @@ class EnergyDivider:
                     raise ValueError("not what rounding owes")
                 if abs(owed) > _MOST_OWED:
                     raise ValueError("more than rounding can owe")
-                residues[rank, ProcessAt(ProcessKey(pid, start), Place(gpu, mig))] = owed
+                owed_to[rank, ProcessAt(ProcessKey(pid, start), Place(gpu, mig))] = owed
         except TypeError as error:
             raise ValueError("not what rounding owes") from error
-        self._residues = residues
+        self._ats = tuple(sorted(at for rank, at in owed_to if rank == 0))
+        self._owed = {number: owed_to[claim] for number, claim in enumerate(_ranked(self._ats)) if claim in owed_to}
 
 
-def _nobody_listed(
-    interval: Interval, parties: tuple[Party, ...]
-) -> tuple[dict[_Claim, float], dict[ProcessAt, Method]]:
+def _ranked(ats: tuple[ProcessAt, ...]) -> list[tuple[int, ProcessAt]]:
+    """Whom the numbers of claims mean, in their order."""
+    return [*((0, at) for at in ats), (_IDLE, _NOBODY), (_UNATTRIBUTED, _NOBODY)]
+
+
+def _idle(parties: Sequence[Party]) -> int:
+    return len(parties) - 1 + _IDLE
+
+
+def _unattributed(parties: Sequence[Party]) -> int:
+    return len(parties) - 1 + _UNATTRIBUTED
+
+
+def _nobody_listed(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
     if len(parties) == 1 and not interval.foreign_sm_us and not interval.crowded:
-        return {(0, parties[0].at): 1.0}, {parties[0].at: Method.INFERRED}
+        return {0: 1.0}, {parties[0].at: _INFERRED}
     if parties or interval.foreign_sm_us or interval.strangers or not interval.known:
-        return {_UNATTRIBUTED: 1.0}, {}
-    return {_IDLE: 1.0}, {}
+        return {_unattributed(parties): 1.0}, {}
+    return {_idle(parties): 1.0}, {}
 
 
-def _nobody_looked(
-    interval: Interval, parties: tuple[Party, ...]
-) -> tuple[dict[_Claim, float], dict[ProcessAt, Method]]:
+def _nobody_looked(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
     if len(parties) == 1 and interval.alone and not interval.foreign_sm_us and not interval.crowded:
-        method = Method.INFERRED if parties[0].hidden else Method.ESTIMATED
-        return {(0, parties[0].at): 1.0}, {parties[0].at: method}
-    return {_UNATTRIBUTED: 1.0}, {}
+        return {0: 1.0}, {parties[0].at: _INFERRED if parties[0].hidden else _ESTIMATED}
+    return {_unattributed(parties): 1.0}, {}
 
 
-def _work(parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> dict[ProcessAt, float] | None:
+def _work(parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> list[float] | None:
     """Weighted work; ``None`` where the driver tells nobody's. A factor does not count for hidden parties."""
-    if all(party.sm_us is None for party in parties):
+    told_us = [party.sm_us for party in parties]
+    if told_us.count(None) == len(told_us):
         return None
-    return {party.at: max(0, party.sm_us or 0) * factors.get(party.at, 1.0) for party in parties}
+    if not factors:
+        return [sm_us * 1.0 if sm_us is not None and sm_us > 0 else 0.0 for sm_us in told_us]
+    return [max(0, party.sm_us or 0) * factors.get(party.at, 1.0) for party in parties]
 
 
-def _by_workload(parties: Sequence[Party]) -> dict[_Claim, float]:
+def _by_workload(parties: Sequence[Party]) -> _Claims:
     """Equal among workloads by the time they were there, then among each one's processes likewise.
 
     Among processes at once, a pod with eight workers would pay eight times what a pod with one pays.
     """
-    presence: dict[tuple[str, str], list[float]] = {}
+    by_workload: dict[WorkloadKey, list[float]] = {}
     for party in parties:
-        presence.setdefault(party.workload.key, []).append(max(0.0, party.presence))
-    return {
-        (0, party.at): max(0.0, party.presence)
-        * max(presence[party.workload.key])
-        / (sum(presence[party.workload.key]) or 1.0)
-        for party in parties
-    }
+        by_workload.setdefault(party.workload.key, []).append(max(0.0, party.presence))
+    wholes = {key: (max(there), sum(there) or 1.0) for key, there in by_workload.items()}
+    weights: _Claims = {}
+    for number, party in enumerate(parties):
+        longest, together = wholes[party.workload.key]
+        weights[number] = max(0.0, party.presence) * longest / together
+    return weights
 
 
-def _by_capacity(parties: Sequence[Party]) -> dict[_Claim, float]:
+def _by_capacity(parties: Sequence[Party]) -> _Claims:
     """By the SMs of the MIG instance, then by memory held there; by memory alone without MIG."""
-    places: dict[Place, list[Party]] = {}
-    for party in parties:
-        places.setdefault(party.at.place, []).append(party)
-    claims: dict[_Claim, float] = {}
-    for _, members in sorted(places.items()):
-        size = float(members[0].sm_count or 1)
-        held = [(party.memory_bytes or 0) * party.presence for party in members]
-        shares = held if sum(held) > 0 else [party.presence for party in members]
+    places: dict[Place, list[tuple[int, Party]]] = {}
+    for number, party in enumerate(parties):
+        places.setdefault(party.at.place, []).append((number, party))
+    claims: _Claims = {}
+    for _, members in sorted(places.items(), key=lambda item: item[0]):
+        size = float(members[0][1].sm_count or 1)
+        held = [(party.memory_bytes or 0) * party.presence for _, party in members]
+        shares = held if sum(held) > 0 else [party.presence for _, party in members]
         whole = sum(shares) or 1.0
-        for party, share in zip(members, shares, strict=True):
-            claims[0, party.at] = size * share / whole
+        for (number, _), share in zip(members, shares, strict=True):
+            claims[number] = size * share / whole
     return claims
 
 
-def _add(claims: dict[_Claim, float], weights: Mapping[_Claim, float], amount_mj: float) -> dict[_Claim, float]:
+def _add(claims: _Claims, weights: _Claims, amount_mj: float) -> _Claims:
     """Divide an amount by weights and add it to the claims; equally if all weights are 0."""
     whole = sum(weights.values())
-    for claim, weight in weights.items():
+    for number, weight in weights.items():
         share = weight / whole if whole > 0 else 1 / len(weights)
-        claims[claim] = claims.get(claim, 0.0) + amount_mj * share
+        claims[number] = claims.get(number, 0.0) + amount_mj * share
     return claims

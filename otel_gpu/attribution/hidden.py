@@ -89,9 +89,10 @@ class HiddenMemory:
             self._open(present.values(), now_s)
             self._books.claim(present)
         else:
-            departed = self._roll_call(present, moment)
+            departed = bool(present or self._books.accounts) and self._roll_call(present, moment)
             self._books.follow(total, moment, departed=departed)
-        self._books.limit()
+        if self._books.accounts:
+            self._books.limit()
         self._books.before = total
         self._last_s = now_s
         return self._split(max(0, unknown_bytes))
@@ -152,6 +153,8 @@ class HiddenMemory:
 
     def _split(self, unknown_bytes: int) -> HiddenSplit:
         books = self._books
+        if not books.accounts:
+            return HiddenSplit({}, {}, unknown_bytes)
         ids = list(books.accounts)
         weights = whole_weights({place: books.accounts[id_].held for place, id_ in enumerate(ids)})
         parts = dict.fromkeys(weights, 0)

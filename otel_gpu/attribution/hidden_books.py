@@ -145,7 +145,7 @@ class Books:
         return total - self.contexts - self.unexplained - self._held()
 
     def _held(self) -> float:
-        return math.fsum(account.held for account in self.accounts.values())
+        return math.fsum([account.held for account in self.accounts.values()])
 
     def _correct(self, gap: float, moment: Moment) -> None:
         """Somebody left: give those who stay what the sum now shows. An arrival may as well have caused a rise."""

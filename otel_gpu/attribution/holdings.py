@@ -11,7 +11,7 @@ from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, Hidde
 from otel_gpu.attribution.memory import split
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import text
-from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident, same_processes
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 
 _Residents = Mapping[ProcessAt, Resident]
@@ -50,10 +50,15 @@ class Holdings:
         hidden: dict[str, HiddenSplit] = {}
         pools = _pools(reading)
         for pool in pools:
-            members = [resident for resident in now.values() if resident.at.place.mig_uuid in pool.mig_uuids]
-            parts = split(pool.memory, (resident.memory_bytes for resident in members))
+            members = list(now.values())
+            if reading.mig is not None:
+                members = [resident for resident in members if resident.at.place.mig_uuid in pool.mig_uuids]
+            parts = split(pool.memory, [resident.memory_bytes for resident in members])
             if parts is not None and cycle.infers:
-                gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
+                come, gone = [], []
+                if not same_processes(before, now):
+                    come = [r for r in members if r.at not in before]
+                    gone = [r for at, r in before.items() if at.place.mig_uuid in pool.mig_uuids and at not in now]
                 candidates = [_candidate(r, owners[r.at], cycle) for r in members if r.memory_bytes is None]
                 if parts.unattributed_bytes >= UNEXPLAINED_BYTES:
                     candidates += [
@@ -61,20 +66,25 @@ class Holdings:
                         for at, age_s in sorted(granted.items())
                         if at.place.mig_uuid in pool.mig_uuids
                     ]
-                inferred = self._hidden.setdefault(pool.mig_uuids[0], HiddenMemory()).observe(
+                books = self._hidden.get(pool.mig_uuids[0])
+                if books is None:
+                    books = self._hidden[pool.mig_uuids[0]] = HiddenMemory()
+                inferred = books.observe(
                     unknown_bytes=parts.unattributed_bytes,
                     candidates=candidates,
-                    visible_arrivals=_visible([r for r in members if r.at not in before]),
+                    visible_arrivals=_visible(come),
                     visible_departures=_visible(gone),
                     now_s=cycle.now_s,
                 )
-                parts = _with_inferred(parts, parts.unattributed_bytes - inferred.unattributed_bytes)
+                if inferred.unattributed_bytes != parts.unattributed_bytes:
+                    parts = _with_inferred(parts, parts.unattributed_bytes - inferred.unattributed_bytes)
                 hidden |= dict.fromkeys(pool.mig_uuids, inferred)
             memory |= dict.fromkeys(pool.mig_uuids, parts)
         if reading.mig is not None:
             memory[""] = self._whole(reading, now, [hidden[p.mig_uuids[0]] for p in pools if p.mig_uuids[0] in hidden])
         kept = {pool.mig_uuids[0] for pool in pools}
-        self._hidden = {place: state for place, state in self._hidden.items() if place in kept}
+        if not self._hidden.keys() <= kept:
+            self._hidden = {place: state for place, state in self._hidden.items() if place in kept}
         return memory, hidden
 
     def _whole(self, reading: GpuReading, now: _Residents, hidden: Sequence[HiddenSplit]) -> MemorySplit | None:

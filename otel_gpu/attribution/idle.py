@@ -29,6 +29,13 @@ _PRIOR_POLLS: Final = 2.0
 """Polls without work that everybody is thought to have had: a few polls prove no process to be seen every time."""
 
 
+_tuple: Final = tuple.__new__
+_BUSY: Final = GpuState.BUSY
+_IDLE: Final = GpuState.IDLE
+_UNKNOWN: Final = GpuState.UNKNOWN
+"""A member of an enumeration is looked up anew each time that it is named."""
+
+
 class Booked(NamedTuple):
     """Time that is decided, with the memory held (byte-microseconds) and the energy drawn in it.
 
@@ -104,21 +111,25 @@ class IdleState:
         ``None`` for a process listed without a figure; it has a context, so it holds memory, but no byte is counted.
         Zero bytes are nothing to sit on. ``others_worked``: whether anybody else on this GPU showed work.
         """
-        window_us, held_bytes = max(0, window_us), None if held_bytes is None or held_bytes < 0 else held_bytes
+        if held_bytes is not None and held_bytes < 0:
+            held_bytes = None
+        if energy_mj > 0:
+            self._energy_mj += energy_mj
+        if billed_us > 0:
+            self._billed_us += billed_us
+        if window_us <= 0:
+            return self._step(decided=self._zeros == 0 or self._state is _IDLE)
         self._time_us += window_us
-        self._byte_us += window_us * (held_bytes or 0)
-        self._energy_mj += max(0, energy_mj)
-        self._billed_us += max(0, billed_us)
-        if window_us == 0:
-            return self._step(decided=self._zeros == 0 or self._state is GpuState.IDLE)
+        if held_bytes:
+            self._byte_us += window_us * held_bytes
         if worked:
             self._learn(beside=others_worked)
             self._begin_run()
-            self._state = GpuState.BUSY
+            self._state = _BUSY
         elif worked is None or held_bytes == 0:
             self._begin_run()
-            self._state = GpuState.UNKNOWN
-        elif self._state is GpuState.IDLE:
+            self._state = _UNKNOWN
+        elif self._state is _IDLE:
             self._idle_us += window_us
         else:
             return self._zero(window_us, beside=others_worked)
@@ -141,7 +152,7 @@ class IdleState:
             or self._time_us >= LONGEST_US
             or self._zeros >= self._zeros_needed(window_us)
         )
-        self._state = GpuState.IDLE if decided else GpuState.UNKNOWN
+        self._state = _IDLE if decided else _UNKNOWN
         return self._step(decided=decided)
 
     def _zeros_needed(self, window_us: int) -> float:
@@ -167,15 +178,12 @@ class IdleState:
     def _step(self, *, decided: bool) -> IdleStep:
         booked: tuple[Booked, ...] = ()
         if decided and (self._time_us or self._energy_mj or self._billed_us):
-            booked = (Booked(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
+            piece = (self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us)
+            booked = (_tuple(Booked, piece),)
             self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
-        match self._state:
-            case GpuState.BUSY:
-                return IdleStep(self._state, 0.0, booked)
-            case GpuState.IDLE:
-                return IdleStep(self._state, self._idle_us / 1e6, booked)
-            case _:
-                return IdleStep(self._state, None, booked)
+        state = self._state
+        idle_s = self._idle_us / 1e6 if state is _IDLE else 0.0 if state is _BUSY else None
+        return _tuple(IdleStep, (state, idle_s, booked))
 
     # -- state ----------------------------------------------------------------------
 
@@ -221,6 +229,6 @@ def workload_state(states: Iterable[GpuState]) -> GpuState:
     Without a process it is for the grants to say whether it is ``allocated``; here it is unknown.
     """
     found = set(states)
-    if GpuState.BUSY in found:
-        return GpuState.BUSY
-    return GpuState.IDLE if found == {GpuState.IDLE} else GpuState.UNKNOWN
+    if _BUSY in found:
+        return _BUSY
+    return _IDLE if found == {_IDLE} else _UNKNOWN

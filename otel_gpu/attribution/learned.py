@@ -239,8 +239,7 @@ class LearnedPower:
         self._fit_or_none = None
         if excess := self._sums.least_busy():
             self._remove(excess)
-        fit = self._fit()
-        if fit is not None and self._variance is None:
+        if self._variance is None and (fit := self._fit()) is not None:
             self._variance = (FIRST_NOISE * fit.typical_w) ** 2
 
     # ------------------------------------------------------------------------ how it ends

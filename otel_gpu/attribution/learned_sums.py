@@ -234,7 +234,7 @@ def solve_symmetric(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
     for n, row in enumerate(lower):
         new: list[float] = []
         for j in range(n):
-            new.append((row[j] - _dot(new, factor[j])) / factor[j][j])
+            new.append((row[j] - sum(map(mul, new, factor[j]))) / factor[j][j])
         pivot = row[n] - _dot(new, new)
         if not pivot > 1e-12 * row[n]:
             return None
@@ -242,6 +242,6 @@ def solve_symmetric(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
         factor.append(new)
         solution.append((right[n] - _dot(new, solution)) / new[n])
     for n in reversed(range(len(solution))):
-        below = sum(factor[i][n] * solution[i] for i in range(n + 1, len(solution)))
+        below = sum([factor[i][n] * solution[i] for i in range(n + 1, len(solution))])
         solution[n] = (solution[n] - below) / factor[n][n]
     return solution

@@ -7,9 +7,9 @@ it is left. Who comes when the books are full is booked to one line for all such
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from otel_gpu.attribution.lines import Entry, Lines, Moment
 from otel_gpu.attribution.naming import Namings
@@ -21,20 +21,24 @@ GRACE_NS: Final = 30_000_000_000
 """A process missing from the driver's lists for this long has left, even if it still runs."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Booking:
-    """Which lines a process is booked to. ``ref`` is its workload as first seen; the times are monotonic."""
+    """Which lines a process is booked to. ``ref`` is its workload as first seen; the times are monotonic.
+
+    Lines are names, and looking one up takes longer than what is then booked: their entries are kept beside them.
+    """
 
     ref: WorkloadRef
     process: ProcessLine
     workload: WorkloadLine
+    process_entry: Entry
+    workload_entry: Entry
     seen_ns: int
     ended_ns: int | None = None
 
-    @property
-    def lines(self) -> tuple[Line, Line]:
-        """Both lines."""
-        return self.process, self.workload
+
+Present: TypeAlias = tuple[tuple[ProcessAt, Booking], ...]
+"""Everybody who is on a GPU, in order: the same object for as long as they are the same."""
 
 
 @dataclass(slots=True)
@@ -65,53 +69,73 @@ class Ledger:
         self.namings = Namings()
         self._names_kept_at = 0
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
-        self._unsorted: set[str] = set()
+        self._present: dict[str, Present] = {}
+        self._swept_at = (0, 0)
         self._overflowed: set[WorkloadAt] = set()
-        self._granted: set[WorkloadLine] = set()
+        self._granted: set[Entry] = set()
 
     # -- coming ---------------------------------------------------------------------
 
     def admit(self, resident: Resident, moment: Moment) -> Booking:
         """Where a process is booked, decided when it is new, and marked as seen now."""
         at = resident.at
-        here = self._bookings.setdefault(at.place.gpu_uuid, {})
+        uuid = at.place.gpu_uuid
         booking = self.booking(at)
         renamed = booking is not None and self._renamed(booking)
         if renamed:
             self.end(at, moment.now_ns)
         if booking is None or renamed:
-            booking = here[at] = self._open(resident, moment, successor=renamed)
-            self._unsorted.add(at.place.gpu_uuid)
+            booking = self._open(resident, moment, successor=renamed)
+            self._bookings.setdefault(uuid, {})[at] = booking
+            self._present.pop(uuid, None)
+        elif booking.ended_ns is not None:
+            self._present.pop(uuid, None)
         booking.seen_ns, booking.ended_ns = moment.now_ns, None
-        for line in booking.lines:
-            self.entry(line).ended_ns = None
+        booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         return booking
+
+    def admit_all(self, residents: Mapping[ProcessAt, Resident], gpu_uuid: str, moment: Moment) -> list[Booking]:
+        """Where everybody on a GPU is booked, in their order; mostly they are those of the cycle before."""
+        present = self._present.get(gpu_uuid, ())
+        if len(present) != len(residents) or [at for at, _ in present] != list(residents):
+            return [self.admit(resident, moment) for resident in residents.values()]
+        bookings = [booking for _, booking in present]
+        if any(map(self._renamed, bookings)):
+            return [self.admit(resident, moment) for resident in residents.values()]
+        for booking in bookings:
+            booking.seen_ns = moment.now_ns
+            booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
+        return bookings
 
     def grant(self, grant: Grant, moment: Moment) -> WorkloadLine:
         """The line of a workload that was given a place and has nobody there; alive for as long as it is told."""
         start_ns = self.epoch_ns if grant.since_s is None else max(self.epoch_ns, round(grant.since_s * 1e9))
         place = Place(grant.gpu_uuid, grant.mig_uuid)
         line = self._workload_line(grant.workload, place, start_ns, moment, successor=False)
-        self.workloads.entries[line].ended_ns = None
-        self._granted.add(line)
+        entry = self.workloads.entries[line]
+        entry.ended_ns = None
+        self._granted.add(entry)
         return line
 
     def _renamed(self, booking: Booking) -> bool:
-        is_overflow = booking.workload in self.workloads.overflow
-        return not is_overflow and booking.workload.naming != self.namings.number(booking.ref)
+        if booking.workload.naming == self.namings.number(booking.ref):
+            return False
+        return booking.workload not in self.workloads.overflow
 
     def _open(self, resident: Resident, moment: Moment, *, successor: bool) -> Booking:
         started_s = resident.start_time_s
         start_ns = self.epoch_ns if started_s is None else max(self.epoch_ns, round(started_s * 1e9))
         workload = self._workload_line(resident.ref, resident.at.place, start_ns, moment, successor=successor)
+        workload_entry = self.workloads.entries[workload]
         process = ProcessLine(resident.at, self.namings.number(resident.ref))
-        if process not in self.processes.entries:
+        entry = self.processes.entries.get(process)
+        if entry is None:
             if self.processes.has_room(moment, successor=successor):
-                entry = self.processes.open(process, self.workloads.entries[workload].ref, start_ns, moment)
+                entry = self.processes.open(process, workload_entry.ref, start_ns, moment)
                 entry.name, entry.start_time_s = resident.name, started_s
             else:
-                process = self._overflow_process(resident.at.place, moment)
-        return Booking(resident.ref, process, workload, moment.now_ns)
+                process, entry = self._overflow_process(resident.at.place, moment)
+        return Booking(resident.ref, process, workload, entry, workload_entry, moment.now_ns)
 
     def _workload_line(
         self, ref: WorkloadRef, place: Place, start_ns: int, moment: Moment, *, successor: bool
@@ -123,17 +147,16 @@ class Ledger:
             self.workloads.open(line, ref, start_ns, moment)
             return line
         self._overflowed.add(line.at)
-        return self._overflow_workload(place, moment)
+        overflow, _ = self._overflow_workload(place, moment)
+        return overflow
 
-    def _overflow_process(self, place: Place, moment: Moment) -> ProcessLine:
+    def _overflow_process(self, place: Place, moment: Moment) -> tuple[ProcessLine, Entry]:
         line = ProcessLine(ProcessAt(OVERFLOW_PROCESS, place))
-        self.processes.open_overflow(line, OVERFLOW_WORKLOAD, self.epoch_ns, moment)
-        return line
+        return line, self.processes.open_overflow(line, OVERFLOW_WORKLOAD, self.epoch_ns, moment)
 
-    def _overflow_workload(self, place: Place, moment: Moment) -> WorkloadLine:
+    def _overflow_workload(self, place: Place, moment: Moment) -> tuple[WorkloadLine, Entry]:
         line = WorkloadLine(workload_at(OVERFLOW_WORKLOAD, place))
-        self.workloads.open_overflow(line, OVERFLOW_WORKLOAD, self.epoch_ns, moment)
-        return line
+        return line, self.workloads.open_overflow(line, OVERFLOW_WORKLOAD, self.epoch_ns, moment)
 
     # -- looking up -----------------------------------------------------------------
 
@@ -141,8 +164,15 @@ class Ledger:
         """The lines that a process's use is booked to; overflow for one that is forgotten, so that nothing is lost."""
         booking = self.booking(at)
         if booking is not None:
-            return booking.lines
-        return self._overflow_process(at.place, moment), self._overflow_workload(at.place, moment)
+            return booking.process, booking.workload
+        return self._overflow_process(at.place, moment)[0], self._overflow_workload(at.place, moment)[0]
+
+    def entries(self, at: ProcessAt, moment: Moment) -> tuple[Entry, Entry]:
+        """The entries of these lines."""
+        booking = self.booking(at)
+        if booking is not None:
+            return booking.process_entry, booking.workload_entry
+        return self._overflow_process(at.place, moment)[1], self._overflow_workload(at.place, moment)[1]
 
     def entry(self, line: Line) -> Entry:
         """The entry of a line."""
@@ -160,19 +190,27 @@ class Ledger:
         return booking if booking is not None and self._has_lines(booking) else None
 
     def _has_lines(self, booking: Booking) -> bool:
-        return booking.process in self.processes.entries and booking.workload in self.workloads.entries
+        """Whether both of its lines are in the books; one that had to make room may have been opened anew since."""
+        if booking.process_entry.forgotten or booking.workload_entry.forgotten:
+            process = self.processes.entries.get(booking.process)
+            workload = self.workloads.entries.get(booking.workload)
+            if process is None or workload is None:
+                return False
+            booking.process_entry, booking.workload_entry = process, workload
+        return True
 
     def bookings(self, gpu_uuid: str) -> Iterator[tuple[ProcessAt, Booking]]:
         """Everybody known on a GPU: who is there, and who left and has a line of its own."""
         return iter(self._bookings.get(gpu_uuid, {}).items())
 
-    def present(self, gpu_uuid: str) -> list[tuple[ProcessAt, Booking]]:
+    def present(self, gpu_uuid: str) -> Present:
         """Everybody who is on a GPU, in order."""
-        here = self._bookings.get(gpu_uuid, {})
-        if gpu_uuid in self._unsorted:  # somebody came: whoever goes leaves the order as it is
-            self._unsorted.discard(gpu_uuid)
-            here = self._bookings[gpu_uuid] = {at: here[at] for at in sorted(here)}
-        return [item for item in here.items() if item[1].ended_ns is None]
+        present = self._present.get(gpu_uuid)
+        if present is None:
+            here = self._bookings.get(gpu_uuid, {})
+            present = tuple((at, here[at]) for at in sorted(here) if here[at].ended_ns is None)
+            self._present[gpu_uuid] = present
+        return present
 
     @property
     def gpu_uuids(self) -> Collection[str]:
@@ -181,7 +219,10 @@ class Ledger:
 
     def device(self, uuid: str) -> DeviceSums:
         """The sums of a GPU."""
-        return self.devices.setdefault(uuid, DeviceSums())
+        device = self.devices.get(uuid)
+        if device is None:
+            device = self.devices[uuid] = DeviceSums()
+        return device
 
     def energy_errors_mj(self) -> dict[str, int]:
         """How far what was booked to anybody misses what each GPU's own sum says; anything but 0 is a bug."""
@@ -203,6 +244,7 @@ class Ledger:
         booking = here.get(at)
         if booking is None or booking.ended_ns is not None:
             return
+        self._present.pop(at.place.gpu_uuid, None)
         if booking.process in self.processes.overflow:
             del here[at]
         else:
@@ -210,40 +252,38 @@ class Ledger:
 
     def settle(self, now_ns: int) -> None:
         """End the lines that nobody is left of."""
-        alive: set[Line] = {line for _, booking in self._everybody_here() for line in booking.lines}
-        alive |= self._granted
-        self._granted = set()
+        alive, self._granted = self._granted, set()
+        for _, booking in self._everybody_here():
+            alive.add(booking.process_entry)
+            alive.add(booking.workload_entry)
         self._note_overflowed()
-        for line, entry in (*self.processes.entries.items(), *self.workloads.entries.items()):
-            if entry.ended_ns is None and line not in alive:
+        for entry in (*self.processes.entries.values(), *self.workloads.entries.values()):
+            if entry.ended_ns is None and entry not in alive:
                 entry.ended_ns = now_ns
 
     def _everybody_here(self) -> Iterator[tuple[ProcessAt, Booking]]:
-        return (item for here in self._bookings.values() for item in here.items() if item[1].ended_ns is None)
+        return (item for uuid in self._bookings for item in self.present(uuid))
 
     def _note_overflowed(self) -> None:
         """Whoever of a workload comes later is booked where those of it are that came when the books were full."""
+        overflow = self.workloads.overflow
         self._overflowed = {
             workload_at(booking.ref, at.place)
-            for at, booking in self._everybody_here()
-            if booking.workload in self.workloads.overflow
+            for at, booking in (self._everybody_here() if overflow else ())
+            if booking.workload in overflow
         }
 
     def sweep(self, moment: Moment, places: Collection[Place]) -> None:
         """Forget what ended longer ago than the retention, and at once those whose pid somebody else has now."""
-        taken = {(at.key.pid, at.place): at.key for at, _ in self._everybody_here()}
-        for line in sorted(line for line, entry in self.processes.entries.items() if entry.ended_ns is not None):
+        ended = sorted(line for line, entry in self.processes.entries.items() if entry.ended_ns is not None)
+        taken = {(at.key.pid, at.place): at.key for at, _ in self._everybody_here()} if ended else {}
+        for line in ended:
             key, place = line.at
             if taken.get((key.pid, place), key) != key:
                 self.processes.forget(line, moment)
         self.processes.sweep(moment, places)
         self.workloads.sweep(moment, places)
-        kept = {
-            uuid: {at: booking for at, booking in here.items() if self._has_lines(booking)}
-            for uuid, here in self._bookings.items()
-        }
-        self._bookings = {uuid: here for uuid, here in kept.items() if here}
-        self._unsorted &= self._bookings.keys()
+        self._drop_bookings()
         if any(device.profiles for device in self.devices.values()):
             used = {line.at.place for line in self.workloads.entries}
             for uuid, device in self.devices.items():
@@ -251,6 +291,18 @@ class Ledger:
         if not self.namings.are_settled or self._names_kept_at != self.workloads.changes:
             self._names_kept_at = self.workloads.changes
             self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
+
+    def _drop_bookings(self) -> None:
+        """Forget who was booked to lines that are forgotten, and GPUs that nobody is known on."""
+        changes = (self.processes.changes, self.workloads.changes)
+        if self._swept_at != changes:
+            self._swept_at = changes
+            for uuid, here in self._bookings.items():
+                if gone := [at for at, booking in here.items() if not self._has_lines(booking)]:
+                    self._present.pop(uuid, None)
+                    for at in gone:
+                        del here[at]
+        self._bookings = {uuid: here for uuid, here in self._bookings.items() if here}
 
     # -- state ----------------------------------------------------------------------
 
@@ -264,8 +316,7 @@ class Ledger:
     ) -> None:
         """Take up the books of an earlier run, their lines restored before."""
         self.epoch_ns, self.devices, self.namings = epoch_ns, devices, namings
-        self._bookings = {}
+        self._bookings, self._present = {}, {}
         for at, booking in bookings.items():
             self._bookings.setdefault(at.place.gpu_uuid, {})[at] = booking
-        self._unsorted = set(self._bookings)
         self._note_overflowed()

@@ -56,12 +56,13 @@ def restore_ledger(ledger: Ledger, data: Any, *, now_ns: int) -> None:
         bookings = {}
         for at, ref, process, workload, unseen_ns, ended_ago_ns in data["bookings"]:
             lines = process_line_from(process), workload_line_from(workload)
+            if lines[0] not in processes[0] or lines[1] not in workloads[0]:
+                raise ValueError("books: a process without a line")
+            entries = processes[0][lines[0]], workloads[0][lines[1]]
             times = now_ns - whole(unseen_ns), _ago(ended_ago_ns, now_ns)
-            bookings[process_at_from(at)] = Booking(ref_from(ref), *lines, *times)
+            bookings[process_at_from(at)] = Booking(ref_from(ref), *lines, *entries, *times)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError("these are no books") from error
-    if any(b.process not in processes[0] or b.workload not in workloads[0] for b in bookings.values()):
-        raise ValueError("books: a process without a line")
     if any(line.at != workload_at(entry.ref, line.at.place) for line, entry in workloads[0].items()):
         raise ValueError("books: a line of somebody else")  # who is inside of a container had other ones once
     ledger.processes.restore(*processes)
@@ -106,7 +107,9 @@ def _lines_from(
 ) -> tuple[dict[LineT, Entry], set[LineT], dict[str, Sums], Gone]:
     entries: dict[LineT, Entry] = {}
     for line, ref, since_ns, name, start_time_s, ended_ago_ns, sums in data["entries"]:
-        entries[line_from(line)] = Entry(
+        whose = line_from(line)
+        entries[whose] = Entry(
+            whose,
             ref=ref_from(ref),
             since_ns=whole(since_ns),
             name=None if name is None else text(name),

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from otel_gpu.attribution.places import Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine
+from otel_gpu.attribution.idle import IdleState
+from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine
 from otel_gpu.attribution.sums import Sums
 from otel_gpu.model import WorkloadRef
 
@@ -28,13 +29,16 @@ class Moment:
     wall_ns: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """One line: whose it is and what it comes to. ``since_ns`` is Unix time, the others monotonic.
 
     ``drew_ns`` is the cycle in which energy was last booked: who has any of it in an answer is in that answer.
+    ``idle`` is how far it is decided what it does; ``None`` while nobody of it is there. An entry that is ``forgotten``
+    is no longer in the books: whoever holds on to it has to look its line up again. It is the same as itself only.
     """
 
+    line: Line
     ref: WorkloadRef
     since_ns: int
     name: str | None = None
@@ -42,6 +46,8 @@ class Entry:
     ended_ns: int | None = None
     drew_ns: int | None = None
     sums: Sums = field(default_factory=Sums)
+    idle: IdleState | None = None
+    forgotten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class Lines(Generic[LineT]):
 
     def open(self, line: LineT, ref: WorkloadRef, since_ns: int, moment: Moment) -> Entry:
         """A new line, counting from ``since_ns`` (Unix time)."""
-        entry = self.entries[line] = Entry(ref, self._since_ns(line, since_ns, moment))
+        entry = self.entries[line] = Entry(line, ref, self._since_ns(line, since_ns, moment))
         self.changes += 1
         return entry
 
@@ -138,6 +144,7 @@ class Lines(Generic[LineT]):
     def forget(self, line: LineT, moment: Moment) -> None:
         """Drop a line; what it came to stays in the sum of all."""
         entry = self.entries.pop(line)
+        entry.forgotten = True
         self.changes += 1
         self.overflow.discard(line)
         self.retired.setdefault(line.at.place.gpu_uuid, Sums()).add(entry.sums)
@@ -151,7 +158,8 @@ class Lines(Generic[LineT]):
         booked = {uuid: sums.energy_mj for uuid, sums in self.retired.items()}
         for line, entry in self.entries.items():
             uuid = line.at.place.gpu_uuid
-            booked[uuid] = booked.get(uuid, 0) + entry.sums.energy_mj
+            sums = entry.sums
+            booked[uuid] = booked.get(uuid, 0) + sums.measured_mj + sums.estimated_mj + sums.inferred_mj
         return booked
 
     # -- state ----------------------------------------------------------------------

@@ -62,9 +62,12 @@ def oddities(reading: GpuReading) -> int:
     found = sum(1 for memory in devices if memory is not None and not _credible(memory))
     most_bytes = reading.memory.total_bytes if reading.memory is not None else _LARGEST_BYTES
     for processes in (reading.processes, *(mig.processes for mig in reading.mig or ())):
-        entries = [(p.pid, p.kind, p.gpu_instance_id, p.compute_instance_id) for p in processes or ()]
-        found += len(entries) - len(set(entries))
-        found += sum(1 for p in processes or () if p.memory_bytes is not None and not 0 <= p.memory_bytes <= most_bytes)
+        if not processes:
+            continue
+        if len({p.pid for p in processes}) < len(processes):  # mostly nobody stands there twice, in whatever list
+            entries = {(p.pid, p.kind, p.gpu_instance_id, p.compute_instance_id) for p in processes}
+            found += len(processes) - len(entries)
+        found += sum(1 for p in processes if p.memory_bytes is not None and not 0 <= p.memory_bytes <= most_bytes)
     found += reading.energy_mj is not None and reading.energy_mj < 0
     found += reading.power_w is not None and not 0 <= reading.power_w < float("inf")
     return found
@@ -86,7 +89,7 @@ def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> Memory
     reserved = None if memory.reserved_bytes is None else min(max(0, memory.reserved_bytes), limit)
     usable = limit - (reserved or 0)
     used = min(max(0, memory.used_bytes), usable)
-    claimed = sum(max(0, bytes_) for bytes_ in measured if bytes_ is not None)
+    claimed = sum([bytes_ for bytes_ in measured if bytes_ is not None and bytes_ > 0])
     return MemorySplit(
         limit_bytes=limit,
         reserved_bytes=reserved,

@@ -32,12 +32,8 @@ class _Known:
 class _Observed(NamedTuple):
     """What a cycle told, and of whom."""
 
-    identities: list[WorkloadKey]
+    identities: frozenset[WorkloadKey]
     told: Mapping[WorkloadKey, WorkloadNames]
-
-    def is_same_as(self, other: _Observed) -> bool:
-        """Whether it is the same mapping, and the same workloads in the same order."""
-        return self.told is other.told and self.identities == other.identities
 
 
 class Namings:
@@ -60,8 +56,8 @@ class Namings:
 
         Who left while it was held back is released like everybody: its last figures have to be told.
         """
-        observed = _Observed([ref.key for ref in workloads], told)
-        if self._settled is not None and observed.is_same_as(self._settled):
+        observed = _Observed(frozenset([ref.key for ref in workloads]), told)
+        if observed == self._settled:  # mostly the same mapping, which is then not looked into
             return
         waiting: set[WorkloadKey] = set()
         settled = True

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.energy import Party
 from otel_gpu.attribution.places import ProcessAt
@@ -26,11 +27,52 @@ class _Stay:
     memory_bytes: int | None = None
 
 
+class _Quiet(NamedTuple):
+    """A cycle in which everybody was there all the time, and nobody worked."""
+
+    present: Mapping[ProcessAt, Resident]
+    window_us: int
+
+
+class QuietParties:
+    """Those who were there all the time and did not work, as parties: made again when they are others."""
+
+    def __init__(self) -> None:
+        self._present: Mapping[ProcessAt, Resident] | None = None
+        self._told = False
+        self._parties: tuple[Party, ...] = ()
+
+    def of(self, present: Mapping[ProcessAt, Resident], *, told: bool) -> tuple[Party, ...]:
+        """The parties that these are, in order; ``told`` says whether it is told that they did not work."""
+        if present is not self._present or told is not self._told:
+            self._present, self._told = present, told
+            self._parties = tuple(
+                _party(resident, 1.0, resident.memory_bytes, 0 if told else None)
+                for _, resident in sorted(present.items(), key=itemgetter(0))
+            )
+        return self._parties
+
+
+def _party(resident: Resident, presence: float, memory_bytes: int | None, sm_us: int | None) -> Party:
+    return Party(
+        at=resident.at,
+        workload=resident.ref,
+        presence=presence,
+        memory_bytes=memory_bytes,
+        sm_us=sm_us,
+        hidden=not resident.listed,
+        sm_count=resident.sm_count,
+    )
+
+
 class Span:
     """Adds up cycles until their energy can be divided."""
 
-    def __init__(self, residents: Iterable[Resident] = (), *, complete: bool = False, strangers: bool = False) -> None:
+    def __init__(
+        self, at_start: Set[ProcessAt] = frozenset(), *, complete: bool = False, strangers: bool = False
+    ) -> None:
         self._stays: dict[ProcessAt, _Stay] = {}
+        self._quiet: _Quiet | None = None
         self._duration_us = 0
         self._told_us = 0
         self._told = False
@@ -38,7 +80,7 @@ class Span:
         self.foreign_us = 0
         self.foreign = False
         self.strangers = strangers
-        self._at_start = frozenset(resident.at for resident in residents)
+        self._at_start = at_start
         self._alone = complete
         self.away = False
 
@@ -60,7 +102,8 @@ class Span:
     def add(
         self,
         window_us: int,
-        present: Mapping[ProcessAt, tuple[Resident, float]],
+        present: Mapping[ProcessAt, Resident],
+        parts: Mapping[ProcessAt, float],
         work_us: Mapping[ProcessAt, int] | None,
         *,
         covered_us: int = 0,
@@ -70,10 +113,12 @@ class Span:
         strangers: bool = False,
         complete: bool = True,
     ) -> None:
-        """Add a cycle: who was there for which part of it, and what work each did (``None``: nobody tells).
+        """Add a cycle: who was there, for which ``parts`` of it (all where none is told), and what work each did.
 
-        ``complete`` is false where pids of others may be invisible.
+        ``work_us`` is ``None`` where nobody tells. ``complete`` is false where pids of others may be invisible.
+        ``present`` must not change after that.
         """
+        is_first = self._duration_us == 0 and not self._stays and self._quiet is None
         self._duration_us += window_us
         self._samples += samples
         self.foreign_us += foreign_us
@@ -81,17 +126,41 @@ class Span:
         self.strangers = self.strangers or strangers
         self._told_us += covered_us
         self._told = self._told or work_us is not None
-        if len(self._stays) > _MOST_STAYS:
-            self._stays = {at: stay for at, stay in self._stays.items() if at in present}
-        for at, (resident, part) in present.items():
-            stay = self._stays.setdefault(at, _Stay(resident))
+        if is_first and window_us > 0 and not parts and not work_us:
+            self._quiet = _Quiet(present, window_us)
+        else:
+            self._add_stays(window_us, present, parts, work_us or {})
+        if self._alone:
+            self._alone = complete and len(present) == 1 and not parts and present.keys() == self._at_start
+
+    def _add_stays(
+        self,
+        window_us: int,
+        present: Mapping[ProcessAt, Resident],
+        parts: Mapping[ProcessAt, float],
+        work_us: Mapping[ProcessAt, int],
+    ) -> None:
+        stays = self._stays_so_far()
+        if len(stays) > _MOST_STAYS:
+            stays = self._stays = {at: stay for at, stay in stays.items() if at in present}
+        for at, resident in present.items():
+            stay = stays.get(at)
+            if stay is None:
+                stay = stays[at] = _Stay(resident)
             stay.resident = resident
-            stay.present_us += window_us * part
-            stay.memory_bytes = resident.memory_bytes if resident.memory_bytes is not None else stay.memory_bytes
-            if work_us is not None:
-                stay.sm_us += work_us.get(at, 0)
-        whole = {at for at, (_, part) in present.items() if part >= 1}
-        self._alone = self._alone and complete and len(present) == 1 and whole == present.keys() == self._at_start
+            stay.present_us += window_us * parts.get(at, 1.0)
+            if resident.memory_bytes is not None:
+                stay.memory_bytes = resident.memory_bytes
+            stay.sm_us += work_us.get(at, 0)
+
+    def _stays_so_far(self) -> dict[ProcessAt, _Stay]:
+        """Everybody's stay; those of a quiet span are made when they are first needed."""
+        if self._quiet is not None:
+            present_us = self._quiet.window_us * 1.0
+            for at, resident in self._quiet.present.items():
+                self._stays[at] = _Stay(resident, present_us, 0, resident.memory_bytes)
+            self._quiet = None
+        return self._stays
 
     def gap(self, window_us: int) -> None:
         """Add a cycle in which the GPU did not answer: nobody knows who was there."""
@@ -111,20 +180,22 @@ class Span:
         """
         return self._alone and not self.foreign and not self.strangers
 
-    def parties(self, inferred_bytes: Mapping[ProcessAt, int]) -> tuple[Party, ...]:
-        """Everybody who was there at any time; memory that is only inferred counts for those without a figure."""
+    def parties(self, inferred_bytes: Mapping[ProcessAt, int], kept: QuietParties) -> tuple[Party, ...]:
+        """Everybody who was there at any time; memory that is only inferred counts for those without a figure.
+
+        In a quiet span they are the ``kept`` ones if they were so in the one before.
+        """
+        if self._quiet is not None and self._quiet.window_us == self._duration_us and not inferred_bytes:
+            return kept.of(self._quiet.present, told=self._told)
         duration_us = max(1, self._duration_us)
         return tuple(
-            Party(
-                at=at,
-                workload=stay.resident.ref,
-                presence=min(1.0, stay.present_us / duration_us),
-                memory_bytes=stay.memory_bytes if stay.memory_bytes is not None else inferred_bytes.get(at),
-                sm_us=stay.sm_us if self._told else None,
-                hidden=not stay.resident.listed,
-                sm_count=stay.resident.sm_count,
+            _party(
+                stay.resident,
+                min(1.0, stay.present_us / duration_us),
+                stay.memory_bytes if stay.memory_bytes is not None else inferred_bytes.get(at),
+                stay.sm_us if self._told else None,
             )
-            for at, stay in sorted(self._stays.items())
+            for at, stay in sorted(self._stays_so_far().items(), key=itemgetter(0))
         )
 
     # -- state ----------------------------------------------------------------------
@@ -134,7 +205,7 @@ class Span:
         return {
             "stays": [
                 [resident_state(stay.resident), stay.present_us, stay.sm_us, stay.memory_bytes]
-                for _, stay in sorted(self._stays.items())
+                for _, stay in sorted(self._stays_so_far().items())
             ],
             "at_start": sorted(self._at_start),
             **{name: getattr(self, name) for name in _COUNTS},

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from otel_gpu.attribution.energy import Method
 from otel_gpu.attribution.idle import Booked
 from otel_gpu.attribution.plain import whole
 from otel_gpu.model import GpuState, MethodEnergy, Totals
+
+_tuple: Final = tuple.__new__
+_MEASURED: Final = Method.MEASURED
+_ESTIMATED: Final = Method.ESTIMATED
+_BUSY: Final = GpuState.BUSY
+_IDLE: Final = GpuState.IDLE
+_ALLOCATED: Final = GpuState.ALLOCATED
+"""A member of an enumeration is looked up anew each time that it is named."""
 
 
 @dataclass(slots=True)
@@ -39,33 +47,32 @@ class Sums:
 
     def add_energy(self, method: Method, energy_mj: int) -> None:
         """Book energy found by this method."""
-        match method:
-            case Method.MEASURED:
-                self.measured_mj += energy_mj
-            case Method.ESTIMATED:
-                self.estimated_mj += energy_mj
-            case Method.INFERRED:
-                self.inferred_mj += energy_mj
+        if method is _ESTIMATED:
+            self.estimated_mj += energy_mj
+        elif method is _MEASURED:
+            self.measured_mj += energy_mj
+        else:
+            self.inferred_mj += energy_mj
 
     def add_time(self, piece: Booked) -> None:
         """Book time spent in a state, and what was drawn and is to be paid for in it; memory held only while idle."""
-        match piece.state:
-            case GpuState.BUSY:
-                self.busy_us += piece.time_us
-                self.busy_mj += piece.energy_mj
-                self.billed_busy_us += piece.billed_us
-            case GpuState.IDLE:
-                self.idle_us += piece.time_us
-                self.idle_byte_us += piece.byte_us
-                self.idle_mj += piece.energy_mj
-                self.billed_idle_us += piece.billed_us
-            case GpuState.ALLOCATED:
-                self.allocated_us += piece.time_us
-                self.billed_allocated_us += piece.billed_us
-            case GpuState.UNKNOWN:
-                self.unknown_us += piece.time_us
-                self.unknown_mj += piece.energy_mj
-                self.billed_unknown_us += piece.billed_us
+        state, time_us, byte_us, energy_mj, billed_us = piece
+        if state is _BUSY:
+            self.busy_us += time_us
+            self.busy_mj += energy_mj
+            self.billed_busy_us += billed_us
+        elif state is _IDLE:
+            self.idle_us += time_us
+            self.idle_byte_us += byte_us
+            self.idle_mj += energy_mj
+            self.billed_idle_us += billed_us
+        elif state is _ALLOCATED:
+            self.allocated_us += time_us
+            self.billed_allocated_us += billed_us
+        else:
+            self.unknown_us += time_us
+            self.unknown_mj += energy_mj
+            self.billed_unknown_us += billed_us
 
     def add(self, other: Sums) -> None:
         """Take over all of another's."""
@@ -74,28 +81,28 @@ class Sums:
 
     def frozen(self, since_ns: int) -> Totals:
         """The totals as they are now."""
-        return Totals(
-            since_ns,
-            self.method_energy,
-            self.compute_us,
-            self.busy_us,
-            self.idle_us,
-            self.allocated_us,
-            self.unknown_us,
-            self.idle_byte_us,
-            self.idle_mj,
-            self.busy_mj,
-            self.unknown_mj,
-            self.billed_busy_us,
-            self.billed_idle_us,
-            self.billed_allocated_us,
-            self.billed_unknown_us,
+        # Hundreds of both are made in every cycle: at once, without the __new__ that takes their fields one by one.
+        energy = _tuple(MethodEnergy, (self.measured_mj, self.estimated_mj, self.inferred_mj))
+        return _tuple(
+            Totals,
+            (
+                since_ns,
+                energy,
+                self.compute_us,
+                self.busy_us,
+                self.idle_us,
+                self.allocated_us,
+                self.unknown_us,
+                self.idle_byte_us,
+                self.idle_mj,
+                self.busy_mj,
+                self.unknown_mj,
+                self.billed_busy_us,
+                self.billed_idle_us,
+                self.billed_allocated_us,
+                self.billed_unknown_us,
+            ),
         )
-
-    @property
-    def method_energy(self) -> MethodEnergy:
-        """Energy by how it was found."""
-        return MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj)
 
     # -- state ----------------------------------------------------------------------
 

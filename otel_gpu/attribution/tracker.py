@@ -19,13 +19,15 @@ from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
-from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Resident
-from otel_gpu.attribution.span import PRESENCE_UNKNOWN, Span
+from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident, same_processes
+from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
 from otel_gpu.model import GpuReading, MemorySplit
+from otel_gpu.model.made import quickly_made
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class GpuCycle:
     """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself.
@@ -58,15 +60,17 @@ class GpuTracker:
     """All that is remembered of one GPU between cycles."""
 
     def __init__(self, options: AttributionOptions) -> None:
-        self._options = options
+        self._learns = options.energy_model is EnergyModel.LEARNED
+        self.presence = Presence()
         self._rows = ComputeRows()
         self.meter = EnergyMeter()
         self._baseline = Baseline(options.assumed_idle_fraction)
         self._learned = LearnedPower()
         self._divider = EnergyDivider(options.energy_policy)
         self._holdings = Holdings()
-        self._here: dict[ProcessAt, Resident] = {}
+        self._here: Mapping[ProcessAt, Resident] = {}
         self._span = Span()
+        self._quiet_parties = QuietParties()
 
     def observe(
         self,
@@ -78,8 +82,9 @@ class GpuTracker:
         granted: Mapping[WorkloadAt, float] = NO_GRANTS,
         visited: bool = False,
     ) -> GpuCycle:
-        """Take in a cycle's reading, with who is on the GPU ``now`` and which workloads they are booked to.
+        """Take in a cycle's reading, with who is on the GPU ``now``.
 
+        ``owners`` are the workloads that those without a figure of memory are booked to.
         ``granted`` are workloads that were given the GPU and have nobody in sight, with their age in seconds.
         ``visited`` says that somebody came and went since the last cycle.
         """
@@ -101,10 +106,13 @@ class GpuTracker:
         if metered is not None:
             division = self._divide(metered, reading, inferred, known=known, crowded=crowded)
         if metered is not None or self._span.duration_us == 0 or self.meter.is_silent:
-            self._span = Span(now.values(), complete=known, strangers=strangers)
+            self._span = Span(now.keys(), complete=known, strangers=strangers)
         # Missing from one poll is not gone: whoever /proc still shows is here until the ledger ends it.
-        missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
-        self._here = {**missing, **now}
+        if same_processes(self._here, now):
+            self._here = now
+        else:
+            missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
+            self._here = {**missing, **now} if missing else now
         anomalies = oddities(reading) + (compute.anomalies if compute is not None else 0)
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
@@ -124,6 +132,8 @@ class GpuTracker:
 
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
+        if not ended:
+            return
         self._learned.forget({at.key for at in ended})
         self._here = {at: resident for at, resident in self._here.items() if at not in ended}
 
@@ -151,18 +161,23 @@ class GpuTracker:
     ) -> None:
         if cycle.window_us <= 0 and not self._span.away:
             return
-        present = {at: (resident, self._part(resident, cycle)) for at, resident in now.items()}
-        for at, resident in self._here.items():
-            if at not in present:
-                present[at] = (resident, 1.0 if cycle.alive(at) else PRESENCE_UNKNOWN)
+        here = self._here
+        gone: dict[ProcessAt, Resident] = {}
+        parts: dict[ProcessAt, float] = {}
+        if not same_processes(here, now):
+            gone = {at: resident for at, resident in here.items() if at not in now}
+            parts = {at: _part(resident, cycle) for at, resident in now.items() if at not in here}
+            parts |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.alive(at)}
+        present = {**now, **gone} if gone else now
         # A pid that was reused in the cycle speaks for whoever has it now.
-        at_of = {at.key.pid: at for at in (*sorted(present), *sorted(now))}
+        at_of = {at.key.pid: at for at in (*sorted(present), *now)} if gone else {at.key.pid: at for at in now}
         # Where one figure cannot be true the others' shares of the work are not known either.
         told = compute if compute is not None and not compute.untold else None
         work = told.work if told is not None else {}
         self._span.add(
             cycle.window_us,
             present,
+            parts,
             {at_of[pid]: done.sm_us for pid, done in work.items() if pid in at_of} if told is not None else None,
             covered_us=told.covered_us if told is not None else 0,
             samples=told.samples if told is not None else 0,
@@ -172,26 +187,17 @@ class GpuTracker:
             complete=known,
         )
 
-    def _part(self, resident: Resident, cycle: Cycle) -> float:
-        """The part of the cycle that somebody was there who is there now."""
-        if resident.at in self._here:
-            return 1.0
-        window_s = cycle.window_us / 1e6
-        age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
-        return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
-
     def _divide(
         self, metered: Metered, reading: GpuReading, inferred: Mapping[ProcessAt, int], *, known: bool, crowded: bool
     ) -> Division:
         span = self._span
-        parties = span.parties(inferred)
+        parties = span.parties(inferred, self._quiet_parties)
         # Of others who cannot be seen no more is known than that they did not work while these did.
         unseen_us = span.told_us - sum(party.sm_us or 0 for party in parties) if crowded else 0
         foreign_us = max(span.foreign_us, unseen_us)
         # Shares over the span, of the time that its figures of work speak of.
-        told = [party for party in parties if party.sm_us is not None]
         told_us = max(1, span.told_us)
-        shares = {party.at.key: (party.sm_us or 0) / told_us for party in told}
+        shares = {party.at.key: party.sm_us / told_us for party in parties if party.sm_us is not None}
         utilization = sum(shares.values()) + foreign_us / told_us if span.told_us else None
         usable = not (metered.anomalous or metered.reset or span.away) and metered.duration_s > 0
         # A GPU whose users may be invisible teaches nothing about being idle: only what it may draw, and drew at least.
@@ -206,7 +212,6 @@ class GpuTracker:
                 dt_s=metered.duration_s,
             )
         estimate = self._baseline.estimate()
-        factors: dict[ProcessAt, float] = {}
         if usable and utilization is not None and not foreign_us and not crowded:
             self._learned.observe(
                 shares,
@@ -217,7 +222,8 @@ class GpuTracker:
                 dt_s=metered.duration_s,
                 sm_clock_mhz=reading.sm_clock_mhz,
             )
-        if self._options.energy_model is EnergyModel.LEARNED and not crowded:
+        factors: dict[ProcessAt, float] = {}
+        if self._learns and not crowded and self._learned.gate > 0:  # else all of them are 1
             by_key = self._learned.factors(shares)
             factors = {party.at: by_key.get(party.at.key, 1.0) for party in parties}
         interval = Interval(
@@ -271,6 +277,13 @@ class GpuTracker:
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError("not a state of a GPU") from error
         return restored
+
+
+def _part(resident: Resident, cycle: Cycle) -> float:
+    """The part of the cycle that somebody was there who has come in it."""
+    window_s = cycle.window_us / 1e6
+    age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
+    return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
 
 def _cannot_tell(memory: Mapping[str, MemorySplit | None]) -> bool:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from otel_gpu.model.identity import GpuIdentity, Pod, ProcessKey, WorkloadNames, WorkloadRef
+from otel_gpu.model.made import quickly_made
 from otel_gpu.model.snapshot import DriverFacts, GpuReading, SourceOutcome
 
 
@@ -19,6 +20,7 @@ class GpuState(StrEnum):
     UNKNOWN = "unknown"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class MemorySplit:
     """limit = reserved + measured - overcount + inferred + unattributed + free, in bytes, exactly.
@@ -126,6 +128,7 @@ class DeviceTotals:
         return self.attributed_mj + self.idle_mj + self.unattributed_mj
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class EnergyBasis:
     """What the division of a GPU's energy rests on: ``source`` is the counter or the integral of power.
@@ -158,6 +161,7 @@ class Counted(NamedTuple):
     work: bool
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class GpuAttribution:
     """One GPU: what it has, and how that divides.
@@ -193,6 +197,7 @@ class GpuAttribution:
         )
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class WorkloadGpu:
     """One workload's part of one GPU (or of one MIG instance of it).
@@ -222,6 +227,7 @@ class WorkloadGpu:
     possible: bool = False
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class WorkloadAttribution:
     """A workload, its names and its parts of the GPUs.
@@ -253,6 +259,7 @@ class WorkloadAttribution:
         return (names is not None and (names.title or names.container)) or self.ref.unnamed
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ProcessAttribution:
     """One process's part of one GPU. ``name`` and ``start_time_s`` are ``None`` if /proc never showed it.

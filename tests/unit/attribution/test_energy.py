@@ -176,3 +176,13 @@ def test_what_is_carried_survives_a_restart() -> None:
     second.restore(first.to_state())
     for delta_mj in (1, 1, 2, 1):
         assert second.divide(Interval(delta_mj, 1.0, parties)) == straight.divide(Interval(delta_mj, 1.0, parties))
+
+
+def test_what_rounding_owes_goes_with_the_process_and_not_with_its_place_among_the_others() -> None:
+    divider = EnergyDivider(EnergyPolicy.RESIDENT)
+    assert divider.divide(interval(party(A), party(B), delta_mj=3)).parts == {A: 2, B: 1}
+    assert divider.divide(interval(party(B), party(C), delta_mj=3)).parts == {B: 2, C: 1}
+    restored = EnergyDivider(EnergyPolicy.RESIDENT)
+    restored.restore(divider.to_state())
+    for each in (divider, restored):
+        assert each.divide(interval(party(A), party(C), delta_mj=3)).parts == {A: 1, C: 2}
