@@ -175,16 +175,16 @@ class ComputeRows:
         if read is None:
             return None
         told = _credible(read)
-        newest_us = max((row.timestamp_us for row in told.rows), default=None)
+        newest_us = max([row.timestamp_us for row in told.rows], default=None)
         reach = self._reach(read, newest_us)
-        excessive = sum(row.sm_percent for row in told.rows) > _HIGHEST_SUM_PERCENT
+        excessive = sum([row.sm_percent for row in told.rows]) > _HIGHEST_SUM_PERCENT
         sampled = self._are_samples(told.rows, reach, excessive=excessive)
         sm_us: dict[int, int] = {}
         bandwidth_us: dict[int, int] = {}
         if told.rows:
             weigh = _by_sample if sampled else _by_mean
-            sm_us = _fit(weigh(told.rows, reach, attrgetter("sm_percent")), reach.covered_us)
-            bandwidth_us = _fit(weigh(told.with_bandwidth, reach, attrgetter("memory_percent")), reach.covered_us)
+            sm_us = _fit(weigh(told.rows, reach, _SM_PERCENT), reach.covered_us)
+            bandwidth_us = _fit(weigh(told.with_bandwidth, reach, _MEMORY_PERCENT), reach.covered_us)
         if newest_us is not None:
             self._newest_us = newest_us
         self._until_us = reach.end_us
@@ -276,6 +276,8 @@ def _whole_steps(time_us: int) -> tuple[int, int]:
 
 
 _Percent = Callable[[UtilizationRow], int]
+_SM_PERCENT: Final[_Percent] = attrgetter("sm_percent")
+_MEMORY_PERCENT: Final[_Percent] = attrgetter("memory_percent")
 
 
 def _by_mean(rows: list[UtilizationRow], reach: _Reach, percent: _Percent) -> dict[int, int]:

@@ -116,12 +116,13 @@ class EnergyDivider:
 
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
-        # The parties of the last division: as given, in order, and what depends on nothing else.
-        self._given: tuple[Party, ...] = ()
+        # The parties of the last division: as given, in order, who they are, and what depends on nothing else.
+        self._given: tuple[Party, ...] | None = None
         self._parties: list[Party] = []
-        self._methods: Mapping[ProcessAt, Method] | None = None
+        self._who: list[tuple[ProcessAt, WorkloadRef, float, bool]] = []
+        self._methods: Mapping[ProcessAt, Method] = {}
         self._by_workload: _Claims | None = None
-        # What is owed to the parties of the last division, by number as in claims.
+        # What is owed to them, by number as in claims.
         self._ats: tuple[ProcessAt, ...] = ()
         self._owed: dict[int, int] = {}
 
@@ -131,29 +132,33 @@ class EnergyDivider:
         Its parts are in the order of their keys.
         """
         if interval.parties is not self._given:
-            self._given, self._parties = interval.parties, sorted(interval.parties, key=attrgetter("at"))
-            self._methods = self._by_workload = None
+            self._take_in(interval.parties)
         parties = self._parties
         claims, methods = self._claims(interval, parties, factors or {})
-        count = len(parties)
-        parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed_to(parties))
+        parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed)
         return Division(
             parts={at: parts.get(number, 0) for number, at in enumerate(methods)},  # of all parties, or of none
             methods=methods,
-            idle_mj=parts.get(count - 1 + _IDLE, 0),
-            unattributed_mj=parts.get(count - 1 + _UNATTRIBUTED, 0),
+            idle_mj=parts.get(_idle(parties), 0),
+            unattributed_mj=parts.get(_unattributed(parties), 0),
         )
 
-    def _owed_to(self, parties: Sequence[Party]) -> Mapping[int, int]:
-        """What is owed, by the numbers that these have now."""
-        ats = tuple([party.at for party in parties])
+    def _take_in(self, given: tuple[Party, ...]) -> None:
+        """Put the parties in order; if they are others than those before, find out what depends on them."""
+        parties = sorted(given, key=attrgetter("at"))
+        who = [(party.at, party.workload, party.presence, party.hidden) for party in parties]
+        if self._given is None or who != self._who:
+            self._who, self._by_workload = who, None
+            self._methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
+            self._hand_on(tuple([party.at for party in parties]))
+        self._given, self._parties = given, parties
+
+    def _hand_on(self, ats: tuple[ProcessAt, ...]) -> None:
+        """Have what is owed by the numbers that these have now."""
         if ats != self._ats:
             before, self._ats = self._by_rank(), ats
-            self._owed = {}
-            for number, claim in enumerate(_ranked(ats)):
-                if claim in before:
-                    self._owed[number] = before[claim]
-        return self._owed
+            ranked = _ranked(ats)
+            self._owed = {number: before[claim] for number, claim in enumerate(ranked) if claim in before}
 
     def _by_rank(self) -> dict[tuple[int, ProcessAt], int]:
         """What is owed to whom: a party of rank 0, or to nobody, of the rank of idle or of unattributed."""
@@ -170,8 +175,6 @@ class EnergyDivider:
             return _nobody_listed(interval, parties)
         if len(parties) == 1 and interval.alone and not interval.foreign_sm_us:
             return {0: 1.0}, {parties[0].at: _MEASURED}
-        if self._methods is None:
-            self._methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
         return self._estimate(interval, parties, factors), self._methods
 
     def _estimate(self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> _Claims:
@@ -220,6 +223,7 @@ class EnergyDivider:
                 owed_to[rank, ProcessAt(ProcessKey(pid, start), Place(gpu, mig))] = owed
         except TypeError as error:
             raise ValueError("not what rounding owes") from error
+        self._given = None
         self._ats = tuple(sorted(at for rank, at in owed_to if rank == 0))
         self._owed = {number: owed_to[claim] for number, claim in enumerate(_ranked(self._ats)) if claim in owed_to}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
 
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, HiddenSplit
@@ -17,8 +17,7 @@ from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 _Residents = Mapping[ProcessAt, Resident]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
+class _Pool(NamedTuple):
     """Memory that is one: a GPU's, or a GPU instance's, which all its compute instances share and each report whole."""
 
     mig_uuids: tuple[str, ...]

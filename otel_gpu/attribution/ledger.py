@@ -70,6 +70,7 @@ class Ledger:
         self._names_kept_at = 0
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
         self._present: dict[str, Present] = {}
+        self._named_at: dict[str, int] = {}  # the changes of names at which nobody of these was renamed
         self._swept_at = (0, 0)
         self._overflowed: set[WorkloadAt] = set()
         self._granted: set[Entry] = set()
@@ -87,9 +88,9 @@ class Ledger:
         if booking is None or renamed:
             booking = self._open(resident, moment, successor=renamed)
             self._bookings.setdefault(uuid, {})[at] = booking
-            self._present.pop(uuid, None)
+            self._somebody_else(uuid)
         elif booking.ended_ns is not None:
-            self._present.pop(uuid, None)
+            self._somebody_else(uuid)
         booking.seen_ns, booking.ended_ns = moment.now_ns, None
         booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         return booking
@@ -100,8 +101,10 @@ class Ledger:
         if len(present) != len(residents) or [at for at, _ in present] != list(residents):
             return [self.admit(resident, moment) for resident in residents.values()]
         bookings = [booking for _, booking in present]
-        if any(map(self._renamed, bookings)):
-            return [self.admit(resident, moment) for resident in residents.values()]
+        if self._named_at.get(gpu_uuid) != self.namings.changes:
+            if any(map(self._renamed, bookings)):
+                return [self.admit(resident, moment) for resident in residents.values()]
+            self._named_at[gpu_uuid] = self.namings.changes
         for booking in bookings:
             booking.seen_ns = moment.now_ns
             booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
@@ -212,6 +215,11 @@ class Ledger:
             self._present[gpu_uuid] = present
         return present
 
+    def _somebody_else(self, gpu_uuid: str) -> None:
+        """Others are on a GPU than before."""
+        self._present.pop(gpu_uuid, None)
+        self._named_at.pop(gpu_uuid, None)
+
     @property
     def gpu_uuids(self) -> Collection[str]:
         """The GPUs that anybody is known on."""
@@ -244,7 +252,7 @@ class Ledger:
         booking = here.get(at)
         if booking is None or booking.ended_ns is not None:
             return
-        self._present.pop(at.place.gpu_uuid, None)
+        self._somebody_else(at.place.gpu_uuid)
         if booking.process in self.processes.overflow:
             del here[at]
         else:
@@ -299,7 +307,7 @@ class Ledger:
             self._swept_at = changes
             for uuid, here in self._bookings.items():
                 if gone := [at for at, booking in here.items() if not self._has_lines(booking)]:
-                    self._present.pop(uuid, None)
+                    self._somebody_else(uuid)
                     for at in gone:
                         del here[at]
         self._bookings = {uuid: here for uuid, here in self._bookings.items() if here}
@@ -316,7 +324,7 @@ class Ledger:
     ) -> None:
         """Take up the books of an earlier run, their lines restored before."""
         self.epoch_ns, self.devices, self.namings = epoch_ns, devices, namings
-        self._bookings, self._present = {}, {}
+        self._bookings, self._present, self._named_at = {}, {}, {}
         for at, booking in bookings.items():
             self._bookings.setdefault(at.place.gpu_uuid, {})[at] = booking
         self._note_overflowed()

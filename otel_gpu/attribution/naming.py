@@ -44,6 +44,8 @@ class Namings:
         self._former: dict[tuple[WorkloadKey, int], WorkloadNames | None] = {}
         self._waiting: frozenset[WorkloadKey] = frozenset()
         self._settled: _Observed | None = None
+        self.changes = 0
+        """How often a workload got other names or was forgotten: while it is the same, so is everybody's number."""
 
     def observe(
         self,
@@ -83,6 +85,7 @@ class Namings:
         if known.cycles > 1 and not known.waiting:
             self._former[identity, known.number] = known.names
             known.number += 1
+            self.changes += 1
         known.names = names
         return True
 
@@ -119,6 +122,7 @@ class Namings:
         identities = {identity for identity, _ in kept}
         if not self._known.keys() <= identities:
             self._known = {identity: known for identity, known in self._known.items() if identity in identities}
+            self.changes += 1
             self._waiting = self._waiting & self._known.keys()
             self._settled = None
         self._former = {key: names for key, names in self._former.items() if key in kept}

@@ -54,15 +54,8 @@ class QuietParties:
 
 
 def _party(resident: Resident, presence: float, memory_bytes: int | None, sm_us: int | None) -> Party:
-    return Party(
-        at=resident.at,
-        workload=resident.ref,
-        presence=presence,
-        memory_bytes=memory_bytes,
-        sm_us=sm_us,
-        hidden=not resident.listed,
-        sm_count=resident.sm_count,
-    )
+    hidden = not resident.listed
+    return Party(resident.at, resident.ref, presence, memory_bytes, sm_us, hidden, resident.sm_count)
 
 
 class Span:
