@@ -24,8 +24,13 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
+    give_back()  # what importing took for a while
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system: after something large, not in every cycle, which needs it again."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)  # what importing took for a while; glibc's
+        ctypes.CDLL(None).malloc_trim(0)  # glibc's
 
 
 def bound_heaps() -> None:
