@@ -16,9 +16,9 @@ from typing import Final, Self
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.errors import Unavailable
+from otel_gpu.footprint import give_back
 from otel_gpu.model import Snapshot, SourceState
 from otel_gpu.state.cycle_text import CycleText
-from otel_gpu.footprint import give_back
 from otel_gpu.state.files import PrivateDirectory, write_all
 from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
 from otel_gpu.state.recovery import (
