@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.picture_sources import MADE_OF, digest
 from tests.real.chromium import Tab, chromium
 from tests.real.staged_agent import staged_agent
 
@@ -13,7 +14,7 @@ PRICES = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "price-kwh": "0.3", "cur
 
 
 def main(directory: Path) -> None:
-    """Write page.png and page-dark.png there."""
+    """Write page.png and page-dark.png there, and what they are made of."""
     directory.mkdir(parents=True, exist_ok=True)
     with staged_agent(flags=PRICES) as agent, chromium() as browser:
         sys.stderr.write("an hour of the demo passes …\n")
@@ -29,6 +30,7 @@ def main(directory: Path) -> None:
             sys.stderr.write(f"{directory / name}: {size / 1000:.0f} kB\n")
             if size > MOST_BYTES:
                 sys.exit(f"{name} has over {MOST_BYTES} bytes")
+    (directory / MADE_OF).write_text(digest() + "\n", encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ from tests.docs_commands import (
     run_by,
     spans,
 )
+from tests.picture_sources import IMAGES, MADE_OF, digest
 from tools import configuration_page, readme_table
 
 TEXTS: Final = {name(page): page.read_text(encoding="utf-8") for page in PAGES}
@@ -309,3 +310,8 @@ def test_the_energy_of_the_example_divides_as_the_page_says() -> None:
         given = [*(division.parts[party.at] for party in parties), division.idle_mj]
         assert [mj / 1000 for mj in given] == told
         assert division.unattributed_mj == 0
+
+
+def test_the_pictures_are_of_the_page_as_it_is() -> None:
+    told = (IMAGES / MADE_OF).read_text(encoding="ascii").strip()
+    assert told == digest(), "stale; take them anew with: make pictures"
