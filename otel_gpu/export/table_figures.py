@@ -29,6 +29,7 @@ MARKS: Final = {"≈": "estimated", "~": "inferred", UNKNOWN: "not known, which 
 _IN_ASCII: Final = str.maketrans(
     {MEASURED: "#", INFERRED: "%", UNATTRIBUTED: "?", FREE: ".", "≈": "*", "…": ">", "└": "`", "°": "'"}
     | {"↓": "v", "↑": "^"}
+    | dict(zip("▁▂▃▄▅▆▇", "_.-=+*o", strict=True))
 )
 
 

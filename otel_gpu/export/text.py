@@ -18,6 +18,9 @@ class Style(StrEnum):
     RED = "31"
     GREEN = "32"
     YELLOW = "33"
+    BLUE = "34"
+    MAGENTA = "35"
+    CYAN = "36"
 
 
 class Paint:

@@ -12,6 +12,8 @@ from typing import Final
 from otel_gpu.errors import Unavailable
 from otel_gpu.export.table_figures import power_w
 from otel_gpu.model import MemorySplit, MethodEnergy
+from otel_gpu.top.holdings import Held, Holding, holdings_of, workload_key
+from otel_gpu.top.hour import Hour
 from otel_gpu.top.places import Place, in_words, place_of
 from otel_gpu.top.plain import Plain, number, whole_number
 
@@ -92,6 +94,7 @@ class Instance:
 
     profile: str
     memory: MemorySplit | None
+    holdings: tuple[Holding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,10 @@ class Gpu:
     temperature_c: float | None
     health: str
     reason: str | None
+    holdings: tuple[Holding, ...] = ()
+    """Who holds its memory, most first."""
+    last_hour: tuple[float | None, ...] = ()
+    """Its utilisation by slots of the page's plots, the newest last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +148,24 @@ class Cycle:
         return tuple(source for source in self.sources if source.state != "ok")
 
 
-def combine(document: object, beside: object) -> Cycle:
-    """The cycle of an agent's two objects. Unavailable if they are not as this version knows them."""
+def combine(document: object, beside: object, hour: Hour | None = None) -> Cycle:
+    """The cycle of an agent's two objects. Unavailable if they are not as this version knows them.
+
+    ``hour`` is what was heard of the last hour before, and hears of it.
+    """
     try:
-        return _cycle(Plain(document), Plain(beside))
+        return _cycle(Plain(document), Plain(beside), hour or Hour())
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise Unavailable(f"what it tells is not understood ({type(error).__name__}: {error})") from None
 
 
-def _cycle(document: Plain, beside: Plain) -> Cycle:
+def _cycle(document: Plain, beside: Plain, hour: Hour) -> Cycle:
     window_s = beside.number("window_s")
+    hour.add(beside.inner("history"))
+    holdings = holdings_of(document, beside)
     processes: dict[str, list[Process]] = {}
     for process, more in zip(document.each("processes"), beside.each("processes"), strict=True):
-        key = _key(more.text("kind"), process.text("workload"), more)
+        key = workload_key(more.text("kind"), process.text("workload"), more)
         processes.setdefault(key, []).append(_process(process, more, window_s))
     return Cycle(
         at_s=beside.known("at"),
@@ -166,7 +178,8 @@ def _cycle(document: Plain, beside: Plain) -> Cycle:
         pod=beside.optional("pod"),
         all_told=beside.flag("all_told"),
         gpus=tuple(
-            _gpu(gpu, more, window_s) for gpu, more in zip(document.each("gpus"), beside.each("gpus"), strict=True)
+            _gpu(gpu, more, window_s, holdings, hour)
+            for gpu, more in zip(document.each("gpus"), beside.each("gpus"), strict=True)
         ),
         workloads=_told_apart(
             [
@@ -184,7 +197,8 @@ def _cycle(document: Plain, beside: Plain) -> Cycle:
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpu(gpu: Plain, beside: Plain, window_s: float | None) -> Gpu:
+def _gpu(gpu: Plain, beside: Plain, window_s: float | None, holdings: Held, hour: Hour) -> Gpu:
+    uuid = gpu.text("uuid")
     drawn_mj = gpu.inner("energy").whole("delta_mj")
     instances = gpu.each("mig") if gpu.get("mig") is not None else []
     return Gpu(
@@ -192,13 +206,20 @@ def _gpu(gpu: Plain, beside: Plain, window_s: float | None) -> Gpu:
         name=gpu.text("name"),
         memory=_memory(gpu.inner("memory")),
         instances=tuple(
-            Instance(each.optional("profile") or "MIG", _memory(each.inner("memory"))) for each in instances
+            Instance(
+                each.optional("profile") or "MIG",
+                _memory(each.inner("memory")),
+                tuple(holdings.get((uuid, each.text("uuid")), ())),
+            )
+            for each in instances
         ),
         utilization=gpu.number("utilization"),
         power_w=drawn_mj / 1000 / window_s if drawn_mj is not None and window_s else gpu.number("power_w"),
         temperature_c=gpu.number("temperature_c"),
         health=beside.text("health"),
         reason=beside.optional("reason"),
+        holdings=tuple(holdings.get((uuid, None), ())),
+        last_hour=hour.of(uuid),
     )
 
 
@@ -221,7 +242,7 @@ def _memory(memory: Plain) -> MemorySplit | None:
 
 def _workload(workload: Plain, beside: Plain, window_s: float | None, processes: dict[str, list[Process]]) -> Workload:
     parts = list(zip(workload.each("gpus"), beside.each("gpus"), strict=True))
-    key = _key(workload.text("kind"), workload.text("id"), beside)
+    key = workload_key(workload.text("kind"), workload.text("id"), beside)
     own = tuple(sorted(processes.get(key, ()), key=lambda process: (-(process.memory_bytes or -1), process.pid)))
     held = [(part.inner("memory"), part.inner("memory").whole("inferred")) for part, _ in parts]
     sure = [memory.number("confidence") for memory, inferred in held if inferred]
@@ -328,10 +349,6 @@ def _process(process: Plain, beside: Plain, window_s: float | None) -> Process:
             ended=not beside.flag("active"),
         ),
     )
-
-
-def _key(kind: str, id_: str, beside: Plain) -> str:
-    return f"{kind} {whole_number(beside.known('naming'))} {beside.optional('outer') or ''} {id_}"
 
 
 def _title(workload: Plain) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
@@ -16,6 +17,7 @@ from otel_gpu.sampling import Sampling
 from otel_gpu.top.board import Board
 from otel_gpu.top.cycle import combine
 from otel_gpu.version import __version__
+from otel_gpu.web.history import History
 from otel_gpu.web.particulars import About, particulars
 
 _WAIT_S: Final = 0.5
@@ -65,7 +67,7 @@ class LocalCycles:
             simulated_because=host.simulated_because,
             currency=None if prices is None else prices.currency,
         )
-        passes = 0
+        passes, history = 0, History()
         try:
             sampling.start()
             while not self._stop.is_set():
@@ -75,10 +77,18 @@ class LocalCycles:
                 attribution = sampling.engine.latest
                 if seen > passes and attribution is not None:
                     _refuse_blindness(attribution, host, first=not passes)
-                    self._board.put(combine(document(attribution), particulars(attribution, about, {})))
+                    history.observe(attribution)
+                    beside = particulars(attribution, about, _plain(history))
+                    self._board.put(combine(document(attribution), beside))
                 passes = seen
         finally:
             sampling.stop()
+
+
+def _plain(history: History) -> dict[str, Any]:
+    """As it comes out of JSON: tuples are lists there."""
+    plain: dict[str, Any] = json.loads(json.dumps(history.document()))
+    return plain
 
 
 def _refuse_blindness(attribution: Attribution, host: Host, *, first: bool) -> None:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from otel_gpu.top import keys
+from otel_gpu.top.colours import Colours
 from otel_gpu.top.cycle import Cycle, Process, Workload
 from otel_gpu.top.facts import facts
 from otel_gpu.top.filter import parse_filter
@@ -62,6 +63,7 @@ class Looking:
     """The state of one who looks. ``page`` and ``gpu_page`` are how many lines are seen, which whoever draws tells."""
 
     def __init__(self) -> None:
+        self.colours = Colours()
         self.order = ORDERS["m"]
         self.falls = True
         self.filter = ""

@@ -20,6 +20,14 @@ class Plain:
         """Whatever is there."""
         return self._value[key]
 
+    def has(self, key: str) -> bool:
+        """Whether anything is there."""
+        return key in self._value
+
+    def names(self) -> list[str]:
+        """What there is."""
+        return [str(key) for key in self._value]
+
     def inner(self, key: str) -> Plain:
         """An object."""
         return Plain(self.get(key))

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.board import Board
 from otel_gpu.top.cycle import combine
+from otel_gpu.top.hour import Hour
 from otel_gpu.version import __version__
 
 PORT: Final = 9464
@@ -87,6 +88,7 @@ class RemoteCycles:
         self._agent, self._board, self._retry_s = target, board, retry_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-gpu-top", daemon=True)
+        self._hour = Hour()
         self._reached = False
         self._socket: socket.socket | None = None
 
@@ -170,7 +172,7 @@ class RemoteCycles:
 
     def _tell(self, document: object, beside: object) -> None:
         try:
-            cycle = combine(document, beside)
+            cycle = combine(document, beside, self._hour)
         except Unavailable as error:
             version = beside.get("version") if isinstance(beside, dict) else None
             if not isinstance(version, str):

@@ -36,6 +36,7 @@ _HELP: Final = (
     ("q Q Ctrl-C", "quit"),
 )
 _MEANINGS: Final = (
+    "A workload's name has the colour of its part of the bars.",
     "≈ is estimated, ~ is inferred, - is not known, which is not zero.",
     "SM, power and state are of the last sample; energy, idle and cost are so far.",
 )
@@ -65,6 +66,7 @@ def draw(looking: Looking, seen: Seen, about: About, canvas: Canvas) -> list[str
         lines = [canvas.line(Piece("otel-gpu top", (Style.BOLD,))), "", *textwrap.wrap(about.waiting, columns)]
         return [*lines[: rows - 1], *[""] * (rows - 1 - len(lines)), _dim("q quit  h help", canvas)]
     cycle = looking.shown(seen.cycle)
+    looking.colours.update(cycle.workloads)
     title = canvas.line(*_title(cycle, looking, about, columns))
     if looking.overlay is Overlay.TROUBLES:
         return _page(title, _troubles(cycle, columns), canvas)

@@ -27,12 +27,16 @@ from otel_gpu.export.table_figures import (
     state_words,
     used_bytes,
     watts,
+    whole,
 )
 from otel_gpu.export.table_names import HOST_ITSELF
 from otel_gpu.export.text import Style, pad, printable, shorten
 from otel_gpu.model import HOST_WORKLOAD, MemorySplit
+from otel_gpu.top.colours import Colours
 from otel_gpu.top.cycle import Cycle, Gpu, Instance, Use, Workload
 from otel_gpu.top.facts import KINDS
+from otel_gpu.top.holdings import Holding
+from otel_gpu.top.hour import sparkline
 from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
 from otel_gpu.top.looking import Line, Looking
 
@@ -79,6 +83,10 @@ class _Device:
             return ""
         return printable(state_because(self.gpu.health, self.gpu.reason))
 
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        return self.gpu.holdings if self.instance is None else self.instance.holdings
+
     def of_gpu(self, text: str) -> str:
         return text if self.instance is None else ""
 
@@ -93,6 +101,17 @@ _GPU_COLUMNS: Final[tuple[Column[_Device], ...]] = (
     Column("TEMP", lambda device: device.of_gpu(celsius(device.gpu.temperature_c)), rank=5, right=True, least=5),
     Column("STATE", lambda device: device.state, gives=6),
 )
+
+
+_HOUR_CELLS: Final = 24
+_HOUR: Final[Column[_Device]] = Column(
+    "UTIL, LAST HOUR",
+    lambda device: device.of_gpu(sparkline(device.gpu.last_hour, _HOUR_CELLS)),
+    rank=6,
+    least=_HOUR_CELLS,
+)
+_WIDE: Final = 120
+"""In so many cells there is room for it beside a bar that can be read."""
 
 
 def gpu_lines(cycle: Cycle, looking: Looking, canvas: Canvas, most: int, *, old: bool) -> list[str]:
@@ -111,27 +130,31 @@ def gpu_lines(cycle: Cycle, looking: Looking, canvas: Canvas, most: int, *, old:
     ]
     if len(devices) + 1 > most:
         devices = [device for device in devices if device.instance is None]
-    fitted = fit(_GPU_COLUMNS, devices, canvas.columns)
+    columns = _GPU_COLUMNS
+    if canvas.columns >= _WIDE and any(map(_HOUR.text, devices)):
+        columns = (*columns[:-1], _HOUR, columns[-1])
+    fitted = fit(columns, devices, canvas.columns)
     lines = [canvas.line(Piece(row(fitted, [each.column.heading for each in fitted]), (Style.DIM,)))]
     count = len(devices)
     looking.gpu_page = seen = count if count + 1 <= most else most - 2
     looking.gpu_top = first = min(looking.gpu_top, count - seen)
     shown = devices[first : first + seen]
-    lines += [canvas.line(*_gpu_pieces(device, fitted), over=_STALE if old else ()) for device in shown]
+    colours = looking.colours
+    lines += [canvas.line(*_gpu_pieces(device, fitted, colours), over=_STALE if old else ()) for device in shown]
     if seen < count:
         words = f"GPUs {first + 1} to {first + seen} of {count}: [ ] shows others"
         lines.append(canvas.line(Piece(words, (Style.DIM,))))
     return lines
 
 
-def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piece]:
+def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]], colours: Colours) -> list[Piece]:
     pieces: list[Piece] = []
     for each in fitted:
         if pieces:
             pieces.append(Piece(GAP))
         text = each.column.text(device)
         if each.column.heading == _BAR:
-            pieces += _bar(device.memory, each.width)
+            pieces += _bar(device, each.width, colours)
         elif each.column.heading == "STATE":
             pieces.append(Piece(shorten(text, each.width), _state_style(device.gpu.health)))
         else:
@@ -139,10 +162,28 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
     return pieces
 
 
-def _bar(split: MemorySplit | None, width: int) -> list[Piece]:
+def _bar(device: _Device, width: int, colours: Colours) -> list[Piece]:
+    split = device.memory
     if split is None or split.limit_bytes <= 0:
         return [Piece(pad(UNKNOWN, width))]
-    return [Piece(mark * count, (_BAR_STYLES[mark],)) for mark, count in bar_parts(split, width)]
+    held = {
+        MEASURED: [(each.key, each.measured_bytes) for each in device.holdings],
+        INFERRED: [(each.key, each.inferred_bytes) for each in device.holdings],
+    }
+    pieces = []
+    for mark, count in bar_parts(split, width):
+        holders = [(key, amount) for key, amount in held.get(mark, ()) if amount > 0]
+        if not holders:
+            pieces.append(Piece(mark * count, (_BAR_STYLES[mark],)))
+            continue
+        amounts = [amount for _, amount in holders]
+        cells_of = whole([amount * count for amount in amounts], sum(amounts))
+        pieces += [
+            Piece(mark * its_cells, colours.of(key) or (_BAR_STYLES[mark],))
+            for (key, _), its_cells in zip(holders, cells_of, strict=True)
+            if its_cells
+        ]
+    return pieces
 
 
 def _state_style(state: str | None) -> tuple[Style, ...]:
@@ -239,18 +280,21 @@ def workload_lines(cycle: Cycle, looking: Looking, canvas: Canvas, room: int, *,
     for number, each in enumerate(lines[looking.top : looking.top + seen], looking.top):
         chosen = number == at
         over = (*(_STALE if old else ()), *((Style.REVERSE,) if chosen else ()))
-        drawn.append(canvas.line(*_pieces(each, fitted, _MARKER if chosen else " " * len(_MARKER)), over=over))
+        marker = _MARKER if chosen else " " * len(_MARKER)
+        drawn.append(canvas.line(*_pieces(each, fitted, marker, looking.colours), over=over))
     return drawn[:room]
 
 
-def _pieces(each: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Piece]:
+def _pieces(each: Line, fitted: Sequence[Fitted[Line]], marker: str, colours: Colours) -> list[Piece]:
     if each.fact is not None:
         return [Piece(f"{marker}  {each.fact}", (Style.DIM,))]
     pieces = [Piece(marker)]
     for column in fitted:
         text = column.cell(column.column.text(each))
         state = _use(each).state if column.column.heading == "STATE" and not _use(each).ended else None
-        pieces += [Piece(GAP), Piece(text, _state_style(state))]
+        is_name = column.column.heading == "WORKLOAD" and each.process is None
+        style = colours.of(each.workload.key) if is_name and not _use(each).ended else _state_style(state)
+        pieces += [Piece(GAP), Piece(text, style)]
     return [pieces[0], *pieces[2:]]
 
 
