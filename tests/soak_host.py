@@ -183,13 +183,15 @@ class SoakNames:
     def __init__(self, host: SoakHost) -> None:
         self._host = host
         self._source = host.host.name_source()
+        self._last = NameRead()
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """Names, or that nobody answers."""
+        """Names, or that nobody answers: what was known stays on the board, as with every real source."""
         fault = self._host.fault()
         if fault is not None and fault.kind is Kind.NAMES:
-            return NameRead(state=SourceState.UNAVAILABLE, reason="connection refused", errors=1)
-        return self._source.read(workloads)
+            return replace(self._last, state=SourceState.UNAVAILABLE, reason="connection refused", errors=1)
+        self._last = self._source.read(workloads)
+        return self._last
 
     def wait(self, timeout_s: float) -> bool:
         """Nothing has to be found out."""

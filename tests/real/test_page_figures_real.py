@@ -187,10 +187,11 @@ def holders_of(gpu: dict[str, Any], document: dict[str, Any]) -> list[list[str]]
         if part["uuid"] == gpu["uuid"] and part["memory"][method]
     ]
     held.sort(key=lambda each: (each[0] != "measured", -each[1]))
+    nobodys = gpu["memory"]["unattributed"]
     return [
         [name, size(bytes_), "" if method == "measured" else f"inferred, {percent(sure)}"]
         for method, bytes_, name, sure in held
-    ]
+    ] + ([["unattributed", size(nobodys), ""]] if nobodys else [])
 
 
 def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
