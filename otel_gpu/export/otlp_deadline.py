@@ -18,22 +18,33 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-class _Stream(io.RawIOBase):
-    """What a socket reads until ``until_s``."""
+def left_s(until_s: float) -> float:
+    """Seconds until a moment of the monotonic clock; TimeoutError after it."""
+    left = until_s - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
 
-    def __init__(self, sock: socket.socket, inner: io.RawIOBase, until_s: float) -> None:
+
+class _Stream(io.RawIOBase):
+    """What came of a socket already, and then what it reads until ``until_s``."""
+
+    def __init__(self, sock: socket.socket, inner: io.RawIOBase, until_s: float, already: bytes) -> None:
         self._sock = sock
         self._inner = inner
         self._until_s = until_s
+        self._already = already
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
-        left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left_s)
+        if self._already:
+            room = memoryview(buffer).cast("B")
+            part, self._already = self._already[: len(room)], self._already[len(room) :]
+            room[: len(part)] = part
+            return len(part)
+        self._sock.settimeout(left_s(self._until_s))
         return self._inner.readinto(buffer)
 
     def close(self) -> None:
@@ -41,23 +52,23 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-class _Answer(http.client.HTTPResponse):
-    """Reads status, headers and body within the timeout that its socket has at the start."""
+class TimelyResponse(http.client.HTTPResponse):
+    """Reads status, headers and body within the timeout that its socket has at the start, ``already`` of it read."""
 
-    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+    def __init__(self, sock: socket.socket, *arguments: Any, already: bytes = b"", **named: Any) -> None:
         super().__init__(sock, *arguments, **named)
         timeout_s = sock.gettimeout()
         if timeout_s is not None:
             inner = self.fp.detach()
-            self.fp = io.BufferedReader(_Stream(sock, inner, time.monotonic() + timeout_s))
+            self.fp = io.BufferedReader(_Stream(sock, inner, time.monotonic() + timeout_s, already))
 
 
 class _Http(HTTPConnection):
-    response_class = _Answer
+    response_class = TimelyResponse
 
 
 class _Https(HTTPSConnection):
-    response_class = _Answer
+    response_class = TimelyResponse
 
 
 def bound_answers(pool: HTTPConnectionPool) -> None:

@@ -12,7 +12,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
@@ -24,17 +24,25 @@ from opentelemetry.exporter.otlp.proto.http import Compression as SdkCompression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from requests.cookies import extract_cookies_to_jar
+from requests.utils import select_proxy
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
 
 from otel_gpu.export.exporter_log import ExporterLog
 from otel_gpu.export.otlp_deadline import bound_answers
+from otel_gpu.export.otlp_line import LARGEST_ANSWER_BYTES, Answer, Line, NoAnswer
 from otel_gpu.export.sender import PROTOCOL, TAKEN, TLS, UNREACHABLE, Delivery, Trouble, rejected
 from otel_gpu.settings_export import Compression, ExportConfig
 
 _COMPRESSION: Final = {Compression.NONE: SdkCompression.NoCompression, Compression.GZIP: SdkCompression.Gzip}
-_LARGEST_ANSWER_BYTES: Final = 64 << 10
 _LONGEST_REASON: Final = 200
 _SHORTEST_S: Final = 0.001
 _GRPC_PORT: Final = 4317
+_PORTS: Final = {"http": 80, "https": 443}
+_Settings = dict[str, Any]
+"""What ``requests`` sends with: proxies, trust, certificates."""
+
 _IS_GRPC: Final = f"; {_GRPC_PORT} is usually gRPC: --otlp-protocol grpc"
 
 
@@ -51,31 +59,50 @@ class _Adapter(requests.adapters.HTTPAdapter):
         bound_answers(pool)
         return pool
 
+    def connected(self, request: requests.PreparedRequest, settings: _Settings, timeout_s: float) -> HTTPConnection:
+        """A connection straight to a receiver, with the trust and the certificates that ``requests`` would use."""
+        url, verify, cert = str(request.url), settings["verify"], settings["cert"]
+        pool: HTTPConnectionPool = self.get_connection_with_tls_context(request, verify, cert=cert)
+        self.cert_verify(pool, url, verify, cert)
+        connection = pool._new_conn()  # noqa: SLF001 - urllib3 has no other way; a test fails where the name changes
+        connection.timeout = timeout_s
+        try:
+            connection.connect()
+        except BaseException:
+            connection.close()
+            raise
+        return connection  # type: ignore[return-value]  # it is one, though only promised to be like one
+
 
 class _Session(requests.Session):
     """Remembers how the last request went, and takes its orders from the configuration alone.
 
-    ``requests`` would prefer REQUESTS_CA_BUNDLE to the certificates configured, and ``~/.netrc`` to a header.
+    ``requests`` would prefer REQUESTS_CA_BUNDLE to the certificates configured, and ``~/.netrc`` to a header. It says
+    what is to be sent and to whom to connect, and asks by proxies; requests straight to a receiver go by a line.
     """
 
     def __init__(self, authorities: Path | None, port: int | None) -> None:
         super().__init__()
+        self._adapter = _Adapter()
         for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter())
+            self.mount(scheme, self._adapter)
         self.auth = _unchanged
         self.trouble: Trouble | None = None
         self.refused = False
         self._authorities = authorities
         self._port = port
-        self._settings: dict[str, Any] | None = None
-        self._prepared: requests.PreparedRequest | None = None
-        self._prepared_for: object = None
+        self._settings: _Settings | None = None
+        self._by_proxy: bool | None = None
+        self._prepared = requests.PreparedRequest()
+        self._prepared_for: tuple[str, Mapping[str, str]] | None = None
+        self._head = b""
+        self._line = Line(self._connect)
 
     def forget(self) -> None:
         """Nothing has been answered yet."""
         self.trouble, self.refused = None, False
 
-    def merge_environment_settings(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+    def merge_environment_settings(self, *arguments: Any, **named: Any) -> _Settings:
         """Proxies from the environment, certificates from the configuration; of one receiver, so looked up once."""
         if self._settings is None:
             self._settings = super().merge_environment_settings(*arguments, **named)
@@ -83,39 +110,68 @@ class _Session(requests.Session):
                 self._settings["verify"] = str(self._authorities)
         return dict(self._settings)
 
-    def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
-        """The last request with another body, where it is to the same receiver with the same headers.
-
-        Cookies that a receiver has set go into a header: then it is made anew, as ``requests`` would.
-        """
-        wanted = request.method, request.url, request.headers
-        if self._prepared is None or self.cookies or wanted != self._prepared_for:
-            self._prepared, self._prepared_for = super().prepare_request(request), wanted
-        else:
-            self._prepared.body = request.data  # type: ignore[assignment]  # bytes, which need no encoding
-            self._prepared.prepare_content_length(self._prepared.body)
-        return self._prepared
-
     def request(self, *arguments: Any, **named: Any) -> requests.Response:
         """One attempt, over when its timeout is: the exporter makes several. Only an answer's beginning is read."""
         self.forget()
         timeout_s: float = named["timeout"]
-        total = urllib3.Timeout(total=max(timeout_s, _SHORTEST_S))
         try:
-            response = super().request(*arguments, **(named | {"stream": True, "timeout": total}))
-            body = response.raw.read(_LARGEST_ANSWER_BYTES, decode_content=True)
+            if self._by_proxy is None:
+                settings = self.merge_environment_settings(named["url"], {}, stream=True, verify=None, cert=None)
+                self._by_proxy = select_proxy(named["url"], settings["proxies"]) is not None
+            if self._by_proxy:
+                answer = self._ask_by_proxy(arguments, named, max(timeout_s, _SHORTEST_S))
+            else:
+                answer = self._ask(named["url"], named["headers"], named["data"], max(timeout_s, _SHORTEST_S))
         except Exception as error:
             self.trouble = _trouble(error, timeout_s, self._port)
             raise
-        finally:
-            if self._prepared is not None:
-                self._prepared.body = None  # nobody needs it until the next one
-        self.trouble = _judged(response.status_code, response.reason, response.headers, body)
-        self.refused = 400 <= response.status_code < 500 and response.status_code != http.HTTPStatus.TOO_MANY_REQUESTS
-        response.close()
-        if self.trouble is not None and response.status_code < 400 and self.trouble.kind != "partial":
+        self.trouble = _judged(answer)
+        self.refused = 400 <= answer.status < 500 and answer.status != http.HTTPStatus.TOO_MANY_REQUESTS
+        if self.trouble is not None and answer.status < 400 and self.trouble.kind != "partial":
             raise _Refused(self.trouble.text)
-        return response
+        return _Taken(answer.status, answer.reason, answer.headers)  # type: ignore[return-value]  # as much as is read
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._line.close()
+        super().close()
+
+    # -- straight -------------------------------------------------------------------
+
+    def _ask(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> Answer:
+        """Errors are those of ``requests``, by which the exporter tells whether to try again."""
+        wanted = url, headers
+        if wanted != self._prepared_for or self.cookies:  # cookies that a receiver has set go into a header
+            self._prepared = self.prepare_request(requests.Request("POST", url, headers))
+            self._head = _head(self._prepared)
+            self._prepared_for = wanted
+        try:
+            answer = self._line.post(b"%s%d\r\n\r\n" % (self._head, len(body)), body, timeout_s)
+        except NoAnswer as error:
+            raise requests.ConnectionError(*error.args) from error
+        if answer.raw is not None:
+            extract_cookies_to_jar(self.cookies, self._prepared, answer.raw)
+        return answer
+
+    def _connect(self, timeout_s: float) -> HTTPConnection:
+        return self._adapter.connected(self._prepared, self._settings or {}, timeout_s)
+
+    # -- by a proxy -----------------------------------------------------------------
+
+    def _ask_by_proxy(self, arguments: tuple[Any, ...], named: Mapping[str, Any], timeout_s: float) -> Answer:
+        limits = {"stream": True, "timeout": urllib3.Timeout(total=timeout_s)}
+        with super().request(*arguments, **{**named, **limits}) as response:
+            body = response.raw.read(LARGEST_ANSWER_BYTES, decode_content=True)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status_code, response.reason or "", headers, body)
+
+
+class _Taken(NamedTuple):
+    """An answer, as far as the exporter looks at one."""
+
+    status_code: int
+    reason: str
+    headers: Mapping[str, str]
 
 
 class _Encoded:
@@ -181,16 +237,38 @@ def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _judged(status: int, reason: str | None, headers: Mapping[str, str], body: bytes) -> Trouble | None:
-    """What is wrong with an answer, if anything is."""
+def _head(request: requests.PreparedRequest) -> bytes:
+    """A request's line and headers, up to the length of its body."""
+    lines = [f"POST {request.path_url} HTTP/1.1"]
+    if "host" not in request.headers:
+        lines.append(f"Host: {_host(str(request.url))}")
+    for name, value in request.headers.items():
+        if name.lower() != "content-length":
+            lines.append(f"{name}: {value if isinstance(value, str) else value.decode('latin-1')}")
+    return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+
+
+def _host(url: str) -> str:
+    """Whom a URL names, in a header: without a user, the dot that ends a full name, or the usual port."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    named = f"[{host}]" if ":" in host else host
+    return named if parts.port in (None, _PORTS.get(parts.scheme)) else f"{named}:{parts.port}"
+
+
+def _judged(answer: Answer) -> Trouble | None:
+    """What is wrong with an answer, if anything is. One that is empty says in all its languages that all was taken."""
+    status, headers, body = answer.status, answer.headers, answer.body
+    if status < 300 and not body:
+        return None
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if status >= 300:
         said = f", to {headers['location']}" if "location" in headers else _reason_given(kind, body)
-        return Trouble(str(status), f"HTTP {status} {reason or ''}".rstrip() + said)
-    answer = _parsed(kind, body)
-    if answer is None:
+        return Trouble(str(status), f"HTTP {status} {answer.reason}".rstrip() + said)
+    message = _parsed(kind, body)
+    if message is None:
         return Trouble("garbage", f"HTTP {status} with an answer that is not OTLP; is that a Collector?")
-    return rejected(answer.partial_success.rejected_data_points, answer.partial_success.error_message)
+    return rejected(message.partial_success.rejected_data_points, message.partial_success.error_message)
 
 
 def _parsed(kind: str, body: bytes) -> ExportMetricsServiceResponse | None:
