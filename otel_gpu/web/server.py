@@ -20,6 +20,7 @@ __all__ = ["Limits", "Request", "Response", "Route", "WebServer"]
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _LIMITS: Final = Limits()
+_NO_GUARD: Final = Guard()
 _BACKLOG: Final = 512
 """Connections that the kernel completes before they are received; a client beyond it tries again after a second."""
 
@@ -42,7 +43,7 @@ class WebServer:
         remedy: str = "choose another with --listen HOST:PORT (port 0: any free one)",
         limits: Limits = _LIMITS,
     ) -> None:
-        guard = Guard if web_config is None else GuardFile(web_config).current
+        guard = _unguarded if web_config is None else GuardFile(web_config).current
         self._scheme = "http" if guard().tls is None else "https"
         try:
             listener = _listen(address)
@@ -70,6 +71,10 @@ class WebServer:
             self._reception.run()  # only ends
         else:
             self._thread.join()
+
+
+def _unguarded() -> Guard:
+    return _NO_GUARD
 
 
 def _listen(address: Address) -> socket.socket:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
-import io
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from email.utils import formatdate
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from otel_gpu.errors import Unavailable
 from otel_gpu.web.exchange import Encoder, Request, Response, Route
 from otel_gpu.web.feed import Following
 from otel_gpu.web.guard import Guard
+from otel_gpu.web.head import NOTHING_ASKED, Asked, parse_head
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +27,10 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+_ANSWERED: Final = frozenset({"GET", "HEAD"})
+# RFC 9110, 15.5.6: what is known and not allowed is 405; 501 is for what nobody knows.
+_METHODS: Final = _ANSWERED | {"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
+_UNKNOWN_METHOD: Final = Response("only GET and HEAD are answered here\n", status=HTTPStatus.NOT_IMPLEMENTED)
 _METHOD_NOT_ALLOWED: Final = Response(
     "only GET and HEAD are answered here\n", status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"}
 )
@@ -41,15 +43,6 @@ TOO_MANY_FOLLOW: Final = Response(
     headers={"Retry-After": "5"},
 )
 SPEAK_TLS: Final = Response("this port speaks TLS; ask for https://\n", status=HTTPStatus.BAD_REQUEST)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a client sent: its request's line and headers, or as much of them as came. ``refusal`` answers whatever."""
-
-    head: bytes
-    too_large: bool = False
-    refusal: Response | None = None
 
 
 class Answer(NamedTuple):
@@ -68,11 +61,26 @@ class Site:
         self._absent = dict(absent)
         self._failing: dict[str, str] = {}
         self.encoder = Encoder()
+        self._shared: tuple[Guard | None, str] = (None, "")
 
     def answer(self, asked: Asked, guard: Guard) -> Answer:
         """All that is sent; empty to what is no request at all, such as a blank line."""
-        handler = _Handler(self, asked, guard)
-        return Answer(handler.wfile.getvalue(), handler.body, handler.following)
+        head = parse_head(asked)
+        if head is None:
+            return Answer(b"")
+        if isinstance(head, Response):
+            return self._written(head, NOTHING_ASKED, guard)
+        method, request = head
+        if method not in _METHODS:
+            response = _UNKNOWN_METHOD
+        else:
+            response = asked.refusal or _unadmitted(request, guard) or self._allowed(method, request)
+        log.debug("%s %s: %d", method, request.path, response.status)
+        answer = self._written(response, request, guard)
+        return answer if method != "HEAD" else Answer(answer.head)
+
+    def _allowed(self, method: str, request: Request) -> Response:
+        return self.respond(request) if method in _ANSWERED else _METHOD_NOT_ALLOWED
 
     def respond(self, request: Request) -> Response:
         """What a path answers."""
@@ -102,89 +110,30 @@ class Site:
         if failure != before or debugging:
             log.error("answering %s failed: %s: %s", path, failure, error, exc_info=debugging and error)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    """Python's parser of requests on bytes that are already here. Constructing it answers."""
-
-    server_version = "otel-gpu"
-    sys_version = ""
-    wfile: io.BytesIO
-
-    def __init__(self, site: Site, asked: Asked, guard: Guard) -> None:
-        self._site = site
-        self._asked = asked
-        self._guard = guard
-        self.body = b""
-        self.following: Following | None = None
-        super().__init__(None, ("", 0), None)  # type: ignore[arg-type]  # there is no socket, and no server
-
-    def setup(self) -> None:
-        """Read from what was sent, write to memory."""
-        self.rfile = _Head(self._asked)
-        self.wfile = io.BytesIO()
-
-    def finish(self) -> None:
-        """Keep what was written."""
-
-    def do_GET(self) -> None:
-        self._handle(self._site.respond)
-
-    def do_HEAD(self) -> None:
-        self._handle(self._site.respond)
-
-    def _refuse(self) -> None:
-        self._handle(lambda _: _METHOD_NOT_ALLOWED)
-
-    # RFC 9110, 15.5.6: what is known and not allowed is 405; the base class says 501, which is for what nobody knows.
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815 - the base class calls them so
-
-    def _handle(self, route: Route) -> None:
-        request = self._request()
-        response = self._asked.refusal or self._unadmitted(request) or route(request)
-        body, headers = self._site.encoder.encode(response, request.headers.get("accept-encoding", ""))
-        self.send_response(response.status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.body, self.following = body, response.following
-
-    def _unadmitted(self, request: Request) -> Response | None:
-        """What is said to who may not come in, or not now."""
-        try:
-            admitted = self._guard.admits(request.path, request.headers.get("authorization"))
-        except Unavailable as error:
-            return Response(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "1"})
-        return None if admitted else _UNAUTHORIZED
-
-    def _request(self) -> Request:
-        path, _, query = self.path.partition("?")
-        headers: dict[str, str] = {}
-        for name, value in self.headers.items():  # RFC 9110, 5.3: several of one name are one, with commas
-            key = name.lower()
-            headers[key] = f"{headers[key]}, {value}" if key in headers else value
-        return Request(path, query, headers)
-
-    def end_headers(self) -> None:
-        """Close the headers; every answer carries ours, the base class's own errors too."""
-        for name, value in {**_HEADERS, **self._guard.headers}.items():
-            if value:
-                self.send_header(name, value)
-        super().end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-        log.debug(format, *args)
+    def _written(self, response: Response, request: Request, guard: Guard) -> Answer:
+        """A response as it is sent: its own headers, and ours and the guard's, which are the same for all."""
+        body, headers = self.encoder.encode(response, request.headers.get("accept-encoding", ""))
+        known, shared = self._shared
+        if known is not guard:
+            shared = "".join(_line(*each) for each in {**_HEADERS, **guard.headers}.items() if each[1])
+            self._shared = guard, shared
+        own = "".join(_line(*each) for each in headers.items())
+        status = response.status
+        text = (
+            f"HTTP/1.0 {status:d} {status.phrase}\r\nServer: otel-gpu\r\nDate: {formatdate(usegmt=True)}\r\n"
+            f"{own}{shared}\r\n"
+        )
+        return Answer(text.encode("latin-1"), body, response.following)
 
 
-class _Head(io.BytesIO):
-    """What a client sent. HTTPException where it sent too much is what the base class answers with 431."""
+def _line(name: str, value: str) -> str:
+    return f"{name}: {value}\r\n"
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked.head)
-        self._too_large = asked.too_large
 
-    def readline(self, size: int | None = -1, /) -> bytes:
-        line = super().readline(size)
-        if not line and self._too_large:
-            raise http.client.HTTPException("the request is too large")
-        return line
+def _unadmitted(request: Request, guard: Guard) -> Response | None:
+    """What is said to who may not come in, or not now."""
+    try:
+        admitted = guard.admits(request.path, request.headers.get("authorization"))
+    except Unavailable as error:
+        return Response(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "1"})
+    return None if admitted else _UNAUTHORIZED

@@ -96,17 +96,16 @@ def violation(data: bytes) -> str | None:
 
 def _ill_formed(head: bytes, body: bytes) -> str | None:
     found = STATUS.match(head)
-    if found is None:  # HTTP/0.9 has a body only, and a blank line no answer
-        return None if not head or head.startswith((b"<!DOCTYPE", b"<p>")) else f"{head[:80]!r} is no HTTP"
+    if found is None:  # a blank line has no answer
+        return f"{head[:80]!r} is no HTTP" if head or body else None
     if int(found[1]) not in ALLOWED:
         return f"status {found[1]!r}"
-    fields, end, own_body = head.partition(b"\r\n\r\n")  # the parser's own errors are all in the head
+    fields, end, more = head.partition(b"\r\n\r\n")
     lengths = re.findall(rb"^Content-Length: (\d+)\r?$", fields, re.MULTILINE)
-    if not end or len(lengths) > 1:
-        return f"the headers have no end, or two lengths: {fields!r}"
-    whole = own_body + body
-    if whole and lengths and int(lengths[0]) != len(whole):
-        return f"{len(whole)} bytes instead of {lengths[0]!r}"
+    if not end or more or len(lengths) != 1:
+        return f"the headers have no end, or not one length: {head!r}"
+    if body and int(lengths[0]) != len(body):
+        return f"{len(body)} bytes instead of {lengths[0]!r}"
     if b"\n" in fields.replace(b"\r\n", b"") or b"\r" in fields.replace(b"\r\n", b""):
         return f"a line end stands alone in the headers: {fields!r}"
     return None

@@ -197,6 +197,27 @@ def test_headers_are_set_and_a_blank_one_is_left_out(users: WebServer) -> None:
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_the_same_request_is_judged_anew_when_the_configuration_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "web.yml"
+
+    def write(password: bytes, option: str) -> None:
+        hashed = bcrypt.hashpw(password, bcrypt.gensalt(4)).decode()
+        text = f"basic_auth_users:\n  alice: {hashed}\nhttp_server_config:\n  headers:\n    X-Frame-Options: {option}\n"
+        (tmp_path / "new").write_text(text, encoding="utf-8")
+        (tmp_path / "new").replace(path)
+
+    asked = b"GET / HTTP/1.1\r\nAuthorization: Basic YWxpY2U6cmlnaHQ=\r\n\r\n"
+    write(b"right", "deny")
+    found = []
+    with serving(path) as server:
+        for password, option in ((b"right", "deny"), (b"other", "deny"), (b"right", "sameorigin")):
+            write(password, option)
+            for _ in range(2):
+                answered = say(server.address, asked)
+                found.append((answered[9:12], b"\r\nX-Frame-Options: %s\r\n" % option.encode() in answered))
+    assert found == [(b"200", True)] * 2 + [(b"401", True)] * 2 + [(b"200", True)] * 2
+
+
 # ---------------------------------------------------------------------------- clients that take their time
 
 
