@@ -11,7 +11,8 @@ from typing import Final
 
 from otel_gpu.web.feed import Following
 from otel_gpu.web.guard import Guard
-from otel_gpu.web.site import SPEAK_TLS, Answer, Asked
+from otel_gpu.web.head import Asked
+from otel_gpu.web.site import SPEAK_TLS, Answer
 
 _LARGEST_REQUEST_BYTES: Final = 128 * 1024
 """Line and headers together; the parser allows 64 KiB for a line, a hundred times."""
@@ -49,6 +50,8 @@ class Connection:
         self.following: Following | None = None
         self.told: bytes | None = None
         """The frame that it had last, or is taking in."""
+        self.looked_for = 0
+        """The events that somebody waits for to go on with it."""
         self._head = bytearray()
         self._may_speak = guard.tls is None
         self._unsent: list[memoryview] = []
@@ -133,7 +136,7 @@ class Connection:
     def _write(self) -> Next:
         while self._unsent:
             part = self._unsent[0]
-            sent = self.socket.send(part[:_CHUNK_BYTES])
+            sent = self.socket.send(part)
             if sent < len(part):
                 self._unsent[0] = part[sent:]
             else:

@@ -1,10 +1,11 @@
 """Receives clients, however many come and however slow they are: one thread waits for all of them.
 
 A client costs no thread until its request is whole, nor while it takes in the answer; answers are made by a few threads
-of their own. Everything else is bounded too: connections, the bytes kept for them, and how long each may keep us
-waiting. Where a bound is reached, whoever has kept us waiting longest is cut off, so that slow clients never keep out
-others. Who follows a feed costs no thread either. It keeps us waiting only while it takes in a frame; how many follow
-has a bound of its own. A frame that comes while another is taken in waits, and of several the newest counts.
+of their own, which also send what can be sent without waiting: mostly all of it. Everything else is bounded too:
+connections, the bytes kept for them, and how long each may keep us waiting. Where a bound is reached, whoever has kept
+us waiting longest is cut off, so that slow clients never keep out others. Who follows a feed costs no thread either. It
+keeps us waiting only while it takes in a frame; how many follow has a bound of its own. A frame that comes while
+another is taken in waits, and of several the newest counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from otel_gpu.web.site import TOO_MANY_FOLLOW, Answer, Site
 
 log = logging.getLogger(__name__)
 
-_EVENTS: Final = {Next.READABLE: selectors.EVENT_READ, Next.WRITABLE: selectors.EVENT_WRITE}
+_EVENTS: Final = {
+    Next.READABLE: selectors.EVENT_READ,
+    Next.WRITABLE: selectors.EVENT_WRITE,
+    Next.NEWS: selectors.EVENT_READ,  # of one who follows, only that it goes
+}
 _NOTHING_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _HEARTBEAT: Final = b":\n\n"
 """A comment (HTML, 9.2.6: server-sent events): it keeps proxies from hanging up, and finds out who has gone."""
@@ -75,8 +80,9 @@ class Reception:
         self._followers: dict[Connection, None] = {}  # those who follow a feed and have taken in what there was
         self._asked: deque[Connection] = deque()
         self._being_answered = 0
+        self._counting = threading.Lock()
         self._jobs: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
-        self._answered: queue.SimpleQueue[tuple[Connection, Answer | None]] = queue.SimpleQueue()
+        self._answered: queue.SimpleQueue[tuple[Connection, Answer]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._was_full = False
 
@@ -88,7 +94,7 @@ class Reception:
             while not self._ending:
                 for key, _ in self._selector.select(self._until_next_s()):
                     key.data()
-                self._send_answers()
+                self._wait_for_the_slow()
                 self._tell_news()
                 self._let_go()
                 self._let_answer()  # last: those who went may have made room
@@ -128,9 +134,8 @@ class Reception:
                 client.close()
                 continue
             connection = Connection(client, guard, time.monotonic())
-            self._selector.register(connection.descriptor, selectors.EVENT_READ, partial(self._go_on, connection))
             self._waiting[connection] = None
-            self._go_on(connection)
+            self._go_on(connection)  # it may have asked already
 
     def _make_room(self) -> bool:
         log.log(
@@ -161,23 +166,34 @@ class Reception:
         if following is Next.END:
             self._part(connection)
         elif following is Next.ANSWER:
-            self._selector.unregister(connection.descriptor)
+            self._look_away(connection)
             del self._waiting[connection]
             self._asked.append(connection)
-        elif following is Next.NEWS:
-            if connection in self._waiting:
+        else:
+            if following is Next.NEWS and connection in self._waiting:
                 del self._waiting[connection]
                 self._followers[connection] = None
-                self._selector.modify(connection.descriptor, selectors.EVENT_READ, partial(self._go_on, connection))
-        else:
-            self._selector.modify(connection.descriptor, _EVENTS[following], partial(self._go_on, connection))
+            self._look_for(connection, _EVENTS[following])
+
+    def _look_for(self, connection: Connection, events: int) -> None:
+        """Go on with it when this happens."""
+        if not connection.looked_for:
+            self._selector.register(connection.descriptor, events, partial(self._go_on, connection))
+        elif events != connection.looked_for:
+            self._selector.modify(connection.descriptor, events, partial(self._go_on, connection))
+        connection.looked_for = events
+
+    def _look_away(self, connection: Connection) -> None:
+        if connection.looked_for:
+            self._selector.unregister(connection.descriptor)
+            connection.looked_for = 0
 
     def _part(self, connection: Connection, reason: str = "") -> None:
         if reason:
             log.debug("a client is let go: %s", reason)
         self._waiting.pop(connection, None)
         self._followers.pop(connection, None)
-        self._selector.unregister(connection.descriptor)
+        self._look_away(connection)
         self._close(connection)
 
     def _close(self, connection: Connection) -> None:
@@ -220,11 +236,12 @@ class Reception:
                         self._asked.popleft().close()
                     return
                 self._threads.append(thread)
-            self._being_answered += 1
+            with self._counting:
+                self._being_answered += 1
             self._jobs.put(self._asked.popleft())
 
     def _answer(self) -> None:
-        """Make answers, in a thread of its own."""
+        """Make answers, in a thread of its own, and send what the client takes at once."""
         while (connection := self._jobs.get()) is not None:
             answer: Answer | None = None
             try:
@@ -232,28 +249,47 @@ class Reception:
                     answer = self._site.answer(connection.asked, connection.guard)
             except Exception as error:  # a bug in one answer must not take the others along
                 log.debug("a request has no answer: %s: %s", type(error).__name__, error)
-            self._answered.put((connection, answer))
-            self._wake_up()
+            if answer is None or self._is_over(connection, answer):
+                connection.close()
+                with self._counting:
+                    self._being_answered -= 1
+                if self._asked:  # whoever is put there after this sees that a thread is free
+                    self._wake_up()
+            else:
+                self._answered.put((connection, answer))
+                self._wake_up()
             if self._ended:
                 self._drop_answers()
 
-    def _send_answers(self) -> None:
+    def _is_over(self, connection: Connection, answer: Answer) -> bool:
+        """Whether nothing is left to do for a client but to hang up. Who follows, or takes its time, is waited for."""
+        if self._ended:
+            return True
+        if answer.following is not None:
+            return False
+        connection.answer(answer, time.monotonic())
+        try:
+            return connection.go_on() is Next.END
+        except Exception as error:  # it has gone
+            log.debug("a client is let go: %s", str(error) or type(error).__name__)
+            return True
+
+    def _wait_for_the_slow(self) -> None:
+        """Go on with those whose answer is made and not all taken in, and those who follow."""
         while True:
             try:
                 connection, answer = self._answered.get_nowait()
             except queue.Empty:
                 return
-            self._being_answered -= 1
-            if answer is None:
-                connection.close()
-                continue
-            if answer.following is not None and self._follow_already() >= self._limits.most_followers:
-                answer = self._refusal(connection)
-            connection.answer(answer, time.monotonic())
-            if connection.following is not None:
-                connection.following.feed.join(connection, self._wake_up)
+            with self._counting:
+                self._being_answered -= 1
+            if answer.following is not None:
+                if self._follow_already() >= self._limits.most_followers:
+                    answer = self._refusal(connection)
+                connection.answer(answer, time.monotonic())
+                if connection.following is not None:
+                    connection.following.feed.join(connection, self._wake_up)
             self._waiting[connection] = None
-            self._selector.register(connection.descriptor, selectors.EVENT_WRITE, partial(self._go_on, connection))
             self._go_on(connection)
 
     # -- those who follow -----------------------------------------------------------
@@ -279,7 +315,6 @@ class Reception:
             connection.tell(_HEARTBEAT if news is None else news, now_s)
             del self._followers[connection]
             self._waiting[connection] = None
-            self._selector.modify(connection.descriptor, selectors.EVENT_WRITE, partial(self._go_on, connection))
             self._go_on(connection)
 
     # -- coming and going -----------------------------------------------------------

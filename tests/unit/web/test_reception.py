@@ -97,6 +97,26 @@ def test_requests_are_answered_by_so_many_threads_at_a_time_and_the_others_wait_
         assert [rest(client).endswith(b"\r\n\r\nat last\n") for client in clients] == [True] * 6
 
 
+def test_however_many_ask_at_once_one_thread_answers_them_all() -> None:
+    """A thread that is free again says so only if somebody waits for it: whoever comes just then must not be left."""
+    with serving({"/": lambda _: Response("ok")}, Limits(most_threads=1, slowest_client_s=60)) as address:
+        for _ in range(20):
+            with ExitStack() as stack:
+                clients = [caller(stack, address, b"GET / HTTP/1.0\r\n\r\n") for _ in range(20)]
+                assert [rest(client).endswith(b"\r\n\r\nok") for client in clients] == [True] * 20
+
+
+def test_one_who_takes_its_time_does_not_keep_the_thread_that_answers() -> None:
+    body = b"x" * (16 * MIB)
+    routes: Mapping[str, Route] = {"/large": lambda _: Response(body), "/": lambda _: Response("ok")}
+    with serving(routes, Limits(most_threads=1, slowest_client_s=60)) as address, ExitStack() as stack:
+        slow = caller(stack, address, b"GET /large HTTP/1.0\r\n\r\n")
+        assert slow.recv(1) == b"H"
+        for _ in range(5):
+            assert ask(address, "/").body == "ok"
+        assert rest(slow).endswith(body)
+
+
 def test_who_is_being_answered_is_never_cut_off_for_a_newcomer() -> None:
     slow = Slow()
     with serving({"/": slow}, Limits(most_connections=2, slowest_client_s=60)) as address, ExitStack() as stack:
