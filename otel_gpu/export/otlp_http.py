@@ -332,6 +332,8 @@ def _deepest(error: BaseException) -> BaseException:
     inner: BaseException | None = error
     while inner is not None and inner not in seen:
         seen.append(inner)
+        if isinstance(inner, http.client.HTTPException):  # below it is only what was wrong with a number
+            break
         reason = getattr(inner, "reason", None)
         wrapped = next((each for each in (reason, *inner.args) if isinstance(each, BaseException)), None)
         inner = wrapped or inner.__cause__ or inner.__context__

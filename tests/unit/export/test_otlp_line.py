@@ -239,7 +239,7 @@ def test_a_receiver_that_hangs_up_while_it_is_asked_is_asked_again_at_once(recei
     receiver = receiving((YES,), (), (YES,), hang_up_after=2)
     began_s = time.monotonic()
     assert deliveries(receiver, 2) == [TAKEN, TAKEN]
-    assert time.monotonic() - began_s < 0.5  # without the pause that repetitions have
+    assert time.monotonic() - began_s < 0.75  # without the pause that repetitions have, 0.8 s at least
     assert (receiver.connections, len(receiver.heads)) == (2, 3)
 
 
@@ -269,7 +269,9 @@ def test_only_the_beginning_of_a_long_answer_is_read(receiving: Receiving, form:
     assert receiver.connections == 2
 
 
-@pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n\r\n", b"\0\n", b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300])
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"\0\n", b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300]
+)
 def test_garbage_on_a_connection_that_was_kept_is_told(receiving: Receiving, answer: bytes) -> None:
     receiver = receiving((YES,), (answer,))
     with sender(receiver.url, 0.5) as made:
