@@ -21,7 +21,7 @@ from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident, same_processes
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
-from otel_gpu.model import GpuReading, MemorySplit
+from otel_gpu.model import GpuReading, MemorySplit, ProcessKey
 from otel_gpu.model.made import quickly_made
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
@@ -197,7 +197,10 @@ class GpuTracker:
         foreign_us = max(span.foreign_us, unseen_us)
         # Shares over the span, of the time that its figures of work speak of.
         told_us = max(1, span.told_us)
-        shares = {party.at.key: party.sm_us / told_us for party in parties if party.sm_us is not None}
+        shares: dict[ProcessKey, float] = {}  # of who worked: where MIG is switched, one can be at several places
+        for party in parties:
+            if party.sm_us:
+                shares[party.at.key] = shares.get(party.at.key, 0.0) + party.sm_us / told_us
         utilization = sum(shares.values()) + foreign_us / told_us if span.told_us else None
         usable = not (metered.anomalous or metered.reset or span.away) and metered.duration_s > 0
         # A GPU whose users may be invisible teaches nothing about being idle: only what it may draw, and drew at least.
