@@ -81,7 +81,7 @@ def servers() -> Iterator[Path]:
 def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef], cycles: int) -> float:
     """CPU of this process, user and system, over that many cycles in real time."""
     directory, namings, gpus = Directory(), Namings(), (gpu(0), gpu(1))
-    processes = [facts(number, ref) for number, ref in enumerate(refs, start=1)]
+    processes = {number: facts(number, ref) for number, ref in enumerate(refs, start=1)}
 
     pids_by_workload = PidsByWorkload()
 

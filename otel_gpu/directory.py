@@ -217,24 +217,23 @@ class PidsByWorkload:
     """The same, cycle after cycle: the same mapping while the processes and their workloads are the same."""
 
     def __init__(self) -> None:
-        self._processes: list[ProcessFacts] = []
+        self._processes: Mapping[int, ProcessFacts] | None = None
         self._keys: list[ProcessKey] = []
         self._refs: list[WorkloadRef] = []
         self._also: Collection[WorkloadRef] = ()
         self._found: Mapping[WorkloadRef, Collection[int]] = MappingProxyType({})
 
     def of(
-        self, processes: Collection[ProcessFacts], *, also: Collection[WorkloadRef] = ()
+        self, processes: Mapping[int, ProcessFacts], *, also: Collection[WorkloadRef] = ()
     ) -> Mapping[WorkloadRef, Collection[int]]:
-        """Those of this cycle."""
-        now = list(processes)
-        if now == self._processes and also == self._also:  # usually the same objects, which takes no time to see
+        """Those of this cycle. ``processes`` must not change after that."""
+        if processes is self._processes and also == self._also:
             return self._found
-        self._processes = now
-        keys, refs = [facts.key for facts in processes], [facts.workload for facts in processes]
+        self._processes, told = processes, processes.values()
+        keys, refs = [facts.key for facts in told], [facts.workload for facts in told]
         if keys != self._keys or refs != self._refs or also != self._also:
             self._keys, self._refs, self._also = keys, refs, also
-            self._found = MappingProxyType(pids_by_workload(processes, also=also))
+            self._found = MappingProxyType(pids_by_workload(told, also=also))
         return self._found
 
 

@@ -25,7 +25,7 @@ from otel_gpu.model import (
     WorkloadKind,
     WorkloadRef,
 )
-from otel_gpu.pidspace import kept_apart, named_pids, trust, without_rows
+from otel_gpu.pidspace import NamedPids, kept_apart, trust, without_rows
 from otel_gpu.scope import narrowed
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 from otel_gpu.sources.late import Lookout
@@ -81,6 +81,7 @@ class Engine:
         self._processes = processes
         self._names = tuple(names)
         self._lookout = lookout
+        self._pids = NamedPids()
         self._pids_by_workload = PidsByWorkload()
         self._directory = Directory()
         self._clock = clock
@@ -129,15 +130,16 @@ class Engine:
         gpu_read = self._gpus.read()
         outcomes.append(self._outcome(self._gpus.name, gpu_read, started_ns))
         started_processes_ns = self._clock.monotonic_ns()
-        process_read = self._processes.read(named_pids(gpu_read.gpus) | self._attributor.watched_pids)
+        process_read = self._processes.read(self._pids.of(gpu_read.gpus) | self._attributor.watched_pids)
         outcomes.append(self._outcome(self._processes.name, process_read, started_processes_ns))
         gpus, processes = self._matched(gpu_read, process_read)
-        named = self._named(processes.values(), gpus, outcomes)
+        processes = self._as_before(processes)
+        named = self._named(processes, gpus, outcomes)
         return Snapshot(
             wall_ns=wall_ns,
             monotonic_ns=started_ns,
             gpus=gpus,
-            processes=MappingProxyType(processes),
+            processes=processes,
             names=named.names,
             sources=tuple(outcomes),
             driver=gpu_read.driver,
@@ -147,8 +149,16 @@ class Engine:
             infers=self._pod is None or process_read.everybody,
         )
 
+    def _as_before(self, processes: Mapping[int, ProcessFacts]) -> Mapping[int, ProcessFacts]:
+        """The mapping of the cycle before where it says the same, in whatever order: most cycles are like that.
+
+        Whoever reads a Snapshot sees by that, without looking into it, that nothing has changed.
+        """
+        before = None if self._snapshot is None else self._snapshot.processes
+        return before if before is not None and processes == before else MappingProxyType(dict(processes))
+
     def _named(
-        self, processes: Collection[ProcessFacts], gpus: Sequence[GpuReading], outcomes: list[SourceOutcome]
+        self, processes: Mapping[int, ProcessFacts], gpus: Sequence[GpuReading], outcomes: list[SourceOutcome]
     ) -> Named:
         """Names and grants as far as anybody knows by now."""
         workloads = self._pids_by_workload.of(processes, also=self._attributor.held_workloads)
@@ -188,11 +198,11 @@ class Engine:
 
     def _matched(
         self, gpu_read: GpuRead, process_read: ProcessRead
-    ) -> tuple[tuple[GpuReading, ...], dict[int, ProcessFacts]]:
+    ) -> tuple[tuple[GpuReading, ...], Mapping[int, ProcessFacts]]:
         """What the driver and /proc said, such that whoever has the same pid in both is the same process."""
         if process_read.state is SourceState.UNAVAILABLE and (self._snapshot is not None or self._earlier):
             # Nobody has left because nobody could look: what was known before stands, to an earlier run too.
-            return gpu_read.gpus, dict(self._shown_before)
+            return gpu_read.gpus, self._shown_before
         trusted = trust(gpu_read.driver, process_read)
         gpus = gpu_read.gpus if trusted.rows else without_rows(gpu_read.gpus)
         if not trusted.lists:
@@ -201,11 +211,13 @@ class Engine:
 
     def _with_the_departed(
         self, seen: Mapping[int, ProcessFacts], gpus: tuple[GpuReading, ...]
-    ) -> dict[int, ProcessFacts]:
+    ) -> Mapping[int, ProcessFacts]:
         """Add processes that the driver still lists and /proc has shown before: exiting takes the driver a while."""
-        processes = dict(seen)
-        known = self._shown_before
-        for pid in named_pids(gpus) - processes.keys():
+        unseen = self._pids.of(gpus) - seen.keys()
+        if not unseen:
+            return seen
+        processes, known = dict(seen), self._shown_before
+        for pid in unseen:
             before = known.get(pid)
             if before is not None:
                 processes[pid] = before if not before.alive else _departed(before)

@@ -16,8 +16,9 @@ A host pid looked up among a container's pids, or the other way round, finds som
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import Final, NamedTuple
 
 from otel_gpu.model import DriverFacts, GpuReading, ListedProcess, ProcessFacts
@@ -51,15 +52,28 @@ def trust(driver: DriverFacts | None, read: ProcessRead) -> Trust:
     return Trust(lists=version >= _LISTS_ARE_OWN, rows=version >= _ROWS_ARE_OWN)
 
 
-def named_pids(gpus: Iterable[GpuReading]) -> set[int]:
-    """Every pid the driver speaks of."""
+class NamedPids:
+    """Every pid the driver speaks of. Lists are mostly those of the cycle before, and are not gone through again."""
+
+    def __init__(self) -> None:
+        self._lists: list[object] = []
+        self._listed: frozenset[int] = frozenset()
+
+    def of(self, gpus: Sequence[GpuReading]) -> frozenset[int]:
+        """Those of this cycle: by lists and by rows."""
+        lists: list[object] = [each for gpu in gpus for each in (gpu.processes, gpu.mig)]
+        if len(lists) != len(self._lists) or not all(map(is_, lists, self._lists)):
+            self._lists, self._listed = lists, _listed_pids(gpus)
+        working = [row.pid for gpu in gpus if gpu.utilization is not None for row in gpu.utilization.rows]
+        return self._listed.union(working) if working else self._listed
+
+
+def _listed_pids(gpus: Iterable[GpuReading]) -> frozenset[int]:
     pids: set[int] = set()
     for gpu in gpus:
-        pids.update(process.pid for process in gpu.processes or ())
-        pids.update(process.pid for mig in gpu.mig or () for process in mig.processes or ())
-        if gpu.utilization is not None:
-            pids.update(row.pid for row in gpu.utilization.rows)
-    return pids
+        pids.update([process.pid for process in gpu.processes or ()])
+        pids.update([process.pid for mig in gpu.mig or () for process in mig.processes or ()])
+    return frozenset(pids)
 
 
 def without_rows(gpus: Iterable[GpuReading]) -> tuple[GpuReading, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 
 class _Ordered(Hashable, Protocol):
@@ -26,19 +26,33 @@ def apportion(
     of one large one. Weights below 0 count as 0; if none is above 0, all count alike. A total below 0 is divided as 0.
     """
     keys = sorted(weights)
-    positive = [weight if (weight := weights[key]) > 0 else 0 for key in keys]
-    whole_weight = sum(positive)
-    if whole_weight == 0:
-        positive, whole_weight = [1] * len(keys), len(keys)
-    total = max(0, total)
-    scaled = total * SCALE
-    due = [scaled * weight // whole_weight for weight in positive]
-    if residues:
-        due = [residues.get(key, 0) + each for key, each in zip(keys, due, strict=True)]
-    parts = [each // SCALE if each > 0 else 0 for each in due]
-    _settle(parts, due, positive, total - sum(parts))
-    owed = [each - part * SCALE for each, part in zip(due, parts, strict=True)]
+    owed = [residues.get(key, 0) for key in keys] if residues else [0] * len(keys)
+    parts, owed = Weights.of([weights[key] for key in keys]).divide(total, owed)
     return dict(zip(keys, parts, strict=True)), dict(zip(keys, owed, strict=True))
+
+
+class Weights(NamedTuple):
+    """Weights in the order of their keys, made ready to divide by: all 0 or above, and their sum above 0."""
+
+    each: Sequence[int]
+    whole: int
+
+    @classmethod
+    def of(cls, given: Sequence[int]) -> Weights:
+        """Make them ready."""
+        each = [weight if weight > 0 else 0 for weight in given]
+        whole = sum(each)
+        return cls(each, whole) if whole else cls([1] * len(each), len(each))
+
+    def divide(self, total: int, residues: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The parts and the residues to carry, both in the order of the weights: see ``apportion``."""
+        each, whole = self
+        total = max(0, total)
+        scaled = total * SCALE
+        due = [owed + scaled * weight // whole for owed, weight in zip(residues, each, strict=True)]
+        parts = [amount // SCALE if amount > 0 else 0 for amount in due]
+        _settle(parts, due, each, total - sum(parts))
+        return parts, [amount - part * SCALE for amount, part in zip(due, parts, strict=True)]
 
 
 def _settle(parts: list[int], due: Sequence[int], weights: Sequence[int], missing: int) -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from operator import is_
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from otel_gpu.attribution.bookkeeper import Bookkeeper
 from otel_gpu.attribution.compose import Composer, GpuView
 from otel_gpu.attribution.cycle import Cycle
-from otel_gpu.attribution.ledger import Ledger
+from otel_gpu.attribution.ledger import Booking, Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
 from otel_gpu.attribution.lines import Moment
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.places import Place, ProcessAt
+from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Openers, Resident
 from otel_gpu.attribution.shown import GpuBooks
 from otel_gpu.attribution.tracker import GpuTracker
 from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
 
-_Here = Mapping[ProcessAt, Resident]
+_Here: TypeAlias = Mapping[ProcessAt, Resident]
+_Owners: TypeAlias = Mapping[ProcessAt, WorkloadAt]
+
+
+class _Placed(NamedTuple):
+    """Who is on a GPU and how they are booked; what follows is who they are to the rules, and who owns whose memory."""
+
+    now: _Here
+    bookings: Sequence[Booking]
+    placed: _Here
+    owners: _Owners
 
 
 class Attributor:
@@ -31,6 +42,9 @@ class Attributor:
         self._books: Bookkeeper | None = None
         self._composer: Composer | None = None
         self._trackers: dict[str, GpuTracker] = {}
+        self._host = Openers({})
+        self._placed_before: dict[str, _Placed] = {}
+        self._named: list[object] = []
         self._previous_ns: int | None = None
         self._wall_ns = 0
         self._anomalies = 0
@@ -64,19 +78,28 @@ class Attributor:
         if self._composer is None:
             self._composer = Composer(books.ledger, self._options)
         cycle = self._cycle(snapshot)
-        host = Openers(snapshot.processes)
+        host = self._host = self._host.after(snapshot.processes)
         here = {
             reading.identity.uuid: self._tracker(reading.identity.uuid).presence.observe(reading, host)
             for reading in snapshot.gpus
             if reading.answered
         }
-        _name(books.ledger, here, snapshot)
+        self._name(books.ledger, here, snapshot)
         views = tuple(self._gpu(books, reading, here.get(reading.identity.uuid), cycle) for reading in snapshot.gpus)
         for uuid in sorted({*self._trackers, *books.ledger.gpu_uuids} - {gpu.identity.uuid for gpu in snapshot.gpus}):
             self._silence(books, uuid, cycle)
         books.close(cycle, (place for reading in snapshot.gpus for place in _places(reading)))
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
         return self._composer.compose(snapshot, views, window_s=window_s, anomalies=self._anomalies)
+
+    def _name(self, ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None:
+        """Take up the names this cycle tells, before anybody is booked under them: nothing where all is as it was."""
+        present = [ledger.present(uuid) for uuid in ledger.gpu_uuids]
+        grounds: list[object] = [snapshot.names, snapshot.grants, *present, *here.values()]
+        before, self._named = self._named, grounds
+        if ledger.namings.are_settled and len(grounds) == len(before) and all(map(is_, grounds, before)):
+            return
+        ledger.namings.observe(_refs(ledger, here, snapshot), snapshot.names, pending=snapshot.names_pending)
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
         before_ns = self._previous_ns
@@ -104,15 +127,7 @@ class Attributor:
             device.profiles |= {mig.uuid: mig.profile for mig in reading.mig if mig.profile is not None}
         if now is None:
             return GpuView(reading, None, self._silence(books, uuid, cycle), tracker.meter.source)
-        owners, moved = {}, {}
-        bookings = books.ledger.admit_all(now, uuid, cycle.moment)
-        for (at, resident), booking in zip(now.items(), bookings, strict=True):
-            if resident.memory_bytes is None:
-                owners[at] = booking.workload.at
-            if booking.ref is not resident.ref and booking.ref != resident.ref:
-                moved[at] = replace(resident, ref=booking.ref)
-        if moved:  # the workload is whose it was when the process was first seen, for every rule alike
-            now = {at: moved.get(at, resident) for at, resident in now.items()}
+        now, owners = self._placed(uuid, now, books.ledger.admit_all(now, uuid, cycle.moment))
         visitors = books.visitors(reading, cycle)
         granted = {line.at: cycle.age_s(grant.since_s) for line, grant in books.unused(uuid, cycle).items()}
         result = tracker.observe(reading, now, owners, cycle, granted=granted, visited=bool(visitors))
@@ -120,6 +135,25 @@ class Attributor:
         told, left = books.book(reading, result, visitors, cycle)
         tracker.forget(left)
         return GpuView(reading, result, told, tracker.meter.source)
+
+    def _placed(self, uuid: str, now: _Here, bookings: Sequence[Booking]) -> tuple[_Here, _Owners]:
+        """Everybody with the workload that it is booked to, and those of who has no figure of memory.
+
+        The workload is whose it was when the process was first seen, for every rule alike. While the same are booked
+        to the same, the answer is the same object.
+        """
+        known = self._placed_before.get(uuid)
+        if known is not None and known.now is now and known.bookings is bookings:
+            return known.placed, known.owners
+        owners, moved = {}, {}
+        for (at, resident), booking in zip(now.items(), bookings, strict=True):
+            if resident.memory_bytes is None:
+                owners[at] = booking.workload.at
+            if booking.ref is not resident.ref and booking.ref != resident.ref:
+                moved[at] = replace(resident, ref=booking.ref)
+        placed = {at: moved.get(at, resident) for at, resident in now.items()} if moved else now
+        self._placed_before[uuid] = _Placed(now, bookings, placed, owners)
+        return placed, owners
 
     def _tracker(self, uuid: str) -> GpuTracker:
         tracker = self._trackers.get(uuid)
@@ -187,8 +221,8 @@ def new_ledger(options: AttributionOptions, epoch_ns: int) -> Ledger:
     )
 
 
-def _name(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None:
-    """Take up the names this cycle tells, before anybody is booked under them."""
+def _refs(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> list[WorkloadRef]:
+    """Every workload that is on a GPU, by the books or by what is told now, or was given one."""
     refs = [grant.workload for grant in snapshot.grants if not grant.possible]
     refs += [booking.ref for uuid in ledger.gpu_uuids for _, booking in ledger.present(uuid)]
     for uuid, residents_of in here.items():
@@ -196,7 +230,7 @@ def _name(ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None
             for at, resident in residents_of.items():
                 booking = ledger.booking(at)
                 refs.append(resident.ref if booking is None else booking.ref)
-    ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
+    return refs
 
 
 def _places(reading: GpuReading) -> set[Place]:

@@ -10,12 +10,13 @@ Baselines belong to the GPU and its driver, not to the hour: they do not age whi
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
+
+from otel_gpu.model.made import maker
 
 ASSUMED_FRACTION: Final = 0.2
 """Of the enforced power limit: P0 and P1 where nothing was seen that tells."""
@@ -50,6 +51,10 @@ class Origin(StrEnum):
     ASSUMED = "assumed"
 
 
+_OBSERVED: Final = Origin.OBSERVED
+"""A member of an enumeration is looked up anew each time that it is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class BaselineEstimate:
     """Watts without work: ``idle_w`` with no contexts (P0), ``held_w`` with contexts, idle included (P1 >= P0)."""
@@ -58,6 +63,9 @@ class BaselineEstimate:
     idle_origin: Origin
     held_w: float
     held_origin: Origin
+
+
+_estimate: Final = maker(BaselineEstimate)
 
 
 @dataclass(slots=True)
@@ -198,7 +206,7 @@ class Baseline:
             if idle_origin is Origin.OBSERVED and held_origin is not Origin.OBSERVED:
                 held_w = _at_most(self._lowest_held_w, idle_w)
             idle_w = min(idle_w, held_w)
-        return BaselineEstimate(idle_w, idle_origin, held_w, held_origin)
+        return _estimate(idle_w, idle_origin, held_w, held_origin)
 
     def _extrapolated(self, assumed_w: float) -> tuple[float, Origin]:
         low = min((low for low, _ in self._ranges), default=0.0)
@@ -269,9 +277,11 @@ def _credible(power_w: float, utilization: float | None, dt_s: float) -> bool:
 
 
 def _observed(powers_w: Sequence[float]) -> tuple[float, Origin] | None:
-    if len(powers_w) < _MIN_OBSERVED:
+    count = len(powers_w)
+    if count < _MIN_OBSERVED:
         return None
-    return statistics.median(powers_w), Origin.OBSERVED
+    ordered, middle = sorted(powers_w), count // 2
+    return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / 2, _OBSERVED
 
 
 def _lower(known: float | None, new: float) -> float:

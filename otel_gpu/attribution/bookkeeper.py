@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
 from types import MappingProxyType
 from typing import Any, Final, Self
 
 from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
-from otel_gpu.attribution.idle import Booked, IdleState, IdleStep, workload_state
-from otel_gpu.attribution.ledger import GRACE_NS, Ledger
+from otel_gpu.attribution.energy import Division
+from otel_gpu.attribution.idle import Booked, IdleState, workload_state
+from otel_gpu.attribution.ledger import GRACE_NS, Ledger, Present
 from otel_gpu.attribution.lines import Entry, Lines, LineT
 from otel_gpu.attribution.places import Line, Place, ProcessAt, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
-from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of
+from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of, sum_known
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
 _NOBODY: Final[Mapping[ProcessAt, Resident]] = MappingProxyType({})
+_NO_INSTANCES: Final[Mapping[str, int]] = MappingProxyType({})
+_IDLE: Final = GpuState.IDLE
 
 
 class Bookkeeper:
@@ -29,11 +33,17 @@ class Bookkeeper:
         self.ledger = ledger
         self._gpus: dict[str, GpuBooks] = {}
         self._short_lived = ShortLived()
+        self._present: list[Present] = []
+        self._present_pids: frozenset[int] = frozenset()
 
     @property
     def present_pids(self) -> frozenset[int]:
         """Everybody who is on a GPU as far as the books know."""
-        return frozenset(at.key.pid for uuid in self.ledger.gpu_uuids for at, _ in self.ledger.present(uuid))
+        present = [self.ledger.present(uuid) for uuid in self.ledger.gpu_uuids]
+        if len(present) != len(self._present) or not all(map(is_, present, self._present)):
+            self._present = present
+            self._present_pids = frozenset([at.key.pid for here in present for at, _ in here])
+        return self._present_pids
 
     def visitors(self, reading: GpuReading, cycle: Cycle) -> list[Life]:
         """Who came and went since the last cycle, as far as the driver kept their books."""
@@ -61,31 +71,37 @@ class Bookkeeper:
     ) -> tuple[GpuBooks, frozenset[ProcessAt]]:
         """Book what a GPU showed; also who has left it."""
         uuid = reading.identity.uuid
-        books = self._begin(uuid)
+        books = self._of(uuid)
+        sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig} if reading.mig else _NO_INSTANCES
+        if books.all_idle and not visitors and self._goes_on(uuid, books, result, cycle):
+            self._book_idle(uuid, books, result, sm_counts, cycle)
+            return books, frozenset()
+        books.begin()
         self._book_work(uuid, result, cycle)
         self._book_visitors(uuid, visitors, cycle)
         self._book_energy(uuid, books, result, cycle)
         left = self._end_departed(uuid, result, cycle)
-        sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig or ()}
         self._book_time(uuid, books, result, sm_counts, cycle)
         return books, left
 
     def book_silence(self, uuid: str, cycle: Cycle) -> GpuBooks:
         """Book a cycle in which a GPU told nothing: whoever runs is still there for all anybody knows."""
-        books = self._begin(uuid)
+        books = self._of(uuid)
+        books.begin()
         self._end_departed(uuid, None, cycle)
-        self._book_time(uuid, books, None, {}, cycle)
+        self._book_time(uuid, books, None, _NO_INSTANCES, cycle)
         return books
 
-    def _begin(self, uuid: str) -> GpuBooks:
+    def _of(self, uuid: str) -> GpuBooks:
         books = self._gpus.get(uuid)
         if books is None:
             books = self._gpus[uuid] = GpuBooks()
-        books.begin()
         return books
 
     def close(self, cycle: Cycle, places: Iterable[Place]) -> None:
         """End the cycle: lines that nobody is left of end, and what ended long ago is forgotten."""
+        if self.ledger.is_still:
+            return
         self.ledger.settle(cycle.moment.now_ns)
         for entry in (*self.ledger.processes.entries.values(), *self.ledger.workloads.entries.values()):
             if entry.ended_ns is not None and entry.idle is not None:
@@ -93,6 +109,39 @@ class Bookkeeper:
         # Only overflow depends on its place, and mostly there is none.
         overflows = self.ledger.processes.overflow or self.ledger.workloads.overflow
         self.ledger.sweep(cycle.moment, frozenset(places) if overflows else frozenset())
+
+    # -- nothing happened -----------------------------------------------------------
+
+    def _goes_on(self, uuid: str, books: GpuBooks, result: GpuCycle, cycle: Cycle) -> bool:
+        """Whether everybody, idle in the cycle before, is so again with the same memory: only time and energy are new.
+
+        What is asked here is what ``_book_work`` to ``_book_time`` look at beside time and energy.
+        """
+        division, compute = result.division, result.compute
+        return (
+            books.stays(self.ledger.present(uuid), result.residents)
+            and compute is not None
+            and compute.is_quiet
+            and compute.tells
+            and division is not None
+            and division.method is not None
+            and division.ats == books.there
+            and cycle.window_us > 0
+            and (cycle.infers or not result.crowded)
+            and not result.infers
+            and not self.unused(uuid, cycle)
+        )
+
+    def _book_idle(
+        self, uuid: str, books: GpuBooks, result: GpuCycle, sm_counts: Mapping[str, int], cycle: Cycle
+    ) -> None:
+        """Book the same as ``_book_energy`` and ``_book_time`` where everybody goes on being idle: see ``_goes_on``."""
+        division = result.division
+        if division is None or division.method is None:
+            raise ValueError("nothing to go on with")
+        self._book_device(uuid, division)
+        _bill(books, (), sm_counts, cycle)
+        books.go_on_idle(division.method, division.parts_mj, cycle.window_us, cycle.moment.now_ns)
 
     # -- work and energy ------------------------------------------------------------
 
@@ -129,23 +178,21 @@ class Bookkeeper:
         division = result.division
         if division is None:
             return
+        self._book_device(uuid, division)
+        now_ns = cycle.moment.now_ns
+        if division.method is not None and books.has_seats(self.ledger.present(uuid), division.ats):
+            books.draw(division.method, division.parts_mj, now_ns)
+            return
+        for at, energy_mj in zip(division.ats, division.parts_mj, strict=True):
+            method = division.methods[at]
+            for entry in self.ledger.entries(at, cycle.moment):
+                books.of(entry).draw(method, energy_mj, now_ns)
+
+    def _book_device(self, uuid: str, division: Division) -> None:
         device = self.ledger.device(uuid)
+        device.attributed_mj += division.attributed_mj
         device.idle_mj += division.idle_mj
         device.unattributed_mj += division.unattributed_mj
-        now_ns = cycle.moment.now_ns
-        seats = books.seats(self.ledger.present(uuid), division.parts.keys())
-        if seats is None:
-            seats = [self._lines(books, at, cycle) for at in division.parts]
-        for (at, energy_mj), lines in zip(division.parts.items(), seats, strict=True):
-            device.attributed_mj += energy_mj
-            method = division.methods[at]
-            for shown in lines:
-                shown.draw(method, energy_mj, now_ns)
-
-    def _lines(self, books: GpuBooks, at: ProcessAt, cycle: Cycle) -> tuple[Shown, Shown]:
-        """What is shown of the lines that a process's use is booked to."""
-        process, workload = self.ledger.entries(at, cycle.moment)
-        return books.of(process), books.of(workload)
 
     # -- time -----------------------------------------------------------------------
 
@@ -164,33 +211,35 @@ class Bookkeeper:
         for shown in unused:
             self._book_allocated(shown, cycle)
         held = books.memory_bytes
-        if result is not None and any(parts.inferred for parts in result.hidden.values()):
+        infers = result is not None and result.infers
+        if result is not None and infers:
             held = [result.held_bytes(at) for at in books.there]
         rows = _Rows(result)
         everybody = rows.of_everybody() if books.is_complete else None
+        all_idle = books.is_complete and result is not None and not infers and cycle.window_us > 0
         for shown in books.seated:
             entry = shown.entry
             idle, window_us = entry.idle, cycle.window_us
             if idle is None:
                 window_us = _window_us(entry, cycle)
                 idle = entry.idle = IdleState()
-            members = shown.members
-            held_bytes = held[members[0]] if len(members) == 1 else _sum_known([held[number] for number in members])
-            shown.held_bytes = held_bytes
+            shown.held_bytes = sum_known([held[number] for number in shown.members]) if infers else shown.memory_bytes
             worked, others_worked = everybody or rows.of(shown)
-            shown.step = step = idle.observe(
+            shown.state, shown.idle_s, booked = idle.observe(
                 window_us=window_us,
                 worked=worked,
                 others_worked=others_worked,
-                held_bytes=held_bytes,
-                energy_mj=shown.measured_mj + shown.estimated_mj + shown.inferred_mj,
+                held_bytes=shown.held_bytes,
+                energy_mj=shown.energy_mj,
                 billed_us=shown.billed_us,
             )
-            for piece in step.booked:
+            all_idle = all_idle and shown.state is _IDLE
+            for piece in booked:
                 entry.sums.add_time(piece)
         for shown in books.shown.values():
-            if not shown.is_seated and shown.has_part:  # who left: nobody knows what it did at the end
-                shown.entry.sums.unknown_mj += shown.measured_mj + shown.estimated_mj + shown.inferred_mj
+            if not shown.is_seated:  # who left: nobody knows what it did at the end
+                shown.entry.sums.unknown_mj += shown.energy_mj
+        books.all_idle = all_idle
         if result is not None:
             _judge_workloads(books, held)
 
@@ -205,7 +254,7 @@ class Bookkeeper:
         if entry.idle is not None:
             _close(entry)
         entry.sums.add_time(Booked(GpuState.ALLOCATED, _window_us(entry, cycle), 0, 0, shown.billed_us))
-        shown.step = IdleStep(GpuState.ALLOCATED, None, ())
+        shown.state, shown.idle_s = GpuState.ALLOCATED, None
 
     # -- going ----------------------------------------------------------------------
 
@@ -274,8 +323,8 @@ class _Rows:
         compute = None if result is None else result.compute
         self._crowded = result is not None and result.crowded
         self._tells = compute is not None and compute.tells
-        self._work: Set[int] = frozenset() if compute is None else compute.work.keys()
-        self._pids: Set[int] = frozenset() if compute is None else compute.pids
+        self._work = frozenset() if compute is None else frozenset(compute.work)
+        self._pids = self._work | compute.untold if compute is not None and compute.untold else self._work
 
     def of_everybody(self) -> tuple[bool | None, bool] | None:
         """The same of everybody, where nobody is missing and there are no rows."""
@@ -328,20 +377,13 @@ def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:
     """A workload is busy if any of its processes is, idle if all that hold memory are."""
     for shown in books.workloads:
         states = [
-            process.step.state
+            process.state
             for process, number in shown.staff
-            if process.step is not None and (number is None or held[number] != 0)
+            if process.state is not None and (number is None or held[number] != 0)
         ]
-        step = shown.step
-        if not states or step is None:
+        if not states or shown.state is None:
             continue
         state = states[0] if len(states) == 1 else workload_state(states)
-        if state is not step.state:
-            idle_s = 0.0 if state is GpuState.BUSY else None
-            shown.step = step._replace(state=state, idle_s=idle_s)
-
-
-def _sum_known(figures: Sequence[int | None]) -> int | None:
-    """``None`` where nothing tells of anybody."""
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) if known else None
+        if state is not shown.state:
+            shown.state = state
+            shown.idle_s = 0.0 if state is GpuState.BUSY else None

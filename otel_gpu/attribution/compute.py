@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.model import UtilizationRead, UtilizationRow
-from otel_gpu.model.made import quickly_made
+from otel_gpu.model.made import maker, quickly_made
 
 RING_US: Final = 10_000_000
 """What the driver remembers at least. ``ctrl2080gpumon.h``: the queue wraps after 10 seconds; longer ones exist."""
@@ -87,6 +87,11 @@ class ComputeWindow:
         """Everybody the driver has a row of, whether it can be true or not: a sign that they are on the GPU."""
         return self.work.keys() | self.untold
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the driver has no row of anybody."""
+        return not self.work and not self.untold
+
     def share(self, pid: int) -> float | None:
         """SM share of this pid, 0 to 1; ``None`` if no time is covered, or nothing credible is told of it."""
         if self.covered_us == 0 or pid in self.untold:
@@ -104,13 +109,13 @@ class ComputeWindow:
 
     def shares(self, pids: Sequence[int]) -> list[float | None]:
         """The SM shares of several."""
-        if not self.work and not self.untold:  # a quiet GPU: of everybody the same
+        if self.is_quiet:  # of everybody the same
             return [0.0 if self.covered_us else None] * len(pids)
         return [self.share(pid) for pid in pids]
 
     def bandwidth_shares(self, pids: Sequence[int]) -> list[float | None]:
         """The memory-bandwidth shares of several."""
-        if not self.work and not self.untold:
+        if self.is_quiet:
             return [0.0 if self.covered_us else None] * len(pids)
         return [self.bandwidth_share(pid) for pid in pids]
 
@@ -128,6 +133,10 @@ class ComputeWindow:
     def others_worked(self, pid: int) -> bool:
         """Whether anybody but this pid showed work, or may have."""
         return any(other != pid for other in self.pids)
+
+
+_window: Final = maker(ComputeWindow)
+_NO_WORK: Final[Mapping[int, Work]] = MappingProxyType({})
 
 
 class _Reach(NamedTuple):
@@ -174,6 +183,8 @@ class ComputeRows:
         self._elapsed_us += window_us
         if read is None:
             return None
+        if not read.rows:
+            return self._without_rows(read, window_us)
         told = _credible(read)
         newest_us = max([row.timestamp_us for row in told.rows], default=None)
         reach = self._reach(read, newest_us)
@@ -189,7 +200,7 @@ class ComputeRows:
             self._newest_us = newest_us
         self._until_us = reach.end_us
         self._elapsed_us = 0
-        return ComputeWindow(
+        return _window(
             window_us=window_us,
             covered_us=reach.covered_us,
             samples=round(reach.covered_us / SAMPLE_US),
@@ -197,6 +208,13 @@ class ComputeRows:
             untold=told.untold,
             anomalies=told.anomalies + (excessive and not sampled),
         )
+
+    def _without_rows(self, read: UtilizationRead, window_us: int) -> ComputeWindow:
+        """The same where nobody has a row: who gives rows, and of what kind, is not learnt from none."""
+        reach = self._reach(read, None)
+        self._until_us = reach.end_us
+        self._elapsed_us = 0
+        return _window(window_us, reach.covered_us, round(reach.covered_us / SAMPLE_US), _NO_WORK, frozenset(), 0)
 
     def _reach(self, read: UtilizationRead, newest_us: int | None) -> _Reach:
         """From sample to sample where the samples are known: only so do windows of 1 s join without gap or overlap.
@@ -323,24 +341,24 @@ def _credible(read: UtilizationRead) -> _Credible:
     if not read.rows:
         return _NOTHING_TOLD
     latest_us = read.read_at_us + _CLOCK_SLACK_US  # the samples go on while the call is under way
+    since_us = read.since_us
     rows: dict[tuple[int, int], UtilizationRow] = {}
     pids: set[int] = set()
     answered = 0
     for row in read.rows:
-        answered += row.pid != 0
-        if not 0 < row.pid <= _MAX_PID:
+        pid, at_us = row.pid, row.timestamp_us
+        answered += pid != 0
+        if not 0 < pid <= _MAX_PID:
             continue
-        pids.add(row.pid)
-        timely = read.since_us < row.timestamp_us <= latest_us
-        if timely and (0 < row.sm_percent <= 100 or _is_true(row)):
-            at = (row.pid, row.timestamp_us)
-            known = rows.get(at)
-            rows[at] = row if known is None else max(row, known, key=_percents)
+        pids.add(pid)
+        if since_us < at_us <= latest_us and (0 < row.sm_percent <= 100 or _is_true(row)):
+            known = rows.get((pid, at_us))
+            rows[pid, at_us] = row if known is None else max(row, known, key=_percents)
     kept = list(rows.values())
     return _Credible(
         rows=kept,
         with_bandwidth=[row for row in kept if 0 <= row.memory_percent <= 100],
-        untold=frozenset(pids.difference(row.pid for row in kept)),
+        untold=frozenset(pids.difference([row.pid for row in kept])),
         anomalies=answered - sum(map(_is_true, kept)),
     )
 

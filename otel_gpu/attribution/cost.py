@@ -72,6 +72,8 @@ def billed_us(
 
 def places_us(window_us: int, places: Collection[Place], sm_counts: Mapping[str, int]) -> list[int]:
     """A GPU's time divided among the places on it where anybody pays for it."""
+    if not sm_counts and len(places) == 1:
+        return [window_us]
     weights = sm_counts or dict.fromkeys((place.mig_uuid for place in places), 1)
     whole = max(1, sum(weights.values()))
     return [window_us * weights.get(place.mig_uuid, 0) // whole for place in places]

@@ -12,10 +12,10 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
-from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
+from otel_gpu.attribution.apportion import SCALE, Weights, apportion, whole_weights
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
-from otel_gpu.model.made import quickly_made
+from otel_gpu.model.made import maker, quickly_made
 
 
 class EnergyPolicy(StrEnum):
@@ -89,13 +89,31 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Millijoules of an interval: the parts, idle and unattributed sum to the whole."""
+    """Millijoules of an interval: the parts, idle and unattributed sum to the whole.
 
-    parts: Mapping[ProcessAt, int]
+    ``parts_mj`` are those of ``ats``, who are in order. ``method`` is how all of them were found, ``None`` where that
+    is not the same for all, or nobody has a part.
+    """
+
+    ats: tuple[ProcessAt, ...]
+    parts_mj: Sequence[int]
     methods: Mapping[ProcessAt, Method]
+    method: Method | None
     idle_mj: int
     unattributed_mj: int
 
+    @property
+    def attributed_mj(self) -> int:
+        """What the parts come to."""
+        return sum(self.parts_mj)
+
+    @property
+    def parts(self) -> Mapping[ProcessAt, int]:
+        """Everybody's part."""
+        return dict(zip(self.ats, self.parts_mj, strict=True))
+
+
+_division: Final = maker(Division)
 
 _Claims = dict[int, float]
 """What each claims of the energy, by number: the parties' are their places, and after them are idle and unattributed.
@@ -121,7 +139,10 @@ class EnergyDivider:
         self._parties: list[Party] = []
         self._who: list[tuple[ProcessAt, WorkloadRef, float, bool]] = []
         self._methods: Mapping[ProcessAt, Method] = {}
+        self._method: Method | None = None
         self._by_workload: _Claims | None = None
+        self._weights: Weights | None = None
+        self._stands: bool | None = None
         # What is owed to them, by number as in claims.
         self._ats: tuple[ProcessAt, ...] = ()
         self._owed: dict[int, int] = {}
@@ -134,24 +155,63 @@ class EnergyDivider:
         if interval.parties is not self._given:
             self._take_in(interval.parties)
         parties = self._parties
+        if self._is_standing(interval):
+            parts_mj = self._divide_standing(interval.delta_mj)
+            return _division(self._ats, parts_mj, self._methods, self._method, 0, 0)
         claims, methods = self._claims(interval, parties, factors or {})
         parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed)
-        return Division(
-            parts={at: parts.get(number, 0) for number, at in enumerate(methods)},  # of all parties, or of none
-            methods=methods,
-            idle_mj=parts.get(_idle(parties), 0),
-            unattributed_mj=parts.get(_unattributed(parties), 0),
+        method = self._method if methods is self._methods else None
+        return _division(
+            self._ats if methods else (),  # parts of all parties, or of none
+            [parts.get(number, 0) for number in range(len(methods))],
+            methods,
+            next(iter(methods.values())) if len(methods) == 1 else method,
+            parts.get(_idle(parties), 0),
+            parts.get(_unattributed(parties), 0),
         )
+
+    def _is_standing(self, interval: Interval) -> bool:
+        """Whether all of it divides by who was there: several were, or one not alone, and nobody worked."""
+        if interval.foreign_sm_us or interval.anomalous or interval.away or interval.crowded:
+            return False
+        if self._stands is None:
+            self._stands = self._nobody_works()
+        return self._stands and not (interval.alone and len(self._parties) == 1)
+
+    def _nobody_works(self) -> bool:
+        """Whether it is told that none of the parties worked, all were there all the time, and policy looks no further.
+
+        Among those who came or left, parts of the interval are weighed as what they come to in millijoules.
+        """
+        parties = self._parties
+        if self._policy not in (EnergyPolicy.RESIDENT, EnergyPolicy.SM) or all(party.hidden for party in parties):
+            return False
+        if any(party.sm_us or party.presence != 1.0 for party in parties):
+            return False
+        return any(party.sm_us is not None for party in parties)
+
+    def _divide_standing(self, delta_mj: int) -> list[int]:
+        """By workload. The weights are the parties' alone: they last for as long as those do."""
+        if self._weights is None:
+            if self._by_workload is None:
+                self._by_workload = _by_workload(self._parties)
+            self._weights = Weights.of(list(whole_weights(self._by_workload).values()))
+        owed = self._owed
+        parts_mj, new = self._weights.divide(delta_mj, [owed.get(number, 0) for number in range(len(self._parties))])
+        self._owed = dict(enumerate(new))
+        return parts_mj
 
     def _take_in(self, given: tuple[Party, ...]) -> None:
         """Put the parties in order; if they are others than those before, find out what depends on them."""
         parties = sorted(given, key=attrgetter("at"))
         who = [(party.at, party.workload, party.presence, party.hidden) for party in parties]
         if self._given is None or who != self._who:
-            self._who, self._by_workload = who, None
+            self._who, self._by_workload, self._weights = who, None, None
             self._methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
+            hidden = {party.hidden for party in parties}
+            self._method = None if len(hidden) != 1 else _INFERRED if parties[0].hidden else _ESTIMATED
             self._hand_on(tuple([party.at for party in parties]))
-        self._given, self._parties = given, parties
+        self._given, self._parties, self._stands = given, parties, None
 
     def _hand_on(self, ats: tuple[ProcessAt, ...]) -> None:
         """Have what is owed by the numbers that these have now."""

@@ -24,7 +24,7 @@ explain.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Self
 
 from otel_gpu.attribution.apportion import apportion, whole_weights
@@ -72,7 +72,7 @@ class HiddenMemory:
         self,
         *,
         unknown_bytes: int,
-        candidates: Iterable[Candidate],
+        candidates: Collection[Candidate],
         now_s: float,
         visible_arrivals: int = 0,
         visible_departures: int = 0,
@@ -82,7 +82,7 @@ class HiddenMemory:
         now_s = now_s if math.isfinite(now_s) else self._last_s
         self._cycle += 1
         moment = Moment(self._cycle, now_s, max(0.0, now_s - self._last_s), visible_arrivals, visible_departures)
-        present = distinct(candidates)
+        present = distinct(candidates) if candidates else {}
         if self._first_s is None:
             self._first_s = now_s
             self._books.unexplained, self._books.unexplained_s = total, now_s
@@ -96,6 +96,15 @@ class HiddenMemory:
         self._books.before = total
         self._last_s = now_s
         return self._split(max(0, unknown_bytes))
+
+    def go_on(self, now_s: float) -> None:
+        """The same for a cycle that has as many unknown bytes as the last, no candidate as that, nobody else visible.
+
+        What was booked of them stands: what was within the dead band still is, and it is divided as it was.
+        """
+        self._cycle += 1
+        self._last_s = now_s if math.isfinite(now_s) else self._last_s
+        self._books.drift = self._books.stalled_s = 0.0
 
     # -- who is there -----------------------------------------------------------------------
 

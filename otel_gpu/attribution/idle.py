@@ -133,7 +133,16 @@ class IdleState:
             self._idle_us += window_us
         else:
             return self._zero(window_us, beside=others_worked)
-        return self._step(decided=True)
+        state = self._state
+        piece = _tuple(Booked, (state, self._time_us, self._byte_us, self._energy_mj, self._billed_us))
+        self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
+        idle_s = 0.0 if state is _BUSY else self._idle_us / 1e6 if state is _IDLE else None
+        return _tuple(IdleStep, (state, idle_s, (piece,)))
+
+    def go_on(self, window_us: int) -> float:
+        """The same for one that is idle, of whom all is decided, in one more poll without work; for how long now."""
+        self._idle_us += window_us
+        return self._idle_us / 1e6
 
     def close(self) -> tuple[Booked, ...]:
         """The process has ended: what is still undecided stays unknown for ever."""

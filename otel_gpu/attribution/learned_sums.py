@@ -101,7 +101,7 @@ class PowerSums:
 
     def least_busy(self) -> set[int]:
         """Places of the processes that are too many to be kept."""
-        return set(self._by_work()[MAX_TRACKED:])
+        return set(self._by_work()[MAX_TRACKED:]) if len(self.keys) > MAX_TRACKED else set()
 
     def _by_work(self) -> list[int]:
         """Places of the processes in ``keys``, those with the most work first."""
@@ -124,7 +124,8 @@ class PowerSums:
         typical_w = drawn[1] / utilization_squares
         if not _LEAST_TYPICAL_W <= typical_w <= _MOST_TYPICAL_W:
             return None
-        modelled = sorted(self._by_work()[:MAX_MODELLED])
+        everybody = range(len(self.keys))
+        modelled = everybody if len(everybody) <= MAX_MODELLED else sorted(self._by_work()[:MAX_MODELLED])
         columns = [*range(_COMMON), *(_COMMON + i for i in modelled)]
         variance = (FIRST_NOISE * typical_w) ** 2 if variance is None else variance
         ridge = [variance / (_CURVATURE * typical_w) ** 2] * _COMMON
@@ -134,10 +135,10 @@ class PowerSums:
             matrix[n][n] += penalty
         # What is sought is measured from held + typical·U, so that the ridge pulls towards that.
         rest = [drawn[i] - typical_w * self._product(i, 1) for i in columns]
-        alone = solve_symmetric(matrix[:_COMMON], rest[:_COMMON])
-        beside = solve_symmetric(matrix, rest)
-        if alone is None or beside is None:
+        factored = _factored(matrix, rest)
+        if factored is None:
             return None
+        alone, beside = _solved(*factored, _COMMON), _solved(*factored, len(columns))
         curve_alone, curve = ([a, k + typical_w, q] for a, k, q in (alone, beside[:_COMMON]))
         own_w = {self.keys[i]: watts for i, watts in zip(modelled, beside[_COMMON:], strict=True)}
         split_w = {self.keys[i]: own_w[self.keys[i]] / self._reliability(i) for i in modelled}
@@ -229,8 +230,14 @@ def _common_columns(utilization: float) -> tuple[float, float, float]:
 
 def solve_symmetric(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[float] | None:
     """x of A·x = right by Cholesky, A given by its lower triangle; ``None`` unless A is positive definite."""
+    factored = _factored(lower, right)
+    return None if factored is None else _solved(*factored, len(lower))
+
+
+def _factored(lower: Sequence[Sequence[float]], right: Sequence[float]) -> tuple[list[list[float]], list[float]] | None:
+    """L of A = L·Lᵀ, and y of L·y = right. What both begin with is that of the A and right that theirs begin with."""
     factor: list[list[float]] = []
-    solution: list[float] = []
+    halfway: list[float] = []
     for n, row in enumerate(lower):
         new: list[float] = []
         for j in range(n):
@@ -240,8 +247,14 @@ def solve_symmetric(lower: Sequence[Sequence[float]], right: Sequence[float]) ->
             return None
         new.append(math.sqrt(pivot))
         factor.append(new)
-        solution.append((right[n] - _dot(new, solution)) / new[n])
-    for n in reversed(range(len(solution))):
-        below = sum([factor[i][n] * solution[i] for i in range(n + 1, len(solution))])
+        halfway.append((right[n] - _dot(new, halfway)) / new[n])
+    return factor, halfway
+
+
+def _solved(factor: Sequence[Sequence[float]], halfway: Sequence[float], count: int) -> list[float]:
+    """x of Lᵀ·x = y, of the first so many."""
+    solution = list(halfway[:count])
+    for n in reversed(range(count)):
+        below = sum([factor[i][n] * solution[i] for i in range(n + 1, count)])
         solution[n] = (solution[n] - below) / factor[n][n]
     return solution

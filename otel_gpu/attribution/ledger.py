@@ -7,9 +7,10 @@ it is left. Who comes when the books are full is booked to one line for all such
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from operator import is_
+from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.attribution.lines import Entry, Lines, Moment
 from otel_gpu.attribution.naming import Namings
@@ -56,6 +57,22 @@ class DeviceSums:
     unattributed_mj: int = 0
 
 
+class _Admitted(NamedTuple):
+    """Where those on a GPU are booked who are as in the cycle before; nobody of them was renamed up to ``named_at``."""
+
+    present: Present
+    residents: Mapping[ProcessAt, Resident]
+    bookings: Sequence[Booking]
+    named_at: int
+
+
+class _Still(NamedTuple):
+    """Books in which nothing is left to be ended or forgotten while the lines and those who are there are these."""
+
+    changes: tuple[int, int]
+    present: list[Present]
+
+
 class Ledger:
     """Totals per (process, place) and (workload, place), bounded whatever comes and goes."""
 
@@ -70,8 +87,10 @@ class Ledger:
         self._names_kept_at = 0
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
         self._present: dict[str, Present] = {}
-        self._named_at: dict[str, int] = {}  # the changes of names at which nobody of these was renamed
+        self._admitted: dict[str, _Admitted] = {}
         self._swept_at = (0, 0)
+        self._anybody_granted = False
+        self._still: _Still | None = None
         self._overflowed: set[WorkloadAt] = set()
         self._granted: set[Entry] = set()
 
@@ -95,20 +114,27 @@ class Ledger:
         booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         return booking
 
-    def admit_all(self, residents: Mapping[ProcessAt, Resident], gpu_uuid: str, moment: Moment) -> list[Booking]:
-        """Where everybody on a GPU is booked, in their order; mostly they are those of the cycle before."""
-        present = self._present.get(gpu_uuid, ())
-        if len(present) != len(residents) or [at for at, _ in present] != list(residents):
-            return [self.admit(resident, moment) for resident in residents.values()]
-        bookings = [booking for _, booking in present]
-        if self._named_at.get(gpu_uuid) != self.namings.changes:
-            if any(map(self._renamed, bookings)):
+    def admit_all(self, residents: Mapping[ProcessAt, Resident], gpu_uuid: str, moment: Moment) -> Sequence[Booking]:
+        """Where everybody on a GPU is booked, in their order; mostly they are those of the cycle before.
+
+        While they are the same, and booked to the same lines, the answer is the same object. So must ``residents`` be.
+        """
+        present, admitted = self._present.get(gpu_uuid, ()), self._admitted.get(gpu_uuid)
+        if admitted is None or admitted.present is not present:
+            admitted = _Admitted(present, {}, [booking for _, booking in present], -1)
+        if admitted.residents is not residents:
+            if len(present) != len(residents) or [at for at, _ in present] != list(residents):
                 return [self.admit(resident, moment) for resident in residents.values()]
-            self._named_at[gpu_uuid] = self.namings.changes
-        for booking in bookings:
+            admitted = admitted._replace(residents=residents)
+        if admitted.named_at != self.namings.changes:
+            if any(map(self._renamed, admitted.bookings)):
+                return [self.admit(resident, moment) for resident in residents.values()]
+            admitted = admitted._replace(named_at=self.namings.changes)
+        self._admitted[gpu_uuid] = admitted
+        for booking in admitted.bookings:
             booking.seen_ns = moment.now_ns
             booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
-        return bookings
+        return admitted.bookings
 
     def grant(self, grant: Grant, moment: Moment) -> WorkloadLine:
         """The line of a workload that was given a place and has nobody there; alive for as long as it is told."""
@@ -218,7 +244,7 @@ class Ledger:
     def _somebody_else(self, gpu_uuid: str) -> None:
         """Others are on a GPU than before."""
         self._present.pop(gpu_uuid, None)
-        self._named_at.pop(gpu_uuid, None)
+        self._admitted.pop(gpu_uuid, None)
 
     @property
     def gpu_uuids(self) -> Collection[str]:
@@ -258,9 +284,37 @@ class Ledger:
         else:
             booking.ended_ns = self.processes.entries[booking.process].ended_ns = now_ns
 
+    @property
+    def is_still(self) -> bool:
+        """Whether to settle and to sweep would change nothing: they were done when the same were there as are now.
+
+        No line had ended then, none was overflow, and nobody was given what it does not use, then or now.
+        """
+        still = self._still
+        if still is None or self._granted or not self.namings.are_settled or self._any_profiles():
+            return False
+        present = [self.present(uuid) for uuid in self._bookings]
+        same_lines = still.changes == self._changes and len(present) == len(still.present)
+        return same_lines and all(map(is_, present, still.present))
+
+    @property
+    def _changes(self) -> tuple[int, int]:
+        return self.processes.changes, self.workloads.changes
+
+    def _any_profiles(self) -> bool:
+        return any(device.profiles for device in self.devices.values())
+
+    def _note_still(self) -> None:
+        self._still = None
+        if self._anybody_granted or self._any_profiles():
+            return
+        if not any(lines.overflow or lines.anybody_ended for lines in (self.processes, self.workloads)):
+            self._still = _Still(self._changes, [self.present(uuid) for uuid in self._bookings])
+
     def settle(self, now_ns: int) -> None:
         """End the lines that nobody is left of."""
         alive, self._granted = self._granted, set()
+        self._anybody_granted = bool(alive)
         for _, booking in self._everybody_here():
             alive.add(booking.process_entry)
             alive.add(booking.workload_entry)
@@ -292,19 +346,19 @@ class Ledger:
         self.processes.sweep(moment, places)
         self.workloads.sweep(moment, places)
         self._drop_bookings()
-        if any(device.profiles for device in self.devices.values()):
+        if self._any_profiles():
             used = {line.at.place for line in self.workloads.entries}
             for uuid, device in self.devices.items():
                 device.profiles = {mig: name for mig, name in device.profiles.items() if Place(uuid, mig) in used}
         if not self.namings.are_settled or self._names_kept_at != self.workloads.changes:
             self._names_kept_at = self.workloads.changes
             self.namings.keep((entry.ref, line.naming) for line, entry in self.workloads.entries.items())
+        self._note_still()
 
     def _drop_bookings(self) -> None:
         """Forget who was booked to lines that are forgotten, and GPUs that nobody is known on."""
-        changes = (self.processes.changes, self.workloads.changes)
-        if self._swept_at != changes:
-            self._swept_at = changes
+        if self._swept_at != self._changes:
+            self._swept_at = self._changes
             for uuid, here in self._bookings.items():
                 if gone := [at for at, booking in here.items() if not self._has_lines(booking)]:
                     self._somebody_else(uuid)
@@ -324,7 +378,7 @@ class Ledger:
     ) -> None:
         """Take up the books of an earlier run, their lines restored before."""
         self.epoch_ns, self.devices, self.namings = epoch_ns, devices, namings
-        self._bookings, self._present, self._named_at = {}, {}, {}
+        self._bookings, self._present, self._admitted = {}, {}, {}
         for at, booking in bookings.items():
             self._bookings.setdefault(at.place.gpu_uuid, {})[at] = booking
         self._note_overflowed()

@@ -75,6 +75,9 @@ class Lines(Generic[LineT]):
         self._gone: dict[ProcessAt | WorkloadAt, int] = {}
         self._gone_before_ns = 0
         self._making_room: list[LineT] | None = None
+        self._grouped_at = 0
+        self._by_gpu: dict[str, list[Sums]] = {}
+        """The sums of the lines of each GPU, as of so many changes."""
 
     def has_room(self, moment: Moment, *, successor: bool = False) -> bool:
         """Whether one more line may be opened; makes room if it can.
@@ -141,6 +144,11 @@ class Lines(Generic[LineT]):
             self.forget(line, moment)
         self._making_room = None
 
+    @property
+    def anybody_ended(self) -> bool:
+        """Whether any line has ended."""
+        return any(entry.ended_ns is not None for entry in self.entries.values())
+
     def forget(self, line: LineT, moment: Moment) -> None:
         """Drop a line; what it came to stays in the sum of all."""
         entry = self.entries.pop(line)
@@ -156,10 +164,13 @@ class Lines(Generic[LineT]):
     def booked_mj(self) -> dict[str, int]:
         """All energy ever booked here, by GPU."""
         booked = {uuid: sums.energy_mj for uuid, sums in self.retired.items()}
-        for line, entry in self.entries.items():
-            uuid = line.at.place.gpu_uuid
-            sums = entry.sums
-            booked[uuid] = booked.get(uuid, 0) + sums.measured_mj + sums.estimated_mj + sums.inferred_mj
+        if self._grouped_at != self.changes:
+            self._grouped_at, self._by_gpu = self.changes, {}
+            for line, entry in self.entries.items():
+                self._by_gpu.setdefault(line.at.place.gpu_uuid, []).append(entry.sums)
+        for uuid, group in self._by_gpu.items():
+            lines_mj = sum([sums.measured_mj + sums.estimated_mj + sums.inferred_mj for sums in group])
+            booked[uuid] = booked.get(uuid, 0) + lines_mj
         return booked
 
     # -- state ----------------------------------------------------------------------

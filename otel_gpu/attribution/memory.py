@@ -56,8 +56,30 @@ def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
     return {uuid: holders(processes, most_bytes) for uuid, processes in listed.items()}
 
 
-def oddities(reading: GpuReading) -> int:
-    """How many of the figures cannot be true: more used, or held by one process, than there is; one listed twice."""
+class Oddities:
+    """Counts figures of one GPU that cannot be true. What is the same as in the cycle before is not looked at again."""
+
+    def __init__(self) -> None:
+        self._lists: tuple[object, ...] = ()
+        self._found = 0
+
+    def of(self, reading: GpuReading) -> int:
+        """How many: more used, or held by one process, than there is; one listed twice; less than no energy."""
+        lists = (reading.memory, reading.processes, reading.mig)
+        if lists != self._lists:  # mostly the same objects
+            self._lists, self._found = lists, _odd_lists(reading)
+        found = self._found
+        if reading.energy_mj is not None:
+            found += reading.energy_mj < 0
+        if reading.power_w is not None:
+            found += not 0 <= reading.power_w < _INFINITE
+        return found
+
+
+_INFINITE: Final = float("inf")
+
+
+def _odd_lists(reading: GpuReading) -> int:
     devices = (reading.memory, *(mig.memory for mig in reading.mig or ()))
     found = sum(1 for memory in devices if memory is not None and not _credible(memory))
     most_bytes = reading.memory.total_bytes if reading.memory is not None else _LARGEST_BYTES
@@ -67,9 +89,7 @@ def oddities(reading: GpuReading) -> int:
         if len({p.pid for p in processes}) < len(processes):  # mostly nobody stands there twice, in whatever list
             entries = {(p.pid, p.kind, p.gpu_instance_id, p.compute_instance_id) for p in processes}
             found += len(processes) - len(entries)
-        found += sum(1 for p in processes if p.memory_bytes is not None and not 0 <= p.memory_bytes <= most_bytes)
-    found += reading.energy_mj is not None and reading.energy_mj < 0
-    found += reading.power_w is not None and not 0 <= reading.power_w < float("inf")
+        found += sum([p.memory_bytes is not None and not 0 <= p.memory_bytes <= most_bytes for p in processes])
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from otel_gpu.attribution.plain import number, whole
 from otel_gpu.model import GpuReading
+from otel_gpu.model.made import maker
 
 _IMPLAUSIBLE: Final = 1.5
 """More than this times the power limit is no reading of energy, whatever the counter says."""
@@ -26,6 +27,10 @@ class Metered:
     duration_s: float
     anomalous: bool = False
     reset: bool = False
+
+
+_metered: Final = maker(Metered)
+_INFINITE: Final = float("inf")
 
 
 class EnergyMeter:
@@ -94,9 +99,9 @@ class EnergyMeter:
 
     def _judged(self, reading: GpuReading, delta_mj: int, duration_s: float) -> Metered:
         limit_w = reading.power_limit_w
-        if limit_w is None or not 0 < limit_w < float("inf"):
+        if limit_w is None or not 0 < limit_w < _INFINITE:
             limit_w = _HIGHEST_LIMIT_W
-        return Metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
+        return _metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
 
     # -- state ----------------------------------------------------------------------
 
@@ -127,4 +132,4 @@ class EnergyMeter:
 def _power(reading: GpuReading) -> float | None:
     """The power it tells, if that can be one."""
     power_w = reading.power_w
-    return power_w if power_w is not None and 0 <= power_w < float("inf") else None
+    return power_w if power_w is not None and 0 <= power_w < _INFINITE else None

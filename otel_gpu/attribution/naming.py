@@ -112,6 +112,11 @@ class Namings:
         return bool(self._waiting)
 
     @property
+    def settled(self) -> object:
+        """Stands for all names as they are, while they stay so; ``None`` where the next cycle may change them."""
+        return self._settled
+
+    @property
     def are_settled(self) -> bool:
         """Whether a cycle that tells the same of the same workloads would change nothing."""
         return self._settled is not None

@@ -50,6 +50,10 @@ class Openers:
         self.processes = processes
         self._by_minor: dict[int, list[tuple[int, ProcessFacts]]] | None = None
 
+    def after(self, processes: Mapping[int, ProcessFacts]) -> Openers:
+        """Those of the next cycle: this very object while they are the same. ``processes`` must not change later."""
+        return self if processes is self.processes or processes == self.processes else Openers(processes)
+
     def of(self, minor: int | None) -> Sequence[tuple[int, ProcessFacts]]:
         """Who uses CUDA on a GPU: an open /dev/nvidiaN alone may be a monitor's, with nvidia-uvm it is CUDA's."""
         if minor is None:
@@ -70,6 +74,7 @@ _Told = tuple[ProcessFacts | None, bool, int | None, int | None]
 class _Grounds(NamedTuple):
     """Why these are on a GPU and nobody else; only of one without MIG, where nobody works who is not listed."""
 
+    host: Openers
     listed: tuple[ListedProcess, ...] | None
     total_bytes: int | None
     pids: list[int]
@@ -86,6 +91,7 @@ class _Grounds(NamedTuple):
             return None
         explained_bytes = _explained_bytes(told.values())
         return cls(
+            host,
             reading.processes,
             None if reading.memory is None else reading.memory.total_bytes,
             pids,
@@ -101,9 +107,9 @@ class _Grounds(NamedTuple):
             reading.mig is None
             and self.listed == reading.processes
             and self.total_bytes == total_bytes
-            and self.facts == [host.processes.get(pid) for pid in self.pids]
+            and (host is self.host or self.facts == [host.processes.get(pid) for pid in self.pids])
             and self.openers == _openers(reading, host, self.explained_bytes)
-            and _working(reading).issubset(self.pids)
+            and (not _has_rows(reading) or _working(reading).issubset(self.pids))
         )
 
 
@@ -171,6 +177,10 @@ def _told(reading: GpuReading, host: Openers) -> dict[tuple[int, str], _Told]:
         if pid in working or mig_uuid in hiding:
             told[pid, mig_uuid] = (facts, False, None, sizes.get(mig_uuid))
     return told
+
+
+def _has_rows(reading: GpuReading) -> bool:
+    return reading.utilization is not None and bool(reading.utilization.rows)
 
 
 def _working(reading: GpuReading) -> set[int]:

@@ -5,18 +5,17 @@ Who is there is mostly who was there in the cycle before. Who belongs to which l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
 
 from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.idle import IdleStep
 from otel_gpu.attribution.ledger import Present
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.presence import Resident
-from otel_gpu.model import MethodEnergy
+from otel_gpu.model import GpuState, MethodEnergy
 from otel_gpu.model.result import NO_ENERGY
 
 _tuple: Final = tuple.__new__
@@ -26,7 +25,7 @@ _ESTIMATED: Final = Method.ESTIMATED
 
 @dataclass(slots=True, eq=False)
 class Shown:
-    """One line in one cycle. ``has_part`` says that it had a part in the division of the window's energy, if of 0 mJ.
+    """One line in one cycle. ``energy`` is what it drew in the window; nothing where it had no part in a division.
 
     ``members`` are those of it who are in the lists, by their number in ``GpuBooks.there``, and ``pids`` theirs.
     ``is_missing`` says that somebody of it is in none. ``staff`` are a workload's processes, each with its number;
@@ -39,33 +38,35 @@ class Shown:
     is_seated: bool = False
     is_missing: bool = False
     staff: list[tuple[Shown, int | None]] = field(default_factory=list)
-    has_part: bool = False
-    measured_mj: int = 0
-    estimated_mj: int = 0
-    inferred_mj: int = 0
+    energy: MethodEnergy = NO_ENERGY
+    energy_mj: int = 0
     billed_us: int = 0
+    memory_bytes: int | None = None
+    """By the driver's figures; ``None`` where it has none of anybody."""
     held_bytes: int | None = None
-    """By the driver's figures, or else as inferred; ``None`` where neither tells of anybody."""
-    step: IdleStep | None = None
+    """The same, or else as inferred; ``None`` where neither tells of anybody."""
+    state: GpuState | None = None
+    idle_s: float | None = None
 
     def draw(self, method: Method, energy_mj: int, now_ns: int) -> None:
-        """Book energy of this window."""
-        self.has_part = True
-        if method is _ESTIMATED:
-            self.estimated_mj += energy_mj
-        elif method is _MEASURED:
-            self.measured_mj += energy_mj
-        else:
-            self.inferred_mj += energy_mj
+        """Book energy of this window, beside what others of the line drew."""
+        measured_mj, estimated_mj, inferred_mj = energy_by(method, energy_mj)
+        if self.energy is not NO_ENERGY:
+            before = self.energy
+            measured_mj += before.measured_mj or 0
+            estimated_mj += before.estimated_mj or 0
+            inferred_mj += before.inferred_mj or 0
+        self.energy = _tuple(MethodEnergy, (measured_mj, estimated_mj, inferred_mj))
+        self.energy_mj += energy_mj
         self.entry.sums.add_energy(method, energy_mj)
         self.entry.drew_ns = now_ns
 
-    @property
-    def energy(self) -> MethodEnergy:
-        """Energy of this window by how it was found; nothing is known where there was nothing to divide."""
-        if not self.has_part:
-            return NO_ENERGY
-        return _tuple(MethodEnergy, (self.measured_mj, self.estimated_mj, self.inferred_mj))
+
+def energy_by(method: Method, energy_mj: int) -> tuple[int, int, int]:
+    """Energy that was found by one method, as ``MethodEnergy`` has it."""
+    if method is _ESTIMATED:
+        return 0, energy_mj, 0
+    return (energy_mj, 0, 0) if method is _MEASURED else (0, 0, energy_mj)
 
 
 Payers: TypeAlias = list[tuple[Place, list[Shown]]]
@@ -79,20 +80,27 @@ class GpuBooks:
         self.shown: dict[Entry, Shown] = {}
         self.seated: list[Shown] = []
         """Lines that somebody is there of, whether in the lists or missing from them."""
-        self.there: list[ProcessAt] = []
+        self.there: tuple[ProcessAt, ...] = ()
         """Who is in the lists, what their pids are, what each holds by the driver's figures."""
         self.pids: list[int] = []
         self.memory_bytes: list[int | None] = []
         self.workloads: list[Shown] = []
         """Those of them that are a workload's."""
         self.payers: Payers = []
+        self.residents: Mapping[ProcessAt, Resident] = {}
+        """Whom the memory was taken from; the same object for as long as the same is told of the same."""
+        self.all_idle = False
+        """Whether everybody is there, holds memory and does nothing, by what was booked last."""
         self._present: Present | None = None
-        self._seats: list[tuple[Shown, Shown]] = []
 
     @property
     def is_complete(self) -> bool:
         """Whether everybody who is there by the books is in the lists."""
         return self._present is not None
+
+    def stays(self, present: Present, residents: Mapping[ProcessAt, Resident]) -> bool:
+        """Whether everybody is there who was in the cycle before, nobody else is shown, and each holds what it did."""
+        return present is self._present and residents is self.residents and len(self.shown) == len(self.seated)
 
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
@@ -102,8 +110,32 @@ class GpuBooks:
         if len(self.shown) > len(self.seated):
             self.shown = {shown.entry: shown for shown in self.seated}
         for shown in self.seated:
-            shown.has_part = False
-            shown.measured_mj = shown.estimated_mj = shown.inferred_mj = shown.billed_us = 0
+            shown.energy = NO_ENERGY
+            shown.energy_mj = shown.billed_us = 0
+
+    def draw(self, method: Method, parts_mj: Sequence[int], now_ns: int) -> None:
+        """Book energy of this window to everybody there, in their order: what each one's lines draw, at once."""
+        for shown in self.seated:
+            members, entry = shown.members, shown.entry
+            energy_mj = parts_mj[members[0]] if len(members) == 1 else sum([parts_mj[number] for number in members])
+            shown.energy_mj = energy_mj
+            shown.energy = _tuple(MethodEnergy, energy_by(method, energy_mj))
+            entry.sums.add_energy(method, energy_mj)
+            entry.drew_ns = now_ns
+
+    def go_on_idle(self, method: Method, parts_mj: Sequence[int], window_us: int, now_ns: int) -> None:
+        """The same where everybody goes on being idle: the time is booked as well."""
+        estimated = method is _ESTIMATED
+        for shown in self.seated:
+            members, entry = shown.members, shown.entry
+            energy_mj = parts_mj[members[0]] if len(members) == 1 else sum([parts_mj[number] for number in members])
+            shown.energy_mj = energy_mj
+            energy = (0, energy_mj, 0) if estimated else energy_by(method, energy_mj)
+            shown.energy = _tuple(MethodEnergy, energy)
+            entry.sums.add_idle(method, energy_mj, window_us, shown.held_bytes or 0, shown.billed_us)
+            entry.drew_ns = now_ns
+            if entry.idle is not None:
+                shown.idle_s = entry.idle.go_on(window_us)
 
     def of(self, entry: Entry) -> Shown:
         """What is shown of a line."""
@@ -112,9 +144,9 @@ class GpuBooks:
             shown = self.shown[entry] = Shown(entry)
         return shown
 
-    def seats(self, present: Present, ats: Collection[ProcessAt]) -> list[tuple[Shown, Shown]] | None:
-        """What is shown of the lines of these, if they are those who were there in the cycle before."""
-        return self._seats if present is self._present and list(ats) == self.there else None
+    def has_seats(self, present: Present, ats: tuple[ProcessAt, ...]) -> bool:
+        """Whether these are those who were there in the cycle before."""
+        return present is self._present and ats == self.there
 
     def seat(self, present: Present, residents: Mapping[ProcessAt, Resident]) -> None:
         """Take in who is there by the books; who of them is not among ``residents`` is missing from the lists.
@@ -122,18 +154,18 @@ class GpuBooks:
         Both are in order, and every resident is there by the books.
         """
         if present is self._present and len(present) == len(residents):
-            self.memory_bytes = [resident.memory_bytes for resident in residents.values()]  # in the same order
+            if residents is not self.residents:
+                self._take_memory(residents)
             return
         for shown in self.shown.values():
             shown.members, shown.staff, shown.is_seated, shown.is_missing = [], [], False, False
-        self.there, self._seats = [], []
+        there: list[ProcessAt] = []
         for at, booking in present:
             number = None
             if at in residents:
-                number = len(self.there)
-                self.there.append(at)
+                number = len(there)
+                there.append(at)
             process, workload = self.of(booking.process_entry), self.of(booking.workload_entry)
-            self._seats.append((process, workload))
             workload.staff.append((process, number))
             for shown in (process, workload):
                 shown.is_seated = True
@@ -142,13 +174,28 @@ class GpuBooks:
                 else:
                     shown.members.append(number)
         self.seated = [shown for shown in self.shown.values() if shown.is_seated]
-        self.pids = [at.key.pid for at in self.there]
-        self.memory_bytes = [residents[at].memory_bytes for at in self.there]
+        self.there = tuple(there)
+        self.pids = [at.key.pid for at in there]
         for shown in self.seated:
             shown.pids = frozenset([self.pids[number] for number in shown.members])
         self.workloads = [shown for shown in self.seated if shown.staff]
         self.payers = payers_of(self.workloads)
         self._present = present if len(present) == len(residents) else None
+        self._take_memory(residents)
+
+    def _take_memory(self, residents: Mapping[ProcessAt, Resident]) -> None:
+        """Take in what everybody there holds by the driver's figures; they are in the same order."""
+        self.residents = residents
+        self.memory_bytes = figures = [resident.memory_bytes for resident in residents.values()]
+        for shown in self.seated:
+            members = shown.members
+            shown.memory_bytes = figures[members[0]] if len(members) == 1 else sum_known([figures[n] for n in members])
+
+
+def sum_known(figures: Sequence[int | None]) -> int | None:
+    """``None`` where nothing tells of anybody."""
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
 
 
 def payers_of(workloads: Iterable[Shown]) -> Payers:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from otel_gpu.attribution.energy import Party
 from otel_gpu.attribution.places import ProcessAt
 from otel_gpu.attribution.plain import number, process_at_from, resident_from, resident_state, whole
 from otel_gpu.attribution.presence import Resident
+from otel_gpu.model.made import maker
+
+T = TypeVar("T")
 
 PRESENCE_UNKNOWN = 0.5
 """Part of a cycle that somebody was there who came or went in it, at a time nobody knows."""
@@ -27,11 +30,12 @@ class _Stay:
     memory_bytes: int | None = None
 
 
-class _Quiet(NamedTuple):
-    """A cycle in which everybody was there all the time, and nobody worked."""
+class _Cycle(NamedTuple):
+    """A cycle in which everybody was there all the time, and who did what work in it."""
 
     present: Mapping[ProcessAt, Resident]
     window_us: int
+    work_us: Mapping[ProcessAt, int]
 
 
 class QuietParties:
@@ -47,15 +51,21 @@ class QuietParties:
         if present is not self._present or told is not self._told:
             self._present, self._told = present, told
             self._parties = tuple(
-                _party(resident, 1.0, resident.memory_bytes, 0 if told else None)
-                for _, resident in sorted(present.items(), key=itemgetter(0))
+                _party(resident, 1.0, resident.memory_bytes, 0 if told else None) for _, resident in _ordered(present)
             )
         return self._parties
 
 
+def _ordered(by_process: Mapping[ProcessAt, T]) -> list[tuple[ProcessAt, T]]:
+    return sorted(by_process.items(), key=itemgetter(0))
+
+
+_made: Final = maker(Party)
+
+
 def _party(resident: Resident, presence: float, memory_bytes: int | None, sm_us: int | None) -> Party:
     hidden = not resident.listed
-    return Party(resident.at, resident.ref, presence, memory_bytes, sm_us, hidden, resident.sm_count)
+    return _made(resident.at, resident.ref, presence, memory_bytes, sm_us, hidden, resident.sm_count)
 
 
 class Span:
@@ -65,7 +75,7 @@ class Span:
         self, at_start: Set[ProcessAt] = frozenset(), *, complete: bool = False, strangers: bool = False
     ) -> None:
         self._stays: dict[ProcessAt, _Stay] = {}
-        self._quiet: _Quiet | None = None
+        self._only: _Cycle | None = None
         self._duration_us = 0
         self._told_us = 0
         self._told = False
@@ -111,7 +121,7 @@ class Span:
         ``work_us`` is ``None`` where nobody tells. ``complete`` is false where pids of others may be invisible.
         ``present`` must not change after that.
         """
-        is_first = self._duration_us == 0 and not self._stays and self._quiet is None
+        is_first = self._duration_us == 0 and not self._stays and self._only is None
         self._duration_us += window_us
         self._samples += samples
         self.foreign_us += foreign_us
@@ -119,8 +129,8 @@ class Span:
         self.strangers = self.strangers or strangers
         self._told_us += covered_us
         self._told = self._told or work_us is not None
-        if is_first and window_us > 0 and not parts and not work_us:
-            self._quiet = _Quiet(present, window_us)
+        if is_first and window_us > 0 and not parts:
+            self._only = _Cycle(present, window_us, work_us or {})
         else:
             self._add_stays(window_us, present, parts, work_us or {})
         if self._alone:
@@ -147,12 +157,12 @@ class Span:
             stay.sm_us += work_us.get(at, 0)
 
     def _stays_so_far(self) -> dict[ProcessAt, _Stay]:
-        """Everybody's stay; those of a quiet span are made when they are first needed."""
-        if self._quiet is not None:
-            present_us = self._quiet.window_us * 1.0
-            for at, resident in self._quiet.present.items():
-                self._stays[at] = _Stay(resident, present_us, 0, resident.memory_bytes)
-            self._quiet = None
+        """Everybody's stay; those of a single cycle are made when they are first needed."""
+        if self._only is not None:
+            present, window_us, work_us = self._only
+            for at, resident in present.items():
+                self._stays[at] = _Stay(resident, window_us * 1.0, work_us.get(at, 0), resident.memory_bytes)
+            self._only = None
         return self._stays
 
     def gap(self, window_us: int) -> None:
@@ -176,10 +186,19 @@ class Span:
     def parties(self, inferred_bytes: Mapping[ProcessAt, int], kept: QuietParties) -> tuple[Party, ...]:
         """Everybody who was there at any time; memory that is only inferred counts for those without a figure.
 
-        In a quiet span they are the ``kept`` ones if they were so in the one before.
+        If nobody worked they are the ``kept`` ones if they were so in the span before.
         """
-        if self._quiet is not None and self._quiet.window_us == self._duration_us and not inferred_bytes:
-            return kept.of(self._quiet.present, told=self._told)
+        only = self._only
+        if only is not None and only.window_us == self._duration_us and not inferred_bytes:
+            if not only.work_us:
+                return kept.of(only.present, told=self._told)
+            work_us = only.work_us
+            return tuple(
+                [
+                    _party(resident, 1.0, resident.memory_bytes, work_us.get(at, 0))
+                    for at, resident in _ordered(only.present)
+                ]
+            )
         duration_us = max(1, self._duration_us)
         return tuple(
             _party(
@@ -188,7 +207,7 @@ class Span:
                 stay.memory_bytes if stay.memory_bytes is not None else inferred_bytes.get(at),
                 stay.sm_us if self._told else None,
             )
-            for at, stay in sorted(self._stays_so_far().items(), key=itemgetter(0))
+            for at, stay in _ordered(self._stays_so_far())
         )
 
     # -- state ----------------------------------------------------------------------

@@ -14,15 +14,15 @@ from otel_gpu.attribution.energy import Division, EnergyDivider, Interval
 from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.holdings import Holdings, unexplained_bytes
 from otel_gpu.attribution.learned import LearnedPower
-from otel_gpu.attribution.memory import oddities
+from otel_gpu.attribution.memory import Oddities
 from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident, same_processes
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
-from otel_gpu.model import GpuReading, MemorySplit
-from otel_gpu.model.made import quickly_made
+from otel_gpu.model import GpuReading, MemorySplit, ProcessKey
+from otel_gpu.model.made import maker, quickly_made
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
 
@@ -46,6 +46,11 @@ class GpuCycle:
     lists_told: bool = True
     crowded: bool = False
 
+    @property
+    def infers(self) -> bool:
+        """Whether anybody is thought to hold memory that no list tells."""
+        return any(parts.inferred for parts in self.hidden.values())
+
     def held_bytes(self, at: ProcessAt) -> int | None:
         """Memory of a process by the driver's figure, or else as inferred; ``None`` where neither tells."""
         resident = self.residents.get(at)
@@ -54,6 +59,10 @@ class GpuCycle:
         hidden = self.hidden.get(at.place.mig_uuid)
         held = hidden.inferred.get(at) if hidden is not None else None
         return None if held is None else held.bytes
+
+
+_interval: Final = maker(Interval)
+_gpu_cycle: Final = maker(GpuCycle)
 
 
 class GpuTracker:
@@ -68,6 +77,7 @@ class GpuTracker:
         self._learned = LearnedPower()
         self._divider = EnergyDivider(options.energy_policy)
         self._holdings = Holdings()
+        self._oddities = Oddities()
         self._here: Mapping[ProcessAt, Resident] = {}
         self._span = Span()
         self._quiet_parties = QuietParties()
@@ -113,11 +123,11 @@ class GpuTracker:
         else:
             missing = {at: r for at, r in self._here.items() if at not in now and cycle.alive(at)}
             self._here = {**missing, **now} if missing else now
-        anomalies = oddities(reading) + (compute.anomalies if compute is not None else 0)
+        anomalies = self._oddities.of(reading) + (compute.anomalies if compute is not None else 0)
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
         estimate = self._baseline.estimate()
-        return GpuCycle(
+        return _gpu_cycle(
             now,
             memory,
             hidden,
@@ -170,7 +180,9 @@ class GpuTracker:
             parts |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.alive(at)}
         present = {**now, **gone} if gone else now
         # A pid that was reused in the cycle speaks for whoever has it now.
-        at_of = {at.key.pid: at for at in (*sorted(present), *now)} if gone else {at.key.pid: at for at in now}
+        at_of: dict[int, ProcessAt] = {}
+        if compute is not None and not compute.is_quiet:
+            at_of = {at.key.pid: at for at in (*sorted(present), *now)} if gone else {at.key.pid: at for at in now}
         # Where one figure cannot be true the others' shares of the work are not known either.
         told = compute if compute is not None and not compute.untold else None
         work = told.work if told is not None else {}
@@ -182,7 +194,7 @@ class GpuTracker:
             covered_us=told.covered_us if told is not None else 0,
             samples=told.samples if told is not None else 0,
             foreign_us=sum(done.sm_us for pid, done in work.items() if pid not in at_of),
-            foreign=compute is not None and any(pid not in at_of for pid in compute.pids),
+            foreign=compute is not None and not compute.is_quiet and not compute.pids <= at_of.keys(),
             strangers=strangers,
             complete=known,
         )
@@ -197,7 +209,10 @@ class GpuTracker:
         foreign_us = max(span.foreign_us, unseen_us)
         # Shares over the span, of the time that its figures of work speak of.
         told_us = max(1, span.told_us)
-        shares = {party.at.key: party.sm_us / told_us for party in parties if party.sm_us is not None}
+        shares: dict[ProcessKey, float] = {}  # of who worked: where MIG is switched, one can be at several places
+        for party in parties:
+            if party.sm_us:
+                shares[party.at.key] = shares.get(party.at.key, 0.0) + party.sm_us / told_us
         utilization = sum(shares.values()) + foreign_us / told_us if span.told_us else None
         usable = not (metered.anomalous or metered.reset or span.away) and metered.duration_s > 0
         # A GPU whose users may be invisible teaches nothing about being idle: only what it may draw, and drew at least.
@@ -226,7 +241,7 @@ class GpuTracker:
         if self._learns and not crowded and self._learned.gate > 0:  # else all of them are 1
             by_key = self._learned.factors(shares)
             factors = {party.at: by_key.get(party.at.key, 1.0) for party in parties}
-        interval = Interval(
+        interval = _interval(
             delta_mj=metered.delta_mj,
             duration_s=metered.duration_s,
             parties=parties,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, Field, field, fields, make_dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -16,8 +16,7 @@ def quickly_made(cls: type[T]) -> type[T]:
     same slots, and becomes what it is when it is complete: Python lets an object change between classes that are laid
     out alike, and raises where they are not.
     """
-    told: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]
-    twin = make_dataclass(f"Unfrozen{cls.__name__}", [_spec(each) for each in told], slots=True, eq=False, repr=False)
+    twin = _twin(cls)
     fill: Any = vars(twin)["__init__"]
     become = object.__setattr__
 
@@ -31,6 +30,27 @@ def quickly_made(cls: type[T]) -> type[T]:
 
     cls.__init__ = init  # type: ignore[method-assign]
     return cls
+
+
+def maker(cls: type[T]) -> type[T]:
+    """What makes a frozen dataclass with slots faster still, where it is made by the dozen: called as the class is.
+
+    The twin is made and filled at once, by Python's own way of making an object. It is a function, and no class.
+    """
+    twin = _twin(cls)
+
+    def make(*values: Any, **named: Any) -> T:
+        made: Any = twin(*values, **named)
+        made.__class__ = cls
+        return made  # type: ignore[no-any-return]
+
+    return cast("type[T]", make)
+
+
+def _twin(cls: type[T]) -> Any:
+    """A class with the same slots that is not frozen."""
+    told: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]
+    return make_dataclass(f"Unfrozen{cls.__name__}", [_spec(each) for each in told], slots=True, eq=False, repr=False)
 
 
 def _spec(told: Field[Any]) -> tuple[str, Any] | tuple[str, Any, Any]:

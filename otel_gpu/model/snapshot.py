@@ -32,6 +32,10 @@ class GpuHealth(StrEnum):
     PAUSED = "paused"
 
 
+_ANSWERING: Final = (GpuHealth.OK, GpuHealth.DEGRADED)
+"""A member of an enumeration is looked up anew each time that it is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """Memory of a GPU or MIG instance. ``reserved_bytes`` is ``None`` where ``used_bytes`` includes it."""
@@ -139,7 +143,7 @@ class GpuReading:
     @property
     def answered(self) -> bool:
         """Whether there are figures; without them only its identity stands here, and why."""
-        return self.health in (GpuHealth.OK, GpuHealth.DEGRADED)
+        return self.health in _ANSWERING
 
 
 @dataclass(frozen=True, slots=True)

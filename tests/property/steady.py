@@ -33,6 +33,8 @@ GPUS: Final = 2
 PIDS: Final = range(100, 112)
 TOTAL_BYTES: Final = 40_960 * MIB
 _STEPS_S: Final = (5, 5, 5, 5, 1, 1, 0, 40)
+_QUIET_CYCLES: Final = (0, 0, 0, 0, 1, 3)
+"""So many in which nothing happens come after something has: after three without work everybody is idle."""
 
 
 @dataclass(slots=True)
@@ -227,6 +229,7 @@ cycles: Final = st.lists(
         st.sampled_from(WORKLOADS),
         st.sampled_from(_STEPS_S),
         st.integers(0, 400 * 1000),
+        st.sampled_from(_QUIET_CYCLES),
     ),
     min_size=2,
     max_size=24,
@@ -241,12 +244,13 @@ def steady_histories(draw: st.DrawFn) -> list[Snapshot]:
         world.processes[pid] = _facts(pid, 1, WORKLOADS[pid % len(WORKLOADS)])
         world.gpus[pid % GPUS].held[pid] = 512 * MIB
     at_ns, history = 0, []
-    for event, index, pid, ref, step_s, charge_mj in draw(cycles):
-        at_ns += step_s * S
-        for gpu in world.gpus:
-            gpu.counter_mj += charge_mj * step_s
+    for event, index, pid, ref, step_s, charge_mj, quiet_cycles in draw(cycles):
         event(world, world.gpus[index], pid, ref)
-        history.append(world.snapshot(at_ns, step_s))
+        for _ in range(1 + quiet_cycles):
+            at_ns += step_s * S
+            for gpu in world.gpus:
+                gpu.counter_mj += charge_mj * step_s
+            history.append(world.snapshot(at_ns, step_s))
     return history
 
 

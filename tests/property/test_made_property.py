@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.model.made import quickly_made
+from otel_gpu.model.made import maker, quickly_made
 from tests.property.histories import thorough
 
 
@@ -42,6 +42,7 @@ class Quick:
         return self.first, self.second, self.third
 
 
+make_plain = maker(Plain)
 values = st.tuples(st.integers(), st.none() | st.text(), st.lists(st.integers()).map(tuple))
 
 
@@ -75,3 +76,16 @@ def test_a_wrong_number_of_values_is_refused_and_leaves_nothing_unfrozen(given_v
     with pytest.raises(TypeError):
         quick.__init__(*given_values)  # type: ignore[misc]
     assert type(quick) is Quick
+
+
+@thorough
+@given(values)
+def test_what_a_maker_makes_is_what_the_class_makes(given_values: tuple[int, str | None, tuple[int, ...]]) -> None:
+    made = make_plain(*given_values)
+    assert type(made) is Plain
+    assert made == Plain(*given_values)
+    assert make_plain(first=given_values[0]) == Plain(given_values[0])
+    with pytest.raises(FrozenInstanceError):
+        made.first = 2  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        make_plain()  # type: ignore[call-arg]

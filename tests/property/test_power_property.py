@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from otel_gpu.attribution.apportion import apportion, whole_weights
 from otel_gpu.attribution.baseline import Baseline, Origin
-from otel_gpu.attribution.energy import EnergyDivider, EnergyPolicy, Interval, Party
+from otel_gpu.attribution.energy import EnergyDivider, EnergyPolicy, Interval, Method, Party
 from otel_gpu.attribution.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
 from otel_gpu.attribution.learned_sums import MAX_TRACKED
 from otel_gpu.attribution.places import Place, ProcessAt
@@ -214,10 +217,11 @@ def test_learned_state_with_anything_in_it_is_refused_or_works(name: str, value:
 
 ATS = st.builds(ProcessAt, KEYS, st.just(Place("GPU-0", "")))
 WHOLE_MS = st.integers(0, 400).map(lambda ms: 1000 * ms)
+WORKLOADS = st.builds(WorkloadRef, st.just(WorkloadKind.CONTAINER), st.sampled_from(["web", "job", "etl"]))
 PARTIES = st.builds(
     Party,
     at=ATS,
-    workload=st.builds(WorkloadRef, st.just(WorkloadKind.CONTAINER), st.sampled_from(["web", "job", "etl"])),
+    workload=WORKLOADS,
     presence=st.sampled_from([0.0, 0.5, 1.0, 1.0]),
     memory_bytes=st.none() | st.integers(0, 80 << 30),
     sm_us=st.just(None) | WHOLE_MS | WHOLE_MS,
@@ -278,3 +282,23 @@ def test_splitting_an_interval_moves_no_more_than_a_millijoule_per_split(
         assert abs(sum(each.parts[at] for each in split) - mj) <= moved
     assert abs(sum(each.idle_mj for each in split) - whole.idle_mj) <= moved
     assert abs(sum(each.unattributed_mj for each in split) - whole.unattributed_mj) <= moved
+
+
+@given(
+    st.lists(st.tuples(ATS, WORKLOADS), min_size=2, max_size=12, unique_by=itemgetter(0)),
+    st.lists(st.integers(1, 700_000), min_size=1, max_size=8),
+)
+@settings(max_examples=40 * DEPTH)
+def test_without_work_a_division_by_who_is_there_is_one_by_what_that_comes_to(
+    there: list[tuple[ProcessAt, WorkloadRef]], charges_mj: list[int]
+) -> None:
+    """What is kept from interval to interval is not the amounts, and they divide alike."""
+    parties = tuple(Party(at, ref, 1.0, None, 0) for at, ref in sorted(there, key=itemgetter(0)))
+    mates = Counter(party.workload.key for party in parties)
+    divider, owed = EnergyDivider(EnergyPolicy.RESIDENT), dict[int, int]()
+    for delta_mj in charges_mj:
+        claims = {n: delta_mj / len(mates) / mates[party.workload.key] for n, party in enumerate(parties)}
+        parts, owed = apportion(delta_mj, whole_weights(claims), owed)
+        found = divider.divide(Interval(delta_mj, 1.0, parties))
+        assert found.parts == {party.at: parts[n] for n, party in enumerate(parties)}
+        assert found.method is Method.ESTIMATED

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from otel_gpu.directory import Directory, Named, PidsByWorkload, pids_by_workload
-from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import ProcessFacts, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, Known, NameRead, PodContainer
 from tests.builders import facts, gpu, uuid_of
 
@@ -143,11 +144,15 @@ def test_pids_are_those_of_their_workload_and_who_has_left_has_none() -> None:
     assert {ref.id: list(pids) for ref, pids in found.items()} == {"left": [], ID: [1, 2], "host": [3]}
 
 
+def by_pid(*processes: ProcessFacts) -> Mapping[int, ProcessFacts]:
+    return {each.key.pid: each for each in processes}
+
+
 def test_pids_are_the_same_object_until_anybody_comes_goes_or_moves() -> None:
     left = replace(REF, id="left")
     pids = PidsByWorkload()
-    first = pids.of([facts(1, REF), facts(2)])
-    assert pids.of([facts(1, REF), facts(2)]) is first
+    first = pids.of(by_pid(facts(1, REF), facts(2)))
+    assert pids.of(by_pid(facts(1, REF), facts(2))) is first
     for processes, also in (
         ([facts(1, REF), facts(2), facts(3)], ()),
         ([facts(1, REF)], ()),
@@ -155,7 +160,7 @@ def test_pids_are_the_same_object_until_anybody_comes_goes_or_moves() -> None:
         ([facts(1, REF), facts(3)], ()),
         ([facts(1, REF), facts(2)], (left,)),
     ):
-        assert pids.of(processes, also=also) == pids_by_workload(processes, also=also) != first
+        assert pids.of(by_pid(*processes), also=also) == pids_by_workload(processes, also=also) != first
 
 
 def test_names_are_the_same_object_while_the_workloads_and_what_is_told_of_them_are() -> None:

@@ -17,6 +17,7 @@ from otel_gpu.model import (
     GpuState,
     ProcessAttribution,
     ProcessFacts,
+    Snapshot,
     SourceOutcome,
     SourceState,
     UtilizationRead,
@@ -511,3 +512,21 @@ def test_nobody_has_left_because_nobody_could_look() -> None:
     world = World(gpu_read(gpu(0, [], memory=memory(used_gib=20))), processes=[hidden, unreadable, hidden])
     held = [world.next().workloads[0].gpus[0].inferred_bytes for _ in range(3)]
     assert held == [20 * GIB] * 3
+
+
+def test_processes_are_the_same_object_while_the_same_is_told_of_them_in_whatever_order() -> None:
+    one, two = facts(1), facts(2, CONTAINER)
+    seen: list[Mapping[int, ProcessFacts]] = []
+    reads = [process_read(one, two), process_read(replace(two), one), process_read(one), process_read(one, two)]
+    world = World(gpu_read(gpu(0, [listed(1)])), processes=reads)
+    observe = world.engine._attributor.observe
+
+    def noting(snapshot: Snapshot) -> Attribution:
+        seen.append(snapshot.processes)
+        return observe(snapshot)
+
+    world.engine._attributor.observe = noting  # type: ignore[method-assign]
+    for _ in reads:
+        world.next()
+    assert seen[1] is seen[0]
+    assert [sorted(each) for each in seen[2:]] == [[1], [1, 2]]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.model import DriverFacts, MigAccess, UtilizationRead, UtilizationRow
-from otel_gpu.pidspace import Trust, kept_apart, named_pids, parse_driver_version, trust, without_rows
+from otel_gpu.pidspace import NamedPids, Trust, kept_apart, parse_driver_version, trust, without_rows
 from otel_gpu.sources.base import ProcessRead
 from tests.builders import by_pid, facts, gpu, listed, mig
 
@@ -84,8 +84,8 @@ def test_kept_apart_the_holders_of_devices_stay_and_so_do_all_entries_with_other
     )
     gpus, processes = kept_apart(readings, known)
     assert processes == {pid: known[pid] for pid in (2, 3, 5)}
-    assert named_pids(gpus) == {1, 6, 9}
-    assert not named_pids(gpus) & processes.keys()
+    assert NamedPids().of(gpus) == {1, 6, 9}
+    assert not NamedPids().of(gpus) & processes.keys()
     assert (gpus[1].processes, gpus[1].mig) == (readings[1].processes, readings[1].mig)
     assert (gpus[2].processes, gpus[2].mig) == ((), None)
 
@@ -94,5 +94,18 @@ def test_without_rows_everything_else_is_as_it_was() -> None:
     reading = replace(
         gpu(0, [listed(7)], energy_mj=5), utilization=UtilizationRead(0, 0, (UtilizationRow(8, 0, 1, 0, 0, 0),))
     )
-    assert named_pids([reading]) == {7, 8}
+    assert NamedPids().of([reading]) == {7, 8}
     assert without_rows([reading]) == (replace(reading, utilization=None),)
+
+
+def test_pids_are_the_same_object_while_lists_are_and_rows_are_added_to_them() -> None:
+    pids = NamedPids()
+    reading = gpu(0, [listed(7)], mig=[mig("MIG-1", (1, 0), [listed(6)])])
+    first = pids.of([reading])
+    assert first == {6, 7}
+    assert pids.of([replace(reading, taken_at_ns=5)]) is first
+    working = replace(reading, utilization=UtilizationRead(0, 0, (UtilizationRow(8, 0, 1, 0, 0, 0),)))
+    assert pids.of([working]) == {6, 7, 8}
+    assert pids.of([replace(reading, processes=(listed(9),))]) == {6, 9}
+    assert pids.of([replace(reading, mig=None)]) == {7}
+    assert pids.of([]) == set()

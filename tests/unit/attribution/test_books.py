@@ -21,7 +21,7 @@ from otel_gpu.model import (
     MethodEnergy,
     UtilizationRead,
 )
-from tests.builders import GIB, facts, failed_gpu, gpu, listed, memory
+from tests.builders import GIB, facts, failed_gpu, gpu, listed, memory, mig
 from tests.unit.attribution.played import (
     CYCLE_MJ,
     JOB,
@@ -321,3 +321,17 @@ def test_a_counter_that_jumped_gives_nobody_what_it_claims() -> None:
     after = played.next(gpu_with(listed(1)), processes=[old(1)])
     assert after.anomalies == 2, "it came back down, which tells nothing"
     assert energy_mj(process(after, 1)) == energy_mj(process(before, 1))
+
+
+def test_work_counts_for_who_is_at_two_places_as_mig_is_switched_off() -> None:
+    """It has not left the instance for certain, and is on the GPU: its work is no less for that."""
+    played = Played()
+    entry = listed(1, GIB, instance=(1, 0))
+    for _ in range(3):
+        divided = replace(gpu_with(entry), mig=(mig("MIG-1", (1, 0), [entry]),))
+        played.next(divided, processes=[old(1)])
+    played.next(replace(gpu_with(listed(1)), utilization=played.rows((1, 90))), processes=[old(1)])
+    (known,) = played.attributor.to_state()["gpus"].values()
+    assert len(known["here"]) == 2
+    assert known["baseline"]["before"] is None  # not a cycle without work
+    assert known["baseline"]["line"][1] == pytest.approx(0.9, rel=0.05)

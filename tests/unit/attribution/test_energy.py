@@ -46,6 +46,13 @@ def test_one_process_alone_gets_all_of_it_as_measured() -> None:
     assert found == {"a": (700_000, "measured"), "idle": 0, "unattributed": 0}
 
 
+def test_one_process_alone_gets_all_of_it_as_measured_whether_it_works_or_not() -> None:
+    divider, there = EnergyDivider(EnergyPolicy.RESIDENT), (party(A),)
+    for alone, method in ((True, Method.MEASURED), (False, Method.ESTIMATED), (True, Method.MEASURED)):
+        division = divider.divide(Interval(5, 1.0, there, alone=alone))
+        assert (division.parts, division.methods, division.method) == ({A: 5}, {A: method}, method)
+
+
 @pytest.mark.parametrize(("alone", "foreign_sm_us"), [(False, 0), (True, 1)])
 def test_one_process_that_may_not_have_been_alone_is_estimated(alone: bool, foreign_sm_us: int) -> None:
     found = divide(interval(party(A, sm_us=10), alone=alone, foreign_sm_us=foreign_sm_us))

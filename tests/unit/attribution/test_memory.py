@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from otel_gpu.attribution.memory import holders, holders_by_instance, split
+from otel_gpu.attribution.memory import Oddities, holders, holders_by_instance, split
 from otel_gpu.model import DeviceMemory, MemorySplit, ProcessKind
 from tests.builders import GIB, gpu, listed, memory, mig
 
@@ -155,3 +157,16 @@ def test_figures_that_cannot_be_true_together_are_cut_to_what_there_is(
 ) -> None:
     divided = parts(total=total, used=used, reserved=reserved, claims=[])
     assert (divided.reserved_bytes, divided.unattributed_bytes, divided.free_bytes) == expected
+
+
+# ---------------------------------------------------------------------------- what cannot be true
+
+
+def test_figures_that_cannot_be_true_are_counted_in_every_cycle_that_tells_them() -> None:
+    odd = gpu(0, [listed(1, 100 * GIB), listed(1)], memory=memory(used_gib=100), energy_mj=-1, power_w=float("nan"))
+    found = Oddities()
+    assert [found.of(odd), found.of(odd)] == [5, 5]
+    assert found.of(replace(odd, energy_mj=1)) == 4
+    assert found.of(replace(odd, processes=(listed(1),))) == 3
+    assert found.of(gpu(0, [listed(1)], memory=memory(), energy_mj=1, power_w=0.0)) == 0
+    assert found.of(gpu(0, None, mig=[mig("MIG-1", (1, 0), [listed(1, -1)])])) == 1

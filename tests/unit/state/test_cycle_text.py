@@ -58,6 +58,13 @@ def test_what_is_as_it_was_is_not_written_out_again(monkeypatch: pytest.MonkeyPa
     assert not any(isinstance(each, type(FACTS) | type(LISTED) | list) for each in written)
 
 
+def test_a_figure_that_is_the_same_is_written_as_it_is_told() -> None:
+    text = CycleText()
+    for power_w in (1, 1.0, True, 1.0):
+        cycle = replace(WORLD, gpus=(gpu(0, [LISTED], power_w=power_w),))
+        assert text.of(cycle) == to_json(replace(cycle, sources=()))
+
+
 def test_what_has_gone_is_forgotten_with_the_next_cycle() -> None:
     class Names(dict[WorkloadKey, WorkloadNames]):
         """Some that can be seen to go."""
