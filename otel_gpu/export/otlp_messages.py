@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct
 from typing import Final
 
@@ -63,10 +62,9 @@ def point_head(start_ns: int | None, attributes_bytes: int) -> tuple[bytes, int]
     return before + start + bytes((_TIME,)), len(before) + inner_bytes
 
 
-def all_packed(values: Iterable[float]) -> list[bytes]:
-    """The values of many points, each with its tag: what stands after the time."""
-    double, whole = _DOUBLE_VALUE.pack, _INT_VALUE.pack
-    return [whole(_INT, value) if isinstance(value, int) else double(_DOUBLE, value) for value in values]
+whole_figure: Final = partial(_INT_VALUE.pack, _INT)
+double_figure: Final = partial(_DOUBLE_VALUE.pack, _DOUBLE)
+"""The value of a point with its tag: what stands after the time. Hundreds are made in a cycle, by C alone."""
 
 
 def own_attributes(attributes: Attributes) -> bytes:

@@ -16,7 +16,6 @@ to a Prometheus with default settings each is one more series, and a Collector's
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,12 +23,13 @@ from enum import Enum
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
+from otel_gpu.export.prometheus_lines import Lines
 from otel_gpu.metrics.catalogue import Kind, Level, Metric
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.series import Series, departed
+from otel_gpu.metrics.series import departed
 from otel_gpu.metrics.tags import Attributes
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,6 @@ class Exposition(Enum):
 
 _TARGET: Final = ("service.name", "service.namespace", "service.instance.id")
 """What a Collector makes ``job`` and ``instance`` of, and therefore leaves out of ``target_info``."""
-
-_PIECES: Final = 4
-"""Of a line: see ``_Lines``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +74,14 @@ class _Form(NamedTuple):
     others: tuple[_Labels, _Labels]
 
 
-class _Lines(NamedTuple):
-    """The series of a metric as they were last written, but for their values.
-
-    Each has four ``pieces``: the metric's name, the labels of the point, those of its workload, and room for the value.
-    The texts are shared: by all series of a metric, all metrics of a row, and all series of a workload. Where the same
-    series stands twice, ``distinct`` is false, and only the last one counts.
-    """
-
-    series: Series
-    pieces: list[str]
-    distinct: bool
-
-
 class _Written(NamedTuple):
     """A rendering, and where in it each family stands."""
 
     text: bytes
     places: Mapping[str, tuple[Family, int, int]]
+
+
+_NOWHERE: Final = (None, 0, 0)
 
 
 class PrometheusText:
@@ -106,12 +93,13 @@ class PrometheusText:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._resource_names = frozenset(label for label, _ in _joined({**resources.shared, **resources.agent}))
-        self._last: dict[str, _Lines] = {}
+        self._last: dict[str, Lines] = {}
         self._labels: dict[tuple[str, ...], _Labels] = {}
         self._others: dict[_Kind, tuple[_Labels, _Labels]] = {}
         self._forms: dict[str, _Form] = {}
         self._heads = {exposition: dict[str, str]() for exposition in Exposition}
         self._written = {exposition: _Written(b"", {}) for exposition in Exposition}
+        self._targets = {each: "\n".join(self._target_info(each)).encode() for each in Exposition}
         self._turn = threading.Lock()
 
     def render(self, collection: Collection, exposition: Exposition) -> bytes:
@@ -120,23 +108,32 @@ class PrometheusText:
             last, self._last = self._last, {}
             try:
                 written = self._render(collection, exposition, last)
+            except Exception:
+                self._last = {}  # what lines say now, nobody would know
+                raise
             finally:
-                self._forget(last.values())
+                if [*map(id, last.values())] != [*map(id, self._last.values())]:
+                    self._forget(last.values())
             self._written[exposition] = written
             return written.text
 
-    def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, _Lines]) -> _Written:
+    def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, Lines]) -> _Written:
         written, places = self._written[exposition], dict[str, tuple[Family, int, int]]()
         before = memoryview(written.text)
         # Each family by itself: a large host's text should not be there twice, as text and as bytes.
-        target = "\n".join(self._target_info(exposition)).encode()
+        target = self._targets[exposition]
         parts: list[bytes | memoryview] = [target] if target else []
         end = len(target) if target else -1
         for family in collection.families:
             name = family.metric.name
-            lines = self._last[name] = self._lines(family, last.get(name))
-            known, *place = written.places.get(name, (None, 0, 0))
-            parts.append(before[slice(*place)] if known is family else self._text(family, lines, exposition))
+            known, start, stop = written.places.get(name, _NOWHERE)
+            lines = last.get(name)
+            if known is family and lines is not None:
+                parts.append(before[start:stop])
+            else:
+                lines = self._lines(family, lines)
+                parts.append(self._text(family, lines, exposition))
+            self._last[name] = lines
             places[name] = family, end + 1, (end := end + 1 + len(parts[-1]))
         if exposition is Exposition.OPENMETRICS:
             parts.append(b"# EOF")
@@ -154,9 +151,9 @@ class PrometheusText:
         labels = _joined({key: value for key, value in attributes.items() if key not in _TARGET})
         yield f"target_info{{{labels_text(labels)}}} 1"
 
-    def _lines(self, family: Family, last: _Lines | None) -> _Lines:
+    def _lines(self, family: Family, last: Lines | None) -> Lines:
         """The series of this collection; the same as the last one's if nobody came or went."""
-        series = family.series
+        series = family.cells.series
         if last is not None and last.series is series:
             return last
         form = self._form(family.metric)
@@ -166,9 +163,7 @@ class PrometheusText:
             (beside[own != ""].get(id(workload)) or self._beside(form, own, workload))[1]
             for own, workload in zip(labels, series.workloads, strict=True)
         ]
-        pieces = [form.begin, "", "", ""] * len(labels)
-        pieces[1::_PIECES], pieces[2::_PIECES] = labels, others
-        return _Lines(series, pieces, len(set(zip(labels, others, strict=True))) == len(labels))
+        return Lines(series, form.begin, labels, others)
 
     def _form(self, metric: Metric) -> _Form:
         form = self._forms.get(metric.name)
@@ -194,7 +189,7 @@ class PrometheusText:
         made = form.others[own != ""][id(workload)] = workload, f"{',' if own and text else ''}{text}}} "
         return made
 
-    def _forget(self, last: Iterable[_Lines]) -> None:
+    def _forget(self, last: Iterable[Lines]) -> None:
         """Let go of texts of those who were in the last rendering, and not in this one."""
         gone = departed([lines.series for lines in last], [lines.series for lines in self._last.values()])
         for labels in self._labels.values():
@@ -202,12 +197,15 @@ class PrometheusText:
         for others in chain.from_iterable(self._others.values()):
             _drop(others, gone.workloads)
 
-    def _text(self, family: Family, lines: _Lines, exposition: Exposition) -> bytes:
+    def _text(self, family: Family, lines: Lines, exposition: Exposition) -> bytes:
         """A family, what precedes it included."""
         heads, name = self._heads[exposition], family.metric.name
         if name not in heads:
             heads[name] = "\n".join(_head(family.metric, exposition))
-        return "".join([heads[name], *_samples(family, lines)]).encode()
+        told, text = lines.text(heads[name], family.cells.values)
+        if told < len(family.values):
+            log.debug("%s: %d points are no series of their own", name, len(family.values) - told)
+        return text.encode()
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:
         """Labels that are not a point's own: who the workload is, and the other attributes of its Resource."""
@@ -229,19 +227,6 @@ def render(collection: Collection, resources: Resources, exposition: Exposition)
 def _drop(labels: _Labels, addresses: Iterable[int]) -> None:
     for address in addresses:
         labels.pop(address, None)
-
-
-def _samples(family: Family, lines: _Lines) -> list[str]:
-    """The pieces of its lines, each line after a line's end."""
-    values, pieces = family.values, lines.pieces.copy()
-    if lines.distinct and all(map(math.isfinite, values)):
-        pieces[_PIECES - 1 :: _PIECES] = map(repr, values)
-        return pieces
-    begin = pieces[0]
-    heads = zip(pieces[1::_PIECES], pieces[2::_PIECES], strict=True)
-    series = {head: value for head, value in zip(heads, values, strict=True) if math.isfinite(value)}
-    log.debug("%s: %d points are no series of their own", family.metric.name, len(values) - len(series))
-    return [f"{begin}{own}{others}{value!r}" for (own, others), value in series.items()]
 
 
 def _head(metric: Metric, exposition: Exposition) -> Iterator[str]:

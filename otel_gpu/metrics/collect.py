@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.collection import Collection, Family
+from otel_gpu.metrics.collection import Collection
 from otel_gpu.metrics.columns import Columns
-from otel_gpu.metrics.points import Reading, family
+from otel_gpu.metrics.points import Reading, families
 
 
 def collect(reading: Reading) -> Collection:
     """All metrics of a cycle with their points, as of when the world was read."""
-    columns = Columns()
-    families: list[Family] = []
-    count = 0
-    for metric in METRICS:
-        found = family(metric, reading, columns, count)
-        if found is not None:
-            count += len(found.values)
-            families.append(found)
-    return Collection(reading.attribution.wall_ns, tuple(families))
+    return Collection(reading.attribution.wall_ns, tuple(families(METRICS, reading, Columns())))

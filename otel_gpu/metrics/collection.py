@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from otel_gpu.metrics.catalogue import Metric
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.series import Point, Series
+from otel_gpu.metrics.series import Cells, Point, Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +15,24 @@ class Family:
     """A metric in one collection: its series, and a value of each.
 
     As long as neither changes it is the same object from one collection to the next; so are its series while nobody
-    comes or goes.
+    comes or goes. Where some of those who are there have no value, ``among`` are all of them.
     """
 
     metric: Metric
     series: Series
     values: tuple[float, ...]
+    among: Cells | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, metric: Metric, points: Iterable[Point]) -> Family:
         """The family of these points."""
         found = tuple(points)
         return cls(metric, Series.of(found), tuple(point.value for point in found))
+
+    @property
+    def cells(self) -> Cells:
+        """All who may have a value, with those that there are: what exporters lay out once, and then write into."""
+        return self.among or Cells(self.series, self.values)
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -5,11 +5,12 @@ Exporters then know what they need not write again by looking at one object, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
+from operator import ne
 from struct import pack
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.collection import Family
@@ -17,34 +18,52 @@ from otel_gpu.metrics.layout import DeviceTags
 from otel_gpu.metrics.points_reading import Device, Reading
 from otel_gpu.metrics.points_use import Values
 from otel_gpu.metrics.rows import Rows, Use
-from otel_gpu.metrics.series import Point, Series
+from otel_gpu.metrics.series import Cells, Point, Series
 from otel_gpu.metrics.tags import Attributes, Tags
+from otel_gpu.model import SourceOutcome
 
 Value = TypeVar("Value")
+Devices: TypeAlias = Sequence[Device]
 
 
 @dataclass(frozen=True, slots=True)
 class OfRows(Generic[Use]):
     """A metric of workloads or processes: its values, and what attributes those of a row have of their own.
 
-    Who only could use a GPU has points of it only ``of_possible``.
+    Who only could use a GPU has points of it only ``of_possible``. With a ``per``, values are whole numbers of which so
+    many make one.
     """
 
     values: Callable[[Rows[Use]], Values]
     own: tuple[Attributes, ...] = ()
     of_possible: bool = False
+    per: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OfDevices:
-    """A metric of whole GPUs: the values of each, their attributes, and which of them count since the books began.
+    """A metric of whole GPUs: their values, the attributes of each, and which of them count since the books began.
 
-    Where it says nothing of that, none of them does.
+    Where it says nothing of that, none of them does. ``per`` is that of ``OfRows``.
     """
 
-    values: Callable[[Device], Iterable[float | None]]
+    values: Callable[[Devices], Values]
     tags: Callable[[DeviceTags], tuple[Tags, ...]]
     counted: tuple[bool, ...] = ()
+    per: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfSources:
+    """A metric of the agent's sources: their values, and what attributes those of a source have beside its name."""
+
+    values: Callable[[Sequence[SourceOutcome]], Values]
+    own: tuple[Attributes, ...] = ({},)
+
+
+def of_each(values: Callable[[Device], Iterable[float | None]]) -> Callable[[Devices], Values]:
+    """The values of GPUs, one GPU after the other."""
+    return lambda devices: list(chain.from_iterable(map(values, devices)))
 
 
 def plain(device: DeviceTags) -> tuple[Tags, ...]:
@@ -53,24 +72,30 @@ def plain(device: DeviceTags) -> tuple[Tags, ...]:
 
 
 class _Last(NamedTuple):
-    """What was told of a metric, and what that followed from: who sits there, since when, and who has a value."""
+    """What was told of a metric, and what that followed from: who sits there, since when, and what was found.
+
+    Equal are also 1 and 1.0, and 0.0 and -0.0, which are written otherwise: ``types`` differ then, or ``bits``. What is
+    whole numbers throughout has neither.
+    """
 
     seats: object
     starts: object
-    values: tuple[float | None, ...]
-    present: list[bool] | None
+    found: Values
     family: Family
+    types: list[type] | None = None
+    bits: bytes = b""
 
-    def is_of(self, values: tuple[float | None, ...]) -> bool:
-        """Whether these values are written alike, however they are written.
-
-        Equal they are also if 1 becomes 1.0, or 0.0 becomes -0.0: types differ then, or bits.
-        """
-        if values != self.values or [*map(type, values)] != [*map(type, self.values)]:
+    def is_of(self, found: Values) -> bool:
+        """Whether the same was found, which is written alike however it is written."""
+        if found != self.found:
             return False
-        told = values if self.present is None else tuple(compress(values, self.present))
-        doubles = f"{len(told)}d"
-        return pack(doubles, *told) == pack(doubles, *self.family.values)
+        return self.types is None or ([*map(type, found)] == self.types and _bits(found, self.family) == self.bits)
+
+
+def _bits(found: Values, family: Family) -> bytes:
+    """The values of a column, in which those have one that have one in the family."""
+    told = found if family.among is None else [value for value in found if value is not None]
+    return pack(f"{len(told)}d", *told)
 
 
 class Columns:
@@ -93,11 +118,11 @@ class Columns:
                 attributes = tuple([tags.adding(own) for tags in attributes for own in how.own])
             return Series(attributes, _each(identities, each), _each(starts or (None,) * len(rows), each))
 
-        return self._family(metric, rows.seats, starts, values, series)
+        return self._family(metric, rows.seats, starts, values, series, per=how.per)
 
     def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> Family | None:
         """A metric of whole GPUs."""
-        values = list(chain.from_iterable(map(how.values, reading.devices)))
+        values = how.values(reading.devices)
         epoch_ns = reading.attribution.epoch_ns
 
         def series() -> Series:
@@ -105,7 +130,18 @@ class Columns:
             starts = [epoch_ns if counts else None for counts in how.counted] * len(reading.seats)
             return Series(attributes, (None,) * len(values), tuple(starts or (None,) * len(values)))
 
-        return self._family(metric, reading.seats, epoch_ns, values, series)
+        return self._family(metric, reading.seats, epoch_ns, values, series, per=how.per)
+
+    def of_sources(self, metric: Metric, how: OfSources, reading: Reading) -> Family | None:
+        """A metric of the agent's sources."""
+        values = how.values(reading.attribution.sources)
+
+        def series() -> Series:
+            sources = [{"otel_gpu.source": name} for name in reading.sources]
+            attributes = tuple([reading.agent.adding({**source, **own}) for source in sources for own in how.own])
+            return Series(attributes, (None,) * len(values), (None,) * len(values))
+
+        return self._family(metric, reading.sources, None, values, series)
 
     def of_points(self, metric: Metric, points: Iterable[Point]) -> Family | None:
         """A metric that has as many points as there are."""
@@ -116,26 +152,54 @@ class Columns:
         return self._family(metric, series, None, [point[0] for point in found], lambda: series)
 
     def _family(
-        self, metric: Metric, seats: object, starts: object, values: Values, series: Callable[[], Series]
+        self,
+        metric: Metric,
+        seats: object,
+        starts: object,
+        found: Values,
+        series: Callable[[], Series],
+        *,
+        per: float | None = None,
     ) -> Family | None:
-        """The family of these values, of which those that are absent are left out; the last one if it is the same."""
-        found, last = tuple(values), self._last.get(metric.name)
-        if last is not None and (last.seats is not seats or last.starts != starts):
+        """The family of what was found, of which that which is absent is left out; the last one if it is the same."""
+        name = metric.name
+        last = self._last.get(name)
+        if last is not None and (last.seats is not seats or (last.starts is not starts and last.starts != starts)):
             last = None
         if last is not None and last.is_of(found):
             return last.family
-        present, told = None, tuple([value for value in found if value is not None])
-        if len(told) < len(found):
-            present = [value is not None for value in found]
+        values = tuple(found if per is None else _divided(found, per, last))
+        told = tuple([value for value in values if value is not None])
         if not told:
-            self._last.pop(metric.name, None)
+            self._last.pop(name, None)
             return None
-        if last is not None and last.present == present:
-            family = Family(metric, last.family.series, told)
-        else:
-            family = Family(metric, series() if present is None else series().only(present), told)
-        self._last[metric.name] = _Last(seats, starts, found, present, family)
+        family = _made(metric, values, told, series() if last is None else last.family.cells.series, last)
+        exact = ([*map(type, found)], _bits(found, family)) if per is None else ()
+        self._last[name] = _Last(seats, starts, found, family, *exact)
         return family
+
+
+def _divided(found: Values, per: float, last: _Last | None) -> Values:
+    """Whole numbers in a larger unit; of those that are as they were, the quotients of the last time."""
+    if last is None:
+        return [None if number is None else number / per for number in found]
+    values: Values = [*last.family.cells.values]
+    for place in compress(range(len(found)), map(ne, found, last.found)):
+        number = found[place]
+        values[place] = None if number is None else number / per
+    return values
+
+
+def _made(
+    metric: Metric, values: tuple[float | None, ...], told: tuple[float, ...], whole: Series, last: _Last | None
+) -> Family:
+    if len(told) == len(values):
+        return Family(metric, whole, told)
+    present = [value is not None for value in values]
+    before = None if last is None else last.family
+    if before is not None and present == [value is not None for value in before.cells.values]:
+        return Family(metric, before.series, told, Cells(whole, values))
+    return Family(metric, whole.only(present), told, Cells(whole, values))
 
 
 def _each(values: tuple[Value, ...], times: int) -> tuple[Value, ...]:

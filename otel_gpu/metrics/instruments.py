@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 from opentelemetry.util.types import Attributes
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
-from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.points import Point, Reading
 from otel_gpu.metrics.readings import SharedReading
 from otel_gpu.version import __version__
@@ -33,14 +32,15 @@ class Sample(Observation):
         return self.point.attributes if workload is None else {**self.point.attributes, **workload.complete()}
 
 
-class Samples:
-    """The observations of one callback: the agent's provider takes them as they are, in columns."""
+class Observer:
+    """The callback of one metric. Any provider calls it; the agent's own takes all of them together, in columns."""
 
-    def __init__(self, family: Family | None) -> None:
-        self.family = family
+    def __init__(self, metric: Metric, shared: SharedReading) -> None:
+        self.metric, self.shared = metric, shared
 
-    def __iter__(self) -> Iterator[Observation]:
-        return map(Sample, () if self.family is None else self.family.points)
+    def __call__(self, _: CallbackOptions) -> Iterable[Observation]:
+        """What is observed, one by one."""
+        return map(Sample, self.shared.points(self.metric.name))
 
 
 def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | None]) -> None:
@@ -55,12 +55,9 @@ def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | N
 
 
 def _create(meter: Meter, metric: Metric, shared: SharedReading) -> None:
-    def observe(_: CallbackOptions) -> Iterable[Observation]:
-        return Samples(shared.family(metric))
-
     create = {
         Kind.GAUGE: meter.create_observable_gauge,
         Kind.COUNTER: meter.create_observable_counter,
         Kind.UPDOWNCOUNTER: meter.create_observable_up_down_counter,
     }[metric.kind]
-    create(metric.name, [observe], metric.unit, metric.description)
+    create(metric.name, [Observer(metric, shared)], metric.unit, metric.description)

@@ -72,6 +72,7 @@ class Layout:
         self._identities: Kept[WorkloadIdentity, WorkloadIdentity] = Kept()
         self._last: tuple[object, Plan] | None = None
         self._starts: dict[str, tuple[int | None, ...]] = {}
+        self._sources: tuple[str, ...] = ()
         self.agent = Tags({})
 
     def plan(
@@ -86,7 +87,8 @@ class Layout:
         basis = (
             [_gpu(gpu) for gpu in gpus],
             list(map(_WHO, workloads)),
-            [list(map(_PLACE, workload.gpus)) for workload in workloads],
+            [len(workload.gpus) for workload in workloads],
+            [_PLACE(part) for workload in workloads for part in workload.gpus],
             list(map(_PROCESS, processes)),
             held_too,
         )
@@ -117,6 +119,12 @@ class Layout:
             return last
         self._starts[level] = starts
         return starts
+
+    def sources(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of the agent's sources: the same object while they are the same."""
+        if names != self._sources:
+            self._sources = names
+        return self._sources
 
     # -- attributes -----------------------------------------------------------------
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from otel_gpu.metrics.catalogue import BY_NAME, Level, Metric
 from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.columns import Columns
-from otel_gpu.metrics.points_agent import EXPLAINED_VALUES, agent_points
+from otel_gpu.metrics.points_agent import EXPLAINED_VALUES, SOURCE_VALUES, agent_points
 from otel_gpu.metrics.points_device import DEVICE_VALUES
 from otel_gpu.metrics.points_process import PROCESS_VALUES
 from otel_gpu.metrics.points_reading import Reading
 from otel_gpu.metrics.points_workload import WORKLOAD_VALUES, cost_points
 from otel_gpu.metrics.series import Point
 
-__all__ = ["Point", "Reading", "family", "points"]
+__all__ = ["Point", "Reading", "families", "family", "points"]
 
 
 def family(metric: Metric, reading: Reading, columns: Columns, before: int = 0) -> Family | None:
@@ -30,8 +32,22 @@ def family(metric: Metric, reading: Reading, columns: Columns, before: int = 0) 
         return columns.of_rows(metric, of_workload, reading.workloads)
     if (of_device := DEVICE_VALUES.get(name) or EXPLAINED_VALUES.get(name)) is not None:
         return columns.of_devices(metric, of_device, reading)
+    if (of_source := SOURCE_VALUES.get(name)) is not None:
+        return columns.of_sources(metric, of_source, reading)
     told = cost_points(reading) if metric.level is Level.WORKLOAD else agent_points(name, reading, before)
     return columns.of_points(metric, told)
+
+
+def families(metrics: Iterable[Metric], reading: Reading, columns: Columns) -> list[Family]:
+    """These metrics in this cycle, without those that have no point."""
+    found: list[Family] = []
+    count = 0
+    for metric in metrics:
+        told = family(metric, reading, columns, count)
+        if told is not None:
+            found.append(told)
+            count += len(told.values)
+    return found
 
 
 def points(metric_name: str, reading: Reading, before: int = 0) -> tuple[Point, ...]:

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.metrics.columns import OfDevices, plain
-from otel_gpu.metrics.points_reading import NONE, Device, Reading
+from otel_gpu.metrics.columns import Devices, OfDevices, OfSources, plain
+from otel_gpu.metrics.points_reading import NONE, Reading
+from otel_gpu.metrics.points_use import PER_JOULE, Values
 from otel_gpu.metrics.series import Point
-from otel_gpu.model import SourceState
+from otel_gpu.model import MemorySplit, SourceOutcome, SourceState
 
 _SERIES: Final = "otel_gpu.series"
 ATTRIBUTION: Final = "attribution"
 """The source whose errors are figures that cannot be true: a counter that fell, more energy than a GPU can draw."""
 
-_STATES: Final = tuple((state, state.value) for state in SourceState)
+_STATES: Final = tuple(SourceState)
 
 
-def _up(reading: Reading) -> Iterator[Point]:
-    for source in reading.attribution.sources:
-        yield Point(int(source.state.answers), reading.agent.adding({"otel_gpu.source": source.name}))
+def _up(sources: Sequence[SourceOutcome]) -> Values:
+    return [int(source.state.answers) for source in sources]
 
 
-def _state(reading: Reading) -> Iterator[Point]:
-    for source in reading.attribution.sources:
-        for state, value in _STATES:
-            own = {"otel_gpu.source": source.name, "otel_gpu.state": value}
-            yield Point(int(source.state is state), reading.agent.adding(own))
+def _state(sources: Sequence[SourceOutcome]) -> Values:
+    return [int(source.state is state) for source in sources for state in _STATES]
 
 
-def _duration(reading: Reading) -> Iterator[Point]:
-    for source in reading.attribution.sources:
-        yield Point(source.duration_s, reading.agent.adding({"otel_gpu.source": source.name}))
+def _duration(sources: Sequence[SourceOutcome]) -> Values:
+    return [source.duration_s for source in sources]
+
+
+SOURCE_VALUES: Final[Mapping[str, OfSources]] = MappingProxyType(
+    {
+        "otel_gpu.up": OfSources(_up),
+        "otel_gpu.source.state": OfSources(_state, tuple({"otel_gpu.state": state.value} for state in _STATES)),
+        "otel_gpu.collection.duration": OfSources(_duration),
+    }
+)
 
 
 def _errors(reading: Reading) -> Iterator[Point]:
@@ -43,29 +48,33 @@ def _errors(reading: Reading) -> Iterator[Point]:
     yield Point(attribution.anomalies, own, start_ns=attribution.epoch_ns)
 
 
-def _coverage(device: Device) -> tuple[float | None]:
-    split = device.gpu.memory
+def _coverage(devices: Devices) -> Values:
+    return [_explained(split) for split in [device.gpu.memory for device in devices]]
+
+
+def _explained(split: MemorySplit | None) -> float | None:
+    """The part of what is used that is somebody's."""
     if split is None:
-        return (None,)
+        return None
     somebodys = split.measured_bytes - split.overcount_bytes + split.inferred_bytes
     used = somebodys + split.unattributed_bytes
-    return (somebodys / used if used else None,)
+    return somebodys / used if used else None
 
 
-def _memory_error(device: Device) -> tuple[float | None]:
-    split = device.gpu.memory
-    return (None if split is None else split.conservation_error_bytes,)
+def _memory_error(devices: Devices) -> Values:
+    splits = [device.gpu.memory for device in devices]
+    return [None if split is None else split.conservation_error_bytes for split in splits]
 
 
-def _energy_error(device: Device) -> tuple[float | None]:
-    return (device.gpu.energy_error_mj / 1e3 if device.tells_energy else None,)
+def _energy_error_mj(devices: Devices) -> Values:
+    return [device.gpu.energy_error_mj if device.tells_energy else None for device in devices]
 
 
 EXPLAINED_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
     {
         "otel_gpu.attribution.coverage": OfDevices(_coverage, plain),
         "otel_gpu.conservation.memory.error": OfDevices(_memory_error, plain),
-        "otel_gpu.conservation.energy.error": OfDevices(_energy_error, plain),
+        "otel_gpu.conservation.energy.error": OfDevices(_energy_error_mj, plain, per=PER_JOULE),
     }
 )
 
@@ -82,9 +91,6 @@ def _memory(reading: Reading) -> Iterator[Point]:
 
 _OF: Final[Mapping[str, Callable[[Reading], Iterator[Point]]]] = MappingProxyType(
     {
-        "otel_gpu.up": _up,
-        "otel_gpu.source.state": _state,
-        "otel_gpu.collection.duration": _duration,
         "otel_gpu.source.errors": _errors,
         "otel_gpu.cpu.time": _cpu_time,
         "otel_gpu.memory.usage": _memory,

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.metrics.columns import OfDevices, plain
+from otel_gpu.metrics.columns import Devices, OfDevices, of_each, plain
 from otel_gpu.metrics.layout import DeviceTags
 from otel_gpu.metrics.points_memory import by_memory_state, instances_first, memory_overcount, memory_states
 from otel_gpu.metrics.points_reading import Device
+from otel_gpu.metrics.points_use import PER_JOULE, Values
 from otel_gpu.metrics.tags import Tags
 from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessAttribution
 
@@ -73,61 +74,70 @@ def _by_basis(device: DeviceTags) -> tuple[Tags, ...]:
 # ---------------------------------------------------------------------------- values
 
 
-def _memory_limit(device: Device) -> tuple[float | None]:
-    split = device.gpu.memory
-    return (None if split is None else split.limit_bytes,)
+def _memory_limit(devices: Devices) -> Values:
+    splits = [device.gpu.memory for device in devices]
+    return [None if split is None else split.limit_bytes for split in splits]
 
 
-def _memory_usage(device: Device) -> tuple[float | None]:
-    split = device.gpu.memory
-    return (None if split is None else _used_bytes(split),)
+def _memory_usage(devices: Devices) -> Values:
+    splits = [device.gpu.memory for device in devices]
+    return [None if split is None else _used_bytes(split) for split in splits]
 
 
-def _memory_utilization(device: Device) -> tuple[float | None]:
-    split = device.gpu.memory
-    return (_used_bytes(split) / split.limit_bytes if split is not None and split.limit_bytes else None,)
+def _memory_utilization(devices: Devices) -> Values:
+    splits = [device.gpu.memory for device in devices]
+    return [
+        _used_bytes(split) / split.limit_bytes if split is not None and split.limit_bytes else None for split in splits
+    ]
 
 
-def _utilization(device: Device) -> tuple[float | None, ...]:
-    told = device.gpu.reading
-    return told.gpu_ratio, told.encoder_ratio, told.decoder_ratio
+def _utilization(devices: Devices) -> Values:
+    values: Values = []
+    for device in devices:
+        told = device.gpu.reading
+        values += (told.gpu_ratio, told.encoder_ratio, told.decoder_ratio)
+    return values
 
 
-def _power(device: Device) -> tuple[float | None]:
-    return (device.gpu.reading.power_w,)
+def _power(devices: Devices) -> Values:
+    return [device.gpu.reading.power_w for device in devices]
 
 
-def _energy(device: Device) -> tuple[float | None]:
-    totals = device.gpu.totals
-    return (totals.total_mj / 1e3 if totals is not None and device.tells_energy else None,)
+def _energy_mj(devices: Devices) -> Values:
+    totals = [device.gpu.totals if device.tells_energy else None for device in devices]
+    return [None if own is None else own.total_mj for own in totals]
 
 
-def _temperature(device: Device) -> tuple[float | None]:
-    return (device.gpu.reading.temperature_c,)
+def _temperature(devices: Devices) -> Values:
+    return [device.gpu.reading.temperature_c for device in devices]
 
 
-def _errors(device: Device) -> tuple[float | None, ...]:
+def _errors(devices: Devices) -> Values:
     """Errors as the driver counts them. ECC errors count since the board was made, so they have no start.
 
     XIDs are counted as they happen, since the books began.
     """
-    told = device.gpu.reading
-    return told.ecc_corrected, told.ecc_uncorrected, told.xid_errors
+    values: Values = []
+    for device in devices:
+        told = device.gpu.reading
+        values += (told.ecc_corrected, told.ecc_uncorrected, told.xid_errors)
+    return values
 
 
-def _status(device: Device) -> tuple[int, ...]:
-    return _STATUS[device.gpu.reading.health]
+def _status(devices: Devices) -> Values:
+    return [now for device in devices for now in _STATUS[device.gpu.reading.health]]
 
 
-def _energy_states(device: Device) -> tuple[float | None, ...]:
-    totals = device.gpu.totals
-    if totals is None or not device.tells_energy:
-        return None, None, None
-    return totals.attributed_mj / 1e3, totals.idle_mj / 1e3, totals.unattributed_mj / 1e3
+def _energy_states_mj(devices: Devices) -> Values:
+    values: Values = []
+    for device in devices:
+        own = device.gpu.totals if device.tells_energy else None
+        values += (None, None, None) if own is None else (own.attributed_mj, own.idle_mj, own.unattributed_mj)
+    return values
 
 
-def _energy_info(device: Device) -> tuple[float | None]:
-    return (None if device.gpu.basis is None else 1,)
+def _energy_info(devices: Devices) -> Values:
+    return [None if device.gpu.basis is None else 1 for device in devices]
 
 
 def _idle_memory(device: Device) -> Iterable[float | None]:
@@ -169,15 +179,15 @@ DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
         "hw.gpu.memory.utilization": OfDevices(_memory_utilization, plain),
         "hw.gpu.utilization": OfDevices(_utilization, _by_task),
         "hw.power": OfDevices(_power, _typed),
-        "hw.energy": OfDevices(_energy, _typed, (True,)),
+        "hw.energy": OfDevices(_energy_mj, _typed, (True,), per=PER_JOULE),
         "hw.temperature": OfDevices(_temperature, plain),
         "hw.errors": OfDevices(_errors, _by_error, (False, False, True)),
         "hw.status": OfDevices(_status, _by_health),
-        "gpu.device.memory.usage": OfDevices(memory_states, by_memory_state),
-        "gpu.device.memory.overcount": OfDevices(memory_overcount, instances_first),
-        "gpu.device.energy": OfDevices(_energy_states, _by_energy_state, (True, True, True)),
+        "gpu.device.memory.usage": OfDevices(of_each(memory_states), by_memory_state),
+        "gpu.device.memory.overcount": OfDevices(of_each(memory_overcount), instances_first),
+        "gpu.device.energy": OfDevices(_energy_states_mj, _by_energy_state, (True, True, True), per=PER_JOULE),
         "gpu.device.energy.info": OfDevices(_energy_info, _by_basis),
-        "gpu.device.idle.memory": OfDevices(_idle_memory, _by_place),
-        "gpu.device.process.count": OfDevices(_process_count, _by_place_and_state),
+        "gpu.device.idle.memory": OfDevices(of_each(_idle_memory), _by_place),
+        "gpu.device.process.count": OfDevices(of_each(_process_count), _by_place_and_state),
     }
 )

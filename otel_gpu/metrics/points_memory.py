@@ -30,6 +30,8 @@ def memory_states(device: Device) -> Iterable[float | None]:
     whole = device.gpu.memory
     if whole is None:
         return (None,) * (len(device.places) * len(_STATES))
+    if not device.gpu.mig:
+        return [*map(_rest(_states(whole), ()).get, _STATES)]
     instances = {mig.uuid: _states(split) for mig, split in _instances(device, whole)}
     return [held_bytes for states in _parts(device, whole, instances) for held_bytes in map(states.get, _STATES)]
 
@@ -39,6 +41,8 @@ def memory_overcount(device: Device) -> Iterable[float | None]:
     whole = device.gpu.memory
     if whole is None:
         return (None,) * len(device.places)
+    if not device.gpu.mig:
+        return (max(0, whole.overcount_bytes),)
     claimed = {mig.uuid: split.overcount_bytes for mig, split in _instances(device, whole)}
     rest_bytes = max(0, whole.overcount_bytes - sum(claimed.values()))
     return *[claimed.get(uuid) for uuid in device.places if uuid], rest_bytes

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from otel_gpu.metrics import points_use
 from otel_gpu.metrics.columns import OfRows
-from otel_gpu.metrics.points_use import Values
+from otel_gpu.metrics.points_use import PER_JOULE, PER_SECOND, Values
 from otel_gpu.metrics.rows import Rows
 from otel_gpu.model import ProcessAttribution
 
@@ -36,8 +36,8 @@ PROCESS_VALUES: Final[Mapping[str, OfRows[ProcessAttribution]]] = MappingProxyTy
         "gpu.process.memory.usage": OfRows(_memory, ({"gpu.attribution.method": "measured"},)),
         "gpu.process.utilization": OfRows(points_use.utilization),
         "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth),
-        "gpu.process.compute.time": OfRows(points_use.compute_time),
-        "gpu.process.energy": OfRows(points_use.energy, points_use.METHODS),
+        "gpu.process.compute.time": OfRows(points_use.compute_us, per=PER_SECOND),
+        "gpu.process.energy": OfRows(points_use.energy_mj, points_use.METHODS, per=PER_JOULE),
         "gpu.process.idle.duration": OfRows(points_use.idle_duration),
         "gpu.process.idle.memory": OfRows(points_use.idle_memory),
         "gpu.process.start_time": OfRows(_start_time),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from otel_gpu.metrics.layout import DeviceTags, Layout, Told
@@ -39,7 +40,8 @@ class Device:
 class Reading:
     """What a collection reads. Made once for a cycle, so that no instrument has to look anything up.
 
-    ``seats`` are the attributes of its GPUs, and the same object from cycle to cycle while there are the same.
+    ``seats`` are the attributes of its GPUs, and the same object from cycle to cycle while there are the same; so are
+    the names of its ``sources``.
     """
 
     attribution: Attribution
@@ -50,6 +52,7 @@ class Reading:
     workloads: Rows[WorkloadGpu]
     processes: Rows[ProcessAttribution]
     agent: Tags = field(default_factory=lambda: Tags({}))
+    sources: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -77,17 +80,16 @@ class Reading:
         devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, residents.values()), strict=True))
         parts = [part for workload in attribution.workloads for part in workload.gpus]
         possible = [number for number, old in enumerate(plan.workloads.numbers) if parts[old].possible]
-        workloads = _rows(plan.workloads, parts, devices)
-        told = _rows(plan.processes, processes, devices)
         return cls(
             attribution=attribution,
             stats=stats,
             currency=currency,
             seats=plan.devices,
             devices=tuple(devices.values()),
-            workloads=replace(workloads, starts=layout.starts("workload", workloads.starts), possible=possible),
-            processes=replace(told, starts=layout.starts("process", told.starts)),
+            workloads=_rows(plan.workloads, parts, devices, partial(layout.starts, "workload"), possible),
+            processes=_rows(plan.processes, processes, devices, partial(layout.starts, "process")),
             agent=layout.agent,
+            sources=layout.sources(tuple([source.name for source in attribution.sources])),
         )
 
 
@@ -96,16 +98,30 @@ def _device(gpu: GpuAttribution, tags: DeviceTags, residents: Sequence[ProcessAt
     return Device(gpu, tags.attributes, tags.places, counted.energy, counted.work, residents)
 
 
-def _rows(told: Told, uses: Sequence[Use], devices: Mapping[str, Device]) -> Rows[Use]:
+def _rows(
+    told: Told,
+    uses: Sequence[Use],
+    devices: Mapping[str, Device],
+    kept: Callable[[tuple[int | None, ...]], tuple[int | None, ...]],
+    possible: Sequence[int] = (),
+) -> Rows[Use]:
+    """The rows of a level, in columns: there are hundreds of them, and few GPUs."""
     chosen = [uses[number] for number in told.numbers]
     totals = [use.totals for use in chosen]
-    starts = tuple([None if own is None else own.since_ns for own in totals])
-    tells_energy, tells_work, watched = [], [], []
-    for use, own in zip(chosen, totals, strict=True):
-        device = devices.get(use.gpu_uuid)
-        counts = device is not None and device.tells_energy
-        works = device is not None and device.tells_work
-        tells_energy.append(own is not None and (counts or bool(own.energy.total_mj)))
-        tells_work.append(works or (own is not None and own.compute_us > 0))
-        watched.append(device is None or device.gpu.reading.health is not GpuHealth.PAUSED)
-    return Rows(told.seats, chosen, totals, starts, tells_energy, tells_work, watched)
+    on = [devices.get(use.gpu_uuid) for use in chosen]
+    return Rows(
+        told.seats,
+        chosen,
+        totals,
+        kept(tuple([None if own is None else own.since_ns for own in totals])),
+        [
+            own is not None and ((device is not None and device.tells_energy) or bool(own.energy.total_mj))
+            for own, device in zip(totals, on, strict=True)
+        ],
+        [
+            (device is not None and device.tells_work) or (own is not None and own.compute_us > 0)
+            for own, device in zip(totals, on, strict=True)
+        ],
+        [device is None or device.gpu.reading.health is not GpuHealth.PAUSED for device in on],
+        possible,
+    )

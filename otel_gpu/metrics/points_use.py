@@ -10,6 +10,10 @@ from otel_gpu.model import GpuState
 Values: TypeAlias = list[float | None]
 """Of each row as many as its metric has attributes of its own for; ``None`` where there is no point."""
 
+PER_JOULE: Final = 1e3
+PER_SECOND: Final = 1e6
+"""What is booked are millijoules and microseconds."""
+
 METHODS: Final = tuple({"gpu.attribution.method": method} for method in ("measured", "estimated", "inferred"))
 
 
@@ -29,23 +33,24 @@ def bandwidth(rows: Rows[Use]) -> Values:
     ]
 
 
-def compute_time(rows: Rows[Use]) -> Values:
-    """GPU-seconds of work."""
+def compute_us(rows: Rows[Use]) -> Values:
+    """GPU-microseconds of work."""
     return [
-        totals.compute_us / 1e6 if tells and totals is not None else None
+        totals.compute_us if tells and totals is not None else None
         for totals, tells in zip(rows.totals, rows.tells_work, strict=True)
     ]
 
 
-def energy(rows: Rows[Use]) -> Values:
-    """Joules by method, every one from the first export on."""
+def energy_mj(rows: Rows[Use]) -> Values:
+    """Millijoules by method, every one from the first export on."""
+    if all(rows.tells_energy):  # who tells it has totals
+        return [energy_mj or 0 for totals in rows.totals if totals is not None for energy_mj in totals.energy]
     values: Values = []
     for totals, tells in zip(rows.totals, rows.tells_energy, strict=True):
         if totals is None or not tells:
             values += (None, None, None)
         else:
-            measured_mj, estimated_mj, inferred_mj = totals.energy
-            values += ((measured_mj or 0) / 1e3, (estimated_mj or 0) / 1e3, (inferred_mj or 0) / 1e3)
+            values += [energy_mj or 0 for energy_mj in totals.energy]
     return values
 
 

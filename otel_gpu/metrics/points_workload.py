@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from otel_gpu.metrics import points_use
 from otel_gpu.metrics.columns import OfRows
 from otel_gpu.metrics.points_reading import Reading
-from otel_gpu.metrics.points_use import Values
+from otel_gpu.metrics.points_use import PER_JOULE, PER_SECOND, Values
 from otel_gpu.metrics.rows import Rows
 from otel_gpu.metrics.series import Point
 from otel_gpu.model import GpuState, WorkloadGpu
@@ -19,6 +21,9 @@ _Rows: TypeAlias = Rows[WorkloadGpu]
 _STATES: Final = tuple(
     {"gpu.state": state.value} for state in (GpuState.BUSY, GpuState.IDLE, GpuState.ALLOCATED, GpuState.UNKNOWN)
 )
+
+_TIMES_US: Final = attrgetter("busy_us", "idle_us", "allocated_us", "unknown_us")
+_NO_TIMES: Final = (None,) * len(_STATES)
 
 
 def _memory(rows: _Rows) -> Values:
@@ -32,28 +37,17 @@ def _confidence(rows: _Rows) -> Values:
     return [part.confidence if part.active and part.inferred_bytes is not None else None for part in rows.uses]
 
 
-def _time(rows: _Rows) -> Values:
-    values: Values = []
-    for totals in rows.totals:
-        if totals is None:
-            values += (None, None, None, None)
-        else:
-            values += (
-                totals.busy_us / 1e6,
-                totals.idle_us / 1e6,
-                totals.allocated_us / 1e6,
-                totals.unknown_us / 1e6,
-            )
-    return values
+def _time_us(rows: _Rows) -> Values:
+    return list(chain.from_iterable([_NO_TIMES if totals is None else _TIMES_US(totals) for totals in rows.totals]))
 
 
-def _idle_memory_time(rows: _Rows) -> Values:
-    return [None if totals is None else totals.idle_byte_us / 1e6 for totals in rows.totals]
+def _idle_memory_us(rows: _Rows) -> Values:
+    return [None if totals is None else totals.idle_byte_us for totals in rows.totals]
 
 
-def _idle_energy(rows: _Rows) -> Values:
+def _idle_energy_mj(rows: _Rows) -> Values:
     return [
-        totals.idle_mj / 1e3 if tells and totals is not None else None
+        totals.idle_mj if tells and totals is not None else None
         for totals, tells in zip(rows.totals, rows.tells_energy, strict=True)
     ]
 
@@ -77,13 +71,13 @@ WORKLOAD_VALUES: Final[Mapping[str, OfRows[WorkloadGpu]]] = MappingProxyType(
         "gpu.workload.memory.confidence": OfRows(_confidence),
         "gpu.workload.utilization": OfRows(points_use.utilization),
         "gpu.workload.memory.bandwidth.utilization": OfRows(points_use.bandwidth),
-        "gpu.workload.compute.time": OfRows(points_use.compute_time),
-        "gpu.workload.energy": OfRows(points_use.energy, points_use.METHODS),
-        "gpu.workload.time": OfRows(_time, _STATES),
+        "gpu.workload.compute.time": OfRows(points_use.compute_us, per=PER_SECOND),
+        "gpu.workload.energy": OfRows(points_use.energy_mj, points_use.METHODS, per=PER_JOULE),
+        "gpu.workload.time": OfRows(_time_us, _STATES, per=PER_SECOND),
         "gpu.workload.idle.duration": OfRows(points_use.idle_duration),
         "gpu.workload.idle.memory": OfRows(points_use.idle_memory),
-        "gpu.workload.idle.memory.time": OfRows(_idle_memory_time),
-        "gpu.workload.idle.energy": OfRows(_idle_energy),
+        "gpu.workload.idle.memory.time": OfRows(_idle_memory_us, per=PER_SECOND),
+        "gpu.workload.idle.energy": OfRows(_idle_energy_mj, per=PER_JOULE),
         "gpu.workload.access": OfRows(_access, of_possible=True),
         "gpu.workload.allocation": OfRows(_allocation),
     }

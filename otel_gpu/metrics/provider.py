@@ -25,9 +25,9 @@ from opentelemetry.metrics import (
 
 from otel_gpu.metrics.catalogue import BY_NAME, Metric
 from otel_gpu.metrics.collection import Collection, Family
-from otel_gpu.metrics.instruments import Sample, Samples, create_instruments
+from otel_gpu.metrics.instruments import Observer, Sample, create_instruments
 from otel_gpu.metrics.points import Reading
-from otel_gpu.metrics.readings import Readings
+from otel_gpu.metrics.readings import Readings, SharedReading
 
 _OPTIONS: Final = CallbackOptions()
 
@@ -50,8 +50,19 @@ class AgentMeterProvider(MeterProvider):
 
     def collect(self, time_ns: int) -> Collection:
         """Run every instrument once; what they observe is as of ``time_ns`` (Unix time)."""
-        found = (_family(BY_NAME[name], callbacks) for name, callbacks in self._callbacks.items())
-        return Collection(time_ns, tuple(family for family in found if family is not None))
+        together = self._together()
+        if together is None:
+            found = [_family(BY_NAME[name], callbacks) for name, callbacks in self._callbacks.items()]
+            return Collection(time_ns, tuple(family for family in found if family is not None))
+        shared, metrics = together
+        return Collection(time_ns, tuple(shared.families(metrics)))
+
+    def _together(self) -> tuple[SharedReading, list[Metric]] | None:
+        """The metrics of all instruments, where they are the catalogue's and of one reading."""
+        observers = [each[0] for each in self._callbacks.values() if len(each) == 1 and isinstance(each[0], Observer)]
+        if len(observers) < len(self._callbacks) or len({observer.shared for observer in observers}) != 1:
+            return None
+        return observers[0].shared, [observer.metric for observer in observers]
 
 
 def _call(callback: CallbackT) -> Iterable[Observation]:
@@ -62,11 +73,8 @@ def _call(callback: CallbackT) -> Iterable[Observation]:
 
 
 def _family(metric: Metric, callbacks: Sequence[CallbackT]) -> Family | None:
-    """What a metric's callbacks observe. Of the catalogue's instruments each has one, and tells it in columns."""
-    observed = [_call(callback) for callback in callbacks]
-    if len(observed) == 1 and isinstance(observed[0], Samples):
-        return observed[0].family
-    points = [sample.point for each in observed for sample in each if isinstance(sample, Sample)]
+    """What a metric's callbacks observe."""
+    points = [sample.point for each in callbacks for sample in _call(each) if isinstance(sample, Sample)]
     return Family.of(metric, points) if points else None
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from otel_gpu.metrics.catalogue import BY_NAME, Metric
 from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.layout import Layout
-from otel_gpu.metrics.points import Point, Reading, family
+from otel_gpu.metrics.points import Point, Reading, families, family
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Attribution
 
@@ -72,18 +72,23 @@ class SharedReading:
 
     def points(self, instrument: str) -> tuple[Point, ...]:
         """The instrument's points in the collection that it is asked in; none before the first sample."""
-        found = self.family(BY_NAME[instrument])
-        return () if found is None else found.points
-
-    def family(self, metric: Metric) -> Family | None:
-        """The same in columns; ``None`` where there is no point."""
-        instrument = metric.name
         with self._lock:
             if not self._served or instrument in self._served:
-                self._reading = self._newest()
-                self._served.clear()
-                self._count = 0
+                self._begin()
             self._served.add(instrument)
-            found = None if self._reading is None else family(metric, self._reading, self._columns, self._count)
+            reading, metric = self._reading, BY_NAME[instrument]
+            found = None if reading is None else family(metric, reading, self._columns, self._count)
             self._count += 0 if found is None else len(found.values)
-            return found
+            return () if found is None else found.points
+
+    def families(self, metrics: Sequence[Metric]) -> list[Family]:
+        """What these tell in a collection of their own, in columns; those are left out that have no point."""
+        with self._lock:
+            self._begin()
+            return [] if self._reading is None else families(metrics, self._reading, self._columns)
+
+    def _begin(self) -> None:
+        """Another collection."""
+        self._reading = self._newest()
+        self._served.clear()
+        self._count = 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from operator import is_not
 from typing import NamedTuple
 
 from otel_gpu.metrics.identity import WorkloadIdentity
@@ -64,6 +65,23 @@ class Series:
         """One point of each."""
         columns = zip(values, self.attributes, self.workloads, self.starts, strict=True)
         return tuple(map(Point._make, columns))
+
+
+class Cells(NamedTuple):
+    """Series of all who may have a value, and the value of each; ``None`` for those who have none in this cycle.
+
+    Whose values come and go, others stay where they are: the series are the same object.
+    """
+
+    series: Series
+    values: tuple[float | None, ...]
+
+    def changed(self, before: Cells) -> Iterator[int]:
+        """Numbers of those whose value is another object than ``before``; the series must be the same.
+
+        By address, which asks for no type and no sign: equal are also 1 and 1.0, and 0.0 and -0.0.
+        """
+        return compress(range(len(self.values)), map(is_not, self.values, before.values))
 
 
 class Departed(NamedTuple):

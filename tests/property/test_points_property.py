@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
-from otel_gpu.metrics.points import Point, Reading, points
+from otel_gpu.export.otlp_wire import WireEncoder
+from otel_gpu.export.prometheus import Exposition, PrometheusText, render
+from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind, Metric
+from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.columns import Columns
+from otel_gpu.metrics.layout import Layout
+from otel_gpu.metrics.points import Point, Reading, family, points
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.sources.sim import SimulatedHost, WorldSpec, demo_world
 from tests.property.test_sim_property import worlds
 
 Told = dict[str, list[Point]]
+RESOURCES = Resources({"host.name": "node-1"}, {"service.name": "otel-gpu", "service.instance.id": "1"})
 
 anywhere = st.one_of(st.integers(0, 1000).map(demo_world), worlds())
 choices = st.builds(
@@ -150,3 +156,27 @@ def test_no_counter_falls_while_its_start_stands(
             if series in before and before[series][1] == start_ns:
                 assert value >= before[series][0], series
         before = now
+
+
+@thorough
+@given(anywhere, steps_s, choices)
+def test_what_is_kept_from_cycle_to_cycle_is_told_and_written_as_if_nothing_were(
+    world: WorldSpec, steps: list[float], chosen: AttributionOptions
+) -> None:
+    layout, columns = Layout(), Columns()
+    wire, text = WireEncoder(RESOURCES), PrometheusText(RESOURCES)
+    for alone, told in cycles(world, [*steps, *steps], chosen):
+        reading = Reading.of(alone.attribution, alone.stats, currency="EUR", layout=layout)
+        found = [family(metric, reading, columns) for metric in METRICS]
+        families = tuple(each for each in found if each is not None)
+        assert {each.metric.name: repr(list(each.points)) for each in families} == {
+            name: repr(points) for name, points in told.items() if points
+        }
+        kept, fresh = (Collection(reading.attribution.wall_ns, each) for each in (families, of_points(told)))
+        assert list(wire.batches(kept)) == list(WireEncoder(RESOURCES).batches(fresh))
+        for exposition in Exposition:
+            assert text.render(kept, exposition) == render(fresh, RESOURCES, exposition)
+
+
+def of_points(told: Told) -> tuple[Family, ...]:
+    return tuple(Family.of(BY_NAME[name], points) for name, points in told.items() if points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -13,6 +13,7 @@ from otel_gpu.metrics.catalogue import BY_NAME
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Cells, Series
 
 TIME_NS = 1_700_000_000_000_000_000
 START_NS = TIME_NS - 60_000_000_000
@@ -28,6 +29,15 @@ def identity(name: str) -> WorkloadIdentity:
 def collection(families: Mapping[str, Iterable[Point]], time_ns: int = TIME_NS) -> Collection:
     """These points of these metrics."""
     return Collection(time_ns, tuple(Family.of(BY_NAME[name], points) for name, points in families.items()))
+
+
+def with_gaps(name: str, series: Series, values: Sequence[float | None]) -> Family | None:
+    """A family of all who may have a value; ``None`` if nobody has."""
+    told = tuple(value for value in values if value is not None)
+    if len(told) == len(values):
+        return Family(BY_NAME[name], series, told)
+    cells = Cells(series, tuple(values))
+    return Family(BY_NAME[name], series.only([value is not None for value in values]), told, cells) if told else None
 
 
 def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:

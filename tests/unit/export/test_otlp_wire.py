@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable
 from itertools import combinations
@@ -20,7 +21,7 @@ from otel_gpu.metrics.collection import Collection, Family
 from otel_gpu.metrics.points import Point
 from otel_gpu.metrics.series import Series
 from tests.unit.export.exposition import simulated_reading
-from tests.unit.export.samples import RESOURCES, TIME_NS, collection, encoded, identity, received
+from tests.unit.export.samples import RESOURCES, TIME_NS, collection, encoded, identity, received, with_gaps
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -40,6 +41,7 @@ POINTS = st.lists(
 FAMILIES = st.dictionaries(st.sampled_from([metric.name for metric in METRICS]), POINTS, max_size=4)
 COUNTER = next(metric.name for metric in METRICS if metric.kind is Kind.COUNTER)
 GAUGE = next(metric.name for metric in METRICS if metric.kind is Kind.GAUGE)
+OTHER = next(metric.name for metric in METRICS if metric.kind is Kind.UPDOWNCOUNTER)
 
 
 def whole(requests: Iterable[ExportMetricsServiceRequest]) -> ExportMetricsServiceRequest:
@@ -116,6 +118,44 @@ def test_what_is_kept_of_series_is_good_for_every_time_and_value(
         (mine,), (theirs,) = ours.batches(told), WireEncoder(RESOURCES).batches(told)
         assert mine.data == theirs.data
         assert received(mine) == whole(encoded(told, Encoder(RESOURCES)))
+
+
+VALUES = [0, 0.0, -0.0, 1, 1.0, 7.5, 2**40, math.nan, None, None]
+COLUMNS = st.dictionaries(
+    st.sampled_from([COUNTER, GAUGE, OTHER]), st.lists(st.sampled_from(VALUES), min_size=8, max_size=8)
+)
+GAPS = st.lists(st.tuples(st.integers(-5, 5), st.sampled_from(sorted(KEPT)[:6]), COLUMNS), min_size=2, max_size=10)
+
+
+@given(GAPS, st.sampled_from([1_000, 1_000_000]))
+def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing_were_kept(
+    cycles: list[tuple[int, tuple[int, ...], dict[str, list[float | None]]]], largest_bytes: int
+) -> None:
+    ours = WireEncoder(RESOURCES, largest_bytes=largest_bytes)
+    for shift_ns, present, values in cycles:
+        found = [with_gaps(name, KEPT[present], column[: len(present)]) for name, column in values.items()]
+        families = tuple(family for family in found if family is not None)
+        told = Collection(TIME_NS + shift_ns, families)
+        mine = [batch.data for batch in ours.batches(told)]
+        points = Collection(told.time_ns, tuple(Family.of(each.metric, each.points) for each in families))
+        assert mine == [batch.data for batch in WireEncoder(RESOURCES, largest_bytes=largest_bytes).batches(points)]
+        if largest_bytes > 1_000 and not any(math.isnan(value) for each in families for value in each.values):
+            official = whole(encoded(points, Encoder(RESOURCES)))
+            assert whole(map(ExportMetricsServiceRequest.FromString, mine)) == official
+
+
+def test_a_value_that_comes_or_goes_is_the_only_thing_laid_out_anew() -> None:
+    encoder = WireEncoder(RESOURCES)
+    series = KEPT[tuple(range(8))]
+    columns: list[list[float | None]] = [[1.0] * 8, [1.0] * 7 + [None], [1.0] * 3 + [None] + [2.0] * 4]
+    pieces = []
+    for values in columns:
+        family = with_gaps(GAUGE, series, values)
+        assert family is not None
+        list(encoder.batches(Collection(TIME_NS, (family,))))
+        assert encoder._layout is not None
+        pieces.append([id(owner.pieces) for owner in encoder._layout._in_turn])
+    assert pieces[0] == pieces[1] == pieces[2]
 
 
 def test_the_bytes_are_those_of_the_official_message() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from itertools import chain
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from otel_gpu.export.prometheus import Exposition, PrometheusText, choose, render
 from otel_gpu.metrics.catalogue import METRICS, Kind
 from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection, Resources
+from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
 from otel_gpu.metrics.points import Point
+from otel_gpu.metrics.series import Series
 from tests.unit.export.exposition import (
     NOWHERE,
     RESOURCES,
@@ -23,6 +25,7 @@ from tests.unit.export.exposition import (
     series,
     simulated_reading,
 )
+from tests.unit.export.samples import with_gaps
 
 TEXT, OPENMETRICS = Exposition.TEXT, Exposition.OPENMETRICS
 GPU = {"hw.id": "GPU-0", "gpu.index": "0"}
@@ -298,6 +301,39 @@ def test_a_family_that_stays_is_written_as_it_was_whatever_stands_around_it_and_
         told = Collection(1, families)
         for form in (TEXT, OPENMETRICS, TEXT):
             assert text.render(told, form) == render(told, RESOURCES, form)
+
+
+WHO = [identity(k8s_pod_name=name) for name in "abc"]
+ROWS = [Point(0, {**PLACE, "hw.id": str(n % 5)}, WHO[n % 3], None) for n in range(8)]  # none of them twice
+SEATS = [Series.of(ROWS[:size]) for size in (3, 8)] + [Series.of([*ROWS[2:], ROWS[2]])]  # but in the last
+VALUES = [0, 0.0, -0.0, 1, 1.0, 7.5, 2**70, math.nan, math.inf, None, None]
+COLUMNS = st.dictionaries(
+    st.sampled_from(["gpu.workload.access", "gpu.workload.utilization", "gpu.workload.compute.time"]),
+    st.lists(st.sampled_from(VALUES), min_size=8, max_size=8),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SEATS), COLUMNS, st.sampled_from(Exposition)), min_size=2, max_size=10))
+def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing_were_kept(
+    cycles: list[tuple[Series, dict[str, list[float | None]], Exposition]],
+) -> None:
+    text = PrometheusText(RESOURCES)
+    for seats, columns, form in cycles:
+        found = [with_gaps(name, seats, column[: len(seats)]) for name, column in columns.items()]
+        families = tuple(family for family in found if family is not None)
+        points = Collection(1, tuple(Family.of(each.metric, each.points) for each in families))
+        assert text.render(Collection(1, families), form) == render(points, RESOURCES, form)
+
+
+def test_after_a_value_that_cannot_be_written_everything_is_written_as_before() -> None:
+    text = PrometheusText(RESOURCES)
+    good, bad = (with_gaps("gpu.workload.access", SEATS[0], values) for values in ((1, 2, 3), (7, 10**400, 8)))
+    assert good is not None
+    assert bad is not None
+    before = text.render(Collection(1, (good,)), TEXT)
+    with pytest.raises(OverflowError):
+        text.render(Collection(1, (bad,)), TEXT)
+    assert text.render(Collection(1, (good,)), TEXT) == before
 
 
 def test_what_has_ended_is_forgotten() -> None:

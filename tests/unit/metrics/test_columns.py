@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -15,6 +17,7 @@ from otel_gpu.model import Attribution, MemorySplit, MigAttribution, ProcessAttr
 from tests.unit.metrics.builders import IDLE, NAMES, STATS, answer, device, part, process, split, totals, workload
 
 USED = totals(measured_mj=7, compute_us=5)
+TURNS = ((100, 101), (100,), (101,), (100, 101))
 ENERGY, SHARE = "gpu.process.energy", "gpu.process.utilization"
 
 
@@ -103,6 +106,38 @@ def test_who_may_be_idle_and_who_is_not_take_turns_without_others_being_told_for
         everybody = [process(pid, state=IDLE if pid == idle else None, idle_s=float(pid)) for pid in (100, 101)]
         (point,) = told(cycle(*everybody))["gpu.process.idle.duration"].points
         assert (point.attributes["process.pid"], point.value) == (idle, idle)
+
+
+def test_who_has_no_value_for_a_while_keeps_the_place_among_the_others() -> None:
+    told = Told()
+    idle = [[process(pid, state=IDLE if pid in now else None, idle_s=0.5) for pid in (100, 101)] for now in TURNS]
+    found = [told(cycle(*everybody))["gpu.process.idle.duration"] for everybody in idle]
+    assert len({id(each.cells.series) for each in found}) == 1
+    assert [each.cells.values for each in found] == [(0.5, 0.5), (0.5, None), (None, 0.5), (0.5, 0.5)]
+    assert [[point.attributes["process.pid"] for point in each.points] for each in found] == [*map(list, TURNS)]
+    assert [list(after.cells.changed(before.cells)) for before, after in pairwise(found)] == [[1], [0, 1], [0]]
+
+
+def test_of_a_counter_the_values_that_stand_are_the_same_objects() -> None:
+    told = Told()
+    used = [(1_001, 2_002), (1_001, 3_003), (1_001, 3_003), (1, 3_003)]
+    cycles = [
+        cycle(*(process(100 + n, totals=totals(measured_mj=each)) for n, each in enumerate(pair))) for pair in used
+    ]
+    found = [told(each)[ENERGY] for each in cycles]
+    assert [each.values[::3] for each in found] == [(one / 1e3, other / 1e3) for one, other in used]
+    assert [list(after.cells.changed(before.cells)) for before, after in pairwise(found)] == [[3], [], [0]]
+    assert found[1] is found[2]
+
+
+@pytest.mark.parametrize("before", [0, 0.0, -0.0, 1, 1.0, None, math.nan])
+@pytest.mark.parametrize("after", [0, 0.0, -0.0, 1, 1.0, None, math.nan])
+def test_a_metric_is_the_same_object_if_and_only_if_it_is_written_alike(
+    before: float | None, after: float | None
+) -> None:
+    told = Told()
+    first, second = (told(cycle(process(sm_ratio=ratio), process(101, sm_ratio=0.1))) for ratio in (before, after))
+    assert (first[SHARE] is second[SHARE]) is (repr(before) == repr(after))
 
 
 def test_nothing_is_kept_of_what_is_no_longer_told() -> None:
