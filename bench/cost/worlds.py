@@ -1,8 +1,8 @@
 """The hosts that are measured: how many GPUs and processes, in how many containers, and what happens on them.
 
 GPUs are played by the stub driver. Processes are real ones that have device files open and mapped, as CUDA has, and run
-many times a second for next to nothing; ``/proc`` is the real one of each, behind a directory of links in which only ``cgroup`` is a file of ours. So both
-tools read the same kernel's answers, without root.
+many times a second for next to nothing; ``/proc`` is the real one of each, behind a directory of links in which only
+``cgroup`` is a file of ours. So both tools read the same kernel's answers, without root.
 """
 
 from __future__ import annotations
