@@ -64,6 +64,7 @@ def running(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Ru
         yield agent
     finally:
         agent.stop.set()
+        agent.agent.wake()
         agent.thread.join(PATIENCE_S)
         assert not agent.thread.is_alive()
         assert gpus.closed
