@@ -19,7 +19,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.cgroup import parse_cgroup
-from otel_gpu.sources.cpuclock import CpuClock, cpu_clock_for, not_told
+from otel_gpu.sources.cpuclock import CpuClock, cpu_clock_for, cpu_time_ns, not_told
 from otel_gpu.sources.procfs_facts import FactsReader, Pass, denial, fault_of
 from otel_gpu.sources.procfs_files import (
     DEVICE_DIR,
@@ -45,6 +45,7 @@ from otel_gpu.sources.procfs_scan import (
     is_due,
     stamp,
 )
+from otel_gpu.sources.vigil import Vigil, most_to_watch
 
 PROCESSES_PER_CYCLE: Final = 256
 DESCRIPTORS_PER_CYCLE: Final = 16_384
@@ -69,7 +70,8 @@ class ProcfsSource:
 
     ``own_proc`` is the agent's own ``/proc``, which tells in which pid namespace it runs, whatever ``root`` is. Who is
     to be seen ``in_pod`` only lacks nothing where the host's processes and what they have open are out of sight.
-    ``cpu_clock`` tells how long whoever has a pid in ``root`` has run; by default where the kernel tells that of them.
+    ``cpu_clock`` tells how long whoever has a pid in ``root`` has run, and ``vigil`` who of them has ended; by default
+    the kernel does, where it can mean them.
     """
 
     name: Final = "procfs"
@@ -90,6 +92,7 @@ class ProcfsSource:
         maps_bytes_per_cycle: int = MAPS_BYTES_PER_CYCLE,
         pace: Pace = EVERY_CYCLE,
         cpu_clock: CpuClock | None = None,
+        vigil: Vigil | None = None,
     ) -> None:
         self._root = root
         self._clock = clock
@@ -101,7 +104,7 @@ class ProcfsSource:
         self._descriptors_per_process = min(descriptors_per_process, descriptors_per_cycle)
         self._maps_bytes_per_cycle = maps_bytes_per_cycle
         self._pace = pace
-        self._given_clock = cpu_clock
+        self._given_clock, self._given_vigil = cpu_clock, vigil
         self._table = ProcessTable()
         self._told: Mapping[int, ProcessFacts] = NO_PROCESSES
         self._cycle = 0
@@ -111,6 +114,12 @@ class ProcfsSource:
         if self._pace.asleep_ns == 0:  # everything is read in every cycle, whoever ran
             return not_told
         return self._given_clock or cpu_clock_for(self._root)
+
+    @cached_property
+    def _vigil(self) -> Vigil:
+        if self._given_vigil is not None:
+            return self._given_vigil
+        return Vigil(most_to_watch() if self._cpu_clock is cpu_time_ns else 0)
 
     def read(self, pids: Collection[int]) -> ProcessRead:
         """Facts of those of ``pids`` that exist, and of every process found with a GPU device open."""
@@ -134,6 +143,8 @@ class ProcfsSource:
         if self._facts.boot_time_s is None and not listed:
             return self._unavailable("no process and no boot time in it")
         self._table.update(listed, this.now_ns)
+        for pid in self._vigil.ended():
+            self._table.disturb(pid)
         known = self._read_known(this, frozenset(pids))
         self._scan(this, known)
         missed = Missed(
@@ -161,7 +172,7 @@ class ProcfsSource:
         awake: list[TrackedProcess] = []
         for process in known:
             process.cpu_ns = self._cpu_clock(process.pid)
-            if process.facts is not None and self._is_asleep(this, process):
+            if process.facts is not None and (self._is_asleep(this, process) or self._is_settled(this, process)):
                 this.facts[process.pid] = process.facts
             else:
                 awake.append(process)
@@ -169,6 +180,10 @@ class ProcfsSource:
         for process in awake:
             self._look(this, process, asked=process.pid in asked)
         return frozenset(process.pid for process in known)
+
+    def _is_settled(self, this: Pass, process: TrackedProcess) -> bool:
+        """Whether a process that is known not to have ended has run, and nothing of it is due all the same."""
+        return this.now_ns < process.settled_until_ns and process.pid in self._vigil
 
     def _is_asleep(self, this: Pass, process: TrackedProcess) -> bool:
         """Whether a process has not run since it was told of, and nobody has put it elsewhere."""
@@ -246,6 +261,8 @@ class ProcfsSource:
             if self._is_as_it_was(this, process):
                 return
             had_fault = process.fault is not None
+            if process.is_holder and process.facts is not None and process.facts.alive:
+                self._vigil.watch(pid)  # before its stat says who that is
             with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
                 mark, text = directory.stat()
                 stat = checked_stat(text)

@@ -277,6 +277,12 @@ class ProcessTable:
         process.settled_until_ns = process.asleep_until_ns = 0
         self._processes[pid] = process
 
+    def disturb(self, pid: int) -> None:
+        """Have a process looked at in full when it is asked for next."""
+        process = self._processes.get(pid)
+        if process is not None:
+            process.settled_until_ns = process.asleep_until_ns = 0
+
     def to_scan(self, now_ns: int, pace: Pace = EVERY_CYCLE) -> Iterator[TrackedProcess]:
         """Processes that may have opened a GPU unnoticed and whose turn it is, most urgent first.
 

@@ -1,10 +1,11 @@
-"""What is told of processes is never older than the paces say, with CPU clocks as without them."""
+"""What is told of processes is never older than the paces say, with CPU clocks and pidfds as without them."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from otel_gpu.model import ProcessFacts
 from otel_gpu.sources.cpuclock import CpuClock, not_told
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.vigil import Vigil
 from tests.procfs_tree import UVM, ProcTree, maps_line
 
 DESCRIPTORS_S, RARE_S = 11, 31
@@ -33,10 +35,6 @@ class State:
     mapped_pages: int = 1
     cgroup: int = 0
     alive: bool = True
-
-    @property
-    def mapped_bytes(self) -> int | None:
-        return 4096 * self.mapped_pages if self.gpus else None
 
 
 class Host:
@@ -96,12 +94,41 @@ class Host:
         )
 
 
+class Watching(Vigil):
+    """Watches processes of a host."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(most=0)
+        self._host = host
+        self._starts: dict[int, int] = {}
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._starts
+
+    def watch(self, pid: int) -> None:
+        if pid in self._host.states:
+            self._starts.setdefault(pid, self._host.states[pid].start_ticks)
+
+    def ended(self) -> list[int]:
+        states = self._host.states
+        ended = [
+            pid
+            for pid, start_ticks in self._starts.items()
+            if pid not in states or not states[pid].alive or states[pid].start_ticks != start_ticks
+        ]
+        for pid in ended:
+            del self._starts[pid]
+        return ended
+
+
 class Law:
     """One source that reads a host, and what it may say of it."""
 
-    def __init__(self, host: Host, clock: ManualClock, cpu_clock: CpuClock) -> None:
+    def __init__(self, host: Host, clock: ManualClock, cpu_clock: CpuClock, vigil: Vigil) -> None:
         root = host.tree.root
-        self._source = ProcfsSource(root, clock, own_proc=root, ticks_per_second=100, pace=STEADY, cpu_clock=cpu_clock)
+        self._source = ProcfsSource(
+            root, clock, own_proc=root, ticks_per_second=100, pace=STEADY, cpu_clock=cpu_clock, vigil=vigil
+        )
         self._past: defaultdict[int, list[State | None]] = defaultdict(list)
 
     def check(self, host: Host) -> None:
@@ -125,8 +152,8 @@ class Law:
         assert told.key.start_ticks == now.start_ticks
         assert told.alive in {state.alive for state in within(DESCRIPTORS_S)}
         assert told.gpu_minors_open in {state.gpus for state in within(DESCRIPTORS_S)}
-        assert told.uvm_mapping_bytes in {state.mapped_bytes for state in within(RARE_S)} | {None}
-        assert (told.uvm_mapping_bytes is None) <= (not told.uvm_open)
+        mapped_bytes = {4096 * state.mapped_pages for state in within(RARE_S)}
+        assert told.uvm_mapping_bytes in (mapped_bytes if told.uvm_open else {None})
         assert told.workload.id in {f"{state.cgroup:064x}" for state in within(RARE_S)}
 
 
@@ -146,7 +173,11 @@ steps = st.lists(st.tuples(st.sampled_from([1, 1, 2, 5, 10, 15, 40]), st.lists(e
 def test_nothing_that_is_told_is_older_than_it_may_be(history: list[tuple[int, list[tuple[object, ...]]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         host, clock = Host(Path(directory)), ManualClock()
-        laws = [Law(host, clock, cpu_clock) for cpu_clock in (host.cpu_ns.get, not_told)]
+        clocks: list[CpuClock] = [host.cpu_ns.get, not_told]
+        laws = [
+            Law(host, clock, cpu_clock, Watching(host) if watches else Vigil(0))
+            for cpu_clock, watches in product(clocks, (True, False))
+        ]
         for wait_s, changes in [(70, []), *history]:
             for name, *arguments in changes:
                 getattr(host, str(name))(*arguments)

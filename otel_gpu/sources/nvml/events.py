@@ -10,8 +10,9 @@ from typing import Any, Final
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.sources.nvml.api import Handle, NvmlApi, address
 
-DEFAULT_WAIT_MS: Final = 500
-"""How long one wait for an event lasts, and so how long letting go of the driver may take."""
+DEFAULT_WAIT_MS: Final = 1000
+"""How long one wait for an event lasts, and so how long letting go of the driver may take: nothing ends it sooner. Each
+wakes a thread for nothing, as long as all is well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.procfs_files import read_cgroup
 from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.vigil import Vigil
 from tests.procfs_tree import UVM, ProcTree, Reads, maps_line
 
 IDS = [f"{number:064x}" for number in range(3)]
@@ -23,10 +24,30 @@ def cgroup(number: int) -> str:
     return f"0::/system.slice/docker-{IDS[number]}.scope\n"
 
 
+class Watched(Vigil):
+    """Watches whom it is told to, and says of whom the test says so that they ended."""
+
+    def __init__(self) -> None:
+        super().__init__(most=0)
+        self.pids: set[int] = set()
+        self.over: list[int] = []
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self.pids
+
+    def watch(self, pid: int) -> None:
+        self.pids.add(pid)
+
+    def ended(self) -> list[int]:
+        ended, self.over = self.over, []
+        self.pids.difference_update(ended)
+        return ended
+
+
 class Host:
     """A user of a GPU and some bystanders, each with a clock that stands unless the test lets it go."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, vigil: Vigil | None = None) -> None:
         self.tree = ProcTree(root)
         self.tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
         for pid in range(100, 120):
@@ -34,7 +55,13 @@ class Host:
         self.cpu_ns: defaultdict[int, int | None] = defaultdict(lambda: 1_000_000)
         self.clock = ManualClock()
         self.source = ProcfsSource(
-            root, self.clock, own_proc=root, ticks_per_second=100, pace=STEADY, cpu_clock=lambda pid: self.cpu_ns[pid]
+            root,
+            self.clock,
+            own_proc=root,
+            ticks_per_second=100,
+            pace=STEADY,
+            cpu_clock=lambda pid: self.cpu_ns[pid],
+            vigil=vigil,
         )
 
     def run(self, pid: int) -> None:
@@ -149,3 +176,33 @@ def test_one_whose_clock_is_not_told_is_looked_at_as_before(host: Host) -> None:
     host.after(1)
     host.tree.set_fds(PID, (*CUDA_FDS, "/dev/nvidia1"))
     assert host.after(11).processes[PID].gpu_minors_open == {0, 1}
+
+
+def test_of_one_who_is_watched_and_runs_nobody_asks_who_it_is_until_something_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path / "proc", vigil := Watched())
+    host.after(70)
+    assert vigil.pids == {PID}
+    monkeypatch.setattr("otel_gpu.sources.procfs.stat_mark", lambda *_: pytest.fail("it is asked who it is"))
+    opened = []
+    for _ in range(60):
+        host.run(PID)
+        with monkeypatch.context() as patch:
+            reads = Reads(patch)
+            host.after(1)
+            opened.append(reads.count["open"] - 1)  # /proc itself
+    assert opened.count(0) >= 60 - (6 + 2 + 2)  # all but those in which its descriptors, mappings or cgroup are due
+
+
+def test_an_end_of_one_who_is_watched_is_noticed_at_once(tmp_path: Path) -> None:
+    host = Host(tmp_path / "proc", vigil := Watched())
+    host.after(70)
+    host.tree.add(PID, state="Z", cgroup=cgroup(0), fds=())
+    host.run(PID)
+    vigil.over.append(PID)
+    assert not host.after(1).processes[PID].alive
+
+
+def test_whose_pids_are_invented_is_not_watched(host: Host) -> None:
+    assert PID not in host.source._vigil
