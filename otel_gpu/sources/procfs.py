@@ -267,8 +267,10 @@ class ProcfsSource:
                 mark, text = directory.stat()
                 stat = checked_stat(text)
                 process = self._table.identify(pid, stat, this.now_ns, mark, text)
+                process.ahead_ns = 0
                 if had_fault or process.are_devices_due(self._pace, this.now_ns):
                     self._look_for_devices(this, directory, process)
+                    process.look_ahead(self._pace)
                 told, process.facts = process.facts, None
                 if asked or process.is_holder:
                     facts = self._facts.facts(this, directory, process, stat)

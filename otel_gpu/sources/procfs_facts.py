@@ -27,7 +27,7 @@ from otel_gpu.sources.procfs_files import (
     parse_btime,
     read_file,
 )
-from otel_gpu.sources.procfs_scan import Fault, FaultKind, Pace, TrackedProcess, is_due, stamp
+from otel_gpu.sources.procfs_scan import Fault, FaultKind, Pace, TrackedProcess, stamp
 
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
@@ -131,7 +131,7 @@ class FactsReader:
 
     def _workload(self, this: Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:
         if process.workload is not None and not process.is_young(this.now_ns):
-            if not is_due(process.cgroup_ns, self._pace.cgroup_ns, this.now_ns):
+            if not process.is_cgroup_due(self._pace, this.now_ns):
                 return process.workload
             process.cgroup_ns = stamp(process.pid, process.cgroup_ns, self._pace.cgroup_ns, this.now_ns)
         text = ""

@@ -124,6 +124,8 @@ class TrackedProcess:
     """How long it had run when its maps were read, and its descriptors, and when it was told of."""
     looked_cpu_ns: int | None = None
     told_cpu_ns: int | None = None
+    ahead_ns: int = 0
+    """How much sooner its maps and its cgroup are due in this look."""
     turn_ns: int | None = None
     """When the scan had it last: it looked at its descriptors, or saw that it had not run since it did."""
     facts: ProcessFacts | None = None
@@ -170,7 +172,17 @@ class TrackedProcess:
         """Whether it is time to read its mappings. The size of its address space does not tell that they are others:
         managed memory may be mapped over what was reserved for it before.
         """
-        return is_due(self.maps_ns, self._maps_pace_ns(pace, self.cpu_ns), now_ns)
+        return is_due(self.maps_ns, self._maps_pace_ns(pace, self.cpu_ns) - self.ahead_ns, now_ns)
+
+    def is_cgroup_due(self, pace: Pace, now_ns: int) -> bool:
+        """Whether it is time to read its cgroup."""
+        return is_due(self.cgroup_ns, pace.cgroup_ns - self.ahead_ns, now_ns)
+
+    def look_ahead(self, pace: Pace) -> None:
+        """Have what would be due before its descriptors are read again be read with them: a look costs more than what
+        is read in it. Where it is read with every third look, it stays so.
+        """
+        self.ahead_ns = max(0, pace.holder_ns - 2 * _SLACK_NS) if self.is_holder else 0
 
     def settle(self, pace: Pace, now_ns: int) -> None:
         """Find out until when nothing of it is due; of most processes this is asked more often than it changes."""
