@@ -8,6 +8,7 @@ many times a second for next to nothing; ``/proc`` is the real one of each, behi
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ MAPPINGS: Final = 300
 
 BYSTANDERS: Final = 200
 """Processes that have nothing to do with GPUs, as every host has them."""
+
+_NOTICED_S: Final = 0.3
+"""By then everybody has run once more, and seen whether to sleep."""
 
 _GIB: Final = 1 << 30
 _TOTAL_BYTES: Final = 80 * _GIB
@@ -117,9 +121,10 @@ class Population:
     orders: IO[str]
 
     def run(self, *, busy: bool) -> None:
-        """Have those on GPUs run as they do at first, or else sleep until told otherwise; within 100 ms."""
+        """Have those on GPUs run as they do at first, or else sleep until told otherwise; all of them do after this."""
         self.orders.write("r" if busy else "s")
         self.orders.flush()
+        time.sleep(_NOTICED_S)
 
 
 @contextmanager
