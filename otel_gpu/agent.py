@@ -44,6 +44,8 @@ _MISSED_PASSES = 3
 _START_S = 30.0
 """What the first sample may take beyond that: a driver without persistence mode wakes its GPUs one by one."""
 
+_LOOK_AROUND_S = 2.0
+"""How long nobody looks whether the agent is to stop, should a signal have come in the one moment that is missed."""
 
 _LAST_EXPORT_S = 2.5
 """What all last exports together may take; with a sample under way the agent is gone in less than 5 s."""
@@ -125,14 +127,14 @@ class Agent:
     ) -> None:
         """Work until ``stop`` is set, or only a new process could; ``on_start`` is called once it does.
 
-        ``on_sample`` sees every answer.
+        ``on_sample`` sees every answer. That ``stop`` was set is noticed after ``wake``, and sooner or later without.
         """
         passes = 0
         try:
             self._start_threads()
             on_start()
             while not (stop.is_set() or self._outdated.is_set()):
-                seen = self._sampler.wait_for_pass(passes, timeout_s=0.5)
+                seen = self._sampler.wait_for_pass(passes, _LOOK_AROUND_S, unless=stop.is_set)
                 attribution = self.engine.latest
                 if seen > passes and attribution is not None:
                     self.events.observe(attribution)
@@ -146,6 +148,10 @@ class Agent:
             if self._control is not None:
                 self._control.close()
             self._sampling.stop()
+
+    def wake(self) -> None:
+        """Have the agent notice that it is to stop; for signals' handlers too."""
+        self._sampler.wake()
 
     def _start_threads(self) -> None:
         try:

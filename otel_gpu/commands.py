@@ -194,8 +194,13 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
     stop = threading.Event()
     # A terminal that is closed is an end like any other, unless somebody said nohup.
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+
+    def end(*_: object) -> None:
+        stop.set()
+        agent.wake()
+
     for number in (signal.SIGTERM, signal.SIGINT, *hangup):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     because = host.simulated_because
     notes = [f"page {agent.web.url}/  {'  '.join(_served(settings))}"]
     if because is not None:

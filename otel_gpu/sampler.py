@@ -32,7 +32,9 @@ class Sampler:
         self._engine = engine
         self._interval_s = interval_s
         self._on_sample = on_sample
-        self._turn = threading.Condition()
+        # One lock, and two to wait for: who wants a sample need not wake everybody who waits for one.
+        lock = threading.RLock()
+        self._turn, self._passed = threading.Condition(lock), threading.Condition(lock)
         self._wanted = True
         self._stopped = False
         self._passes = 0
@@ -48,6 +50,7 @@ class Sampler:
         with self._turn:
             self._stopped = True
             self._turn.notify_all()
+            self._passed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -64,14 +67,24 @@ class Sampler:
                 seen = self._passes
                 self._wanted = True
                 self._turn.notify_all()
-                self._turn.wait_for(lambda: self._passes > seen or self._stopped, wait_s)
+                self._passed.wait_for(lambda: self._passes > seen or self._stopped, wait_s)
         return self._engine.latest
 
-    def wait_for_pass(self, seen: int, timeout_s: float) -> int:
-        """Wait until more than ``seen`` samples were taken, or the time is up; the number taken."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._passes > seen or self._stopped, timeout_s)
+    def wait_for_pass(self, seen: int, timeout_s: float, unless: Callable[[], bool] = lambda: False) -> int:
+        """Wait until more than ``seen`` samples were taken, or the time is up; the number taken.
+
+        It is not waited at all if there is something else to do; ``wake`` has whoever waits find out whether there is.
+        """
+        with self._passed:
+            self._passed.wait_for(lambda: self._passes > seen or self._stopped or unless(), timeout_s)
             return self._passes
+
+    def wake(self) -> None:
+        """Have whoever waits for a pass look around. A signal's handler may call this in the thread that waits: the
+        lock can be taken twice by one thread, and nobody has it while he waits.
+        """
+        with self._passed:
+            self._passed.notify_all()
 
     def _until_next_s(self) -> float:
         """Time to the next whole interval after the start of the newest sample; those missed are not made up for."""
@@ -101,4 +114,4 @@ class Sampler:
                 self._note(error)
             with self._turn:
                 self._passes += 1
-                self._turn.notify_all()
+                self._passed.notify_all()

@@ -15,7 +15,7 @@ from typing import Final
 from bench.cost.meter import Footprint, Mark, footprint, mark
 from bench.cost.sink import Sink, serving
 from bench.cost.tools import OURS, PEER, Running, our_agent, peer, started
-from bench.cost.worlds import SIZES, Place, Size, named, populated, write_world
+from bench.cost.worlds import SIZES, Place, Population, Size, named, populated, write_world
 
 IDLE: Final = "otel-gpu, nothing changes"
 _SETTLE_CYCLES: Final = 3
@@ -87,8 +87,7 @@ def run(options: Options, progress: Callable[[str], None]) -> Result:
 class _Host:
     size: Size
     directory: Path
-    pids: list[list[int]]
-    proc: Path
+    population: Population
     docker: Path
     world_s: int
 
@@ -96,15 +95,16 @@ class _Host:
         """A history of this host's GPUs that begins now."""
         path = self.directory / f"{name}.world"
         now_us = time.time_ns() // 1000
-        write_world(path, self.size, self.pids, epoch_us=now_us, seconds=self.world_s, busy=busy, latency_ms=latency_ms)
-        return Place(path, self.proc)
+        pids = self.population.pids
+        write_world(path, self.size, pids, epoch_us=now_us, seconds=self.world_s, busy=busy, latency_ms=latency_ms)
+        return Place(path, self.population.proc)
 
 
 @contextmanager
 def _host(size: Size, directory: Path, world_s: int = 300) -> Iterator[_Host]:
     directory.mkdir()
-    with populated(size, directory) as (pids, proc), named(size, directory / "docker.sock") as docker:
-        yield _Host(size, directory, pids, proc, docker, world_s)
+    with populated(size, directory) as population, named(size, directory / "docker.sock") as docker:
+        yield _Host(size, directory, population, docker, world_s)
 
 
 def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str], None]) -> list[Turns]:
@@ -129,6 +129,7 @@ def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str
         for number in range(options.rounds):
             for turns, process in running:
                 progress(f"{size.name}: {turns.tool}, turn {number + 1} of {options.rounds}")
+                host.population.run(busy=turns.tool != IDLE)  # one who sleeps has changed nothing, and that shows
                 process.resume()
                 _take_turn(turns, process, options.cycles, sink)
                 process.pause()

@@ -1,18 +1,19 @@
 """The hosts that are measured: how many GPUs and processes, in how many containers, and what happens on them.
 
-GPUs are played by the stub driver. Processes are real ones that sleep and have device files open and mapped, as CUDA
-has; ``/proc`` is the real one of each, behind a directory of links in which only ``cgroup`` is a file of ours. So both
-tools read the same kernel's answers, without root.
+GPUs are played by the stub driver. Processes are real ones that have device files open and mapped, as CUDA has, and run
+many times a second for next to nothing; ``/proc`` is the real one of each, behind a directory of links in which only
+``cgroup`` is a file of ours. So both tools read the same kernel's answers, without root.
 """
 
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from bench.cost.compiled import compiled
 from bench.cost.errors import CostError
@@ -28,6 +29,9 @@ MAPPINGS: Final = 300
 
 BYSTANDERS: Final = 200
 """Processes that have nothing to do with GPUs, as every host has them."""
+
+_NOTICED_S: Final = 0.3
+"""By then everybody has run once more, and seen whether to sleep."""
 
 _GIB: Final = 1 << 30
 _TOTAL_BYTES: Final = 80 * _GIB
@@ -108,9 +112,24 @@ def write_world(
     return world.write(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The processes of a host by GPU, and their ``/proc``."""
+
+    pids: list[list[int]]
+    proc: Path
+    orders: IO[str]
+
+    def run(self, *, busy: bool) -> None:
+        """Have those on GPUs run as they do at first, or else sleep until told otherwise; all of them do after this."""
+        self.orders.write("r" if busy else "s")
+        self.orders.flush()
+        time.sleep(_NOTICED_S)
+
+
 @contextmanager
-def populated(size: Size, directory: Path) -> Iterator[tuple[list[list[int]], Path]]:
-    """The processes of a host by GPU, and their ``/proc``; all of them end with this."""
+def populated(size: Size, directory: Path) -> Iterator[Population]:
+    """The processes of a host; all of them end with this."""
     devices = directory / "dev"
     devices.mkdir()
     for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(size.gpus))):
@@ -118,6 +137,7 @@ def populated(size: Size, directory: Path) -> Iterator[tuple[list[list[int]], Pa
     counts = (size.gpus, size.processes_per_gpu, MAPPINGS, BYSTANDERS)
     command = [str(compiled(_SLEEPER)), str(devices), *map(str, counts)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crew:  # noqa: S603
+        assert crew.stdin is not None
         assert crew.stdout is not None
         try:
             wanted = size.processes + BYSTANDERS
@@ -126,7 +146,7 @@ def populated(size: Size, directory: Path) -> Iterator[tuple[list[list[int]], Pa
                 raise CostError(f"only {found.index(0)} of {wanted} processes could be started: raise ulimit -u")
             holders, others = found[: size.processes], found[size.processes :]
             by_gpu = [holders[start :: size.gpus] for start in range(size.gpus)]
-            yield by_gpu, _write_proc(directory / "proc", holders, others, size)
+            yield Population(by_gpu, _write_proc(directory / "proc", holders, others, size), crew.stdin)
         finally:
             crew.terminate()
 

@@ -72,11 +72,16 @@ def cgroup_namespace_is_initial(root: Path) -> bool | None:
     return _is_namespace(root, "cgroup", _PROC_CGROUP_INIT_INO)
 
 
+def own_pids(root: Path) -> tuple[int, ...]:
+    """The agent's pids, first the one in the namespace of ``root``; none if it cannot tell."""
+    return parse_nspid(_read_text(root / "self/status"))
+
+
 def shows_own_pids(root: Path) -> bool | None:
     """Whether ``root`` gives pids as the agent's own pid namespace does; ``None`` if it cannot tell."""
     # NSpid begins with the namespace that the procfs belongs to (proc_pid_status(5), fs/proc/array.c): one pid only
     # means that there is no namespace between that one and the reader's own.
-    pids = parse_nspid(_read_text(root / "self/status"))
+    pids = own_pids(root)
     return len(pids) == 1 if pids else None
 
 

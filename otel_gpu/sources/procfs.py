@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
-    HOST_WORKLOAD,
-    UNIDENTIFIED_WORKLOAD,
-    MigAccess,
+    NO_PROCESSES,
     ProcessFacts,
-    ProcessKey,
     SourceState,
     WorkloadRef,
 )
 from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.cgroup import parse_cgroup
-from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, read_mig_minors
+from otel_gpu.sources.cpuclock import CpuClock, cpu_clock_for, cpu_time_ns, not_told
+from otel_gpu.sources.procfs_facts import FactsReader, Pass, denial, fault_of
 from otel_gpu.sources.procfs_files import (
     DEVICE_DIR,
     DIRECTORY_FLAGS,
     DeviceKind,
     DeviceNode,
     ProcessDir,
-    Stat,
     checked_stat,
     few_devices,
-    is_root_cgroup,
     list_processes,
-    parse_btime,
-    read_file,
+    read_cgroup,
     read_stat,
     stat_mark,
 )
@@ -50,6 +45,7 @@ from otel_gpu.sources.procfs_scan import (
     is_due,
     stamp,
 )
+from otel_gpu.sources.vigil import Vigil, most_to_watch
 
 PROCESSES_PER_CYCLE: Final = 256
 DESCRIPTORS_PER_CYCLE: Final = 16_384
@@ -60,23 +56,6 @@ OWN_PROC: Final = Path("/proc")
 _UVM: Final = DeviceNode(DeviceKind.UVM)
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
-
-
-@dataclass(slots=True)
-class _Pass:
-    """One cycle's reading: what it has spent so far, and what it found."""
-
-    root_fd: int
-    now_ns: int
-    cycle: int
-    maps_left_bytes: int
-    boot_time_s: int | None = None
-    cgroup_namespace_is_private: bool | None = None
-    mig_minors_are_new: bool = False
-    directories: int = 0
-    descriptors: int = 0
-    untold: int = 0
-    facts: dict[int, ProcessFacts] = field(default_factory=dict)
 
 
 class ProcfsSource:
@@ -91,6 +70,8 @@ class ProcfsSource:
 
     ``own_proc`` is the agent's own ``/proc``, which tells in which pid namespace it runs, whatever ``root`` is. Who is
     to be seen ``in_pod`` only lacks nothing where the host's processes and what they have open are out of sight.
+    ``cpu_clock`` tells how long whoever has a pid in ``root`` has run, and ``vigil`` who of them has ended; by default
+    the kernel does, where it can mean them.
     """
 
     name: Final = "procfs"
@@ -110,22 +91,35 @@ class ProcfsSource:
         descriptors_per_process: int = DESCRIPTORS_PER_PROCESS,
         maps_bytes_per_cycle: int = MAPS_BYTES_PER_CYCLE,
         pace: Pace = EVERY_CYCLE,
+        cpu_clock: CpuClock | None = None,
+        vigil: Vigil | None = None,
     ) -> None:
         self._root = root
         self._clock = clock
         self._outlook = Outlook(root, own_proc, in_pod=in_pod)
-        self._parse_workload = parse_workload
-        self._ticks_per_second = ticks_per_second or os.sysconf("SC_CLK_TCK")
+        self._facts = FactsReader(root, parse_workload, ticks_per_second or os.sysconf("SC_CLK_TCK"), pace)
         self._device_dir = device_dir
         self._processes_per_cycle = processes_per_cycle
         self._descriptors_per_cycle = descriptors_per_cycle
         self._descriptors_per_process = min(descriptors_per_process, descriptors_per_cycle)
         self._maps_bytes_per_cycle = maps_bytes_per_cycle
         self._pace = pace
+        self._given_clock, self._given_vigil = cpu_clock, vigil
         self._table = ProcessTable()
-        self._boot_time_s: int | None = None
-        self._mig_minors: dict[int, MigAccess] = {}
+        self._told: Mapping[int, ProcessFacts] = NO_PROCESSES
         self._cycle = 0
+
+    @cached_property
+    def _cpu_clock(self) -> CpuClock:
+        if self._pace.asleep_ns == 0:  # everything is read in every cycle, whoever ran
+            return not_told
+        return self._given_clock or cpu_clock_for(self._root)
+
+    @cached_property
+    def _vigil(self) -> Vigil:
+        if self._given_vigil is not None:
+            return self._given_vigil
+        return Vigil(most_to_watch() if self._cpu_clock is cpu_time_ns else 0)
 
     def read(self, pids: Collection[int]) -> ProcessRead:
         """Facts of those of ``pids`` that exist, and of every process found with a GPU device open."""
@@ -142,25 +136,29 @@ class ProcfsSource:
 
     def _read(self, root_fd: int, pids: Collection[int]) -> ProcessRead:
         self._cycle += 1
-        this = _Pass(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
+        this = Pass(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
         listed = list_processes(root_fd)
-        if self._boot_time_s is None or not listed:
-            this.boot_time_s = self._boot_time_s = _read_boot_time(root_fd)
-        if self._boot_time_s is None and not listed:
+        if self._facts.boot_time_s is None or not listed:
+            self._facts.read_boot_time(this)
+        if self._facts.boot_time_s is None and not listed:
             return self._unavailable("no process and no boot time in it")
         self._table.update(listed, this.now_ns)
+        for pid in self._vigil.ended():
+            self._table.disturb(pid)
         known = self._read_known(this, frozenset(pids))
         self._scan(this, known)
         missed = Missed(
             faults=self._faults(),
             init=1 not in listed,
             untold=this.untold,
-            in_own_cgroups=this.untold > 0 and self._is_cgroup_namespace_private(this),
-            start_times=self._boot_time_s is None,
+            in_own_cgroups=this.untold > 0 and self._facts.is_cgroup_namespace_private(this),
+            start_times=self._facts.boot_time_s is None,
         )
         reasons = self._outlook.reasons(missed, root_fd)
+        if this.facts != self._told:
+            self._told = MappingProxyType(this.facts)
         return ProcessRead(
-            MappingProxyType(this.facts),
+            self._told,
             SourceState.DEGRADED if reasons else SourceState.OK,
             "; ".join(reasons) or None,
             len(reasons),
@@ -169,40 +167,74 @@ class ProcfsSource:
             everybody=self._outlook.shows_everybody(missed),
         )
 
-    def _read_known(self, this: _Pass, asked: frozenset[int]) -> frozenset[int]:
+    def _read_known(self, this: Pass, asked: frozenset[int]) -> frozenset[int]:
         known = [process for process in self._table if process.pid in asked or process.is_holder]
-        known.sort(key=lambda process: process.maps_cycle)
+        awake: list[TrackedProcess] = []
         for process in known:
+            process.cpu_ns = self._cpu_clock(process.pid)
+            if process.facts is not None and (self._is_asleep(this, process) or self._is_settled(this, process)):
+                this.facts[process.pid] = process.facts
+            else:
+                awake.append(process)
+        awake.sort(key=lambda process: process.maps_cycle)
+        for process in awake:
             self._look(this, process, asked=process.pid in asked)
         return frozenset(process.pid for process in known)
 
-    def _scan(self, this: _Pass, known: frozenset[int]) -> None:
+    def _is_settled(self, this: Pass, process: TrackedProcess) -> bool:
+        """Whether a process that is known not to have ended has run, and nothing of it is due all the same."""
+        return this.now_ns < process.settled_until_ns and process.pid in self._vigil
+
+    def _is_asleep(self, this: Pass, process: TrackedProcess) -> bool:
+        """Whether a process has not run since it was told of, and nobody has put it elsewhere."""
+        if not process.is_asleep(this.now_ns):
+            return False
+        if this.now_ns < process.cgroup_until_ns:
+            return True
+        try:
+            text = read_cgroup(f"{process.pid}/cgroup", this.root_fd)
+        except OSError:
+            return False
+        if text != process.cgroup or self._cpu_clock(process.pid) != process.cpu_ns:  # it is no longer the same
+            return False
+        process.cgroup_ns = stamp(process.pid, process.cgroup_ns, self._pace.cgroup_ns, this.now_ns)
+        process.settle(self._pace, this.now_ns)
+        return True
+
+    def _scan(self, this: Pass, known: frozenset[int]) -> None:
         this.directories = this.descriptors = 0
         for process in self._table.to_scan(this.now_ns, self._pace):
             if this.directories >= self._processes_per_cycle:
                 return
             if this.descriptors + self._descriptors_per_process > self._descriptors_per_cycle:
                 return
-            if process.pid not in known and not self._is_still_nobody(this, process):
-                self._look(this, process, asked=False)
+            if process.pid not in known:
+                process.cpu_ns = self._cpu_clock(process.pid)
+                if not self._is_still_nobody(this, process):
+                    self._look(this, process, asked=False)
 
-    def _is_still_nobody(self, this: _Pass, process: TrackedProcess) -> bool:
+    def _is_still_nobody(self, this: Pass, process: TrackedProcess) -> bool:
         """Whether one who never had a GPU open has none now either: then nobody asks who it is."""
         if not process.has_been_nobody(this.now_ns):
             return False
-        try:
-            scan = few_devices(this.root_fd, process.pid, self._descriptors_per_process, self._device_dir)
-        except OSError:
-            return False
-        if scan is None or scan.nodes:
-            return False
-        this.directories += 1
-        this.descriptors += scan.descriptors
-        process.looked_ns = stamp(process.pid, process.looked_ns, self._pace.settled_ns, this.now_ns)
-        self._table.saw_nothing(process, scan)
+        if process.are_devices_due(self._pace, this.now_ns):
+            try:
+                scan = few_devices(this.root_fd, process.pid, self._descriptors_per_process, self._device_dir)
+            except OSError:
+                return False
+            if scan is None or scan.nodes:
+                return False
+            this.directories += 1
+            this.descriptors += scan.descriptors
+            process.saw(scan)
+            process.looked_ns, process.looked_cpu_ns = this.now_ns, process.cpu_ns
+        else:
+            this.descriptors += 1
+        process.turn_ns = stamp(process.pid, process.turn_ns, self._pace.settled_ns, this.now_ns)
+        self._table.passed(process)
         return True
 
-    def _is_as_it_was(self, this: _Pass, process: TrackedProcess) -> bool:
+    def _is_as_it_was(self, this: Pass, process: TrackedProcess) -> bool:
         """Whether nothing of a process is due but whether it still is the same one: then what was told stands."""
         if process.facts is None or this.now_ns >= process.settled_until_ns:
             return False
@@ -223,127 +255,49 @@ class ProcfsSource:
         this.facts[process.pid] = process.facts
         return True
 
-    def _look(self, this: _Pass, process: TrackedProcess, *, asked: bool) -> None:
+    def _look(self, this: Pass, process: TrackedProcess, *, asked: bool) -> None:
         pid = process.pid
         try:
             if self._is_as_it_was(this, process):
                 return
             had_fault = process.fault is not None
+            if process.is_holder and process.facts is not None and process.facts.alive:
+                self._vigil.watch(pid)  # before its stat says who that is
             with ProcessDir(this.root_fd, pid, self._device_dir) as directory:
                 mark, text = directory.stat()
                 stat = checked_stat(text)
                 process = self._table.identify(pid, stat, this.now_ns, mark, text)
+                process.ahead_ns = 0
                 if had_fault or process.are_devices_due(self._pace, this.now_ns):
                     self._look_for_devices(this, directory, process)
+                    process.look_ahead(self._pace)
                 told, process.facts = process.facts, None
                 if asked or process.is_holder:
-                    facts = self._facts(this, directory, process, stat)
+                    facts = self._facts.facts(this, directory, process, stat)
                     process.facts = this.facts[pid] = told if facts == told and told is not None else facts
                 process.settle(self._pace, this.now_ns)
         except OSError as error:
             this.descriptors += 1
-            self._table.failed(pid, _fault(error, FaultKind.HIDDEN))
+            self._table.failed(pid, fault_of(error, FaultKind.HIDDEN))
 
-    def _look_for_devices(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> None:
+    def _look_for_devices(self, this: Pass, directory: ProcessDir, process: TrackedProcess) -> None:
         if process.is_kernel_thread:
             this.descriptors += 1
             return
         this.directories += 1
         pace_ns = self._pace.holder_ns if process.is_holder else self._pace.settled_ns
         process.looked_ns = stamp(process.pid, process.looked_ns, pace_ns, this.now_ns)
+        process.turn_ns = stamp(process.pid, process.turn_ns, self._pace.settled_ns, this.now_ns)
+        process.looked_cpu_ns = None
         try:
             scan = directory.devices(process.cursor, self._descriptors_per_process)
         except OSError as error:
             # Not readable is not closed: what the last look found stands.
-            process.fault = _denial(error, directory)
+            process.fault = denial(error, directory)
         else:
             this.descriptors += scan.descriptors
+            process.looked_cpu_ns = process.cpu_ns
             process.saw(scan)
-
-    def _facts(self, this: _Pass, directory: ProcessDir, process: TrackedProcess, stat: Stat) -> ProcessFacts:
-        # Frozen at first sight: an exec, a prctl(PR_SET_NAME) or a step of the wall clock makes no other process of it.
-        if process.name is None:
-            process.name = stat.comm.decode("utf-8", "replace")
-        if process.start_time_s is None and (boot_time_s := self._boot_time(this)) is not None:
-            process.start_time_s = boot_time_s + stat.start_ticks / self._ticks_per_second
-        owner_uid = directory.owner_uid()
-        process.uvm_mapping_bytes = self._uvm_mapping_bytes(this, directory, process)
-        workload = self._workload(this, directory, process)  # last, so that it notices an end in between
-        return ProcessFacts(
-            key=ProcessKey(process.pid, stat.start_ticks),
-            name=process.name,
-            start_time_s=process.start_time_s,
-            owner_uid=owner_uid,
-            workload=workload,
-            gpu_minors_open=process.numbers(DeviceKind.GPU),
-            mig_access=self._mig_access(this, process),
-            uvm_open=_UVM in process.nodes,
-            uvm_mapping_bytes=process.uvm_mapping_bytes,
-            alive=stat.is_alive,
-        )
-
-    def _boot_time(self, this: _Pass) -> int | None:
-        # Read anew for processes that are new: the kernel derives it from the wall clock, which may have been set.
-        if this.boot_time_s is None and self._boot_time_s is not None:
-            this.boot_time_s = self._boot_time_s = _read_boot_time(this.root_fd) or self._boot_time_s
-        return this.boot_time_s
-
-    def _mig_access(self, this: _Pass, process: TrackedProcess) -> frozenset[MigAccess]:
-        minors = process.numbers(DeviceKind.MIG_CAPABILITY)
-        if minors != process.mig_minors:
-            # The driver numbers them all as it is loaded, thousands of them (nv-caps.c): one reading lasts. Nodes that
-            # lead to no instance (config, monitor) are met as well, and cost one more per cycle in which one is opened.
-            if not this.mig_minors_are_new and not minors <= self._mig_minors.keys():
-                self._mig_minors, this.mig_minors_are_new = read_mig_minors(self._root), True
-            process.mig_minors = minors
-            process.mig_access = frozenset(self._mig_minors[minor] for minor in minors if minor in self._mig_minors)
-        return process.mig_access
-
-    def _uvm_mapping_bytes(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> int | None:
-        if _UVM not in process.nodes:
-            process.maps_ns = None
-            return None
-        if this.maps_left_bytes <= 0 or not process.are_maps_due(self._pace, this.now_ns):
-            return process.uvm_mapping_bytes
-        process.maps_cycle = this.cycle
-        try:
-            mapped_bytes, read_bytes = directory.uvm_mapping_bytes()
-        except OSError as error:
-            process.fault = _denial(error, directory)
-            return None
-        this.maps_left_bytes -= read_bytes
-        process.maps_ns = stamp(process.pid, process.maps_ns, self._pace.maps_ns, this.now_ns)
-        return mapped_bytes
-
-    def _workload(self, this: _Pass, directory: ProcessDir, process: TrackedProcess) -> WorkloadRef:
-        if process.workload is not None and not process.is_young(this.now_ns):
-            if not is_due(process.cgroup_ns, self._pace.cgroup_ns, this.now_ns):
-                return process.workload
-            process.cgroup_ns = stamp(process.pid, process.cgroup_ns, self._pace.cgroup_ns, this.now_ns)
-        text = ""
-        try:
-            text = directory.cgroup()
-        except ProcessLookupError:
-            raise  # it ended while we looked: nothing read of it counts
-        except OSError as error:
-            process.fault = _fault(error, FaultKind.BROKEN)
-        if text != process.cgroup:
-            process.cgroup = text
-            # What was told before stands: cgroup v1 moves a process to the root as it exits (kernel, cgroup_exit).
-            process.workload = self._parse_workload(text) or process.workload
-        if process.workload is not None:
-            return process.workload
-        # The root is the host's only for those who see cgroups as the host does: in a cgroup namespace of its own it
-        # is where the agent's own container is (cgroup_namespaces(7)).
-        if is_root_cgroup(text) and not self._is_cgroup_namespace_private(this):
-            return HOST_WORKLOAD
-        this.untold += 1
-        return UNIDENTIFIED_WORKLOAD
-
-    def _is_cgroup_namespace_private(self, this: _Pass) -> bool:
-        if this.cgroup_namespace_is_private is None:
-            this.cgroup_namespace_is_private = cgroup_namespace_is_initial(self._root) is False
-        return this.cgroup_namespace_is_private
 
     def _faults(self) -> list[Fault]:
         # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
@@ -366,30 +320,3 @@ class ProcfsSource:
             pids_are_own=self._outlook.are_pids_own,
             everybody=False,
         )
-
-
-def _read_boot_time(root_fd: int) -> int | None:
-    """When the machine booted, Unix seconds."""
-    try:
-        return parse_btime(read_file("stat", root_fd))
-    except OSError:
-        return None
-
-
-def _fault(error: OSError, denied: FaultKind) -> Fault | None:
-    """What an error means: ``None`` if the process just ended, ``denied`` if the kernel refuses."""
-    if error.errno in _GONE:
-        return None
-    return Fault(denied if error.errno in _DENIED else FaultKind.BROKEN, error.strerror or "input/output error")
-
-
-def _denial(error: OSError, directory: ProcessDir) -> Fault | None:
-    """What it means that files of a process are not readable: nothing if it is about to end, which looks the same."""
-    fault = _fault(error, FaultKind.DENIED)
-    if fault is None or fault.kind is not FaultKind.DENIED:
-        return fault
-    try:
-        _, text = directory.stat()
-        return None if checked_stat(text).is_exiting else fault
-    except OSError as gone:
-        return None if gone.errno in _GONE else fault

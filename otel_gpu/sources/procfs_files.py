@@ -248,6 +248,15 @@ def _mark(found: os.stat_result) -> FileMark:
     return FileMark(found.st_ino, found.st_mtime_ns)
 
 
+def read_cgroup(path: str, dir_fd: int) -> str:
+    """The text of the cgroup file of a process. Raises ``OSError``."""
+    fd = os.open(path, _FILE_FLAGS, dir_fd=dir_fd)
+    try:
+        return _read_record(fd).decode("utf-8", "replace")
+    finally:
+        os.close(fd)
+
+
 def few_devices(root_fd: int, pid: int, limit: int, device_dir: str = DEVICE_DIR) -> DeviceScan | None:
     """Device nodes that whoever has the pid now has open; ``None`` for more descriptors than ``limit``.
 
@@ -311,13 +320,9 @@ class ProcessDir:
     def cgroup(self) -> str:
         """The cgroup file; empty in a kernel without cgroups."""
         try:
-            fd = self._open("cgroup")
+            return read_cgroup("cgroup", self._fd)
         except FileNotFoundError:
             return ""
-        try:
-            return _read_record(fd).decode("utf-8", "replace")
-        finally:
-            os.close(fd)
 
     def devices(self, cursor: int, limit: int) -> DeviceScan:
         """Device nodes open in at most ``limit`` descriptors, from ``cursor`` on.

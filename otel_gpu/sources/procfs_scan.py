@@ -26,7 +26,9 @@ class Pace:
     """After what time, in nanoseconds, files of a process are read again that change rarely; 0: in every cycle.
 
     Its descriptors, if it has a GPU open, and if it has none; its mappings; its cgroup; its stat, if the file is still
-    that of the same process. The young are always looked at.
+    that of the same process. Descriptors and mappings of one that has not run since: as seldom as ``asleep_ns`` says,
+    for the kernel lets others change them (clone(2), CLONE_FILES and CLONE_VM; seccomp_unotify(2)), and next to nobody
+    does. The young are always looked at.
     """
 
     holder_ns: int = 0
@@ -34,6 +36,7 @@ class Pace:
     maps_ns: int = 0
     cgroup_ns: int = 0
     stat_ns: int = 0
+    asleep_ns: int = 0
 
 
 EVERY_CYCLE: Final = Pace()
@@ -43,6 +46,7 @@ STEADY: Final = Pace(
     maps_ns=30 * S_NS,
     cgroup_ns=30 * S_NS,
     stat_ns=10 * S_NS,
+    asleep_ns=300 * S_NS,
 )
 """For an agent, whose cycles may be short: most of what /proc costs is opening files that say what they said before."""
 
@@ -114,10 +118,23 @@ class TrackedProcess:
     """When they were, and its descriptors and cgroup; ``None`` before that."""
     looked_ns: int | None = None
     cgroup_ns: int | None = None
+    cpu_ns: int | None = None
+    """How long it has run, asked before anything else of it in a cycle; ``None`` if that cannot be told."""
+    maps_cpu_ns: int | None = None
+    """How long it had run when its maps were read, and its descriptors, and when it was told of."""
+    looked_cpu_ns: int | None = None
+    told_cpu_ns: int | None = None
+    ahead_ns: int = 0
+    """How much sooner its maps and its cgroup are due in this look."""
+    turn_ns: int | None = None
+    """When the scan had it last: it looked at its descriptors, or saw that it had not run since it did."""
     facts: ProcessFacts | None = None
     """What was told of it last."""
     settled_until_ns: int = 0
     """Until when nothing of it is due, so that what was told of it stands while it is the same process."""
+    asleep_until_ns: int = 0
+    """Until when nothing is due of what it has to run for to change it: all but its cgroup, which others put it in."""
+    cgroup_until_ns: int = 0
     fault: Fault | None = None
     nodes: frozenset[DeviceNode] = frozenset()
     """The device nodes it has open, by the last complete look at its descriptors and the one under way."""
@@ -147,26 +164,59 @@ class TrackedProcess:
         return known and not self.nodes and self.cursor == 0 and not self.is_young(now_ns)
 
     def are_devices_due(self, pace: Pace, now_ns: int) -> bool:
-        """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
-        is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
-        return is_news or is_due(self.looked_ns, pace.holder_ns, now_ns)
-
-    def settle(self, pace: Pace, now_ns: int) -> None:
-        """Find out until when nothing of it is due; of most processes this is asked more often than it changes."""
-        is_news = not self.is_holder or self.cursor != 0 or self.is_young(now_ns)
-        if is_news or self.facts is None or self.fault is not None or self.looked_ns is None or self.cgroup_ns is None:
-            self.settled_until_ns = 0
-            return
-        until_ns = min(self.looked_ns + pace.holder_ns, self.cgroup_ns + pace.cgroup_ns)
-        if _UVM in self.nodes:
-            until_ns = 0 if self.maps_ns is None else min(until_ns, self.maps_ns + pace.maps_ns)
-        self.settled_until_ns = until_ns - _SLACK_NS
+        """Whether it is time to read its descriptors."""
+        is_under_way = self.cursor != 0 or self.is_young(now_ns)
+        return is_under_way or is_due(self.looked_ns, self._devices_pace_ns(pace, self.cpu_ns), now_ns)
 
     def are_maps_due(self, pace: Pace, now_ns: int) -> bool:
         """Whether it is time to read its mappings. The size of its address space does not tell that they are others:
         managed memory may be mapped over what was reserved for it before.
         """
-        return is_due(self.maps_ns, pace.maps_ns, now_ns)
+        return is_due(self.maps_ns, self._maps_pace_ns(pace, self.cpu_ns) - self.ahead_ns, now_ns)
+
+    def is_cgroup_due(self, pace: Pace, now_ns: int) -> bool:
+        """Whether it is time to read its cgroup."""
+        return is_due(self.cgroup_ns, pace.cgroup_ns - self.ahead_ns, now_ns)
+
+    def look_ahead(self, pace: Pace) -> None:
+        """Have what would be due before its descriptors are read again be read with them: a look costs more than what
+        is read in it. Where it is read with every third look, it stays so.
+        """
+        self.ahead_ns = max(0, pace.holder_ns - 2 * _SLACK_NS) if self.is_holder else 0
+
+    def settle(self, pace: Pace, now_ns: int) -> None:
+        """Find out until when nothing of it is due; of most processes this is asked more often than it changes."""
+        self.settled_until_ns = self.asleep_until_ns = 0
+        self.told_cpu_ns = self.cpu_ns
+        is_news = self.cursor != 0 or self.is_young(now_ns) or self.facts is None or self.fault is not None
+        if is_news or self.cgroup_ns is None:
+            return
+        self.cgroup_until_ns = self.cgroup_ns + pace.cgroup_ns - _SLACK_NS
+        self.settled_until_ns = min(self._until_ns(pace, None), self.cgroup_until_ns)
+        self.asleep_until_ns = self._until_ns(pace, self.cpu_ns)
+
+    def is_asleep(self, now_ns: int) -> bool:
+        """Whether it has not run since it was told of, and nothing of its own is due: it is the same, and as it was."""
+        has_not_run = self.cpu_ns is not None and self.cpu_ns == self.told_cpu_ns
+        return has_not_run and now_ns < self.asleep_until_ns and self.confirmed
+
+    def _until_ns(self, pace: Pace, cpu_ns: int | None) -> int:
+        """Until when neither its descriptors nor its mappings are due, if it has run so long and no longer."""
+        if self.looked_ns is None:
+            return 0
+        until_ns = self.looked_ns + self._devices_pace_ns(pace, cpu_ns)
+        if _UVM in self.nodes:
+            until_ns = 0 if self.maps_ns is None else min(until_ns, self.maps_ns + self._maps_pace_ns(pace, cpu_ns))
+        return until_ns - _SLACK_NS
+
+    def _devices_pace_ns(self, pace: Pace, cpu_ns: int | None) -> int:
+        """A holder's descriptors are read now and then; who is no holder is only looked at to read them."""
+        if cpu_ns is not None and cpu_ns == self.looked_cpu_ns:
+            return pace.asleep_ns
+        return pace.holder_ns if self.is_holder else 0
+
+    def _maps_pace_ns(self, pace: Pace, cpu_ns: int | None) -> int:
+        return pace.asleep_ns if cpu_ns is not None and cpu_ns == self.maps_cpu_ns else pace.maps_ns
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -178,6 +228,7 @@ class ProcessTable:
 
     def __init__(self) -> None:
         self._processes: dict[int, TrackedProcess] = {}
+        self._listed: Mapping[int, int] | None = None
         self._started = False
 
     def __iter__(self) -> Iterator[TrackedProcess]:
@@ -192,6 +243,9 @@ class ProcessTable:
 
     def update(self, listed: Mapping[int, int], now_ns: int) -> None:
         """Forget who is gone, take in who came. ``listed``: pid to inode."""
+        if listed == self._listed:
+            return
+        self._listed = listed
         for pid in self._processes.keys() - listed.keys():
             del self._processes[pid]
         for pid, inode in listed.items():
@@ -214,7 +268,7 @@ class ProcessTable:
         """
         process = self._processes.pop(pid)
         if process.start_ticks not in {None, stat.start_ticks}:
-            process = TrackedProcess(pid, process.inode, now_ns)
+            process = TrackedProcess(pid, process.inode, now_ns, cpu_ns=process.cpu_ns)
         process.start_ticks = stat.start_ticks
         process.is_kernel_thread = stat.is_kernel_thread
         process.mark, process.stat_text, process.stat_ns = mark, text, now_ns
@@ -223,19 +277,23 @@ class ProcessTable:
         self._processes[pid] = process  # now the most recently scanned
         return process
 
-    def saw_nothing(self, process: TrackedProcess, scan: DeviceScan) -> None:
-        """Book a look at the descriptors alone of one who has none of a GPU's; the next one waits its turn."""
-        del self._processes[process.pid]
-        process.saw(scan)
-        self._processes[process.pid] = process
+    def passed(self, process: TrackedProcess) -> None:
+        """Book that nobody needs to ask who somebody is; the next look waits its turn."""
+        self._processes[process.pid] = self._processes.pop(process.pid)  # now the most recently scanned
 
     def failed(self, pid: int, fault: Fault | None) -> None:
         """Book a look that came to nothing; the next one waits its turn. No fault: the process just ended."""
         process = self._processes.pop(pid)
         process.confirmed = True
         process.fault = fault
-        process.settled_until_ns = 0
+        process.settled_until_ns = process.asleep_until_ns = 0
         self._processes[pid] = process
+
+    def disturb(self, pid: int) -> None:
+        """Have a process looked at in full when it is asked for next."""
+        process = self._processes.get(pid)
+        if process is not None:
+            process.settled_until_ns = process.asleep_until_ns = 0
 
     def to_scan(self, now_ns: int, pace: Pace = EVERY_CYCLE) -> Iterator[TrackedProcess]:
         """Processes that may have opened a GPU unnoticed and whose turn it is, most urgent first.
@@ -255,7 +313,7 @@ class ProcessTable:
                 continue
             elif process.appeared_ns is not None and process.appeared_ns > young_ns:
                 young.append(process)
-            elif process.looked_ns is None or process.looked_ns <= due_ns or process.cursor != 0:
+            elif process.turn_ns is None or process.turn_ns <= due_ns or process.cursor != 0:
                 settled.append(process)
         return _three_to_one(iter(unknown + young), iter(settled))
 

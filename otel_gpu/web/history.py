@@ -99,19 +99,27 @@ class History:
             while self._slots and self._slots[0].number <= number - SLOTS:  # cycles may be rarer than slots
                 self._slots.popleft()
             if not self._slots or self._slots[-1].number != number:
+                self._sum_up()
                 self._slots.append(_Slot(number, attribution.wall_ns / 1e9))
                 self._sums.clear()
             for gpu in attribution.gpus:
-                known = self._sums.setdefault(gpu.identity.uuid, _Sum())
+                known = self._sums.get(gpu.identity.uuid)
+                if known is None:
+                    known = self._sums[gpu.identity.uuid] = _Sum()
                 known.add(gpu, attribution.window_s)
-                self._slots[-1].gpus[gpu.identity.uuid] = known.figures
 
     def document(self, *, newest_only: bool = False) -> Object:
         """Times, and beside each what is known of each GPU by its UUID: ``Figures``."""
         with self._lock:
+            self._sum_up()
             slots = list(self._slots)[-1:] if newest_only else list(self._slots)
             uuids = dict.fromkeys(uuid for slot in slots for uuid in slot.gpus)
             return {
                 "at": [slot.at_s for slot in slots],
                 "gpus": {uuid: [slot.gpus.get(uuid) for slot in slots] for uuid in uuids},
             }
+
+    def _sum_up(self) -> None:
+        """Put down what came in the newest slot: when somebody asks, and when it is over."""
+        if self._slots:
+            self._slots[-1].gpus.update((uuid, known.figures) for uuid, known in self._sums.items())

@@ -64,6 +64,7 @@ def running(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Ru
         yield agent
     finally:
         agent.stop.set()
+        agent.agent.wake()
         agent.thread.join(PATIENCE_S)
         assert not agent.thread.is_alive()
         assert gpus.closed
@@ -246,6 +247,12 @@ def test_an_agent_told_to_stop_before_it_runs_still_cleans_up() -> None:
     agent.stop.set()
     agent.agent.run(agent.stop, lambda _: None)
     assert gpus.closed
+
+
+def test_an_agent_that_is_woken_to_stop_does_not_wait_for_the_next_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.agent._LOOK_AROUND_S", 3600.0)
+    with after_the_first_sample(FakeGpus(WORKING)):
+        pass  # it ends, or the fixture fails
 
 
 def test_what_the_view_raises_ends_the_agent_in_order() -> None:

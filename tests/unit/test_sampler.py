@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,6 +93,68 @@ def test_waiting_for_a_pass_ends_when_the_time_is_up() -> None:
     with started() as bench:
         assert bench.sampler.wait_for_pass(0, PATIENCE_S) == 1
         assert bench.sampler.wait_for_pass(1, 0.01) == 1
+
+
+def test_waiting_for_a_pass_ends_when_there_is_something_else_to_do_and_who_waits_is_told() -> None:
+    with started() as bench:
+        assert bench.sampler.wait_for_pass(0, PATIENCE_S) == 1
+        other = threading.Event()
+        looked = threading.Event()
+
+        def look() -> bool:
+            looked.set()
+            return other.is_set()
+
+        waiting = threading.Thread(target=bench.sampler.wait_for_pass, args=(1, NEVER_S, look))
+        waiting.start()
+        assert looked.wait(PATIENCE_S)
+        other.set()
+        bench.sampler.wake()
+        waiting.join(PATIENCE_S)
+        assert not waiting.is_alive()
+        assert bench.sampler.wait_for_pass(1, NEVER_S, look) == 1
+
+
+def test_a_signal_wakes_the_thread_that_waits_for_a_pass_and_handles_it() -> None:
+    stop = threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        bench.sampler.wake()
+
+    with started() as bench:
+        assert bench.sampler.wait_for_pass(0, PATIENCE_S) == 1
+        before = signal.signal(signal.SIGUSR1, end)
+        try:
+            for _ in range(20):
+                stop.clear()
+                threading.Timer(0.002, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+                assert bench.sampler.wait_for_pass(1, PATIENCE_S, stop.is_set) == 1
+                assert stop.is_set()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
+def test_who_wants_a_sample_wakes_nobody_who_waits_for_one() -> None:
+    gate = Gate()
+    with started(on_read=gate) as bench:
+        assert gate.reached.wait(PATIENCE_S)
+        looks: list[None] = []
+        looked = threading.Event()
+
+        def look() -> bool:
+            looks.append(None)
+            looked.set()
+            return False
+
+        waiting = threading.Thread(target=bench.sampler.wait_for_pass, args=(0, PATIENCE_S, look))
+        waiting.start()
+        assert looked.wait(PATIENCE_S)
+        for _ in range(5):
+            bench.sampler.fresh(wait_s=0.01)
+        assert len(looks) == 1
+        gate.open.set()
+        waiting.join(PATIENCE_S)
 
 
 def test_an_answer_young_enough_is_given_without_a_new_sample() -> None:

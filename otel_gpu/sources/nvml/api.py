@@ -344,11 +344,14 @@ class NvmlApi:
         """Have the driver report this GPU's critical errors to the set."""
         call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, event_set)
 
-    def wait_xid(self, event_set: Any, timeout_ms: int) -> tuple[int, int]:
-        """The next critical error: address of the GPU's handle, XID. NoAnswerYet when none came in time."""
+    def wait_xid(self, event_set: Any, timeout_ms: int) -> tuple[int, int] | None:
+        """The next critical error: address of the GPU's handle, XID. ``None`` when none came in time, as usual."""
         event = pynvml.c_nvmlEventData_t()
         wait = self._function("nvmlEventSetWait_v2")
-        _check(wait(event_set, ctypes.byref(event), ctypes.c_uint(timeout_ms)))
+        code = wait(event_set, ctypes.byref(event), ctypes.c_uint(timeout_ms))
+        if code == pynvml.NVML_ERROR_TIMEOUT:
+            return None
+        _check(code)
         return address(event.device), int(event.eventData)
 
     def free_event_set(self, event_set: Any) -> None:

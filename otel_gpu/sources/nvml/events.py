@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.sources.nvml.api import Handle, NvmlApi, address
-from otel_gpu.sources.nvml.faults import NoAnswerYet
 
-DEFAULT_WAIT_MS: Final = 500
-"""How long one wait for an event lasts, and so how long letting go of the driver may take."""
+DEFAULT_WAIT_MS: Final = 1000
+"""How long one wait for an event lasts, and so how long letting go of the driver may take: nothing ends it sooner. Each
+wakes a thread for nothing, as long as all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,15 @@ class XidEvents:
     def _loop(self) -> None:
         while not self._stop.is_set():
             try:
-                handle_address, xid = self._api.wait_xid(self._event_set, self._wait_ms)
-            except NoAnswerYet:
-                continue
+                event = self._api.wait_xid(self._event_set, self._wait_ms)
             except Unavailable:
                 self._stop.wait(self._wait_ms / 1000)  # a lost GPU ends waits at once: do not spin
                 continue
             except OtelGpuError:
                 return  # this driver has no events at all
+            if event is None:
+                continue
+            handle_address, xid = event
             with self._lock:
                 uuid = self._uuids.get(handle_address)
                 if uuid is not None:

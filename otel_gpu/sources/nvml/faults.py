@@ -35,10 +35,6 @@ class NotPermitted(Unsupported):
     """Somebody with more rights would be answered."""
 
 
-class NoAnswerYet(Unavailable):
-    """Nothing to report within the time given."""
-
-
 _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     # NVML_SUCCESS raised by pynvml: a sizing call that said "nothing", which the wrapper takes for an error.
     pynvml.NVML_SUCCESS: (Gone, "nothing there"),
@@ -53,7 +49,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
         DriverFailed,
         "the NVIDIA driver is not loaded: run nvidia-smi on the host, and modprobe nvidia if that fails",
     ),
-    pynvml.NVML_ERROR_TIMEOUT: (NoAnswerYet, "timed out"),
+    pynvml.NVML_ERROR_TIMEOUT: (Unavailable, "timed out"),
     pynvml.NVML_ERROR_IRQ_ISSUE: (DeviceFailed, "the kernel sees an interrupt problem with it"),
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         LibraryMissing,

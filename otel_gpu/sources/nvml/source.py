@@ -30,7 +30,9 @@ _OPENING_DEADLINE_S: Final = 5.0
 """How long the first pass over a GPU may take: with persistence mode off the driver needs 1 to 3 s to bring it up."""
 
 _RELEASE_S: Final = 1.5
-"""How long letting go of the driver may take: an agent told to end has 5 s for everything."""
+_QUIET_S: Final = 1.2
+"""How long letting go of the driver may take, and of that the end of a wait for events: an agent told to end has 5 s
+for everything."""
 
 _PATIENCE_S: Final = 0.05
 """How long those that were quick the last time are waited for together; then each of them goes on by itself."""
@@ -192,7 +194,7 @@ class NvmlSource:
                 slot.worker.close()
         self._left = tuple(slot for slot in self._left if slot.hangs)
         deadline_s = time.monotonic() + _RELEASE_S
-        quiet = [opened.events.stop(_RELEASE_S / 2) for opened in self._leaving]
+        quiet = [opened.events.stop(_QUIET_S) for opened in self._leaving]
         if not self._leaving or not all(quiet) or self._left:
             return  # shutting NVML down under a call that has not returned is undefined
         leaving, self._leaving = self._leaving, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from bench.cost.report import Figures, as_document, as_markdown, figures, target
 from bench.cost.run import IDLE, Options, Result, Turns
 from bench.cost.sums import Assumed, sums
 from bench.cost.tools import OURS, PEER, peer_version
-from bench.cost.worlds import SIZES, write_world
+from bench.cost.worlds import SIZES, populated, write_world
+from otel_gpu.sources.cpuclock import cpu_clock_for, cpu_time_ns
 from tests.nvml_stub.build import build
 from tests.nvml_stub.play import LiveCounts, stub_env
 
@@ -144,3 +146,20 @@ def test_everybodys_processes_are_on_one_gpu_and_nobody_has_none(world: str) -> 
     places = {(size.container_of(number), number % size.gpus) for number in range(size.processes)}
     assert {container for container, _ in places} == set(range(size.containers))
     assert len(places) == size.containers
+
+
+def test_processes_run_while_a_host_is_busy_and_sleep_while_nothing_changes(tmp_path: Path) -> None:
+    with populated(SIZES["S"], tmp_path) as population:
+        assert cpu_clock_for(population.proc) is cpu_time_ns  # links to the real one: who sleeps is known to
+        pids = population.pids[0]
+
+        def ran(for_s: float) -> list[bool]:
+            before = [cpu_time_ns(pid) for pid in pids]
+            time.sleep(for_s)
+            return [cpu_time_ns(pid) != cpu_ns for pid, cpu_ns in zip(pids, before, strict=True)]
+
+        for _ in range(2):
+            population.run(busy=True)
+            assert all(ran(for_s=1.0))
+            population.run(busy=False)
+            assert not any(ran(for_s=0.3))

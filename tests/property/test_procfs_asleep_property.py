@@ -1,0 +1,187 @@
+"""What is told of processes is never older than the paces say, with CPU clocks and pidfds as without them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.model import ProcessFacts
+from otel_gpu.sources.cpuclock import CpuClock, not_told
+from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.vigil import Vigil
+from tests.procfs_tree import UVM, ProcTree, maps_line
+
+DESCRIPTORS_S, RARE_S = 11, 31
+"""How old what is told may be: descriptors and ends of who has a GPU open, and all else; a cycle is a second."""
+
+PIDS = (16, 17, 23)
+ASKED = 16
+
+
+@dataclass(frozen=True)
+class State:
+    """A process as it is."""
+
+    start_ticks: int
+    gpus: frozenset[int] = frozenset()
+    mapped_pages: int = 1
+    cgroup: int = 0
+    alive: bool = True
+
+
+class Host:
+    """Processes that change, and only do so as they run, but for their cgroups."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree = ProcTree(root)
+        self.cpu_ns: dict[int, int] = {}
+        self.states: dict[int, State] = {}
+        self._starts = 1_000
+        for pid in PIDS:
+            self.begin(pid)
+
+    def begin(self, pid: int) -> None:
+        self._starts += 7
+        if pid in self.states:
+            self.tree.remove(pid)
+        self.states[pid] = State(self._starts)
+        self.cpu_ns[pid] = self._starts
+        self._write(pid)
+
+    def move(self, pid: int, cgroup: int) -> None:
+        if pid in self.states:
+            self._set(pid, replace(self.states[pid], cgroup=cgroup))
+
+    def run(self, pid: int, gpus: frozenset[int], mapped_pages: int) -> None:
+        if pid in self.states and self.states[pid].alive:
+            self.cpu_ns[pid] += 1
+            self._set(pid, replace(self.states[pid], gpus=gpus, mapped_pages=mapped_pages))
+
+    def end(self, pid: int) -> None:
+        """First it is over, and then it is gone."""
+        if pid not in self.states:
+            return
+        if self.states[pid].alive:
+            self.cpu_ns[pid] += 1
+            self._set(pid, replace(self.states[pid], gpus=frozenset(), alive=False))
+        else:
+            self.tree.remove(pid)
+            del self.states[pid]
+
+    def _set(self, pid: int, state: State) -> None:
+        if state != self.states[pid]:
+            self.states[pid] = state
+            self._write(pid)
+
+    def _write(self, pid: int) -> None:
+        state = self.states[pid]
+        nodes = [UVM, *(f"/dev/nvidia{gpu}" for gpu in sorted(state.gpus))] if state.gpus else []
+        self.tree.add(
+            pid,
+            start_ticks=state.start_ticks,
+            state="S" if state.alive else "Z",
+            cgroup=f"0::/system.slice/docker-{state.cgroup:064x}.scope\n",
+            fds=["/dev/null", *nodes],
+            maps=maps_line(0x10000, 4096 * state.mapped_pages),
+        )
+
+
+class Watching(Vigil):
+    """Watches processes of a host."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(most=0)
+        self._host = host
+        self._starts: dict[int, int] = {}
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._starts
+
+    def watch(self, pid: int) -> None:
+        if pid in self._host.states:
+            self._starts.setdefault(pid, self._host.states[pid].start_ticks)
+
+    def ended(self) -> list[int]:
+        states = self._host.states
+        ended = [
+            pid
+            for pid, start_ticks in self._starts.items()
+            if pid not in states or not states[pid].alive or states[pid].start_ticks != start_ticks
+        ]
+        for pid in ended:
+            del self._starts[pid]
+        return ended
+
+
+class Law:
+    """One source that reads a host, and what it may say of it."""
+
+    def __init__(self, host: Host, clock: ManualClock, cpu_clock: CpuClock, vigil: Vigil) -> None:
+        root = host.tree.root
+        self._source = ProcfsSource(
+            root, clock, own_proc=root, ticks_per_second=100, pace=STEADY, cpu_clock=cpu_clock, vigil=vigil
+        )
+        self._past: defaultdict[int, list[State | None]] = defaultdict(list)
+
+    def check(self, host: Host) -> None:
+        for pid in PIDS:
+            self._past[pid].append(host.states.get(pid))
+        told = self._source.read([ASKED]).processes
+        for pid in PIDS:
+            now = host.states.get(pid)
+            if pid in told:
+                assert now is not None
+                self._check(told[pid], now, self._past[pid])
+            else:
+                lately = self._past[pid][-RARE_S - 1 :]
+                assert now is None or pid != ASKED
+                assert now is None or len(lately) <= RARE_S or not all(state and state.gpus for state in lately)
+
+    def _check(self, told: ProcessFacts, now: State, past: list[State | None]) -> None:
+        def within(seconds: int) -> list[State]:
+            return [state for state in past[-seconds - 1 :] if state and state.start_ticks == now.start_ticks]
+
+        assert told.key.start_ticks == now.start_ticks
+        assert told.alive in {state.alive for state in within(DESCRIPTORS_S)}
+        assert told.gpu_minors_open in {state.gpus for state in within(DESCRIPTORS_S)}
+        mapped_bytes = {4096 * state.mapped_pages for state in within(RARE_S)}
+        assert told.uvm_mapping_bytes in (mapped_bytes if told.uvm_open else {None})
+        assert told.workload.id in {f"{state.cgroup:064x}" for state in within(RARE_S)}
+
+
+pids = st.sampled_from(PIDS)
+gpus = st.frozensets(st.integers(0, 1))
+events = st.one_of(
+    st.tuples(st.just("run"), pids, gpus, st.integers(1, 3)),
+    st.tuples(st.just("move"), pids, st.integers(0, 2)),
+    st.tuples(st.just("end"), pids),
+    st.tuples(st.just("begin"), pids),
+)
+steps = st.lists(st.tuples(st.sampled_from([1, 1, 2, 5, 10, 15, 40]), st.lists(events, max_size=3)), max_size=15)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps)
+def test_nothing_that_is_told_is_older_than_it_may_be(history: list[tuple[int, list[tuple[object, ...]]]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        host, clock = Host(Path(directory)), ManualClock()
+        clocks: list[CpuClock] = [host.cpu_ns.get, not_told]
+        laws = [
+            Law(host, clock, cpu_clock, Watching(host) if watches else Vigil(0))
+            for cpu_clock, watches in product(clocks, (True, False))
+        ]
+        for wait_s, changes in [(70, []), *history]:
+            for name, *arguments in changes:
+                getattr(host, str(name))(*arguments)
+            for _ in range(wait_s):
+                clock.advance(1)
+                for law in laws:
+                    law.check(host)
