@@ -34,6 +34,7 @@ from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.web.exchange import Encoder, Response
 from tests.docker_api import container_id
 from tests.nvml_stub.build import build
 from tests.nvml_stub.play import STEPPED_EPOCH_US, StubClock, preload, stub_variables
@@ -120,7 +121,7 @@ class _Host:
         account = SelfAccount(started_ns=self._clock.wall_ns(), cpu_s=lambda: 1.0, memory_bytes=lambda: 1)
         self._metrics = AgentMetrics(Readings(lambda: self._engine.latest, account))
         resources = Resources({"host.name": "bench", "host.id": "0" * 32}, {"service.name": "otel-gpu"})
-        self._wire, self._text = WireEncoder(resources), PrometheusText(resources)
+        self._wire, self._text, self._encoder = WireEncoder(resources), PrometheusText(resources), Encoder()
         self.sent_bytes = 0
 
     def cycle(self) -> None:
@@ -131,7 +132,8 @@ class _Host:
         collection = self._metrics.collect()
         assert collection is not None
         self.sent_bytes += sum(len(batch.data) for batch in self._wire.batches(collection))
-        self.sent_bytes += len(self._text.render(collection, Exposition.TEXT))
+        scrape = Response(self._text.parts(collection, Exposition.OPENMETRICS))
+        self.sent_bytes += len(self._encoder.encode(scrape, "gzip")[0])  # as Prometheus asks for it
 
     def driver_calls(self) -> int:
         """Calls that named a GPU, so far."""

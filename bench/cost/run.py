@@ -147,13 +147,13 @@ def _take_turn(turns: Turns, process: Running, cycles: int, sink: Sink) -> None:
     for number in range(_SETTLE_CYCLES + cycles):
         due_s += 1.0
         time.sleep(max(0.0, due_s - time.monotonic()))
-        body, took_s = process.scrape()
+        scrape = process.scrape()
         if number == _SETTLE_CYCLES - 1:
             before = now()
         elif number >= _SETTLE_CYCLES:
-            turns.scrape_s.append(took_s)
-            turns.scrape_bytes.append(len(body))
-            turns.series = sum(not line.startswith(b"#") for line in body.splitlines())
+            turns.scrape_s.append(scrape.took_s)
+            turns.scrape_bytes.append(scrape.sent_bytes)
+            turns.series = sum(not line.startswith("#") for line in scrape.text.splitlines())
     turns.turns.append((before, now()))
     turns.footprint = footprint(process.pid)
 
@@ -175,7 +175,7 @@ def _pass_times(
         for _ in range(options.latency_cycles):
             time.sleep(1)
             for agent, times_s in zip(agents, taken_s, strict=True):
-                times_s.append(_pass_s(agent.scrape()[0].decode()))
+                times_s.append(_pass_s(agent.scrape().text))
     first, second = (statistics.median(times_s) for times_s in taken_s)
     return first, second
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import os
 import signal
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench.cost.errors import CostError
 from bench.cost.worlds import Place, Size
@@ -26,6 +27,13 @@ _POLL_S: Final = 0.02
 _REPOSITORY: Final = Path(__file__).parents[2]
 _CONSTRAINTS: Final = _REPOSITORY / "constraints/bench.txt"
 _LAUNCHER: Final = Path(__file__).with_name("peer.py")
+_AS_PROMETHEUS: Final = {
+    "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
+"""What Prometheus sends with a scrape: it takes what is compressed, and that is work."""
+
 OURS: Final = "otel-gpu"
 PEER: Final = "nvitop-exporter"
 
@@ -38,6 +46,14 @@ class Tool:
     command: tuple[str, ...]
     port: int
     ready: str
+
+
+class Scrape(NamedTuple):
+    """An answer to a scrape: what it says, how many bytes came, and the seconds it took to have them."""
+
+    text: str
+    sent_bytes: int
+    took_s: float
 
 
 class Running:
@@ -60,15 +76,17 @@ class Running:
             raise
         self.start_s = time.monotonic() - began_s
 
-    def scrape(self) -> tuple[bytes, float]:
-        """What it tells, and the seconds it took to."""
+    def scrape(self) -> Scrape:
+        """What it tells to who asks as Prometheus does."""
         began_s = time.monotonic()
-        self._connection.request("GET", "/metrics")
+        self._connection.request("GET", "/metrics", headers=_AS_PROMETHEUS)
         with self._connection.getresponse() as answer:
             body = answer.read()
+        took_s = time.monotonic() - began_s
         if answer.status != http.HTTPStatus.OK:
             raise CostError(f"{self.tool.name} answers {answer.status}")
-        return body, time.monotonic() - began_s
+        text = gzip.decompress(body) if answer.headers["Content-Encoding"] == "gzip" else body
+        return Scrape(text.decode(), len(body), took_s)
 
     def pause(self) -> None:
         """Let it do nothing."""
@@ -95,11 +113,11 @@ class Running:
                 said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise CostError(f"{self.tool.name} ended with {self._process.returncode}: {' '.join(said)}")
             try:
-                body, _ = self.scrape()
+                told = self.scrape().text
             except (OSError, http.client.HTTPException, CostError):
                 self._connection.close()
             else:
-                if body.decode().count(self.tool.ready) >= self.size.gpus:
+                if told.count(self.tool.ready) >= self.size.gpus:
                     return
             time.sleep(_POLL_S)
         raise CostError(f"{self.tool.name} tells no metrics within {START_S:g} s; its log is {self._log}")

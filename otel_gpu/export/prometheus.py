@@ -74,14 +74,11 @@ class _Form(NamedTuple):
     others: tuple[_Labels, _Labels]
 
 
-class _Written(NamedTuple):
-    """A rendering, and where in it each family stands."""
+_Written: TypeAlias = dict[str, tuple[Family, bytes]]
+"""A rendering: each family, and its text."""
 
-    text: bytes
-    places: Mapping[str, tuple[Family, int, int]]
-
-
-_NOWHERE: Final = (None, 0, 0)
+_END: Final = b"# EOF\n"
+"""What OpenMetrics ends with."""
 
 
 class PrometheusText:
@@ -98,12 +95,16 @@ class PrometheusText:
         self._others: dict[_Kind, tuple[_Labels, _Labels]] = {}
         self._forms: dict[str, _Form] = {}
         self._heads = {exposition: dict[str, str]() for exposition in Exposition}
-        self._written = {exposition: _Written(b"", {}) for exposition in Exposition}
-        self._targets = {each: "\n".join(self._target_info(each)).encode() for each in Exposition}
+        self._written: dict[Exposition, _Written] = {exposition: {} for exposition in Exposition}
+        self._targets = {each: "".join(f"{line}\n" for line in self._target_info(each)).encode() for each in Exposition}
         self._turn = threading.Lock()
 
     def render(self, collection: Collection, exposition: Exposition) -> bytes:
         """The collection in a format. A point that is no number, and all but the last of a series, are left out."""
+        return b"".join(self.parts(collection, exposition))
+
+    def parts(self, collection: Collection, exposition: Exposition) -> tuple[bytes, ...]:
+        """The same in parts, of which those that say what they said in the last rendering are the same objects."""
         with self._turn:
             last, self._last = self._last, {}
             try:
@@ -115,30 +116,20 @@ class PrometheusText:
                 if [*map(id, last.values())] != [*map(id, self._last.values())]:
                     self._forget(last.values())
             self._written[exposition] = written
-            return written.text
+        end = _END if exposition is Exposition.OPENMETRICS else b""
+        return self._targets[exposition], *[text for _, text in written.values()], end
 
     def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, Lines]) -> _Written:
-        written, places = self._written[exposition], dict[str, tuple[Family, int, int]]()
-        before = memoryview(written.text)
-        # Each family by itself: a large host's text should not be there twice, as text and as bytes.
-        target = self._targets[exposition]
-        parts: list[bytes | memoryview] = [target] if target else []
-        end = len(target) if target else -1
+        before, written = self._written[exposition], _Written()
         for family in collection.families:
             name = family.metric.name
-            known, start, stop = written.places.get(name, _NOWHERE)
-            lines = last.get(name)
-            if known is family and lines is not None:
-                parts.append(before[start:stop])
-            else:
+            lines, known = last.get(name), before.get(name)
+            if known is None or known[0] is not family or lines is None:
                 lines = self._lines(family, lines)
-                parts.append(self._text(family, lines, exposition))
+                known = family, self._text(family, lines, exposition)
             self._last[name] = lines
-            places[name] = family, end + 1, (end := end + 1 + len(parts[-1]))
-        if exposition is Exposition.OPENMETRICS:
-            parts.append(b"# EOF")
-        parts.append(b"")
-        return _Written(b"\n".join(parts), places)
+            written[name] = known
+        return written
 
     def _target_info(self, exposition: Exposition) -> Iterator[str]:
         """The host's Resource as a series, where the Collector has one: if it is known by service and instance."""
@@ -205,7 +196,7 @@ class PrometheusText:
         told, text = lines.text(heads[name], family.cells.values)
         if told < len(family.values):
             log.debug("%s: %d points are no series of their own", name, len(family.values) - told)
-        return text.encode()
+        return f"{text}\n".encode()
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:
         """Labels that are not a point's own: who the workload is, and the other attributes of its Resource."""

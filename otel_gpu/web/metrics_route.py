@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from otel_gpu.export.prometheus import Exposition, PrometheusText, choose
 from otel_gpu.metrics.collection import Collection, Resources
-from otel_gpu.web.exchange import Request, Response, Route
+from otel_gpu.web.exchange import Parts, Request, Response, Route
 
 PATH = "/metrics"
 
@@ -17,7 +17,7 @@ def metrics_route(collect: Callable[[], Collection | None], resources: Resources
     """A route that answers with a fresh collection, in the format that the scraper likes best."""
     text = PrometheusText(resources)
     one_at_a_time = threading.Lock()
-    rendered: dict[Exposition, tuple[Collection, bytes]] = {}  # many scrapers ask for one cycle: it is written once
+    rendered: dict[Exposition, tuple[Collection, Parts]] = {}  # many scrapers ask for one cycle: it is written once
 
     def answer(request: Request) -> Response:
         collection = collect()
@@ -27,7 +27,7 @@ def metrics_route(collect: Callable[[], Collection | None], resources: Resources
         with one_at_a_time:
             written = rendered.get(exposition)
             if written is None or written[0] is not collection:
-                written = rendered[exposition] = collection, text.render(collection, exposition)
+                written = rendered[exposition] = collection, text.parts(collection, exposition)
         return Response(written[1], exposition.value)
 
     return answer

@@ -1,0 +1,53 @@
+"""gzip of a text that comes in parts, most of which are as they were: what did not change is not compressed again."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_LEVEL: Final = 3
+"""A scrape of 1 MB in a third of the time of 6, and a sixth larger; 1 and 2 are no faster."""
+
+_RAW: Final = -zlib.MAX_WBITS  # deflate alone (RFC 1951); head and end are ours
+_HEAD: Final = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # RFC 1952, 2.3: no name, no time, an unknown system
+_LAST_BLOCK: Final = b"\x03\x00"  # RFC 1951, 3.2.6: nothing, and nothing after it
+_END: Final = struct.Struct("<II")
+
+
+class _Packed(NamedTuple):
+    """A part, which is held on to so that nothing else can be at its address, and what it was compressed to."""
+
+    part: bytes
+    data: bytes
+
+
+class GzippedParts:
+    """Compresses parts by themselves and joins them to one member, which every client of HTTP understands.
+
+    No part refers back to another (a full flush lies between them), so the same part is the same bytes in whatever
+    place it stands. Kept is what was in the last text. Any thread may ask.
+    """
+
+    def __init__(self) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
+        self._known: dict[int, _Packed] = {}
+
+    def pack(self, parts: Sequence[bytes]) -> bytes:
+        """What these parts are, one after the other, as gzip."""
+        with self._one_at_a_time:
+            before, self._known = self._known, {}
+            crc, size_bytes, packed = 0, 0, [_HEAD]
+            for part in parts:
+                known = before.get(id(part)) or self._pack(part)
+                self._known[id(part)] = known
+                packed.append(known.data)
+                crc = zlib.crc32(part, crc)
+                size_bytes += len(part)
+            return b"".join([*packed, _LAST_BLOCK, _END.pack(crc, size_bytes & 0xFFFFFFFF)])
+
+    def _pack(self, part: bytes) -> _Packed:
+        return _Packed(part, self._deflate.compress(part) + self._deflate.flush(zlib.Z_FULL_FLUSH))

@@ -1,0 +1,55 @@
+"""gzip of texts that come in parts."""
+
+import gzip
+import zlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_gpu.web.gzipped import GzippedParts
+
+TEXTS = st.lists(st.lists(st.integers(0, 5), max_size=8), max_size=6)
+
+
+@given(TEXTS)
+def test_whatever_comes_again_unpacks_to_what_it_was(texts: list[list[int]]) -> None:
+    parts = [f'gpu_{number}{{pid="{number}"}} 1\n'.encode() * number * 40 for number in range(6)]
+    packer = GzippedParts()
+    for text in texts:
+        chosen = [parts[number] for number in text]
+        assert gzip.decompress(packer.pack(chosen)) == b"".join(chosen)
+
+
+@given(st.lists(st.binary(max_size=3000), max_size=5))
+def test_it_is_one_member_for_clients_that_stop_after_the_first(parts: list[bytes]) -> None:
+    unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert unpack.decompress(GzippedParts().pack(parts)) == b"".join(parts)
+    assert (unpack.eof, unpack.unused_data) == (True, b"")
+
+
+def test_a_part_that_comes_again_is_not_compressed_again() -> None:
+    packer, compressed = GzippedParts(), []
+    inner = packer._deflate
+
+    class Counting:
+        def compress(self, part: bytes) -> bytes:
+            compressed.append(part)
+            return inner.compress(part)
+
+        def flush(self, mode: int) -> bytes:
+            return inner.flush(mode)
+
+    packer._deflate = Counting()  # type: ignore[assignment]
+    still, first, second = b"a" * 5000, b"b" * 5000, b"c" * 5000
+    packer.pack([still, first])
+    packer.pack([still, second])
+    assert compressed == [still, first, second]
+    packer.pack([first])
+    assert compressed[3:] == [first], "only the last text's parts are kept"
+
+
+def test_equal_parts_are_compressed_alike_wherever_they_stand() -> None:
+    begin, text = b"x" * 1000, b'gpu_up{hw_id="GPU-0"} 1\n' * 500
+    one, other = GzippedParts().pack([begin, text]), GzippedParts().pack([text, begin])
+    assert len(one) == len(other)
+    assert gzip.decompress(one)[1000:] == gzip.decompress(other)[:-1000] == text
