@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import urllib3
@@ -102,17 +102,19 @@ class Line:
 
 
 def _asked(sock: socket.socket, head: bytes, body: bytes, until_s: float) -> Answer:
+    is_sent = True
     try:
-        _send(sock, head, body, until_s)
+        try:
+            _send(sock, head, body, until_s)
+        except BrokenPipeError:  # who refuses by the head alone says so, and hangs up before all of the body has come
+            is_sent = False
         sock.settimeout(left_s(until_s))
         begun = sock.recv(_PIECE_BYTES)
-        answer = plain_answer(begun)
-        if answer is not None:
-            return answer
-        response = _opened(sock, begun, until_s)
+        found = plain_answer(begun) or _opened(sock, begun, until_s)
     except _FAILURES as error:
         raise NoAnswer(error) from error
-    return _read(response)
+    answer = found if isinstance(found, Answer) else _read(found)
+    return answer if is_sent else replace(answer, keep=False)
 
 
 def plain_answer(data: bytes) -> Answer | None:

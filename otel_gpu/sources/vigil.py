@@ -52,14 +52,19 @@ class Vigil:
         """Those who have ended since the last time; they are not watched any more."""
         if self._poll is None or not self._fds:
             return ()
-        ended = [self._pids.pop(fd) for fd, _ in self._poll.poll(0, len(self._fds))]
-        for pid in ended:
-            os.close(self._fds.pop(pid))  # which takes it out of what is waited for, too
+        ended = []
+        for fd, _ in self._poll.poll(0, len(self._fds)):
+            ended.append(self._pids.pop(fd))
+            # Closing alone does not do where somebody was forked meanwhile, who has a copy: it would be told for ever.
+            self._poll.unregister(fd)
+            os.close(self._fds.pop(ended[-1]))
         return ended
 
 
 def most_to_watch() -> int:
-    """How many may be watched: a part of the files that the agent may have open."""
+    """How many may be watched: a part of the files that the agent may have open; nobody where Python cannot."""
+    if not hasattr(os, "pidfd_open"):  # it was built where the system's headers are older than Linux 5.3
+        return 0
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit // _SHARE)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from otel_gpu.export.otlp_line import NoAnswer, _opened, _read, plain_answer
+from otel_gpu.export.otlp_line import NoAnswer, _asked, _opened, _read, plain_answer
 from otel_gpu.export.sender import TAKEN, Delivery
 from tests.unit.export.collectors import HttpCollector, Pki, data, sender, sent, trouble
 
@@ -406,3 +406,15 @@ def test_a_certificate_that_was_taken_away_is_told(pki: Pki, started: Callable[[
     with sender(collector.url, 0.5, otlp_certificate=pki.file("ca.crt")) as made:
         Path(pki.file("ca.crt")).unlink()
         assert "ca.crt" in trouble(made.send(data()))[1]
+
+
+def test_who_refuses_by_the_head_alone_is_heard_though_the_body_could_not_be_sent() -> None:
+    """As Go's server does: it answers, says that it says no more, and closes a moment later with the body unread."""
+    said = b"request body too large"
+    answer = b"HTTP/1.1 413 Too Large\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(answer % (len(said), said))
+        theirs.shutdown(socket.SHUT_RDWR)
+        found = _asked(ours, b"POST / HTTP/1.1\r\n\r\n", bytes(8 << 20), time.monotonic() + PATIENCE_S)
+    assert (found.status, found.body, found.keep) == (413, said, False)

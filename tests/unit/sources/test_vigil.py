@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,3 +91,31 @@ def test_no_file_stays_open_after_an_end_or_after_the_vigil(two: list[subprocess
 def test_a_part_of_the_files_that_may_be_open_is_for_it(limit: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     assert most_to_watch() == most
+
+
+def test_who_ends_is_told_once_though_a_forked_worker_has_a_copy_of_what_is_watched(
+    two: list[subprocess.Popen[bytes]],
+) -> None:
+    first, second = two
+    vigil = Vigil(10)
+    for process in two:
+        vigil.watch(process.pid)
+    worker = os.fork()
+    if worker == 0:
+        signal.pause()
+    try:
+        kill(first)
+        assert vigil.ended() == [first.pid]
+        assert vigil.ended() == []
+        kill(second)
+        assert vigil.ended() == [second.pid]
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+
+
+def test_nobody_is_watched_where_python_was_built_without_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    vigil = Vigil(most_to_watch())
+    vigil.watch(os.getpid())
+    assert (most_to_watch(), os.getpid() in vigil) == (0, False)
