@@ -96,10 +96,11 @@ class Attributor:
         """Take up the names this cycle tells, before anybody is booked under them: nothing where all is as it was."""
         present = [ledger.present(uuid) for uuid in ledger.gpu_uuids]
         grounds: list[object] = [snapshot.names, snapshot.grants, *present, *here.values()]
-        before, self._named = self._named, grounds
+        before = self._named
         if ledger.namings.are_settled and len(grounds) == len(before) and all(map(is_, grounds, before)):
             return
         ledger.namings.observe(_refs(ledger, here, snapshot), snapshot.names, pending=snapshot.names_pending)
+        self._named = grounds
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
         before_ns = self._previous_ns

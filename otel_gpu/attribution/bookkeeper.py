@@ -41,8 +41,8 @@ class Bookkeeper:
         """Everybody who is on a GPU as far as the books know."""
         present = [self.ledger.present(uuid) for uuid in self.ledger.gpu_uuids]
         if len(present) != len(self._present) or not all(map(is_, present, self._present)):
-            self._present = present
             self._present_pids = frozenset([at.key.pid for here in present for at, _ in here])
+            self._present = present
         return self._present_pids
 
     def visitors(self, reading: GpuReading, cycle: Cycle) -> list[Life]:

@@ -185,11 +185,11 @@ class GpuBooks:
 
     def _take_memory(self, residents: Mapping[ProcessAt, Resident]) -> None:
         """Take in what everybody there holds by the driver's figures; they are in the same order."""
-        self.residents = residents
         self.memory_bytes = figures = [resident.memory_bytes for resident in residents.values()]
         for shown in self.seated:
             members = shown.members
             shown.memory_bytes = figures[members[0]] if len(members) == 1 else sum_known([figures[n] for n in members])
+        self.residents = residents
 
 
 def sum_known(figures: Sequence[int | None]) -> int | None:

@@ -40,10 +40,11 @@ class CycleText:
         self._gpus = {gpu.identity.uuid: self._gpus.get(gpu.identity.uuid) or _GpuText() for gpu in snapshot.gpus}
         gpus = ",".join([self._gpu(gpu) for gpu in snapshot.gpus])
         if snapshot.processes is not self._processes:
-            self._processes, facts = snapshot.processes, self._facts.of(snapshot.processes.values())
+            facts = self._facts.of(snapshot.processes.values())
             self._processes_text = ",".join(
-                [f"[{pid},{text}]" for pid, text in zip(self._processes, facts, strict=True)]
+                [f"[{pid},{text}]" for pid, text in zip(snapshot.processes, facts, strict=True)]
             )
+            self._processes = snapshot.processes
         names = self._kept(snapshot.names, lambda names: list(names.items()))
         driver, pending, grants = map(self._kept, (snapshot.driver, snapshot.names_pending, snapshot.grants))
         complete, infers = to_json(snapshot.pids_complete), to_json(snapshot.infers)
@@ -78,8 +79,8 @@ class _GpuText:
     def of(self, gpu: GpuReading) -> str:
         """What stands in a reading after its identity."""
         if gpu.processes is not self._processes:
-            self._processes = gpu.processes
             self._processes_text = "null" if gpu.processes is None else f"[{','.join(self._listed.of(gpu.processes))}]"
+            self._processes = gpu.processes  # last: what could not be written is written the next time
         energy_mj = "null" if gpu.energy_mj is None else gpu.energy_mj
         return (
             f"{gpu.taken_at_ns},{self._before.of(_BEFORE(gpu))},{self._processes_text},{_rows(gpu.utilization)},"

@@ -33,7 +33,7 @@ class GzippedParts:
 
     def __init__(self) -> None:
         self._one_at_a_time = threading.Lock()
-        self._deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
+        self._deflate = _new_deflate()
         self._known: dict[int, _Packed] = {}
 
     def pack(self, parts: Sequence[bytes]) -> bytes:
@@ -42,12 +42,20 @@ class GzippedParts:
             before, self._known = self._known, {}
             crc, size_bytes, packed = 0, 0, [_HEAD]
             for part in parts:
-                known = before.get(id(part)) or self._pack(part)
+                known = before.get(id(part)) or _Packed(part, self._compressed(part))
                 self._known[id(part)] = known
                 packed.append(known.data)
                 crc = zlib.crc32(part, crc)
                 size_bytes += len(part)
             return b"".join([*packed, _LAST_BLOCK, _END.pack(crc, size_bytes & 0xFFFFFFFF)])
 
-    def _pack(self, part: bytes) -> _Packed:
-        return _Packed(part, self._deflate.compress(part) + self._deflate.flush(zlib.Z_FULL_FLUSH))
+    def _compressed(self, part: bytes) -> bytes:
+        try:
+            return self._deflate.compress(part) + self._deflate.flush(zlib.Z_FULL_FLUSH)
+        except BaseException:
+            self._deflate = _new_deflate()  # what the old one still holds would stand before the next part
+            raise
+
+
+def _new_deflate() -> zlib._Compress:
+    return zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)

@@ -77,3 +77,17 @@ def test_what_has_gone_is_forgotten_with_the_next_cycle() -> None:
     assert seen() is not None
     text.of(WORLD)
     assert seen() is None
+
+
+def test_what_could_not_be_written_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, second = CycleText(), snapshot(gpu(0, [LISTED, listed(2)]))
+    text.of(snapshot(gpu(0, [LISTED])))
+
+    def refuse(_: object) -> str:
+        raise ValueError("not now")
+
+    with monkeypatch.context() as once:
+        once.setattr(cycle_text, "to_json", refuse)
+        with pytest.raises(ValueError, match="not now"):
+            text.of(second)
+    assert text.of(second) == CycleText().of(second)

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +54,20 @@ def test_equal_parts_are_compressed_alike_wherever_they_stand() -> None:
     one, other = GzippedParts().pack([begin, text]), GzippedParts().pack([text, begin])
     assert len(one) == len(other)
     assert gzip.decompress(one)[1000:] == gzip.decompress(other)[:-1000] == text
+
+
+def test_a_part_that_could_not_be_compressed_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    packer = GzippedParts()
+    inner = packer._deflate
+
+    class Failing:
+        def compress(self, part: bytes) -> bytes:
+            return inner.compress(part)
+
+        def flush(self, _: int) -> bytes:
+            raise MemoryError
+
+    monkeypatch.setattr(packer, "_deflate", Failing())
+    with pytest.raises(MemoryError):
+        packer.pack([b"lost" * 100])
+    assert gzip.decompress(packer.pack([b"told" * 100])) == b"told" * 100
