@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.model import DriverFacts, Grant, MigAccess, WorkloadKey, WorkloadNames
+from otel_gpu.model import DriverFacts, Grant, ListedProcess, MigAccess, WorkloadKey, WorkloadNames
 from otel_gpu.state import cycle_text
 from otel_gpu.state.codec import to_json
 from otel_gpu.state.cycle_text import CycleText
@@ -83,11 +83,13 @@ def test_what_could_not_be_written_is_written_the_next_time(monkeypatch: pytest.
     text, second = CycleText(), snapshot(gpu(0, [LISTED, listed(2)]))
     text.of(snapshot(gpu(0, [LISTED])))
 
-    def refuse(_: object) -> str:
-        raise ValueError("not now")
+    def refuse(value: object) -> object:
+        if isinstance(value, ListedProcess):
+            raise TypeError("not now")
+        return to_json(value)
 
     with monkeypatch.context() as once:
         once.setattr(cycle_text, "to_json", refuse)
-        with pytest.raises(ValueError, match="not now"):
+        with pytest.raises(TypeError, match="not now"):
             text.of(second)
     assert text.of(second) == CycleText().of(second)
