@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import json
 import os
 import shutil
 import stat
@@ -332,7 +333,7 @@ def test_a_mount_with_hidepid_is_named(hidepid: str) -> None:
 def test_a_mount_with_hidepid_hides_nothing_from_root() -> None:
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$0" "$@"'
     seen = read_in("unshare", "--mount", "sh", "-c", mount)
-    assert seen["seen"] == "[1]"
+    assert 1 in json.loads(seen["seen"])  # and whoever else has a GPU open on this machine meanwhile
     assert "hidepid" not in seen["reason"]
 
 
