@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import json
+import mmap
 import os
 import shutil
 import stat
