@@ -74,7 +74,11 @@ def test_whoever_interrupts_a_fleet_leaves_no_process_and_no_file_behind(
 ) -> None:
     binary()
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.fleet", "--agents", "2", "--nodes", "1", "--processes", "1"],
+        # Whoever runs the tests in the background may have interrupts ignored, and all he starts have, too.
+        [
+            *("env", "--default-signal=INT", sys.executable, "-m", "bench.fleet"),
+            *("--agents", "2", "--nodes", "1", "--processes", "1"),
+        ],
         cwd=ROOT,
         env=clean_environment({"TMPDIR": str(tmp_path)}),
         stdout=subprocess.PIPE,
