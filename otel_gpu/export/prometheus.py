@@ -23,7 +23,7 @@ from enum import Enum
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
-from otel_gpu.export.prometheus_lines import Lines
+from otel_gpu.export.prometheus_lines import LINE_END, Lines
 from otel_gpu.metrics.catalogue import Kind, Level, Metric
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.exposition_text import help_text, labels_text
@@ -74,8 +74,16 @@ class _Form(NamedTuple):
     others: tuple[_Labels, _Labels]
 
 
-_Written: TypeAlias = dict[str, tuple[Family, bytes]]
-"""A rendering: each family, and its text."""
+class _Text(NamedTuple):
+    """A family as it was written last: a part for each run of its lines, and which editions of them these are."""
+
+    family: Family
+    editions: tuple[object, ...]
+    parts: tuple[bytes, ...]
+
+
+_Written: TypeAlias = dict[str, _Text]
+"""A rendering: the text of each family."""
 
 _END: Final = b"# EOF\n"
 """What OpenMetrics ends with."""
@@ -117,16 +125,16 @@ class PrometheusText:
                     self._forget(last.values())
             self._written[exposition] = written
         end = _END if exposition is Exposition.OPENMETRICS else b""
-        return self._targets[exposition], *[text for _, text in written.values()], end
+        return self._targets[exposition], *chain.from_iterable([text.parts for text in written.values()]), end
 
     def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, Lines]) -> _Written:
         before, written = self._written[exposition], _Written()
         for family in collection.families:
             name = family.metric.name
             lines, known = last.get(name), before.get(name)
-            if known is None or known[0] is not family or lines is None:
+            if known is None or known.family is not family or lines is None:
                 lines = self._lines(family, lines)
-                known = family, self._text(family, lines, exposition)
+                known = self._text(family, lines, exposition, known)
             self._last[name] = lines
             written[name] = known
         return written
@@ -162,7 +170,7 @@ class PrometheusText:
             keys = metric.keys
             names = tuple(label_name(key) for key in keys)
             kind = _Kind(metric.level in (Level.WORKLOAD, Level.PROCESS), self._resource_names.intersection(names))
-            begin = f"\n{prometheus_name(metric)}{{"
+            begin = f"{LINE_END}{prometheus_name(metric)}{{"
             labels, others = self._labels.setdefault(keys, {}), self._others.setdefault(kind, ({}, {}))
             form = _Form(begin, keys, names, kind, labels, others)
             self._forms[metric.name] = form
@@ -188,15 +196,24 @@ class PrometheusText:
         for others in chain.from_iterable(self._others.values()):
             _drop(others, gone.workloads)
 
-    def _text(self, family: Family, lines: Lines, exposition: Exposition) -> bytes:
-        """A family, what precedes it included."""
+    def _text(self, family: Family, lines: Lines, exposition: Exposition, last: _Text | None) -> _Text:
+        """A family, what precedes it included; of runs that say what they said, the parts that were written last."""
         heads, name = self._heads[exposition], family.metric.name
         if name not in heads:
             heads[name] = "\n".join(_head(family.metric, exposition))
-        told, text = lines.text(heads[name], family.cells.values)
-        if told < len(family.values):
-            log.debug("%s: %d points are no series of their own", name, len(family.values) - told)
-        return f"{text}\n".encode()
+        lines.write(family.cells.values)
+        if lines.count < len(family.values):
+            log.debug("%s: %d points are no series of their own", name, len(family.values) - lines.count)
+        known = {} if last is None else dict(zip(last.editions, last.parts, strict=True))
+        final = len(lines.editions) - 1
+        parts: list[bytes] = []
+        for run, edition in enumerate(lines.editions):
+            part = known.get(edition)
+            if part is None:
+                text = lines.text(run)
+                part = f"{heads[name] if run == 0 else ''}{text}{LINE_END if run == final else ''}".encode()
+            parts.append(part)
+        return _Text(family, tuple(lines.editions), tuple(parts))
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:
         """Labels that are not a point's own: who the workload is, and the other attributes of its Resource."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from otel_gpu.metrics.series import Cells, Series
 
+LINE_END: Final = "\n"
 _PIECES: Final = 4
 _NO_LINE: Final = ("",) * _PIECES
 
@@ -16,7 +17,9 @@ class Lines:
 
     Each has four pieces: the metric's name, the labels of the point, those of its workload, and the value. The texts
     are shared: by all series of a metric, all metrics of a row, and all series of a workload. Of who has no value, or
-    one that is no number, all four are empty.
+    one that is no number, all four are empty. Lines of a run of the series make a text of their own; of each, the one
+    of ``editions`` is another object as soon as something was written there. Where the same series stands twice there
+    is one text, and the last one counts.
     """
 
     def __init__(self, series: Series, begin: str, labels: list[str], others: list[str]) -> None:
@@ -25,51 +28,60 @@ class Lines:
         self._begin, self._labels, self._others = begin, labels, others
         self._distinct = len(set(zip(labels, others, strict=True))) == len(labels)
         self._cells = Cells(series, (None,) * len(labels))
-        self._pieces = [""] * (1 + _PIECES * len(labels))
-        self._count = 0
+        self._pieces = [""] * (_PIECES * len(labels))
+        self._runs = series.runs if self._distinct else 1
+        self._run = max(1, len(labels) // self._runs)
+        self.editions = [object() for _ in range(self._runs)]
+        self.count = 0
+        """How many lines there are."""
 
-    def text(self, head: str, values: tuple[float | None, ...]) -> tuple[int, str]:
-        """How many lines there are with these values, and all of them after a ``head``.
-
-        Where the same series stands twice, the last one counts.
-        """
+    def write(self, values: tuple[float | None, ...]) -> None:
+        """Have these values stand there from now on."""
         if not self._distinct:
-            return self._once(head, values)
-        if not (self._count == 0 and self._write_all(values)):
+            self._write_once(values)
+        elif not (self.count == 0 and self._write_all(values)):
             self._write(Cells(self.series, values))
-        self._pieces[0] = head
-        return self._count, "".join(self._pieces)
+
+    def text(self, run: int) -> str:
+        """The lines of a run, each after an end of line."""
+        size = _PIECES * self._run
+        return "".join(self._pieces if self._runs == 1 else self._pieces[run * size : (run + 1) * size])
 
     def _write_all(self, values: tuple[float | None, ...]) -> bool:
         """Write every line at once, as most metrics are the first time; false where somebody has none."""
         told = [value for value in values if value is not None and isfinite(value)]
-        self._count = count = len(told) if len(told) == len(values) else 0
+        self.count = count = len(told) if len(told) == len(values) else 0
         if count:
             columns = [self._begin] * count, self._labels, self._others, [*map(repr, told)]
-            for number, column in enumerate(columns, 1):
+            for number, column in enumerate(columns):
                 self._pieces[number::_PIECES] = column
             self._cells = Cells(self.series, values)
+            self.editions = [object() for _ in self.editions]
         return bool(count)
 
     def _write(self, cells: Cells) -> None:
         """Write the lines whose values changed."""
-        values, pieces = cells.values, self._pieces
+        values, pieces, written = cells.values, self._pieces, set[int]()
         for number in cells.changed(self._cells):
-            value, last = values[number], _PIECES * (number + 1)
+            value, last = values[number], _PIECES * number + _PIECES - 1
+            written.add(number // self._run)
             if value is None or not isfinite(value):
-                self._count -= pieces[last] != ""
+                self.count -= pieces[last] != ""
                 pieces[last - _PIECES + 1 : last + 1] = _NO_LINE
             elif pieces[last]:
                 pieces[last] = repr(value)
             else:
-                self._count += 1
+                self.count += 1
                 line = self._begin, self._labels[number], self._others[number], repr(value)
                 pieces[last - _PIECES + 1 : last + 1] = line
+        for run in written:
+            self.editions[run] = object()
         self._cells = cells
 
-    def _once(self, head: str, values: tuple[float | None, ...]) -> tuple[int, str]:
+    def _write_once(self, values: tuple[float | None, ...]) -> None:
         """One line of each series."""
         series = zip(zip(self._labels, self._others, strict=True), values, strict=True)
         told = {labels: value for labels, value in series if value is not None and isfinite(value)}
-        lines = [f"{self._begin}{own}{others}{value!r}" for (own, others), value in told.items()]
-        return len(told), "".join([head, *lines])
+        self._pieces = [f"{self._begin}{own}{others}{value!r}" for (own, others), value in told.items()]
+        self.count = len(told)
+        self.editions[0] = object()

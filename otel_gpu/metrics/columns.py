@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, compress
 from operator import ne
 from struct import pack
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.collection import Family
@@ -22,7 +22,6 @@ from otel_gpu.metrics.series import Cells, Point, Series
 from otel_gpu.metrics.tags import Attributes, Tags
 from otel_gpu.model import SourceOutcome
 
-Value = TypeVar("Value")
 Devices: TypeAlias = Sequence[Device]
 
 
@@ -30,8 +29,8 @@ Devices: TypeAlias = Sequence[Device]
 class OfRows(Generic[Use]):
     """A metric of workloads or processes: its values, and what attributes those of a row have of their own.
 
-    Who only could use a GPU has points of it only ``of_possible``. With a ``per``, values are whole numbers of which so
-    many make one.
+    Values with the same of these attributes stand together, in the order of the rows. Who only could use a GPU has
+    points of it only ``of_possible``. With a ``per``, values are whole numbers of which so many make one.
     """
 
     values: Callable[[Rows[Use]], Values]
@@ -106,17 +105,17 @@ class Columns:
 
     def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> Family | None:
         """A metric of workloads or processes."""
-        values, each = how.values(rows), len(how.own) or 1
+        values, runs = how.values(rows), len(how.own) or 1
         if not how.of_possible:
             for number in rows.possible:
-                values[number * each : (number + 1) * each] = [None] * each
+                values[number :: len(rows)] = [None] * runs
         starts = rows.starts if metric.kind is Kind.COUNTER else None
 
         def series() -> Series:
             identities, attributes = rows.seats
             if how.own:
-                attributes = tuple([tags.adding(own) for tags in attributes for own in how.own])
-            return Series(attributes, _each(identities, each), _each(starts or (None,) * len(rows), each))
+                attributes = tuple([tags.adding(own) for own in how.own for tags in attributes])
+            return Series(attributes, identities * runs, (starts or (None,) * len(rows)) * runs, runs)
 
         return self._family(metric, rows.seats, starts, values, series, per=how.per)
 
@@ -200,8 +199,3 @@ def _made(
     if before is not None and present == [value is not None for value in before.cells.values]:
         return Family(metric, before.series, told, Cells(whole, values))
     return Family(metric, whole.only(present), told, Cells(whole, values))
-
-
-def _each(values: tuple[Value, ...], times: int) -> tuple[Value, ...]:
-    """Each of them so many times in a row."""
-    return values if times == 1 else tuple([value for value in values for _ in range(times)])

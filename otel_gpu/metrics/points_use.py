@@ -8,7 +8,7 @@ from otel_gpu.metrics.rows import Rows, Use
 from otel_gpu.model import GpuState
 
 Values: TypeAlias = list[float | None]
-"""Of each row as many as its metric has attributes of its own for; ``None`` where there is no point."""
+"""One of each row, and that as often as its metric has attributes of its own; ``None`` where there is no point."""
 
 PER_JOULE: Final = 1e3
 PER_SECOND: Final = 1e6
@@ -43,15 +43,11 @@ def compute_us(rows: Rows[Use]) -> Values:
 
 def energy_mj(rows: Rows[Use]) -> Values:
     """Millijoules by method, every one from the first export on."""
-    if all(rows.tells_energy):  # who tells it has totals
-        return [energy_mj or 0 for totals in rows.totals if totals is not None for energy_mj in totals.energy]
-    values: Values = []
-    for totals, tells in zip(rows.totals, rows.tells_energy, strict=True):
-        if totals is None or not tells:
-            values += (None, None, None)
-        else:
-            values += [energy_mj or 0 for energy_mj in totals.energy]
-    return values
+    told = [
+        totals.energy if tells and totals is not None else None
+        for totals, tells in zip(rows.totals, rows.tells_energy, strict=True)
+    ]
+    return [None if energy is None else energy[method] or 0 for method in range(len(METHODS)) for energy in told]
 
 
 def idle_duration(rows: Rows[Use]) -> Values:

@@ -27,10 +27,8 @@ _NO_TIMES: Final = (None,) * len(_STATES)
 
 
 def _memory(rows: _Rows) -> Values:
-    values: Values = []
-    for part in rows.uses:
-        values += (part.measured_bytes, part.inferred_bytes) if part.active else (0, 0)
-    return values
+    measured: Values = [part.measured_bytes if part.active else 0 for part in rows.uses]
+    return measured + [part.inferred_bytes if part.active else 0 for part in rows.uses]
 
 
 def _confidence(rows: _Rows) -> Values:
@@ -38,7 +36,8 @@ def _confidence(rows: _Rows) -> Values:
 
 
 def _time_us(rows: _Rows) -> Values:
-    return list(chain.from_iterable([_NO_TIMES if totals is None else _TIMES_US(totals) for totals in rows.totals]))
+    told = [_NO_TIMES if totals is None else _TIMES_US(totals) for totals in rows.totals]
+    return list(chain.from_iterable(zip(*told, strict=True)))
 
 
 def _idle_memory_us(rows: _Rows) -> Values:

@@ -34,6 +34,9 @@ class Series:
     attributes: tuple[Attributes, ...]
     workloads: tuple[WorkloadIdentity | None, ...]
     starts: tuple[int | None, ...]
+    runs: int = 1
+    """How many runs of the same length they are made of: values of one method or state stand together, for most cycles
+    change those of one of them."""
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> Series:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.export.prometheus import Exposition, PrometheusText, choose, render
-from otel_gpu.metrics.catalogue import METRICS, Kind
+from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
@@ -305,7 +306,8 @@ def test_a_family_that_stays_is_written_as_it_was_whatever_stands_around_it_and_
 
 WHO = [identity(k8s_pod_name=name) for name in "abc"]
 ROWS = [Point(0, {**PLACE, "hw.id": str(n % 5)}, WHO[n % 3], None) for n in range(8)]  # none of them twice
-SEATS = [Series.of(ROWS[:size]) for size in (3, 8)] + [Series.of([*ROWS[2:], ROWS[2]])]  # but in the last
+TWICE = Series.of([*ROWS[2:], *ROWS[2:4]])
+SEATS = [Series.of(ROWS[:3]), *(replace(each, runs=runs) for each in (Series.of(ROWS), TWICE) for runs in (1, 2, 4))]
 VALUES = [0, 0.0, -0.0, 1, 1.0, 7.5, 2**70, math.nan, math.inf, None, None]
 COLUMNS = st.dictionaries(
     st.sampled_from(["gpu.workload.access", "gpu.workload.utilization", "gpu.workload.compute.time"]),
@@ -323,6 +325,18 @@ def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing
         families = tuple(family for family in found if family is not None)
         points = Collection(1, tuple(Family.of(each.metric, each.points) for each in families))
         assert text.render(Collection(1, families), form) == render(points, RESOURCES, form)
+
+
+def test_of_runs_whose_values_stand_the_text_is_the_same_object() -> None:
+    text, seats = PrometheusText(RESOURCES), replace(Series.of(ROWS), runs=4)
+    told = [
+        Collection(1, (Family(BY_NAME["gpu.workload.access"], seats, values),))
+        for values in ((1,) * 8, (1, 1, 1, 2, 1, 1, 1, 1))
+    ]
+    first, second, again = (text.parts(each, OPENMETRICS) for each in (*told, told[1]))
+    assert [before is after for before, after in zip(first, second, strict=True)] == [True, True, False, *[True] * 3]
+    assert all(before is after for before, after in zip(second, again, strict=True))
+    assert b"".join(second) == render(told[1], RESOURCES, OPENMETRICS)
 
 
 def test_after_a_value_that_cannot_be_written_everything_is_written_as_before() -> None:

@@ -125,9 +125,16 @@ def test_of_a_counter_the_values_that_stand_are_the_same_objects() -> None:
         cycle(*(process(100 + n, totals=totals(measured_mj=each)) for n, each in enumerate(pair))) for pair in used
     ]
     found = [told(each)[ENERGY] for each in cycles]
-    assert [each.values[::3] for each in found] == [(one / 1e3, other / 1e3) for one, other in used]
-    assert [list(after.cells.changed(before.cells)) for before, after in pairwise(found)] == [[3], [], [0]]
+    assert [each.values[:2] for each in found] == [(one / 1e3, other / 1e3) for one, other in used]
+    assert [list(after.cells.changed(before.cells)) for before, after in pairwise(found)] == [[1], [], [0]]
     assert found[1] is found[2]
+
+
+def test_values_of_one_method_stand_together_in_the_order_of_the_rows() -> None:
+    energy = Told()(cycle(*(process(pid, totals=totals(measured_mj=1)) for pid in (100, 101))))[ENERGY]
+    assert energy.series.runs == 3
+    told = [(each.attributes["gpu.attribution.method"], each.attributes["process.pid"]) for each in energy.points]
+    assert told == [(method, pid) for method in ("measured", "estimated", "inferred") for pid in (100, 101)]
 
 
 @pytest.mark.parametrize("before", [0, 0.0, -0.0, 1, 1.0, None, math.nan])
