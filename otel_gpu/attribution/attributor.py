@@ -8,7 +8,7 @@ from operator import is_
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from otel_gpu.attribution.bookkeeper import Bookkeeper
-from otel_gpu.attribution.compose import Composer, GpuView
+from otel_gpu.attribution.compose import Composer
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.ledger import Booking, Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
@@ -18,6 +18,7 @@ from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Openers, Resident
 from otel_gpu.attribution.shown import GpuBooks
+from otel_gpu.attribution.stillness import GpuView
 from otel_gpu.attribution.tracker import GpuTracker
 from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
 
@@ -86,11 +87,14 @@ class Attributor:
         }
         self._name(books.ledger, here, snapshot)
         views = tuple(self._gpu(books, reading, here.get(reading.identity.uuid), cycle) for reading in snapshot.gpus)
-        for uuid in sorted({*self._trackers, *books.ledger.gpu_uuids} - {gpu.identity.uuid for gpu in snapshot.gpus}):
+        missing = {*self._trackers, *books.ledger.gpu_uuids} - {gpu.identity.uuid for gpu in snapshot.gpus}
+        for uuid in sorted(missing):
             self._silence(books, uuid, cycle)
         books.close(cycle, (place for reading in snapshot.gpus for place in _places(reading)))
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
-        return self._composer.compose(snapshot, views, window_s=window_s, anomalies=self._anomalies)
+        return self._composer.compose(
+            snapshot, views, window_s=window_s, anomalies=self._anomalies, anybody_missing=bool(missing)
+        )
 
     def _name(self, ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None:
         """Take up the names this cycle tells, before anybody is booked under them: nothing where all is as it was."""

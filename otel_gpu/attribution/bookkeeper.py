@@ -67,7 +67,7 @@ class Bookkeeper:
         }
 
     def book(
-        self, reading: GpuReading, result: GpuCycle, visitors: Iterable[Life], cycle: Cycle
+        self, reading: GpuReading, result: GpuCycle, visitors: Sequence[Life], cycle: Cycle
     ) -> tuple[GpuBooks, frozenset[ProcessAt]]:
         """Book what a GPU showed; also who has left it."""
         uuid = reading.identity.uuid
@@ -75,6 +75,7 @@ class Bookkeeper:
         sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig} if reading.mig else _NO_INSTANCES
         if books.all_idle and not visitors and self._goes_on(uuid, books, result, cycle):
             self._book_idle(uuid, books, result, sm_counts, cycle)
+            books.goes_on = True
             return books, frozenset()
         books.begin()
         self._book_work(uuid, result, cycle)
@@ -82,6 +83,7 @@ class Bookkeeper:
         self._book_energy(uuid, books, result, cycle)
         left = self._end_departed(uuid, result, cycle)
         self._book_time(uuid, books, result, sm_counts, cycle)
+        books.goes_on = cycle.window_us > 0 and not books.shown and not visitors and _is_deserted(result)
         return books, left
 
     def book_silence(self, uuid: str, cycle: Cycle) -> GpuBooks:
@@ -355,6 +357,12 @@ def _window_us(entry: Entry, cycle: Cycle) -> int:
     if entry.idle is not None or entry.since_ns <= cycle.moment.window_start_ns:
         return cycle.window_us
     return min(cycle.window_us, max(0, cycle.moment.wall_ns - entry.since_ns) // 1000)
+
+
+def _is_deserted(result: GpuCycle) -> bool:
+    """Whether there is nobody whom a GPU's energy could be booked to, nor anybody's last work."""
+    division, compute = result.division, result.compute
+    return division is not None and not division.ats and compute is not None and compute.is_quiet
 
 
 def _close(entry: Entry) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu.attribution.baseline import Origin
 from otel_gpu.attribution.cost import Prices, costs
@@ -14,7 +14,8 @@ from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.order import Order
 from otel_gpu.attribution.places import Place, WorkloadAt, workload_at
-from otel_gpu.attribution.shown import GpuBooks, Shown
+from otel_gpu.attribution.shown import Shown
+from otel_gpu.attribution.stillness import GpuView, Stillness
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     Attribution,
@@ -22,7 +23,6 @@ from otel_gpu.model import (
     EnergyBasis,
     EnergySplit,
     GpuAttribution,
-    GpuReading,
     GpuState,
     Grant,
     MethodEnergy,
@@ -37,15 +37,6 @@ from otel_gpu.model.made import maker
 from otel_gpu.model.result import NO_ENERGY
 
 
-class GpuView(NamedTuple):
-    """One GPU in this cycle; ``cycle`` is ``None`` where it did not answer."""
-
-    reading: GpuReading
-    cycle: GpuCycle | None
-    books: GpuBooks
-    energy_source: str
-
-
 class Composer:
     """Makes the answers of the cycles of one ledger. It remembers nothing but in which order its lines are told."""
 
@@ -53,15 +44,26 @@ class Composer:
         self._ledger = ledger
         self._options = options
         self._order = Order(ledger)
+        self._stillness = Stillness(ledger, self._order)
 
     def compose(
-        self, snapshot: Snapshot, views: tuple[GpuView, ...], *, window_s: float | None, anomalies: int
+        self,
+        snapshot: Snapshot,
+        views: tuple[GpuView, ...],
+        *,
+        window_s: float | None,
+        anomalies: int,
+        anybody_missing: bool = False,
     ) -> Attribution:
-        """The answer of this cycle: everybody who is there, and who ended within the retention."""
+        """The answer of this cycle: everybody who is there, and who ended within the retention.
+
+        ``anybody_missing`` says that a GPU is not in it that was before.
+        """
         ledger = self._ledger
         self._order.follow()
         errors_mj = ledger.energy_errors_mj()
         scenes = _Scenes(ledger, views)
+        still_since_ns = self._stillness.since_ns(snapshot, () if anybody_missing else views)
         return Attribution(
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
@@ -73,6 +75,7 @@ class Composer:
             driver=snapshot.driver,
             anomalies=anomalies,
             epoch_ns=ledger.epoch_ns,
+            still_since_ns=still_since_ns,
         )
 
     def _processes(self, scenes: _Scenes) -> tuple[ProcessAttribution, ...]:

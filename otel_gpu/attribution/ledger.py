@@ -84,6 +84,8 @@ class Ledger:
         self.workloads: Lines[WorkloadLine] = Lines(max_workloads, retention_ns)
         self.devices: dict[str, DeviceSums] = {}
         self.namings = Namings()
+        self.departures = 0
+        """How often somebody has left, or a line ended."""
         self._names_kept_at = 0
         self._bookings: dict[str, dict[ProcessAt, Booking]] = {}
         self._present: dict[str, Present] = {}
@@ -279,6 +281,7 @@ class Ledger:
         if booking is None or booking.ended_ns is not None:
             return
         self._somebody_else(at.place.gpu_uuid)
+        self.departures += 1
         if booking.process in self.processes.overflow:
             del here[at]
         else:
@@ -322,6 +325,7 @@ class Ledger:
         for entry in (*self.processes.entries.values(), *self.workloads.entries.values()):
             if entry.ended_ns is None and entry not in alive:
                 entry.ended_ns = now_ns
+                self.departures += 1
 
     def _everybody_here(self) -> Iterator[tuple[ProcessAt, Booking]]:
         return (item for uuid in self._bookings for item in self.present(uuid))

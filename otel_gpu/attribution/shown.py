@@ -91,6 +91,8 @@ class GpuBooks:
         """Whom the memory was taken from; the same object for as long as the same is told of the same."""
         self.all_idle = False
         """Whether everybody is there, holds memory and does nothing, by what was booked last."""
+        self.goes_on = False
+        """Whether of all lines only idle time and energy of this cycle were booked."""
         self._present: Present | None = None
 
     @property
@@ -104,6 +106,7 @@ class GpuBooks:
 
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
+        self.goes_on = False
         if self._present is None:
             self.shown = {}
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -298,6 +298,13 @@ class Attribution:
 
     ``epoch_ns`` (Unix time) is when the books began. ``anomalies`` counts figures that could not be true, ever since.
     ``pod`` is the one pod that it speaks of, ``None`` where it speaks of everybody; it has no figures of GPUs then.
+
+    ``still_since_ns`` (monotonic) is the first of the cycles since which everybody has only gone on being idle; 0 where
+    that is not known. Answers of one run that follow one another with the same one have the same workloads and
+    processes in the same order, and the same is told of each but for ``energy``, ``idle_s``, ``totals`` and ``costs``.
+    Of totals, energy by one method moves, the same in each of these cycles, and idle time, bytes and energy. Of GPUs,
+    identity, health, memory, instances, what is counted and origins of the basis are the same. It says nothing that the
+    answers themselves do not say, and is no part of what they are compared by.
     """
 
     wall_ns: int
@@ -311,3 +318,4 @@ class Attribution:
     anomalies: int = 0
     epoch_ns: int = 0
     pod: Pod | None = None
+    still_since_ns: int = field(default=0, compare=False, repr=False)
