@@ -59,6 +59,7 @@ class Stillness:
             grounds += (
                 reading.identity,
                 reading.health,
+                cycle.lists_told,
                 cycle.memory,
                 cycle.hidden,
                 cycle.baseline.idle_origin,

@@ -30,26 +30,29 @@ class OfRows(Generic[Use]):
     """A metric of workloads or processes: its values, and what attributes those of a row have of their own.
 
     Values with the same of these attributes stand together, in the order of the rows. Who only could use a GPU has
-    points of it only ``of_possible``. With a ``per``, values are whole numbers of which so many make one.
+    points of it only ``of_possible``. With a ``per``, values are whole numbers of which so many make one. What
+    ``stands`` does so as long as an Attribution is still: it follows from nothing but what does not change then.
     """
 
     values: Callable[[Rows[Use]], Values]
     own: tuple[Attributes, ...] = ()
     of_possible: bool = False
     per: float | None = None
+    stands: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OfDevices:
     """A metric of whole GPUs: their values, the attributes of each, and which of them count since the books began.
 
-    Where it says nothing of that, none of them does. ``per`` is that of ``OfRows``.
+    Where it says nothing of that, none of them does. ``per`` and ``stands`` are those of ``OfRows``.
     """
 
     values: Callable[[Devices], Values]
     tags: Callable[[DeviceTags], tuple[Tags, ...]]
     counted: tuple[bool, ...] = ()
     per: float | None = None
+    stands: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,25 @@ class _Last(NamedTuple):
     """What was told of a metric, and what that followed from: who sits there, since when, and what was found.
 
     Equal are also 1 and 1.0, and 0.0 and -0.0, which are written otherwise: ``types`` differ then, or ``bits``. What is
-    whole numbers throughout has neither.
+    whole numbers throughout has neither. ``still_since_ns`` is that of the cycle in which it was found last.
     """
 
     seats: object
     starts: object
     found: Values
     family: Family
+    still_since_ns: int
     types: list[type] | None = None
     bits: bytes = b""
+
+    def stands(self, seats: object, starts: object, still_since_ns: int) -> bool:
+        """Whether that would be found again of what does not change in still cycles, if one looked for it."""
+        return (
+            still_since_ns != 0
+            and still_since_ns == self.still_since_ns
+            and self.seats is seats
+            and (self.starts is starts or self.starts == starts)
+        )
 
     def is_of(self, found: Values) -> bool:
         """Whether the same was found, which is written alike however it is written."""
@@ -105,11 +118,14 @@ class Columns:
 
     def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> Family | None:
         """A metric of workloads or processes."""
+        starts = rows.starts if metric.kind is Kind.COUNTER else None
+        last = self._last.get(metric.name) if how.stands else None
+        if last is not None and last.stands(rows.seats, starts, rows.still_since_ns):
+            return last.family
         values, runs = how.values(rows), len(how.own) or 1
         if not how.of_possible:
             for number in rows.possible:
                 values[number :: len(rows)] = [None] * runs
-        starts = rows.starts if metric.kind is Kind.COUNTER else None
 
         def series() -> Series:
             identities, attributes = rows.seats
@@ -117,19 +133,24 @@ class Columns:
                 attributes = tuple([tags.adding(own) for own in how.own for tags in attributes])
             return Series(attributes, identities * runs, (starts or (None,) * len(rows)) * runs, runs)
 
-        return self._family(metric, rows.seats, starts, values, series, per=how.per)
+        still_since_ns = rows.still_since_ns
+        return self._family(metric, rows.seats, starts, values, series, still_since_ns=still_since_ns, per=how.per)
 
     def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> Family | None:
         """A metric of whole GPUs."""
+        epoch_ns, still_since_ns = reading.attribution.epoch_ns, reading.attribution.still_since_ns
+        last = self._last.get(metric.name) if how.stands else None
+        if last is not None and last.stands(reading.seats, epoch_ns, still_since_ns):
+            return last.family
         values = how.values(reading.devices)
-        epoch_ns = reading.attribution.epoch_ns
 
         def series() -> Series:
             attributes = tuple(chain.from_iterable(map(how.tags, reading.seats)))
             starts = [epoch_ns if counts else None for counts in how.counted] * len(reading.seats)
             return Series(attributes, (None,) * len(values), tuple(starts or (None,) * len(values)))
 
-        return self._family(metric, reading.seats, epoch_ns, values, series, per=how.per)
+        seats = reading.seats
+        return self._family(metric, seats, epoch_ns, values, series, still_since_ns=still_since_ns, per=how.per)
 
     def of_sources(self, metric: Metric, how: OfSources, reading: Reading) -> Family | None:
         """A metric of the agent's sources."""
@@ -145,6 +166,9 @@ class Columns:
     def of_points(self, metric: Metric, points: Iterable[Point]) -> Family | None:
         """A metric that has as many points as there are."""
         found = tuple(points)
+        if not found:
+            self._last.pop(metric.name, None)
+            return None
         series, last = Series.of(found), self._last.get(metric.name)
         if last is not None and series.is_that_of(last.family.series):
             series = last.family.series
@@ -158,6 +182,7 @@ class Columns:
         found: Values,
         series: Callable[[], Series],
         *,
+        still_since_ns: int = 0,
         per: float | None = None,
     ) -> Family | None:
         """The family of what was found, of which that which is absent is left out; the last one if it is the same."""
@@ -166,6 +191,8 @@ class Columns:
         if last is not None and (last.seats is not seats or (last.starts is not starts and last.starts != starts)):
             last = None
         if last is not None and last.is_of(found):
+            if last.still_since_ns != still_since_ns:
+                self._last[name] = last._replace(still_since_ns=still_since_ns)
             return last.family
         values = tuple(found if per is None else _divided(found, per, last))
         told = tuple([value for value in values if value is not None])
@@ -174,7 +201,7 @@ class Columns:
             return None
         family = _made(metric, values, told, series() if last is None else last.family.cells.series, last)
         exact = ([*map(type, found)], _bits(found, family)) if per is None else ()
-        self._last[name] = _Last(seats, starts, found, family, *exact)
+        self._last[name] = _Last(seats, starts, found, family, still_since_ns, *exact)
         return family
 
 

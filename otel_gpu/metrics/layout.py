@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.rows import Seats
+from otel_gpu.metrics.rows import Seats, Standing
 from otel_gpu.metrics.tags import Attributes, Kept, Tags
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
@@ -63,6 +63,26 @@ class Plan(NamedTuple):
     processes: Told
 
 
+class KeptStanding:
+    """What of the rows of a level does not follow from what they have used, from cycle to cycle."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Told, int, Standing] | None = None
+
+    def of(self, told: Told, still_since_ns: int, find_out: Callable[[], Standing]) -> Standing:
+        """That of this cycle, found out where it need not be as it was; since when rows count is the same object
+        while it is the same.
+        """
+        last = self._last
+        if last is not None and still_since_ns and last[0] is told and last[1] == still_since_ns:
+            return last[2]
+        found = find_out()
+        if last is not None and last[2].starts == found.starts:
+            found = found._replace(starts=last[2].starts)
+        self._last = told, still_since_ns, found
+        return found
+
+
 class Layout:
     """What cycles laid out one after the other have in common: the names of those who are still there."""
 
@@ -71,7 +91,8 @@ class Layout:
         self._named: Kept[_WorkloadKey, tuple[WorkloadRef, WorkloadNames | None, WorkloadIdentity]] = Kept()
         self._identities: Kept[WorkloadIdentity, WorkloadIdentity] = Kept()
         self._last: tuple[object, Plan] | None = None
-        self._starts: dict[str, tuple[int | None, ...]] = {}
+        self._still: tuple[int, bool] = 0, False
+        self._standing: dict[str, KeptStanding] = {}
         self._sources: tuple[str, ...] = ()
         self.agent = Tags({})
 
@@ -82,8 +103,13 @@ class Layout:
         processes: Sequence[ProcessAttribution],
         *,
         held_too: bool,
+        still_since_ns: int = 0,
     ) -> Plan:
         """Lay out a cycle; who is held back has no row unless ``held_too``. Who is not in it is forgotten."""
+        still = still_since_ns, held_too
+        if self._last is not None and still_since_ns and still == self._still:
+            return self._last[1]
+        self._still = still
         basis = (
             [_gpu(gpu) for gpu in gpus],
             list(map(_WHO, workloads)),
@@ -112,13 +138,9 @@ class Layout:
         self._last = basis, plan
         return plan
 
-    def starts(self, level: str, starts: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """Since when the rows of a level count: the same object while it is the same."""
-        last = self._starts.get(level)
-        if last == starts:
-            return last
-        self._starts[level] = starts
-        return starts
+    def standing(self, level: str) -> KeptStanding:
+        """What of the rows of a level does not follow from what they have used."""
+        return self._standing.setdefault(level, KeptStanding())
 
     def sources(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The names of the agent's sources: the same object while they are the same."""

@@ -174,20 +174,20 @@ def _residents_by_place(device: Device) -> Iterable[Sequence[ProcessAttribution]
 
 DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
     {
-        "hw.gpu.memory.limit": OfDevices(_memory_limit, _named),
-        "hw.gpu.memory.usage": OfDevices(_memory_usage, _named),
-        "hw.gpu.memory.utilization": OfDevices(_memory_utilization, plain),
+        "hw.gpu.memory.limit": OfDevices(_memory_limit, _named, stands=True),
+        "hw.gpu.memory.usage": OfDevices(_memory_usage, _named, stands=True),
+        "hw.gpu.memory.utilization": OfDevices(_memory_utilization, plain, stands=True),
         "hw.gpu.utilization": OfDevices(_utilization, _by_task),
         "hw.power": OfDevices(_power, _typed),
         "hw.energy": OfDevices(_energy_mj, _typed, (True,), per=PER_JOULE),
         "hw.temperature": OfDevices(_temperature, plain),
         "hw.errors": OfDevices(_errors, _by_error, (False, False, True)),
-        "hw.status": OfDevices(_status, _by_health),
-        "gpu.device.memory.usage": OfDevices(of_each(memory_states), by_memory_state),
-        "gpu.device.memory.overcount": OfDevices(of_each(memory_overcount), instances_first),
+        "hw.status": OfDevices(_status, _by_health, stands=True),
+        "gpu.device.memory.usage": OfDevices(of_each(memory_states), by_memory_state, stands=True),
+        "gpu.device.memory.overcount": OfDevices(of_each(memory_overcount), instances_first, stands=True),
         "gpu.device.energy": OfDevices(_energy_states_mj, _by_energy_state, (True, True, True), per=PER_JOULE),
-        "gpu.device.energy.info": OfDevices(_energy_info, _by_basis),
-        "gpu.device.idle.memory": OfDevices(of_each(_idle_memory), _by_place),
-        "gpu.device.process.count": OfDevices(of_each(_process_count), _by_place_and_state),
+        "gpu.device.energy.info": OfDevices(_energy_info, _by_basis, stands=True),
+        "gpu.device.idle.memory": OfDevices(of_each(_idle_memory), _by_place, stands=True),
+        "gpu.device.process.count": OfDevices(of_each(_process_count), _by_place_and_state, stands=True),
     }
 )

@@ -33,14 +33,14 @@ def _active(rows: _Rows) -> Values:
 
 PROCESS_VALUES: Final[Mapping[str, OfRows[ProcessAttribution]]] = MappingProxyType(
     {
-        "gpu.process.memory.usage": OfRows(_memory, ({"gpu.attribution.method": "measured"},)),
-        "gpu.process.utilization": OfRows(points_use.utilization),
-        "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth),
-        "gpu.process.compute.time": OfRows(points_use.compute_us, per=PER_SECOND),
+        "gpu.process.memory.usage": OfRows(_memory, ({"gpu.attribution.method": "measured"},), stands=True),
+        "gpu.process.utilization": OfRows(points_use.utilization, stands=True),
+        "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth, stands=True),
+        "gpu.process.compute.time": OfRows(points_use.compute_us, per=PER_SECOND, stands=True),
         "gpu.process.energy": OfRows(points_use.energy_mj, points_use.METHODS, per=PER_JOULE),
         "gpu.process.idle.duration": OfRows(points_use.idle_duration),
-        "gpu.process.idle.memory": OfRows(points_use.idle_memory),
-        "gpu.process.start_time": OfRows(_start_time),
-        "gpu.process.active": OfRows(_active),
+        "gpu.process.idle.memory": OfRows(points_use.idle_memory, stands=True),
+        "gpu.process.start_time": OfRows(_start_time, stands=True),
+        "gpu.process.active": OfRows(_active, stands=True),
     }
 )

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
+from itertools import repeat
 from typing import Final
 
-from otel_gpu.metrics.layout import DeviceTags, Layout, Told
-from otel_gpu.metrics.rows import Rows, Use
+from otel_gpu.metrics.layout import DeviceTags, KeptStanding, Layout, Told
+from otel_gpu.metrics.rows import Rows, Standing, Use
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.metrics.tags import Attributes, Tags
-from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, ProcessAttribution, WorkloadGpu
+from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, ProcessAttribution, Totals, WorkloadGpu
 
 NONE: Final[Attributes] = Tags({})
+
+
+class Residents:
+    """Who is on which GPU: found out for all of them once somebody asks, which in most cycles nobody does."""
+
+    def __init__(self, processes: Sequence[ProcessAttribution]) -> None:
+        self._processes = processes
+
+    @cached_property
+    def by_gpu(self) -> Mapping[str, Sequence[ProcessAttribution]]:
+        """By the UUID of the GPU."""
+        found: dict[str, list[ProcessAttribution]] = {}
+        for process in self._processes:
+            if process.active:
+                found.setdefault(process.gpu_uuid, []).append(process)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """A GPU. ``places`` are the attributes of the GPU itself, under "", and of its MIG instances by UUID.
 
-    ``tells_energy`` and ``tells_work`` are false where 0 would only mean that nobody counts. ``residents`` are all who
-    are on it, whether exported or not.
+    ``tells_energy`` and ``tells_work`` are false where 0 would only mean that nobody counts. ``everybody`` are all who
+    are on GPUs, whether exported or not.
     """
 
     gpu: GpuAttribution
@@ -29,7 +46,12 @@ class Device:
     places: Mapping[str, Tags]
     tells_energy: bool
     tells_work: bool
-    residents: Sequence[ProcessAttribution] = ()
+    everybody: Residents
+
+    @property
+    def residents(self) -> Sequence[ProcessAttribution]:
+        """All who are on it."""
+        return self.everybody.by_gpu.get(self.gpu.identity.uuid, ())
 
     def place(self, mig_uuid: str | None) -> Tags:
         """The attributes of an instance, or of the GPU itself where there is no such instance."""
@@ -72,48 +94,48 @@ class Reading:
         layout = layout or Layout()
         processes = attribution.processes if process_level else ()
         gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-        plan = layout.plan(tuple(gpus.values()), attribution.workloads, processes, held_too=held_too)
-        residents: dict[str, list[ProcessAttribution]] = {uuid: [] for uuid in gpus}
-        for process in attribution.processes:
-            if process.active and process.gpu_uuid in residents:
-                residents[process.gpu_uuid].append(process)
-        devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, residents.values()), strict=True))
+        still_since_ns = attribution.still_since_ns
+        plan = layout.plan(
+            tuple(gpus.values()), attribution.workloads, processes, held_too=held_too, still_since_ns=still_since_ns
+        )
+        everybody = repeat(Residents(attribution.processes))
+        devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, everybody), strict=True))
         parts = [part for workload in attribution.workloads for part in workload.gpus]
-        possible = [number for number, old in enumerate(plan.workloads.numbers) if parts[old].possible]
         return cls(
             attribution=attribution,
             stats=stats,
             currency=currency,
             seats=plan.devices,
             devices=tuple(devices.values()),
-            workloads=_rows(plan.workloads, parts, devices, partial(layout.starts, "workload"), possible),
-            processes=_rows(plan.processes, processes, devices, partial(layout.starts, "process")),
+            workloads=_rows(plan.workloads, parts, devices, layout.standing("workload"), still_since_ns),
+            processes=_rows(plan.processes, processes, devices, layout.standing("process"), still_since_ns),
             agent=layout.agent,
             sources=layout.sources(tuple([source.name for source in attribution.sources])),
         )
 
 
-def _device(gpu: GpuAttribution, tags: DeviceTags, residents: Sequence[ProcessAttribution]) -> Device:
+def _device(gpu: GpuAttribution, tags: DeviceTags, everybody: Residents) -> Device:
     counted = gpu.counted
-    return Device(gpu, tags.attributes, tags.places, counted.energy, counted.work, residents)
+    return Device(gpu, tags.attributes, tags.places, counted.energy, counted.work, everybody)
 
 
 def _rows(
-    told: Told,
-    uses: Sequence[Use],
-    devices: Mapping[str, Device],
-    kept: Callable[[tuple[int | None, ...]], tuple[int | None, ...]],
-    possible: Sequence[int] = (),
+    told: Told, uses: Sequence[Use], devices: Mapping[str, Device], kept: KeptStanding, still_since_ns: int
 ) -> Rows[Use]:
     """The rows of a level, in columns: there are hundreds of them, and few GPUs."""
     chosen = [uses[number] for number in told.numbers]
     totals = [use.totals for use in chosen]
-    on = [devices.get(use.gpu_uuid) for use in chosen]
-    return Rows(
-        told.seats,
-        chosen,
-        totals,
-        kept(tuple([None if own is None else own.since_ns for own in totals])),
+    standing = kept.of(told, still_since_ns, lambda: _standing(chosen, totals, devices))
+    starts, tells_energy, tells_work, watched, possible = standing
+    return Rows(told.seats, chosen, totals, starts, tells_energy, tells_work, watched, possible, still_since_ns)
+
+
+def _standing(
+    uses: Sequence[WorkloadGpu | ProcessAttribution], totals: Sequence[Totals | None], devices: Mapping[str, Device]
+) -> Standing:
+    on = [devices.get(use.gpu_uuid) for use in uses]
+    return Standing(
+        tuple([None if own is None else own.since_ns for own in totals]),
         [
             own is not None and ((device is not None and device.tells_energy) or bool(own.energy.total_mj))
             for own, device in zip(totals, on, strict=True)
@@ -123,5 +145,5 @@ def _rows(
             for own, device in zip(totals, on, strict=True)
         ],
         [device is None or device.gpu.reading.health is not GpuHealth.PAUSED for device in on],
-        possible,
+        [number for number, use in enumerate(uses) if isinstance(use, WorkloadGpu) and use.possible],
     )

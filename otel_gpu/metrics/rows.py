@@ -36,11 +36,25 @@ class Seats(NamedTuple):
     attributes: tuple[Tags, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows(Sequence[Row[Use]], Generic[Use]):
-    """All rows of a level. ``starts`` is when each began to count, and the same object while that is the same.
+class Standing(NamedTuple):
+    """What of rows does not follow from what they have used. ``starts`` is when each began to count, and the same
+    object while that is the same.
 
     ``possible`` are the numbers of those who could use a GPU, and neither were given it nor have used it.
+    """
+
+    starts: tuple[int | None, ...]
+    tells_energy: Sequence[bool]
+    tells_work: Sequence[bool]
+    watched: Sequence[bool]
+    possible: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Sequence[Row[Use]], Generic[Use]):
+    """All rows of a level; what follows ``totals`` is as ``Standing`` has it.
+
+    ``still_since_ns`` is that of the Attribution which they are of.
     """
 
     seats: Seats
@@ -51,6 +65,7 @@ class Rows(Sequence[Row[Use]], Generic[Use]):
     tells_work: Sequence[bool]
     watched: Sequence[bool]
     possible: Sequence[int] = ()
+    still_since_ns: int = 0
 
     @classmethod
     def of(cls, row: Row[Use]) -> Rows[Use]:

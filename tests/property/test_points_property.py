@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import cycle
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
@@ -18,8 +20,10 @@ from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.layout import Layout
 from otel_gpu.metrics.points import Point, Reading, family, points
-from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
+from otel_gpu.model import Snapshot
 from otel_gpu.sources.sim import SimulatedHost, WorldSpec, demo_world
+from tests.property.steady import steady_histories
 from tests.property.test_sim_property import worlds
 
 Told = dict[str, list[Point]]
@@ -163,19 +167,45 @@ def test_no_counter_falls_while_its_start_stands(
 def test_what_is_kept_from_cycle_to_cycle_is_told_and_written_as_if_nothing_were(
     world: WorldSpec, steps: list[float], chosen: AttributionOptions
 ) -> None:
-    layout, columns = Layout(), Columns()
-    wire, text = WireEncoder(RESOURCES), PrometheusText(RESOURCES)
+    keeping = Keeping()
     for alone, told in cycles(world, [*steps, *steps], chosen):
-        reading = Reading.of(alone.attribution, alone.stats, currency="EUR", layout=layout)
-        found = [family(metric, reading, columns) for metric in METRICS]
+        keeping.assert_told_and_written(alone, told)
+
+
+@settings(thorough, max_examples=40)
+@given(steady_histories(), choices, st.lists(st.booleans(), min_size=1, max_size=4))
+def test_of_still_cycles_too_whether_or_not_each_is_collected(
+    history: list[Snapshot], chosen: AttributionOptions, collected: list[bool]
+) -> None:
+    keeping, attributor = Keeping(), Attributor(chosen)
+    for snapshot, is_collected in zip(history, cycle(collected), strict=False):
+        attribution = attributor.observe(snapshot)
+        if is_collected:
+            alone = Reading.of(attribution, SelfStats(started_ns=1), currency="EUR")
+            keeping.assert_told_and_written(
+                alone, {metric.name: list(points(metric.name, alone)) for metric in METRICS}
+            )
+
+
+class Keeping:
+    """Collections and exporters that keep what they can."""
+
+    def __init__(self) -> None:
+        self._layout, self._columns = Layout(), Columns()
+        self._wire, self._text = WireEncoder(RESOURCES), PrometheusText(RESOURCES)
+
+    def assert_told_and_written(self, alone: Reading, told: Told) -> None:
+        """Compare with a reading and its points by somebody who has kept nothing."""
+        reading = Reading.of(alone.attribution, alone.stats, currency="EUR", layout=self._layout)
+        found = [family(metric, reading, self._columns) for metric in METRICS]
         families = tuple(each for each in found if each is not None)
         assert {each.metric.name: repr(list(each.points)) for each in families} == {
             name: repr(points) for name, points in told.items() if points
         }
         kept, fresh = (Collection(reading.attribution.wall_ns, each) for each in (families, of_points(told)))
-        assert list(wire.batches(kept)) == list(WireEncoder(RESOURCES).batches(fresh))
+        assert list(self._wire.batches(kept)) == list(WireEncoder(RESOURCES).batches(fresh))
         for exposition in Exposition:
-            assert text.render(kept, exposition) == render(fresh, RESOURCES, exposition)
+            assert self._text.render(kept, exposition) == render(fresh, RESOURCES, exposition)
 
 
 def of_points(told: Told) -> tuple[Family, ...]:
