@@ -102,34 +102,37 @@ class _Host:
 
 @contextmanager
 def _host(size: Size, directory: Path, world_s: int = 300) -> Iterator[_Host]:
-    directory.mkdir()
+    directory.mkdir(parents=True)
     with populated(size, directory) as population, named(size, directory / "docker.sock") as docker:
         yield _Host(size, directory, population, docker, world_s)
 
 
 def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str], None]) -> list[Turns]:
-    busy, idle = host.place("busy"), host.place("idle", busy=False)
-
     size = host.size
+    busy = host.place("busy")
     with ExitStack() as stack:
         running: list[tuple[Turns, Running]] = []
 
-        def start(name: str, place: Place, directory: Path) -> None:
+        def start(name: str, on: _Host, place: Place, directory: Path) -> None:
             progress(f"{size.name}: starting {name}")
-            tool = peer(place) if name == PEER else our_agent(place, directory, sink_url=sink.url, docker=host.docker)
+            tool = peer(place) if name == PEER else our_agent(place, directory, sink_url=sink.url, docker=on.docker)
             process = stack.enter_context(started(tool, size, place, directory))
             running.append((Turns(name, size, process.start_s), process))
             process.pause()
 
-        start(OURS, busy, host.directory / "ours")
+        start(OURS, host, busy, host.directory / "ours")
         if options.beside_peer:
-            start(PEER, busy, host.directory / "peer")
+            start(PEER, host, busy, host.directory / "peer")
         if size.name == "M":
-            start(IDLE, idle, host.directory / "idle")
+            # Processes of its own, which always sleep: had they run in the turns of others, it would find that out in
+            # its turn, and look at all of them again.
+            still = stack.enter_context(_host(size, host.directory / "still", host.world_s))
+            still.population.run(busy=False)
+            start(IDLE, still, still.place("idle", busy=False), still.directory / "ours")
         for number in range(options.rounds):
             for turns, process in running:
                 progress(f"{size.name}: {turns.tool}, turn {number + 1} of {options.rounds}")
-                host.population.run(busy=turns.tool != IDLE)  # one who sleeps has changed nothing, and that shows
+                host.population.run(busy=turns.tool != IDLE)
                 process.resume()
                 _take_turn(turns, process, options.cycles, sink)
                 process.pause()
