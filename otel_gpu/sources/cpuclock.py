@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,14 @@ _COARSE_NS: Final = 1_000_000
 _ATTEMPTS: Final = 3
 
 
+def _clock_id(pid: int) -> int:
+    return (~pid << 3) | _CPUCLOCK_SCHED
+
+
 def cpu_time_ns(pid: int) -> int | None:
     """The CPU time of a process of the agent's own pid namespace."""
     try:
-        return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
+        return time.clock_gettime_ns(_clock_id(pid))
     except OSError:  # there is none, or a sandbox does not have it told
         return None
 
@@ -38,6 +42,24 @@ def cpu_time_ns(pid: int) -> int | None:
 def not_told(_: int) -> int | None:
     """The CPU time of whoever has none that counts."""
     return None
+
+
+class CpuClocks:
+    """The CPU clocks of some processes, read together, in cycle after cycle."""
+
+    def __init__(self, clock: CpuClock, pids: Sequence[int]) -> None:
+        self._clock = clock
+        self._pids = tuple(pids)
+        self._ids = [_clock_id(pid) for pid in pids] if clock is cpu_time_ns else None
+
+    def read(self) -> list[int | None]:
+        """How long each has run, in their order."""
+        if self._ids is not None:
+            try:
+                return list(map(time.clock_gettime_ns, self._ids))
+            except OSError:  # one of them cannot be told: each by itself
+                pass
+        return list(map(self._clock, self._pids))
 
 
 def cpu_clock_for(root: Path, clock: CpuClock = cpu_time_ns) -> CpuClock:

@@ -26,14 +26,15 @@ from otel_gpu.sources.procfs_files import (
     DIRECTORY_FLAGS,
     DeviceKind,
     DeviceNode,
+    Listing,
     ProcessDir,
     checked_stat,
     few_devices,
-    list_processes,
     read_cgroup,
     read_stat,
     stat_mark,
 )
+from otel_gpu.sources.procfs_known import Known
 from otel_gpu.sources.procfs_outlook import Missed, Outlook
 from otel_gpu.sources.procfs_scan import (
     EVERY_CYCLE,
@@ -105,7 +106,10 @@ class ProcfsSource:
         self._maps_bytes_per_cycle = maps_bytes_per_cycle
         self._pace = pace
         self._given_clock, self._given_vigil = cpu_clock, vigil
+        self._listing = Listing()
         self._table = ProcessTable()
+        self._known: Known | None = None
+        self._faults: tuple[int, list[Fault]] = (-1, [])
         self._told: Mapping[int, ProcessFacts] = NO_PROCESSES
         self._cycle = 0
 
@@ -137,7 +141,7 @@ class ProcfsSource:
     def _read(self, root_fd: int, pids: Collection[int]) -> ProcessRead:
         self._cycle += 1
         this = Pass(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
-        listed = list_processes(root_fd)
+        listed = self._listing.read(root_fd)
         if self._facts.boot_time_s is None or not listed:
             self._facts.read_boot_time(this)
         if self._facts.boot_time_s is None and not listed:
@@ -145,18 +149,22 @@ class ProcfsSource:
         self._table.update(listed, this.now_ns)
         for pid in self._vigil.ended():
             self._table.disturb(pid)
-        known = self._read_known(this, frozenset(pids))
-        self._scan(this, known)
+        known = self._who_is_known(frozenset(pids))
+        all_asleep = self._read_known(this, known)
+        self._scan(this, known.pids)
         missed = Missed(
-            faults=self._faults(),
+            faults=self._current_faults(),
             init=1 not in listed,
             untold=this.untold,
             in_own_cgroups=this.untold > 0 and self._facts.is_cgroup_namespace_private(this),
             start_times=self._facts.boot_time_s is None,
         )
         reasons = self._outlook.reasons(missed, root_fd)
-        if this.facts != self._told:
-            self._told = MappingProxyType(this.facts)
+        if all_asleep:
+            self._tell(known.told if not this.facts else {**known.told, **this.facts})
+        else:
+            self._tell(this.facts)
+            known.remember(self._told)
         return ProcessRead(
             self._told,
             SourceState.DEGRADED if reasons else SourceState.OK,
@@ -167,19 +175,32 @@ class ProcfsSource:
             everybody=self._outlook.shows_everybody(missed),
         )
 
-    def _read_known(self, this: Pass, asked: frozenset[int]) -> frozenset[int]:
-        known = [process for process in self._table if process.pid in asked or process.is_holder]
+    def _tell(self, facts: Mapping[int, ProcessFacts]) -> None:
+        if facts is not self._told and facts != self._told:
+            self._told = MappingProxyType(dict(facts))
+
+    def _who_is_known(self, asked: frozenset[int]) -> Known:
+        if self._known is None or not self._known.stands(asked):
+            self._known = Known(self._table, asked, self._cpu_clock)
+        return self._known
+
+    def _read_known(self, this: Pass, known: Known) -> bool:
+        """Tell of those who are known. True if nothing was done, as all of them sleep: what was told stands."""
+        cpu_ns = known.clocks.read()
+        if known.are_asleep(cpu_ns, this.now_ns):
+            return True
         awake: list[TrackedProcess] = []
-        for process in known:
-            process.cpu_ns = self._cpu_clock(process.pid)
-            if process.facts is not None and (self._is_asleep(this, process) or self._is_settled(this, process)):
+        for process, ran_ns in zip(known.processes, cpu_ns, strict=True):
+            process.cpu_ns = ran_ns
+            # Who is settled has no cgroup due, so that the order of the two questions does not matter.
+            if process.facts is not None and (self._is_settled(this, process) or self._is_asleep(this, process)):
                 this.facts[process.pid] = process.facts
             else:
                 awake.append(process)
         awake.sort(key=lambda process: process.maps_cycle)
         for process in awake:
-            self._look(this, process, asked=process.pid in asked)
-        return frozenset(process.pid for process in known)
+            self._look(this, process, asked=process.pid in known.asked)
+        return False
 
     def _is_settled(self, this: Pass, process: TrackedProcess) -> bool:
         """Whether a process that is known not to have ended has run, and nothing of it is due all the same."""
@@ -299,13 +320,17 @@ class ProcfsSource:
             process.looked_cpu_ns = process.cpu_ns
             process.saw(scan)
 
-    def _faults(self) -> list[Fault]:
-        # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
-        return [
-            process.fault
-            for process in self._table
-            if process.fault is not None and not (process.pid == 1 and process.fault.kind is FaultKind.DENIED)
-        ]
+    def _current_faults(self) -> list[Fault]:
+        changes, faults = self._faults
+        if changes != self._table.changes:
+            # Init is guarded more closely than others in sandboxes, and never uses a GPU: its refusal means nothing.
+            faults = [
+                process.fault
+                for process in self._table
+                if process.fault is not None and not (process.pid == 1 and process.fault.kind is FaultKind.DENIED)
+            ]
+            self._faults = self._table.changes, faults
+        return faults
 
     def _unavailable(self, detail: str | None) -> ProcessRead:
         reason = (

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 from types import TracebackType
 from typing import BinaryIO, Final, NamedTuple, Self
 
@@ -36,6 +37,8 @@ _ROOT_CGROUP: Final = re.compile(r"(?:[0-9]{1,10}:[^:\n]*:/(?:\n|\Z))+")
 _FD_SIZE: Final = re.compile(rb"^FDSize:[ \t]*([0-9]{1,10})$", re.MULTILINE)
 _MAPS_LINE: Final = re.compile(rb"([0-9a-f]{1,16})-([0-9a-f]{1,16}) [^ ]+ [^ ]+ [^ ]+ [^ ]+ +/")
 _UVM_NAME: Final = "nvidia-uvm"
+_NAME: Final[Callable[[os.DirEntry[str]], str]] = attrgetter("name")
+_INODE: Final[Callable[[os.DirEntry[str]], int]] = os.DirEntry.inode
 _GPU_NODE: Final = re.compile(r"nvidia([0-9]{1,6})")
 _MIG_CAP_NODE: Final = re.compile(r"nvidia-cap([0-9]{1,6})")
 
@@ -216,10 +219,27 @@ def _lines_with(word: bytes, text: BinaryIO) -> Iterator[bytes]:
             yield block[start:end]
 
 
-def list_processes(root_fd: int) -> dict[int, int]:
-    """Every process listed under ``/proc``: pid to the inode of its directory. Raises ``OSError``."""
-    with os.scandir(root_fd) as entries:
-        return {int(name): entry.inode() for entry in entries if (name := entry.name).isdecimal() and name.isascii()}
+class Listing:
+    """Every process listed under ``/proc``, in cycle after cycle. What says the same is the same object."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._inodes: list[int] = []
+        self._listed: Mapping[int, int] = {}
+
+    def read(self, root_fd: int) -> Mapping[int, int]:
+        """Pid to the inode of its directory. Raises ``OSError``."""
+        with os.scandir(root_fd) as entries:
+            found = list(entries)
+        names, inodes = list(map(_NAME, found)), list(map(_INODE, found))
+        if names != self._names or inodes != self._inodes:
+            self._names, self._inodes = names, inodes
+            self._listed = {
+                int(name): inode
+                for name, inode in zip(names, inodes, strict=True)
+                if name.isdecimal() and name.isascii()
+            }
+        return self._listed
 
 
 def read_stat(path: str, dir_fd: int) -> tuple[FileMark, bytes]:

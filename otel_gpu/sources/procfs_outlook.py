@@ -47,6 +47,8 @@ class Outlook:
         self._own_proc = own_proc
         self._in_pod = in_pod
         self._hidepid: bool | None = None
+        self._missed: Missed | None = None
+        self._reasons: list[str] = []
 
     @cached_property
     def are_pids_complete(self) -> bool:
@@ -65,6 +67,11 @@ class Outlook:
 
     def reasons(self, missed: Missed, root_fd: int) -> list[str]:
         """Why what was read is not everything, each with what mends it."""
+        if missed != self._missed:
+            self._missed, self._reasons = missed, self._found_reasons(missed, root_fd)
+        return self._reasons
+
+    def _found_reasons(self, missed: Missed, root_fd: int) -> list[str]:
         count = Counter(fault.kind for fault in missed.faults)
         reasons = []
         contained = self._in_pod and not self.are_pids_complete

@@ -230,6 +230,11 @@ class ProcessTable:
         self._processes: dict[int, TrackedProcess] = {}
         self._listed: Mapping[int, int] | None = None
         self._started = False
+        self._no_turn: tuple[Pace, int] | None = None
+        """At which pace until when it is nobody's turn to be scanned, as long as nobody comes or is looked at."""
+        self.changes = 0
+        """How often anybody came, went, was looked at or is to be: while it is the same, so is all but whom the scan
+        has passed by."""
 
     def __iter__(self) -> Iterator[TrackedProcess]:
         return iter(self._processes.values())
@@ -243,9 +248,10 @@ class ProcessTable:
 
     def update(self, listed: Mapping[int, int], now_ns: int) -> None:
         """Forget who is gone, take in who came. ``listed``: pid to inode."""
-        if listed == self._listed:
+        if listed is self._listed or listed == self._listed:
             return
         self._listed = listed
+        self._changed()
         for pid in self._processes.keys() - listed.keys():
             del self._processes[pid]
         for pid, inode in listed.items():
@@ -266,6 +272,7 @@ class ProcessTable:
 
         ``mark`` is that of the file, from before it was read, and ``text`` what it said.
         """
+        self._changed()
         process = self._processes.pop(pid)
         if process.start_ticks not in {None, stat.start_ticks}:
             process = TrackedProcess(pid, process.inode, now_ns, cpu_ns=process.cpu_ns)
@@ -279,10 +286,12 @@ class ProcessTable:
 
     def passed(self, process: TrackedProcess) -> None:
         """Book that nobody needs to ask who somebody is; the next look waits its turn."""
+        self._no_turn = None
         self._processes[process.pid] = self._processes.pop(process.pid)  # now the most recently scanned
 
     def failed(self, pid: int, fault: Fault | None) -> None:
         """Book a look that came to nothing; the next one waits its turn. No fault: the process just ended."""
+        self._changed()
         process = self._processes.pop(pid)
         process.confirmed = True
         process.fault = fault
@@ -293,6 +302,7 @@ class ProcessTable:
         """Have a process looked at in full when it is asked for next."""
         process = self._processes.get(pid)
         if process is not None:
+            self._changed()
             process.settled_until_ns = process.asleep_until_ns = 0
 
     def to_scan(self, now_ns: int, pace: Pace = EVERY_CYCLE) -> Iterator[TrackedProcess]:
@@ -301,6 +311,8 @@ class ProcessTable:
         Those never looked at, then the young ones, then all others; one of the others after every three, so
         that a host that starts processes all the time does not keep the scan from coming round.
         """
+        if self._no_turn is not None and self._no_turn[0] is pace and now_ns < self._no_turn[1]:
+            return iter(())
         unknown: list[TrackedProcess] = []
         young: list[TrackedProcess] = []
         settled: list[TrackedProcess] = []
@@ -315,7 +327,22 @@ class ProcessTable:
                 young.append(process)
             elif process.turn_ns is None or process.turn_ns <= due_ns or process.cursor != 0:
                 settled.append(process)
+        if not (unknown or young or settled):
+            self._no_turn = pace, self._next_turn_ns(pace)
         return _three_to_one(iter(unknown + young), iter(settled))
+
+    def _next_turn_ns(self, pace: Pace) -> int:
+        """When it is anybody's turn, who are all confirmed, and none of them young."""
+        turns = (
+            process.turn_ns
+            for process in self._processes.values()
+            if process.turn_ns is not None and not process.is_kernel_thread and not process.is_holder
+        )
+        return min(turns, default=0) + pace.settled_ns - _SLACK_NS
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._no_turn = None
 
 
 def _three_to_one(prompt: Iterator[TrackedProcess], settled: Iterator[TrackedProcess]) -> Iterator[TrackedProcess]:

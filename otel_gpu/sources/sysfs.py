@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import weakref
 from pathlib import Path
 from typing import Final
-
-from otel_gpu.sources.procfs_files import read_file
 
 _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Documentation/ABI/testing/sysfs-devices-power: suspended, suspending, resuming, active, error, unsupported.
 # One on its way to sleep is left to it.
-_ASLEEP: Final = frozenset({"suspended", "suspending"})
+_ASLEEP: Final = frozenset({b"suspended", b"suspending"})
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_STATUS_BYTES: Final = 64
 
 
 class PciBus:
-    """NVIDIA's GPUs on the PCI bus, by addresses as the kernel writes them (``0000:3b:00.0``). Reading wakes nobody."""
+    """NVIDIA's GPUs on the PCI bus, by addresses as the kernel writes them (``0000:3b:00.0``). Reading wakes nobody.
+
+    Files that are read in every cycle are kept open: read from its beginning, a file of sysfs says how it is now
+    (Documentation/filesystems/sysfs.rst), and one of a device that was removed is an error from then on.
+    """
 
     def __init__(self, root: Path) -> None:
         self._driver = os.fspath(root / "bus/pci/drivers/nvidia")
         self._devices = os.fspath(root / "bus/pci/devices")
+        self._names: list[str] = []
+        self._gpus: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}
+        weakref.finalize(self, _close, self._files)
 
     def gpus(self) -> tuple[str, ...] | None:
         """The GPUs that the NVIDIA driver has, in the order of their addresses; ``None`` if ``/sys`` cannot tell."""
@@ -28,14 +39,37 @@ class PciBus:
             names = os.listdir(self._driver)  # noqa: PTH208 - iterdir() fails later
         except OSError:
             return None
-        return tuple(sorted(name for name in names if _BUS_ID.fullmatch(name)))
+        if names != self._names:
+            self._names, self._gpus = names, tuple(sorted(name for name in names if _BUS_ID.fullmatch(name)))
+        return self._gpus
 
     def is_asleep(self, bus_id: str) -> bool:
         """Whether this GPU is runtime-suspended, so that any question would wake it."""
-        if not _BUS_ID.fullmatch(bus_id):
-            return False
         try:
-            status = read_file(f"{self._devices}/{bus_id}/power/runtime_status")
+            with self._lock:
+                status = self._status(bus_id)
         except OSError:
             return False
-        return status.decode("ascii", "replace").strip() in _ASLEEP
+        return status.strip() in _ASLEEP
+
+    def let_go(self) -> None:
+        """Have no file open; asking opens it again."""
+        with self._lock:
+            _close(self._files)
+
+    def _status(self, bus_id: str) -> bytes:
+        file = self._files.get(bus_id)
+        if file is not None:
+            try:
+                return os.pread(file, _STATUS_BYTES, 0)
+            except OSError:  # the device was removed; another one may be in its place
+                os.close(self._files.pop(bus_id))
+        if not _BUS_ID.fullmatch(bus_id):
+            return b""
+        file = self._files[bus_id] = os.open(f"{self._devices}/{bus_id}/power/runtime_status", _FLAGS)
+        return os.pread(file, _STATUS_BYTES, 0)
+
+
+def _close(files: dict[str, int]) -> None:
+    while files:
+        os.close(files.popitem()[1])

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from otel_gpu.errors import OtelGpuError, Unavailable
@@ -20,11 +21,17 @@ class TooLate(Unavailable):
 class Pending(Generic[T]):
     """A call under way. Its outcome is taken once, by the deadline or never."""
 
+    __slots__ = ("_call", "_error", "_under_way", "_value", "finished", "started_s")
+
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
-        self._done = threading.Event()
+        # Held until the call has returned. An Event is a lock, a condition, and another lock for whoever waits.
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
         self._value: T | None = None
         self._error: OtelGpuError | None = None
+        self.finished = False
+        """Whether the call has returned."""
         self.started_s = time.monotonic()
 
     def run(self) -> None:
@@ -36,17 +43,15 @@ class Pending(Generic[T]):
         except Exception as error:  # a bug in a source must cost one reading, not the thread
             self._error = Unavailable(f"internal error: {type(error).__name__}: {error}")
         finally:
-            self._done.set()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the call has returned."""
-        return self._done.is_set()
+            self.finished = True
+            self._under_way.release()
 
     def result(self, deadline_s: float) -> T:
         """The call's value, waiting until ``deadline_s`` (``time.monotonic``); TooLate if it comes later."""
-        if not self._done.wait(max(0.0, deadline_s - time.monotonic())):
-            raise TooLate(f"no answer within {time.monotonic() - self.started_s:.1f} s")
+        if not self.finished:
+            if not self._under_way.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+                raise TooLate(f"no answer within {time.monotonic() - self.started_s:.1f} s")
+            self._under_way.release()  # to the next who waits
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # T may itself be optional
@@ -98,8 +103,10 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._wake = threading.Condition()
-        self._current: Pending[object] | None = None
+        self._lock = threading.Lock()
+        self._to_do: SimpleQueue[Pending[Any] | None] = SimpleQueue()
+        """What the thread is to begin, one call at most, and that it is to end."""
+        self._current: Pending[Any] | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -111,7 +118,7 @@ class Worker:
 
     def take(self, pending: Pending[T]) -> None:
         """Begin a call that was to be made elsewhere; as ``start``."""
-        with self._wake:
+        with self._lock:
             if self._closed:
                 raise Unavailable("closed")
             if self._current is not None and not self._current.finished:
@@ -119,8 +126,8 @@ class Worker:
                 raise Unavailable(f"no answer for {waited_s:.0f} s: a call has not returned")
             if self._thread is None:
                 self._thread = self._start_thread()
-            self._current = pending  # type: ignore[assignment]  # the thread only runs it
-            self._wake.notify()
+            self._current = pending
+            self._to_do.put(pending)
 
     @property
     def stuck(self) -> bool:
@@ -129,9 +136,9 @@ class Worker:
 
     def close(self) -> None:
         """End the thread as soon as its call returns; does not wait."""
-        with self._wake:
+        with self._lock:
             self._closed = True
-            self._wake.notify()
+            self._to_do.put(None)
 
     def _start_thread(self) -> threading.Thread:
         thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
@@ -142,12 +149,5 @@ class Worker:
         return thread
 
     def _loop(self) -> None:
-        last: Pending[object] | None = None
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda seen=last: self._closed or self._current is not seen)  # type: ignore[misc]
-                if self._current is last:
-                    return
-                last = self._current
-            if last is not None:
-                last.run()
+        while (pending := self._to_do.get()) is not None:
+            pending.run()

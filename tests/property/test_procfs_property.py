@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from otel_gpu.sources.procfs_files import (
     parse_maps,
     parse_stat,
 )
-from otel_gpu.sources.procfs_scan import ProcessTable
+from otel_gpu.sources.procfs_scan import S_NS, STEADY, Pace, ProcessTable
 from tests.procfs_tree import ProcTree, maps_line, stat_text
 
 unhurried = settings(deadline=None)  # the machine that runs this may be busy
@@ -97,6 +98,54 @@ def test_the_table_holds_exactly_what_was_listed_last_and_offers_each_once(listi
             stat = parse_stat(stat_text(pid, start_ticks=listed[pid]))
             assert stat is not None
             table.identify(pid, stat, now_ns)
+
+
+pids = st.integers(1, 6)
+turns = st.one_of(
+    st.tuples(st.just("wait"), st.integers(1, 40)),
+    st.tuples(st.just("list"), st.dictionaries(pids, st.integers(1, 2), max_size=6)),
+    st.tuples(st.just("identify"), pids),
+    st.tuples(st.just("fail"), pids),
+    st.tuples(st.just("pass"), pids),
+)
+
+
+class Turns:
+    """A table to which things happen, and whom it offers."""
+
+    def __init__(self, *, looks_each_time: bool) -> None:
+        self._table = ProcessTable()
+        self._looks_each_time = looks_each_time
+        self._now_ns = 0
+
+    def offered(self, kind: str, what: Any) -> list[int]:
+        process = self._table.get(what) if isinstance(what, int) else None
+        stat = parse_stat(stat_text(7, start_ticks=1))
+        assert stat is not None
+        if kind == "wait":
+            self._now_ns += what * S_NS
+        elif kind == "list":
+            self._table.update(what, self._now_ns)
+        elif process is not None and kind == "identify":
+            self._table.identify(what, stat, self._now_ns).turn_ns = self._now_ns
+        elif process is not None and kind == "fail":
+            self._table.failed(what, None)
+        elif process is not None:
+            process.turn_ns = self._now_ns
+            self._table.passed(process)
+        pace = Pace(settled_ns=30 * S_NS) if self._looks_each_time else STEADY  # another pace is looked through anew
+        return [process.pid for process in self._table.to_scan(self._now_ns, pace)]
+
+
+@unhurried
+@given(st.lists(turns, max_size=40))
+def test_who_is_offered_does_not_depend_on_what_was_remembered_of_whose_turn_it_is(
+    history: list[tuple[str, Any]],
+) -> None:
+    assert STEADY.settled_ns == 30 * S_NS
+    remembering, looking = Turns(looks_each_time=False), Turns(looks_each_time=True)
+    for kind, what in [("list", {1: 1, 2: 1}), ("identify", 1), ("identify", 2), ("wait", 70), *history]:
+        assert remembering.offered(kind, what) == looking.offered(kind, what)
 
 
 names = st.sampled_from(["stat", "cgroup", "status", "maps", "fd", "comm"])

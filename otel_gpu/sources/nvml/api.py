@@ -22,7 +22,7 @@ from otel_gpu.model import (
     ProcessKind,
     UtilizationRow,
 )
-from otel_gpu.sources.nvml.buffers import KeptFields, KeptList
+from otel_gpu.sources.nvml.buffers import KeptAnswer, KeptFields, KeptList, Nothing
 from otel_gpu.sources.nvml.entries import process_list
 from otel_gpu.sources.nvml.faults import LibraryMissing, translate
 
@@ -38,22 +38,16 @@ _LISTS: Final = {
     ProcessKind.GRAPHICS: "nvmlDeviceGetGraphicsRunningProcesses",
     ProcessKind.MPS: "nvmlDeviceGetMPSComputeRunningProcesses",
 }
+_VERSIONS_OF_LISTS: Final = {kind: (f"{name}_v3", f"{name}_v2") for kind, name in _LISTS.items()}
+"""Drivers 470 to 510 have _v2, alike."""
 
 
-class _Memory(ctypes.Structure):
-    """nvmlMemory_v2_t. nvidia-ml-py's own structures look up, at every access, how a member is printed."""
-
-    _fields_: ClassVar = [
-        ("version", ctypes.c_uint),
-        ("total", ctypes.c_ulonglong),
-        ("reserved", ctypes.c_ulonglong),
-        ("free", ctypes.c_ulonglong),
-        ("used", ctypes.c_ulonglong),
-    ]
+_NO_ROWS: Final[Nothing[tuple[UtilizationRow, ...]]] = Nothing(pynvml.NVML_ERROR_NOT_FOUND, ())
+"""What the driver says in every pass over a GPU on which nobody works."""
 
 
 class _Utilization(ctypes.Structure):
-    """nvmlUtilization_t."""
+    """nvmlUtilization_t. nvidia-ml-py's own structures look up, at every access, how a member is printed."""
 
     _fields_: ClassVar = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
@@ -165,11 +159,10 @@ class NvmlApi:
 
     # -- figures --------------------------------------------------------------------
 
-    def memory(self, handle: Handle) -> DeviceMemory:
+    def memory(self, handle: Handle, into: KeptAnswer[DeviceMemory]) -> DeviceMemory:
         """Memory with the driver's own part apart."""
-        info = _Memory(pynvml.nvmlMemory_v2)
-        _check(self._function("nvmlDeviceGetMemoryInfo_v2")(handle, ctypes.byref(info)))
-        return DeviceMemory(info.total, info.used, info.free, info.reserved)
+        function = self._function("nvmlDeviceGetMemoryInfo_v2")
+        return into.fill(lambda info: int(function(handle, info)))
 
     def memory_v1(self, handle: Handle) -> DeviceMemory:
         """Memory from drivers before 510, where used includes the driver's own part."""
@@ -184,11 +177,11 @@ class NvmlApi:
         self, handle: Handle, kind: ProcessKind, into: KeptList[tuple[ListedProcess, ...]]
     ) -> tuple[ListedProcess, ...]:
         """One of the driver's process lists."""
-        versions = ("_v3",) if self._wide_process_info else ("_v3", "_v2")  # drivers 470 to 510 have _v2, alike
+        versions = _VERSIONS_OF_LISTS[kind]
         refused: Unsupported | None = None
-        for version in versions:
+        for version in versions[:1] if self._wide_process_info else versions:
             try:
-                function = self._function(f"{_LISTS[kind]}{version}")
+                function = self._function(version)
                 return into.fill(lambda buffer, count, ask=function: ask(handle, count, buffer))  # type: ignore[misc]
             except Unsupported as error:
                 refused = refused or error
@@ -201,7 +194,7 @@ class NvmlApi:
         function = self._function("nvmlDeviceGetProcessUtilization")
         since = ctypes.c_ulonglong(since_us)
         try:
-            return into.fill(lambda buffer, count: function(handle, buffer, count, since))
+            return into.fill(lambda buffer, count: function(handle, buffer, count, since), _NO_ROWS)
         except Gone:
             return ()
 
@@ -246,11 +239,18 @@ class NvmlApi:
 
     def sm_clock_mhz(self, handle: Handle) -> int:
         """Clock of the multiprocessors."""
-        return int(_figure(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM))
+        return self._clock_mhz(handle, pynvml.NVML_CLOCK_SM)
 
     def memory_clock_mhz(self, handle: Handle) -> int:
         """Clock of the memory."""
-        return int(_figure(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM))
+        return self._clock_mhz(handle, pynvml.NVML_CLOCK_MEM)
+
+    def _clock_mhz(self, handle: Handle, which: int) -> int:
+        found = ctypes.c_uint()
+        _check(self._function("nvmlDeviceGetClockInfo")(handle, which, ctypes.byref(found)))
+        if found.value in _NO_VALUES:
+            raise Gone("not available")
+        return found.value
 
     def ecc_errors(self, handle: Handle) -> tuple[int, int]:
         """Corrected and uncorrected memory errors over the board's life."""

@@ -20,6 +20,8 @@ class Backoff:
     @property
     def remaining_s(self) -> float:
         """How long to leave it alone; 0 when it may be tried."""
+        if self._not_before_ns == 0:
+            return 0.0
         return max(0, self._not_before_ns - self._clock.monotonic_ns()) / 1e9
 
     def failed(self) -> None:

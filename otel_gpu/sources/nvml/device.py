@@ -16,6 +16,7 @@ from otel_gpu.model import (
     MigReading,
     UtilizationRead,
 )
+from otel_gpu.model.made import maker
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.entries import (
     AVERAGE_POWER_FIELD,
@@ -33,6 +34,10 @@ from otel_gpu.sources.nvml.figures import Figures
 from otel_gpu.sources.nvml.mig import MIG_MODE, MigReader
 
 T = TypeVar("T")
+
+_reading: Final = maker(GpuReading)
+_OK: Final = GpuHealth.OK
+"""A member of an enumeration is looked up anew each time that it is named."""
 
 _OVERLAP_US: Final = 1_000_000
 """How far before the last read utilisation is asked for again. Carrying only the newest timestamp stretches the
@@ -59,6 +64,8 @@ class Device:
         self._figures = Figures()
         self._mig = MigReader(api)
         self._divided: bool | None = None
+        self._listed: tuple[ListedProcess, ...] | None = None
+        self._lists_instances = False
         self._fields = fields()
         self._rows = utilization_rows()
         self._pids = booked_pids()
@@ -74,10 +81,10 @@ class Device:
         return GpuIdentity(
             index=index,
             uuid=uuid,
-            name=figures.ask("name", lambda: api.name(handle)) or "NVIDIA GPU",
-            minor=figures.ask("minor", lambda: api.minor(handle)),
-            pci_bus_id=figures.ask("pci", lambda: api.pci_bus_id(handle)),
-            serial=figures.ask("serial", lambda: api.serial(handle)),
+            name=figures.ask("name", api.name, handle) or "NVIDIA GPU",
+            minor=figures.ask("minor", api.minor, handle),
+            pci_bus_id=figures.ask("pci", api.pci_bus_id, handle),
+            serial=figures.ask("serial", api.serial, handle),
         )
 
     def read(self) -> GpuReading:
@@ -85,18 +92,18 @@ class Device:
         api, handle, figures = self._api, self._handle, self._figures
         taken_at_ns = self._clock.monotonic_ns()
         figures.begin(taken_at_ns)
-        told = figures.ask("field values", lambda: api.fields(handle, self._fields)) or {}
-        energy_mj = figures.ask("energy", lambda: _else(_energy_mj(told), lambda: api.energy_mj(handle)))
-        power_w = figures.ask("power", lambda: _else(_power_w(told), lambda: api.power_w(handle)))
+        told = figures.ask("field values", api.fields, handle, self._fields) or {}
+        energy_mj = _else(_energy_mj(told), figures, "energy", api.energy_mj, handle)
+        power_w = _else(_power_w(told), figures, "power", api.power_w, handle)
         processes = figures.processes(api, handle)
         mig = self._read_mig(processes)
         utilization = self._read_utilization()
-        ratios = figures.ask("utilization", lambda: api.utilization_ratios(handle))
-        ecc = figures.ask("ecc", lambda: _else(_ecc(told), lambda: api.ecc_errors(handle)))
+        ratios = figures.ask("utilization", api.utilization_ratios, handle)
+        ecc = _else(_ecc(told), figures, "ecc", api.ecc_errors, handle)
         memory = figures.memory(api, handle)
         figures.check_access()
         xid_errors, last_xid = self._events.count(self.identity.uuid)
-        return GpuReading(
+        return _reading(
             identity=self.identity,
             taken_at_ns=taken_at_ns,
             memory=memory,
@@ -104,32 +111,33 @@ class Device:
             utilization=utilization,
             energy_mj=energy_mj,
             power_w=power_w,
-            power_limit_w=figures.ask(
-                "power limit", lambda: _else(_watts(told.get(POWER_LIMIT_FIELD)), lambda: api.power_limit_w(handle))
-            ),
+            power_limit_w=_else(_watts(told.get(POWER_LIMIT_FIELD)), figures, "power limit", api.power_limit_w, handle),
             temperature_c=figures.temperature_c(api, handle, every_s=SLOW_S),
             gpu_ratio=ratios[0] if ratios else None,
             memory_controller_ratio=ratios[1] if ratios else None,
-            encoder_ratio=figures.ask("encoder", lambda: api.encoder_ratio(handle), every_s=SLOW_S),
-            decoder_ratio=figures.ask("decoder", lambda: api.decoder_ratio(handle), every_s=SLOW_S),
-            sm_clock_mhz=figures.ask("sm clock", lambda: api.sm_clock_mhz(handle)),
-            memory_clock_mhz=figures.ask("memory clock", lambda: api.memory_clock_mhz(handle), every_s=SLOWER_S),
+            encoder_ratio=figures.ask("encoder", api.encoder_ratio, handle, every_s=SLOW_S),
+            decoder_ratio=figures.ask("decoder", api.decoder_ratio, handle, every_s=SLOW_S),
+            sm_clock_mhz=figures.ask("sm clock", api.sm_clock_mhz, handle),
+            memory_clock_mhz=figures.ask("memory clock", api.memory_clock_mhz, handle, every_s=SLOWER_S),
             ecc_corrected=ecc[0] if ecc else None,
             ecc_uncorrected=ecc[1] if ecc else None,
             xid_errors=xid_errors,
             last_xid=last_xid,
-            persistence_mode=figures.ask("persistence mode", lambda: api.persistence_mode(handle), every_s=SLOWEST_S),
+            persistence_mode=figures.ask("persistence mode", api.persistence_mode, handle, every_s=SLOWEST_S),
             mig=mig,
             sm_count=self._mig.largest_sms(handle, figures) if mig is not None else None,
             accounting=self._read_accounting(processes),
-            health=GpuHealth.OK if figures.missing is None else GpuHealth.DEGRADED,
-            reason=figures.missing,
+            health=_OK if (missing := figures.missing) is None else GpuHealth.DEGRADED,
+            reason=missing,
         )
 
     def _read_mig(self, listed: tuple[ListedProcess, ...] | None) -> tuple[MigReading, ...] | None:
         figures = self._figures
         refused = not (figures.supports("process utilization") and figures.supports("utilization"))
-        if self._divided or refused or any(process.gpu_instance_id is not None for process in listed or ()):
+        if listed is not self._listed:
+            self._listed = listed
+            self._lists_instances = any(process.gpu_instance_id is not None for process in listed or ())
+        if self._divided or refused or self._lists_instances:
             figures.ask_anew(MIG_MODE)  # it is divided, or what it tells looks as if it had become so
         mig = self._mig.read(self._handle, figures, every_s=SLOWER_S)
         if self._divided is not None and self._divided != (mig is not None):
@@ -144,15 +152,14 @@ class Device:
             # hours away: asking from there would hear of no work until then.
             self._last_read_us, self._newest_row_us = read_at_us, 0
         since_us = max(self._newest_row_us, self._last_read_us - _OVERLAP_US)
-        rows = self._figures.ask(
-            "process utilization", lambda: self._api.utilization(self._handle, since_us, self._rows)
-        )
+        rows = self._figures.ask("process utilization", self._api.utilization, self._handle, since_us, self._rows)
         if rows is None:
             return None
         self._last_read_us = read_at_us
-        # A stamp from the future is no sample: remembered, it would hide what comes before it.
-        stamps = (row.timestamp_us for row in rows if row.timestamp_us <= read_at_us + _OVERLAP_US)
-        self._newest_row_us = max(stamps, default=self._newest_row_us)
+        if rows:
+            # A stamp from the future is no sample: remembered, it would hide what comes before it.
+            stamps = (row.timestamp_us for row in rows if row.timestamp_us <= read_at_us + _OVERLAP_US)
+            self._newest_row_us = max(stamps, default=self._newest_row_us)
         return UtilizationRead(since_us=since_us, read_at_us=read_at_us, rows=rows)
 
     def _read_accounting(self, listed: tuple[ListedProcess, ...] | None) -> tuple[AccountingRecord, ...] | None:
@@ -161,7 +168,7 @@ class Device:
         What had ended before the first pass is not this agent's to report.
         """
         api, handle, figures = self._api, self._handle, self._figures
-        if not figures.ask(_ACCOUNTING_MODE, lambda: api.accounting_enabled(handle), every_s=SLOWER_S):
+        if not figures.ask(_ACCOUNTING_MODE, api.accounting_enabled, handle, every_s=SLOWER_S):
             self._booked_pids = None
             return None
         pids = figures.ask("accounting pids", self._accounting_pids)
@@ -198,9 +205,9 @@ class Device:
 _Told = Mapping[int, float]
 
 
-def _else(told: T | None, question: Callable[[], T]) -> T:
+def _else(told: T | None, figures: Figures, figure: str, question: Callable[[Handle], T], handle: Handle) -> T | None:
     """A figure as the one call told it, or asked for singly: old drivers know few fields."""
-    return question() if told is None else told
+    return figures.ask(figure, question, handle) if told is None else told
 
 
 def _energy_mj(told: _Told) -> int | None:

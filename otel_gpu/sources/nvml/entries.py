@@ -7,13 +7,15 @@ from typing import Final
 
 import pynvml
 
-from otel_gpu.model import ListedProcess, ProcessKind, UtilizationRow
-from otel_gpu.sources.nvml.buffers import KeptFields, KeptList
+from otel_gpu.model import DeviceMemory, ListedProcess, ProcessKind, UtilizationRow
+from otel_gpu.sources.nvml.buffers import KeptAnswer, KeptFields, KeptList
 
 _NARROW: Final = struct.Struct("=I4xQII")  # nvmlProcessInfo_t: pid, usedGpuMemory, instances
 _WIDE: Final = struct.Struct("=I4xQIIQ")  # of some R535 drivers: the same and memory under confidential computing
 _SAMPLE: Final = struct.Struct("=I4xQIIII")  # nvmlProcessUtilizationSample_t
 _PID: Final = struct.Struct("=I")
+_VERSION: Final = struct.Struct("=I")
+_MEMORY: Final = struct.Struct("=8xQQQQ")  # nvmlMemory_v2_t: (version), total, reserved, free, used
 _NO_INSTANCE: Final = 0xFFFFFFFF  # "invalid" GPU or compute instance id
 _NO_BYTES: Final = 0xFFFFFFFFFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE
 
@@ -65,6 +67,16 @@ def utilization_rows() -> KeptList[tuple[UtilizationRow, ...]]:
 def booked_pids() -> KeptList[frozenset[int]]:
     """Where the pids in a device's books are read into."""
     return KeptList(_PID.size, lambda raw: frozenset(pid for (pid,) in _PID.iter_unpack(raw)), _BOOKED)
+
+
+def memory_info() -> KeptAnswer[DeviceMemory]:
+    """Where memory is read into, with the driver's own part apart."""
+    return KeptAnswer(_VERSION.pack(pynvml.nvmlMemory_v2), _MEMORY.size, _memory)
+
+
+def _memory(raw: bytes) -> DeviceMemory:
+    total, reserved, free, used = _MEMORY.unpack(raw)
+    return DeviceMemory(total, used, free, reserved)
 
 
 def fields() -> KeptFields:

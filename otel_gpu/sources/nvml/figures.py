@@ -9,6 +9,7 @@ from otel_gpu.errors import Gone, Unavailable, Unsupported
 from otel_gpu.model import DeviceMemory, ListedProcess, ProcessKind
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.buffers import KeptList
+from otel_gpu.sources.nvml.entries import memory_info
 from otel_gpu.sources.nvml.faults import DeviceFailed, DriverFailed, NoAccess
 
 T = TypeVar("T")
@@ -24,7 +25,8 @@ class Figures:
         self._unsupported: set[str] = set()
         self._now_ns = 0
         self._kept: dict[str, tuple[int, Any]] = {}
-        self._lists: dict[ProcessKind, KeptList[tuple[ListedProcess, ...]]] = {}
+        self._memory = memory_info()
+        self._lists: list[tuple[str, ProcessKind, KeptList[tuple[ListedProcess, ...]]]] = []
         self._missing: dict[str, list[str]] = {}
         self._told = False
         self._refusal: NoAccess | None = None
@@ -58,6 +60,8 @@ class Figures:
     @property
     def missing(self) -> str | None:
         """What this pass did not get, and why: a reason once, with all the figures that it cost."""
+        if not self._missing:
+            return None
         reasons = (f"{', '.join(figures)}: {error}" for error, figures in self._missing.items())
         return "; ".join(reasons) or None
 
@@ -69,18 +73,17 @@ class Figures:
         """False once the device has said that it cannot tell this."""
         return figure not in self._unsupported
 
-    def ask(self, figure: str, question: Callable[[], T], *, every_s: float = 0.0) -> T | None:
+    def ask(self, figure: str, question: Callable[..., T], *arguments: Any, every_s: float = 0.0) -> T | None:
         """The figure, or ``None``: unsupported for good, or missing this time. A dead device raises.
 
         One that was told is told again without asking for ``every_s``.
         """
         if figure in self._unsupported:
             return None
-        due_ns, known = self._kept.get(figure, (0, None))
-        if self._now_ns < due_ns:
-            return known  # type: ignore[no-any-return]  # what the same question gave
+        if every_s and (kept := self._kept.get(figure)) is not None and self._now_ns < kept[0]:
+            return kept[1]  # type: ignore[no-any-return]  # what the same question gave
         try:
-            answer = question()
+            answer = question(*arguments)
         except Unsupported:
             self._unsupported.add(figure)
         except Gone:
@@ -100,17 +103,17 @@ class Figures:
 
     def memory(self, api: NvmlApi, handle: Handle) -> DeviceMemory | None:
         """Device memory: with the driver's own part apart where it can be had, else without."""
-        newest = self.ask("memory v2", lambda: api.memory(handle))
+        newest = self.ask("memory v2", api.memory, handle, self._memory)
         if newest is not None or self.supports("memory v2"):
             return newest
-        return self.ask("memory v1", lambda: api.memory_v1(handle))
+        return self.ask("memory v1", api.memory_v1, handle)
 
     def temperature_c(self, api: NvmlApi, handle: Handle, *, every_s: float) -> float | None:
         """Core temperature, by whichever call the driver has."""
-        newest = self.ask("temperature", lambda: api.temperature_c(handle), every_s=every_s)
+        newest = self.ask("temperature", api.temperature_c, handle, every_s=every_s)
         if newest is not None or self.supports("temperature"):
             return newest
-        return self.ask("temperature before 13", lambda: api.temperature_before_13_c(handle), every_s=every_s)
+        return self.ask("temperature before 13", api.temperature_before_13_c, handle, every_s=every_s)
 
     def processes(self, api: NvmlApi, handle: Handle) -> tuple[ListedProcess, ...] | None:
         """All lists one after the other, a pid as often as it stands there.
@@ -118,13 +121,11 @@ class Figures:
         ``None`` where nobody is listed and the compute list, where nearly everybody stands, was not told.
         """
         if not self._lists:
-            self._lists = {kind: api.new_process_list(kind) for kind in ProcessKind}
-        lists = {
-            kind: self.ask(f"{kind} processes", lambda kind=kind, into=into: api.processes(handle, kind, into))  # type: ignore[misc]
-            for kind, into in self._lists.items()
-        }
-        told = [listed for listed in lists.values() if listed]
+            self._lists = [(f"{kind} processes", kind, api.new_process_list(kind)) for kind in ProcessKind]
+        lists = [self.ask(figure, api.processes, handle, kind, into) for figure, kind, into in self._lists]
+        told = [listed for listed in lists if listed]
         if len(told) == 1:
             return told[0]  # as it is, which tells everybody after this that it is the same as before, if it is
         found = tuple(process for listed in told for process in listed)
-        return found if found or lists[ProcessKind.COMPUTE] is not None else None
+        compute = lists[0]  # the first kind
+        return found if found or compute is not None else None

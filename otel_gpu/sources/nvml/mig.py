@@ -38,19 +38,19 @@ class MigReader:
     def largest_sms(self, parent: Handle, figures: Figures) -> int | None:
         """Multiprocessors of the largest instance the GPU can have: asked once."""
         if self._largest_sms is None:
-            self._largest_sms = figures.ask("largest mig", lambda: self._api.largest_instance_sms(parent))
+            self._largest_sms = figures.ask("largest mig", self._api.largest_instance_sms, parent)
         return self._largest_sms
 
     def read(self, parent: Handle, figures: Figures, *, every_s: float) -> tuple[MigReading, ...] | None:
         """The instances in the order of their indices; ``None`` if the GPU is not partitioned, asked ``every_s``."""
-        if not figures.ask(MIG_MODE, lambda: self._api.mig_enabled(parent), every_s=every_s):
+        if not figures.ask(MIG_MODE, self._api.mig_enabled, parent, every_s=every_s):
             self._known.clear()
             return None
-        count = figures.ask("mig device count", lambda: self._api.max_mig_devices(parent)) or 0
+        count = figures.ask("mig device count", self._api.max_mig_devices, parent) or 0
         readings = []
         for index in range(count):
             # Indices have holes; and an instance that is refused, or destroyed meanwhile, is not its GPU's fault.
-            reading = figures.ask(f"mig {index}", lambda index=index: self._read_at(parent, index, figures))  # type: ignore[misc]
+            reading = figures.ask(f"mig {index}", self._read_at, parent, index, figures)
             if reading is not None:
                 readings.append(reading)
         alive = {reading.uuid for reading in readings}

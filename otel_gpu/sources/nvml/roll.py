@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError
@@ -19,8 +19,7 @@ _REMEMBERED_NS: Final = 300_000_000_000
 _REMOVED: Final = "GPU is not there any more: it was removed, or the driver does not find it; lspci and dmesg tell more"
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     identity: GpuIdentity
     listed_ns: int
     reason: str | None
@@ -93,7 +92,7 @@ class Roll:
         self._take_in_recalled()
         by_gpu = reason == self._all_failed_because
         now_ns = self._clock.monotonic_ns()  # nobody has been found missing: nobody could look
-        self._known = {uuid: replace(known, listed_ns=now_ns) for uuid, known in self._known.items()}
+        self._known = {uuid: known._replace(listed_ns=now_ns) for uuid, known in self._known.items()}
         gpus = [
             self._without_figures(known.identity, GpuHealth.FAILED, (known.reason if by_gpu else None) or reason)
             for known in self._known.values()

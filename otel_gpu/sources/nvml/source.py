@@ -181,6 +181,7 @@ class NvmlSource:
     def _release(self) -> None:
         """Give everything back, in at most ``_RELEASE_S``."""
         opened, self._opened = self._opened, None
+        self._bus.let_go()
         self._reader.close()
         self._reader = Worker(_READER)
         self._left, self._slots = (*self._left, *self._slots), ()
@@ -225,7 +226,9 @@ class NvmlSource:
         started_s = time.monotonic()
         together = Round()
         for slot in self._slots:
-            slot.start(together, asleep=slot.bus_id is not None and self._bus.is_asleep(slot.bus_id))
+            # Where /sys does not have the driver, it has none of its GPUs either.
+            bus_id = None if on_bus is None else slot.bus_id
+            slot.start(together, asleep=bus_id is not None and self._bus.is_asleep(bus_id))
         if together:
             self._go_round(together)
         outcomes = [self._finish(slot, started_s) for slot in self._slots]

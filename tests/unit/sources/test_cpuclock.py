@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.sources.cpuclock import cpu_clock_for, cpu_time_ns, not_told
+from otel_gpu.sources.cpuclock import CpuClocks, cpu_clock_for, cpu_time_ns, not_told
 from tests.procfs_tree import ProcTree
 
 OWN_PROC = Path("/proc")
@@ -59,6 +59,28 @@ def test_one_that_ended_has_run_for_it_and_one_that_is_gone_has_no_clock(cat: su
     assert ended_ns > before_ns
     cat.wait()
     assert cpu_time_ns(cat.pid) is None
+
+
+def test_many_are_told_together_as_each_is_by_itself(cat: subprocess.Popen[bytes]) -> None:
+    asleep_ns = wait_for_sleep(cat.pid)
+    me, gone = os.getpid(), subprocess.Popen(["true"])
+    gone.wait()
+    together = CpuClocks(cpu_time_ns, [cat.pid, me, cat.pid])
+    first, own_ns, last = together.read()
+    assert (first, last) == (asleep_ns, asleep_ns)
+    assert own_ns is not None
+    (_, later_ns, _) = together.read()
+    assert later_ns is not None
+    assert later_ns > own_ns
+    echoed(cat)
+    ran_ns = wait_for_sleep(cat.pid)
+    assert CpuClocks(cpu_time_ns, [gone.pid, cat.pid, gone.pid]).read() == [None, ran_ns, None]
+
+
+def test_whose_clock_is_another_s_is_told_by_that() -> None:
+    assert CpuClocks({3: 30, 4: None}.get, [4, 3]).read() == [None, 30]
+    assert CpuClocks(not_told, [os.getpid()]).read() == [None]
+    assert CpuClocks(cpu_time_ns, []).read() == []
 
 
 def test_it_is_told_of_the_agents_own_proc_also_behind_links(tmp_path: Path) -> None:

@@ -206,3 +206,64 @@ def test_an_end_of_one_who_is_watched_is_noticed_at_once(tmp_path: Path) -> None
 
 def test_whose_pids_are_invented_is_not_watched(host: Host) -> None:
     assert PID not in host.source._vigil
+
+
+# ---------------------------------------------------------------------------- all of them asleep
+
+
+def test_one_of_many_who_runs_is_looked_at_and_the_others_stand(tmp_path: Path) -> None:
+    host = Host(tmp_path / "proc")
+    users = range(200, 216)
+    for pid in users:
+        host.tree.add(pid, cgroup=cgroup(0), fds=CUDA_FDS)
+    host.after(70)
+    before = host.after(5).processes
+    assert before.keys() == {PID, *users}
+    host.tree.set_fds(207, (*CUDA_FDS, "/dev/nvidia1"))
+    host.run(207)
+    after = host.after(11).processes
+    assert after[207].gpu_minors_open == {0, 1}
+    assert all(after[pid] is before[pid] for pid in before if pid != 207)
+
+
+def test_who_opens_a_gpu_while_all_others_sleep_is_told_beside_them_and_leaves_them_as_they_were(host: Host) -> None:
+    before = host.after(1).processes
+    host.tree.set_fds(BYSTANDER, CUDA_FDS)
+    host.run(BYSTANDER)
+    beside = host.after(31).processes
+    assert beside.keys() == {PID, BYSTANDER}
+    assert beside[PID] is before[PID]
+    host.tree.set_fds(BYSTANDER, ["/dev/null"])
+    host.run(BYSTANDER)
+    assert host.after(11).processes == before
+
+
+def test_who_is_asked_for_no_more_is_told_no_more_and_again_when_asked_for_again(host: Host) -> None:
+    before = host.after(1).processes
+    for asked in ([PID, BYSTANDER], [PID], [PID, BYSTANDER], [BYSTANDER]):
+        for _ in range(3):
+            host.clock.advance(1)
+            told = host.source.read(asked).processes
+            assert told.keys() == {PID, *asked}
+            assert told[PID] is before[PID]
+
+
+def test_who_is_gone_while_all_others_sleep_is_told_no_more(host: Host) -> None:
+    host.tree.set_fds(BYSTANDER, CUDA_FDS)
+    host.run(BYSTANDER)
+    assert host.after(31).processes.keys() == {PID, BYSTANDER}
+    host.after(70)
+    host.tree.remove(BYSTANDER)
+    assert host.after(1).processes.keys() == {PID}
+
+
+def test_a_file_that_cannot_be_read_is_told_for_as_long_as_it_cannot(host: Host) -> None:
+    assert host.after(1).reason is None
+    host.tree.write(f"{PID}/stat", "no stat")
+    host.run(PID)
+    assert "1 process under" in str(host.after(11).reason)
+    assert "1 process under" in str(host.after(60).reason)
+    host.tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS)
+    host.run(PID)
+    assert host.after(31).reason is None
+    assert host.after(60).reason is None

@@ -11,9 +11,9 @@ from otel_gpu.sources.procfs_files import (
     DIRECTORY_FLAGS,
     DeviceKind,
     DeviceNode,
+    Listing,
     ProcessDir,
     is_root_cgroup,
-    list_processes,
     parse_btime,
     parse_device_link,
     parse_fd_size,
@@ -227,7 +227,34 @@ def test_only_numbers_are_processes(tree: ProcTree, root_fd: int) -> None:
     tree.add(7)
     for name in ("self", "sys", "7x", "-3", "٣", "1.5"):
         (tree.root / name).mkdir()
-    assert set(list_processes(root_fd)) == {1, 7}
+    assert set(Listing().read(root_fd)) == {1, 7}
+
+
+def test_a_listing_is_the_same_object_until_somebody_comes_goes_or_is_replaced(tree: ProcTree, root_fd: int) -> None:
+    for pid in (7, 8):
+        tree.add(pid)
+    listing = Listing()
+
+    def inodes() -> dict[int, int]:
+        return {int(path.name): path.stat().st_ino for path in tree.root.iterdir() if path.name.isdecimal()}
+
+    def came() -> None:
+        tree.add(9)
+
+    def went() -> None:
+        tree.remove(8)
+
+    def replaced() -> None:
+        (tree.root / "7").rename(tree.root / "seven")  # so that its inode is nobody else's
+        tree.add(7)
+
+    for change in (None, came, went, replaced):
+        before = listing.read(root_fd)
+        assert listing.read(root_fd) is before
+        if change is not None:
+            change()
+            assert listing.read(root_fd) is not before
+        assert listing.read(root_fd) == inodes()
 
 
 def test_a_file_without_end_is_not_read_to_its_end() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,71 @@ def test_only_a_gpu_that_is_suspended_is_asleep(tmp_path: Path, status: str, asl
 @pytest.mark.parametrize("bus_id", ["", "../../..", "0000:3b:00.0/..", "0000:00:00.0"])
 def test_a_gpu_that_sys_does_not_know_is_awake(tmp_path: Path, bus_id: str) -> None:
     assert PciBus(tmp_path).is_asleep(bus_id) is False
+
+
+def device(root: Path, status: str) -> Path:
+    """The status file of a device, which says this."""
+    power = root / "bus/pci/devices/0000:3b:00.0/power"
+    power.mkdir(parents=True, exist_ok=True)
+    file = power / "runtime_status"
+    file.write_text(status)
+    return file
+
+
+def test_a_gpu_that_falls_asleep_or_wakes_is_seen_each_time_it_is_asked_for(tmp_path: Path) -> None:
+    bus = PciBus(tmp_path)
+    assert not bus.is_asleep("0000:3b:00.0")  # it comes later
+    for status, asleep in (("active\n", False), ("suspended\n", True), ("suspended\n", True), ("active\n", False)):
+        device(tmp_path, status)
+        assert bus.is_asleep("0000:3b:00.0") is asleep
+
+
+def test_a_gpu_in_the_place_of_one_that_was_removed_is_asked_for_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, real = PciBus(tmp_path), os.pread
+    file = device(tmp_path, "active\n")
+    assert not bus.is_asleep("0000:3b:00.0")
+    removed = file.stat().st_ino
+
+    def pread(fd: int, length: int, offset: int) -> bytes:
+        """As sysfs answers for a device that is gone."""
+        if os.fstat(fd).st_ino == removed:
+            raise OSError(errno.ENODEV, "No such device")
+        return real(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    file.rename(tmp_path / "removed")
+    assert not bus.is_asleep("0000:3b:00.0")
+    device(tmp_path, "suspended\n")
+    assert bus.is_asleep("0000:3b:00.0")
+
+
+def test_no_file_stays_open_once_it_has_let_go_nor_after_its_end(tmp_path: Path) -> None:
+    def open_files() -> int:
+        links = list(Path("/proc/self/fd").iterdir())
+        return sum(link.is_symlink() and str(tmp_path) in str(link.readlink()) for link in links)
+
+    device(tmp_path, "suspended\n")
+    bus = PciBus(tmp_path)
+    assert bus.is_asleep("0000:3b:00.0")
+    assert open_files() == 1
+    bus.let_go()
+    assert open_files() == 0
+    assert bus.is_asleep("0000:3b:00.0")
+    assert open_files() == 1
+    del bus
+    assert open_files() == 0
+
+
+def test_gpus_that_come_and_go_are_told_each_time(tmp_path: Path) -> None:
+    driver = tmp_path / "bus/pci/drivers/nvidia"
+    driver.mkdir(parents=True)
+    bus = PciBus(tmp_path)
+    assert bus.gpus() == ()
+    (driver / "0000:3b:00.0").touch()
+    assert bus.gpus() == ("0000:3b:00.0",)
+    (driver / "0000:3b:00.0").rename(driver / "0000:af:00.0")
+    assert bus.gpus() == ("0000:af:00.0",)
+    (driver / "0000:af:00.0").unlink()
+    assert bus.gpus() == ()

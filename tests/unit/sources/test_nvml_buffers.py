@@ -1,0 +1,152 @@
+"""What the driver writes into memory that is kept: the same bytes are the same result, and any other byte is seen."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pynvml
+import pytest
+
+from otel_gpu.errors import Gone, Unsupported
+from otel_gpu.model import DeviceMemory, ProcessKind
+from otel_gpu.sources.nvml.buffers import KeptFields, KeptList, Nothing
+from otel_gpu.sources.nvml.entries import memory_info, process_list
+
+OK: int = pynvml.NVML_SUCCESS
+MEMORY = struct.Struct("=I4xQQQQ")
+ENTRY = struct.Struct("=I4xQII")
+DOUBLE, UNSIGNED, UNSIGNED_LONG_LONG, SIGNED = 0, 1, 3, 5
+
+
+def writes(data: bytes, code: int = OK) -> Callable[[Any], int]:
+    """A driver that writes this into a structure."""
+
+    def ask(pointer: Any) -> int:
+        ctypes.memmove(pointer, data, len(data))
+        return code
+
+    return ask
+
+
+def lists(entries: bytes, count: int) -> Callable[[Any, Any], int]:
+    """A driver that lists this."""
+
+    def ask(buffer: Any, pointer: Any) -> int:
+        ctypes.memmove(buffer, entries, len(entries))
+        ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint))[0] = count
+        return OK
+
+    return ask
+
+
+# ---------------------------------------------------------------------------- structures
+
+
+def test_the_same_memory_is_the_same_object_and_any_figure_of_it_that_changes_is_told() -> None:
+    into = memory_info()
+    version = pynvml.nvmlMemory_v2
+    told = into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20)))
+    assert told == DeviceMemory(total_bytes=80, used_bytes=20, free_bytes=59, reserved_bytes=1)
+    assert into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20))) is told
+    for figures in ((81, 1, 59, 20), (80, 2, 59, 20), (80, 1, 58, 20), (80, 1, 59, 1 << 63)):
+        total, reserved, free, used = figures
+        assert into.fill(writes(MEMORY.pack(version, *figures))) == DeviceMemory(total, used, free, reserved)
+
+
+def test_a_driver_finds_the_version_and_nothing_of_what_it_wrote_before() -> None:
+    into = memory_info()
+    found: list[bytes] = []
+
+    def ask(pointer: Any) -> int:
+        found.append(ctypes.string_at(pointer, MEMORY.size))
+        return writes(b"\xff" * MEMORY.size)(pointer)
+
+    for _ in range(2):
+        into.fill(ask)
+    assert found == [MEMORY.pack(pynvml.nvmlMemory_v2, 0, 0, 0, 0)] * 2
+
+
+def test_memory_that_a_driver_refused_to_tell_is_not_that_of_the_pass_before() -> None:
+    into = memory_info()
+    into.fill(writes(MEMORY.pack(pynvml.nvmlMemory_v2, 80, 1, 59, 20)))
+    with pytest.raises(Unsupported):
+        into.fill(writes(b"", pynvml.NVML_ERROR_NOT_SUPPORTED))
+
+
+# ---------------------------------------------------------------------------- lists
+
+
+def test_the_same_list_is_the_same_object_and_a_byte_of_it_that_changes_is_told() -> None:
+    into = process_list(ProcessKind.COMPUTE, wide=False)
+    first, second = ENTRY.pack(7, 100, 0xFFFFFFFF, 0xFFFFFFFF), ENTRY.pack(8, 200, 0xFFFFFFFF, 0xFFFFFFFF)
+    told = into.fill(lists(first + second, 2))
+    assert [(each.pid, each.memory_bytes) for each in told] == [(7, 100), (8, 200)]
+    assert into.fill(lists(first + second, 2)) is told
+    assert into.fill(lists(first + second, 1)) == told[:1]
+    other = into.fill(lists(first + ENTRY.pack(8, 201, 0xFFFFFFFF, 0xFFFFFFFF), 2))
+    assert [(each.pid, each.memory_bytes) for each in other] == [(7, 100), (8, 201)]
+    assert other[0] is told[0]
+    assert into.fill(lists(b"", 0)) == ()
+
+
+def test_a_code_that_means_nothing_is_an_answer_to_who_says_so_and_an_error_to_others() -> None:
+    into: KeptList[tuple[int, ...]] = KeptList(1, tuple)
+    nothing: Nothing[tuple[int, ...]] = Nothing(pynvml.NVML_ERROR_NOT_FOUND, ())
+    assert into.fill(lists(b"\x01\x02", 2), nothing) == (1, 2)
+    assert into.fill(lambda *_: pynvml.NVML_ERROR_NOT_FOUND, nothing) == ()
+    with pytest.raises(Gone):
+        into.fill(lambda *_: pynvml.NVML_ERROR_NOT_FOUND)
+    with pytest.raises(Unsupported):
+        into.fill(lambda *_: pynvml.NVML_ERROR_NOT_SUPPORTED, nothing)
+
+
+# ---------------------------------------------------------------------------- field values
+
+
+def tells(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], int]:
+    """A driver that tells these, by id: type, code and the bytes of the value. It has the time beside each."""
+    passes = 0
+
+    def ask(count: int, values: Any) -> int:
+        nonlocal passes
+        passes += 1
+        for number in range(count):
+            value = values[number]
+            kind, code, data = fields.get(value.fieldId, (UNSIGNED, pynvml.NVML_ERROR_NOT_SUPPORTED, b""))
+            value.timestamp, value.valueType, value.nvmlReturn = passes, kind, code
+            ctypes.memmove(ctypes.byref(value, 32), data.ljust(8, b"\0"), 8)
+        return OK
+
+    return ask
+
+
+def test_values_are_told_by_their_types_whatever_was_told_of_which_type_before() -> None:
+    into = KeptFields((10, 20, 30))
+    number = struct.Struct("=Q").pack
+    told = {
+        10: (UNSIGNED_LONG_LONG, OK, number(1 << 40)),
+        20: (DOUBLE, OK, struct.pack("=d", 1.5)),
+        30: (SIGNED, OK, struct.pack("=i", -3)),
+    }
+    assert into.fill(tells(told)) == {10: 1 << 40, 20: 1.5, 30: -3}
+    told[10] = (UNSIGNED_LONG_LONG, OK, number((1 << 40) + 1))
+    assert into.fill(tells(told)) == {10: (1 << 40) + 1, 20: 1.5, 30: -3}
+    told[20] = (UNSIGNED, OK, struct.pack("=II", 7, 0xFFFFFFFF))  # the rest of the union is anybody's
+    assert into.fill(tells(told)) == {10: (1 << 40) + 1, 20: 7, 30: -3}
+    told[10] = (UNSIGNED_LONG_LONG, pynvml.NVML_ERROR_UNKNOWN, number(5))
+    assert into.fill(tells(told)) == {20: 7, 30: -3}
+    told[20] = (99, OK, number(5))  # a type that a later driver has
+    assert into.fill(tells(told)) == {30: -3}
+    assert into.fill(tells({})) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "absent"), [(UNSIGNED, b"\xff\xff\xff\xff"), (UNSIGNED_LONG_LONG, b"\xff" * 8)], ids=["32 bits", "64 bits"]
+)
+def test_a_value_that_is_not_available_is_not_told_and_the_others_are(kind: int, absent: bytes) -> None:
+    into = KeptFields((10, 20))
+    for value, expected in ((b"\x01", {10: 1, 20: 2}), (absent, {20: 2}), (b"\x01", {10: 1, 20: 2})):
+        assert into.fill(tells({10: (kind, OK, value), 20: (UNSIGNED, OK, b"\x02")})) == expected
