@@ -8,8 +8,13 @@ import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from otel_gpu.web.crc import moved
+
 _LEVEL: Final = 3
 """A scrape of 1 MB in a third of the time of 6, and a sixth larger; 1 and 2 are no faster."""
+
+_MEMORY_LEVEL: Final = 5
+"""The same bytes as with 8, and a tenth sooner: less is cleared between parts."""
 
 _RAW: Final = -zlib.MAX_WBITS  # deflate alone (RFC 1951); head and end are ours
 _HEAD: Final = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # RFC 1952, 2.3: no name, no time, an unknown system
@@ -18,10 +23,15 @@ _END: Final = struct.Struct("<II")
 
 
 class _Packed(NamedTuple):
-    """A part, which is held on to so that nothing else can be at its address, and what it was compressed to."""
+    """A part, which is held on to so that nothing else can be at its address, and what it was compressed to.
+
+    ``before`` and ``after`` are a CRC of a text that ended where this part begins, and the one that it took it to.
+    """
 
     part: bytes
     data: bytes
+    before: int
+    after: int
 
 
 class GzippedParts:
@@ -40,13 +50,27 @@ class GzippedParts:
         """What these parts are, one after the other, as gzip."""
         with self._one_at_a_time:
             before, self._known = self._known, {}
-            crc, size_bytes, packed = 0, 0, [_HEAD]
+            # Parts that are known and stand together are one step for the CRC: they took ``began`` to ``ended``.
+            crc = began = ended = together_bytes = size_bytes = 0
+            packed = [_HEAD]
             for part in parts:
-                known = before.get(id(part)) or _Packed(part, self._compressed(part))
+                known = before.get(id(part))
+                if known is None:
+                    crc = moved(crc, began, ended, together_bytes)
+                    together_bytes = 0
+                    known = _Packed(part, self._compressed(part), crc, zlib.crc32(part, crc))
+                    began = ended = crc = known.after
+                else:
+                    if not together_bytes:
+                        began = known.before
+                    elif known.before != ended:  # it stood elsewhere; next time, it stood here
+                        known = known._replace(before=ended, after=moved(ended, known.before, known.after, len(part)))
+                    ended = known.after
+                    together_bytes += len(part)
                 self._known[id(part)] = known
                 packed.append(known.data)
-                crc = zlib.crc32(part, crc)
                 size_bytes += len(part)
+            crc = moved(crc, began, ended, together_bytes)
             return b"".join([*packed, _LAST_BLOCK, _END.pack(crc, size_bytes & 0xFFFFFFFF)])
 
     def _compressed(self, part: bytes) -> bytes:
@@ -58,4 +82,4 @@ class GzippedParts:
 
 
 def _new_deflate() -> zlib._Compress:
-    return zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
+    return zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY_LEVEL)

@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,37 @@ def test_whatever_comes_again_unpacks_to_what_it_was(texts: list[list[int]]) -> 
     for text in texts:
         chosen = [parts[number] for number in text]
         assert gzip.decompress(packer.pack(chosen)) == b"".join(chosen)
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 3), st.integers(0, 12)), max_size=30))
+def test_what_of_a_long_text_changes_comes_or_goes_is_read_once_however_many_texts_it_is_in(
+    changes: list[tuple[int, int, int]],
+) -> None:
+    read: list[bytes] = []
+
+    def reading(data: bytes, crc: int = 0) -> int:
+        read.append(data)
+        return crc32(data, crc)
+
+    made, packer = 12, GzippedParts()
+    parts = [b"%d\n" % number * number * 20 for number in range(made)]
+    before: list[bytes] = []
+    crc32 = zlib.crc32
+    for place, length, moved_to in [(0, 0, 0), *changes]:
+        if parts and length:
+            parts[place % len(parts)] = b"%d\n" % made * length * 30
+            made += 1
+        elif parts:  # one goes, or stands elsewhere
+            part = parts.pop(place % len(parts))
+            if moved_to < 12:
+                parts.insert(moved_to, part)
+        read.clear()
+        with patch("zlib.crc32", reading):
+            packed = packer.pack(parts)
+        known = set(map(id, before))
+        assert [part for part in read if len(part) != 4] == [part for part in parts if id(part) not in known]
+        assert gzip.decompress(packed) == b"".join(parts)
+        before = list(parts)
 
 
 @given(st.lists(st.binary(max_size=3000), max_size=5))
