@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
@@ -273,6 +274,10 @@ def _joined(attributes: Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 def choose(accept: str) -> Exposition:
     """The format that an Accept header (RFC 9110, 12.5.1) weighs highest; text where it names none that is here."""
+    return _known_choice(accept) if len(accept) <= _LONGEST_KNOWN else _choice(accept)
+
+
+def _choice(accept: str) -> Exposition:
     ranges = sorted((_range(part) for part in accept.lower().split(",")), key=lambda found: found[0], reverse=True)
     for weight, media, version in ranges:
         if weight <= 0:
@@ -282,6 +287,11 @@ def choose(accept: str) -> Exposition:
         if media in ("*/*", "text/*") or (media == "text/plain" and version in ("", "0.0.4")):
             return Exposition.TEXT
     return Exposition.TEXT
+
+
+_LONGEST_KNOWN: Final = 1024
+_known_choice: Final = lru_cache(maxsize=8)(_choice)
+"""A scraper sends the same in every scrape."""
 
 
 def _range(part: str) -> tuple[float, str, str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
-from operator import ne
+from operator import is_, ne
 from struct import pack
-from typing import Generic, NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias, cast
 
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.collection import Family
@@ -77,25 +77,15 @@ class _Last(NamedTuple):
     """What was told of a metric, and what that followed from: who sits there, since when, and what was found.
 
     Equal are also 1 and 1.0, and 0.0 and -0.0, which are written otherwise: ``types`` differ then, or ``bits``. What is
-    whole numbers throughout has neither. ``still_since_ns`` is that of the cycle in which it was found last.
+    whole numbers throughout has neither.
     """
 
     seats: object
     starts: object
     found: Values
     family: Family
-    still_since_ns: int
     types: list[type] | None = None
     bits: bytes = b""
-
-    def stands(self, seats: object, starts: object, still_since_ns: int) -> bool:
-        """Whether that would be found again of what does not change in still cycles, if one looked for it."""
-        return (
-            still_since_ns != 0
-            and still_since_ns == self.still_since_ns
-            and self.seats is seats
-            and (self.starts is starts or self.starts == starts)
-        )
 
     def is_of(self, found: Values) -> bool:
         """Whether the same was found, which is written alike however it is written."""
@@ -115,17 +105,26 @@ class Columns:
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
+        self._grounds: tuple[object, ...] = ()
+        self._standing: dict[str, Family | None] = {}
+
+    def standing(self, reading: Reading) -> dict[str, Family | None]:
+        """Of metrics that stand, those that were told in still cycles up to this one; whoever tells another adds it."""
+        still_since_ns = reading.attribution.still_since_ns
+        seats = reading.seats, reading.workloads.seats, reading.processes.seats
+        grounds = (*seats, reading.workloads.starts, reading.processes.starts)
+        before, self._grounds = self._grounds, (still_since_ns, *grounds)
+        if not still_since_ns or before[:1] != (still_since_ns,) or not all(map(is_, grounds, before[1:])):
+            self._standing = {}
+        return self._standing
 
     def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> Family | None:
         """A metric of workloads or processes."""
-        starts = rows.starts if metric.kind is Kind.COUNTER else None
-        last = self._last.get(metric.name) if how.stands else None
-        if last is not None and last.stands(rows.seats, starts, rows.still_since_ns):
-            return last.family
         values, runs = how.values(rows), len(how.own) or 1
         if not how.of_possible:
             for number in rows.possible:
                 values[number :: len(rows)] = [None] * runs
+        starts = rows.starts if metric.kind is Kind.COUNTER else None
 
         def series() -> Series:
             identities, attributes = rows.seats
@@ -133,24 +132,19 @@ class Columns:
                 attributes = tuple([tags.adding(own) for own in how.own for tags in attributes])
             return Series(attributes, identities * runs, (starts or (None,) * len(rows)) * runs, runs)
 
-        still_since_ns = rows.still_since_ns
-        return self._family(metric, rows.seats, starts, values, series, still_since_ns=still_since_ns, per=how.per)
+        return self._family(metric, rows.seats, starts, values, series, per=how.per)
 
     def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> Family | None:
         """A metric of whole GPUs."""
-        epoch_ns, still_since_ns = reading.attribution.epoch_ns, reading.attribution.still_since_ns
-        last = self._last.get(metric.name) if how.stands else None
-        if last is not None and last.stands(reading.seats, epoch_ns, still_since_ns):
-            return last.family
         values = how.values(reading.devices)
+        epoch_ns = reading.attribution.epoch_ns
 
         def series() -> Series:
             attributes = tuple(chain.from_iterable(map(how.tags, reading.seats)))
             starts = [epoch_ns if counts else None for counts in how.counted] * len(reading.seats)
             return Series(attributes, (None,) * len(values), tuple(starts or (None,) * len(values)))
 
-        seats = reading.seats
-        return self._family(metric, seats, epoch_ns, values, series, still_since_ns=still_since_ns, per=how.per)
+        return self._family(metric, reading.seats, epoch_ns, values, series, per=how.per)
 
     def of_sources(self, metric: Metric, how: OfSources, reading: Reading) -> Family | None:
         """A metric of the agent's sources."""
@@ -169,9 +163,8 @@ class Columns:
         if not found:
             self._last.pop(metric.name, None)
             return None
-        series, last = Series.of(found), self._last.get(metric.name)
-        if last is not None and series.is_that_of(last.family.series):
-            series = last.family.series
+        last = self._last.get(metric.name)
+        series = last.family.series if last is not None and last.family.series.is_that_of(found) else Series.of(found)
         return self._family(metric, series, None, [point[0] for point in found], lambda: series)
 
     def _family(
@@ -182,7 +175,6 @@ class Columns:
         found: Values,
         series: Callable[[], Series],
         *,
-        still_since_ns: int = 0,
         per: float | None = None,
     ) -> Family | None:
         """The family of what was found, of which that which is absent is left out; the last one if it is the same."""
@@ -191,17 +183,17 @@ class Columns:
         if last is not None and (last.seats is not seats or (last.starts is not starts and last.starts != starts)):
             last = None
         if last is not None and last.is_of(found):
-            if last.still_since_ns != still_since_ns:
-                self._last[name] = last._replace(still_since_ns=still_since_ns)
             return last.family
         values = tuple(found if per is None else _divided(found, per, last))
-        told = tuple([value for value in values if value is not None])
+        told = cast("tuple[float, ...]", values)
+        if None in found:
+            told = tuple([value for value in values if value is not None])
         if not told:
             self._last.pop(name, None)
             return None
         family = _made(metric, values, told, series() if last is None else last.family.cells.series, last)
         exact = ([*map(type, found)], _bits(found, family)) if per is None else ()
-        self._last[name] = _Last(seats, starts, found, family, still_since_ns, *exact)
+        self._last[name] = _Last(seats, starts, found, family, *exact)
         return family
 
 

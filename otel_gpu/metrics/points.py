@@ -23,27 +23,41 @@ def family(metric: Metric, reading: Reading, columns: Columns, before: int = 0) 
     ``columns`` is what earlier cycles have left. ``before`` is how many points the metrics before it gave: the last of
     the catalogue tells how many there are.
     """
+    standing = columns.standing(reading)
+    return standing[metric.name] if metric.name in standing else _family(metric, reading, columns, before, standing)
+
+
+def _family(
+    metric: Metric, reading: Reading, columns: Columns, before: int, standing: dict[str, Family | None]
+) -> Family | None:
+    """The same, looked for; ``standing`` is where what need not be looked for again is kept."""
     if reading.attribution.pod is not None and not metric.of_pod:
         return None
     name = metric.name
+    told: Family | None
     if (of_process := PROCESS_VALUES.get(name)) is not None:
-        return columns.of_rows(metric, of_process, reading.processes)
-    if (of_workload := WORKLOAD_VALUES.get(name)) is not None:
-        return columns.of_rows(metric, of_workload, reading.workloads)
-    if (of_device := DEVICE_VALUES.get(name) or EXPLAINED_VALUES.get(name)) is not None:
-        return columns.of_devices(metric, of_device, reading)
-    if (of_source := SOURCE_VALUES.get(name)) is not None:
+        told, stands = columns.of_rows(metric, of_process, reading.processes), of_process.stands
+    elif (of_workload := WORKLOAD_VALUES.get(name)) is not None:
+        told, stands = columns.of_rows(metric, of_workload, reading.workloads), of_workload.stands
+    elif (of_device := DEVICE_VALUES.get(name) or EXPLAINED_VALUES.get(name)) is not None:
+        told, stands = columns.of_devices(metric, of_device, reading), of_device.stands
+    elif (of_source := SOURCE_VALUES.get(name)) is not None:
         return columns.of_sources(metric, of_source, reading)
-    told = cost_points(reading) if metric.level is Level.WORKLOAD else agent_points(name, reading, before)
-    return columns.of_points(metric, told)
+    else:
+        costs = metric.level is Level.WORKLOAD
+        return columns.of_points(metric, cost_points(reading) if costs else agent_points(name, reading, before))
+    if stands:
+        standing[name] = told
+    return told
 
 
 def families(metrics: Iterable[Metric], reading: Reading, columns: Columns) -> list[Family]:
     """These metrics in this cycle, without those that have no point."""
     found: list[Family] = []
-    count = 0
+    count, standing = 0, columns.standing(reading)
     for metric in metrics:
-        told = family(metric, reading, columns, count)
+        name = metric.name
+        told = standing[name] if name in standing else _family(metric, reading, columns, count, standing)
         if told is not None:
             found.append(told)
             count += len(told.values)

@@ -126,8 +126,7 @@ def _rows(
     chosen = [uses[number] for number in told.numbers]
     totals = [use.totals for use in chosen]
     standing = kept.of(told, still_since_ns, lambda: _standing(chosen, totals, devices))
-    starts, tells_energy, tells_work, watched, possible = standing
-    return Rows(told.seats, chosen, totals, starts, tells_energy, tells_work, watched, possible, still_since_ns)
+    return Rows(told.seats, chosen, totals, *standing)
 
 
 def _standing(

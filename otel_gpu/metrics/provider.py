@@ -37,6 +37,8 @@ class AgentMeterProvider(MeterProvider):
 
     def __init__(self) -> None:
         self._callbacks: dict[str, Sequence[CallbackT]] = {}
+        self._judged: list[Sequence[CallbackT]] = []
+        self._shared: tuple[SharedReading, list[Metric]] | None = None
 
     def get_meter(
         self,
@@ -59,6 +61,12 @@ class AgentMeterProvider(MeterProvider):
 
     def _together(self) -> tuple[SharedReading, list[Metric]] | None:
         """The metrics of all instruments, where they are the catalogue's and of one reading."""
+        callbacks = [*self._callbacks.values()]
+        if callbacks != self._judged:
+            self._judged, self._shared = callbacks, self._all_of_one()
+        return self._shared
+
+    def _all_of_one(self) -> tuple[SharedReading, list[Metric]] | None:
         observers = [each[0] for each in self._callbacks.values() if len(each) == 1 and isinstance(each[0], Observer)]
         if len(observers) < len(self._callbacks) or len({observer.shared for observer in observers}) != 1:
             return None

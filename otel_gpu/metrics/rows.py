@@ -52,10 +52,7 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows(Sequence[Row[Use]], Generic[Use]):
-    """All rows of a level; what follows ``totals`` is as ``Standing`` has it.
-
-    ``still_since_ns`` is that of the Attribution which they are of.
-    """
+    """All rows of a level; what follows ``totals`` is as ``Standing`` has it."""
 
     seats: Seats
     uses: Sequence[Use]
@@ -65,7 +62,6 @@ class Rows(Sequence[Row[Use]], Generic[Use]):
     tells_work: Sequence[bool]
     watched: Sequence[bool]
     possible: Sequence[int] = ()
-    still_since_ns: int = 0
 
     @classmethod
     def of(cls, row: Row[Use]) -> Rows[Use]:

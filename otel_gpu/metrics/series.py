@@ -48,12 +48,13 @@ class Series:
         """How many there are."""
         return len(self.attributes)
 
-    def is_that_of(self, other: Series) -> bool:
-        """Whether these are the same: the same objects, counted since the same time."""
-        return (
-            self.starts == other.starts
-            and list(map(id, self.attributes)) == list(map(id, other.attributes))
-            and list(map(id, self.workloads)) == list(map(id, other.workloads))
+    def is_that_of(self, points: Sequence[Point]) -> bool:
+        """Whether these points have them: attributes and workloads that are the same objects, and the same starts."""
+        return len(points) == len(self) and all(
+            point.attributes is attributes and point.workload is workload and point.start_ns == start_ns
+            for point, attributes, workload, start_ns in zip(
+                points, self.attributes, self.workloads, self.starts, strict=True
+            )
         )
 
     def only(self, wanted: Sequence[bool]) -> Series:
