@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Final
 
 from bench.cost.compiled import compiled
+from bench.cost.errors import CostError
 from bench.cost.worlds import SIZES, Size, write_world
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
@@ -47,6 +48,7 @@ CYCLES: Final = 30
 
 _SETTLE_CYCLES: Final = 10
 _ALLOCATING_CYCLES: Final = 10
+_BUSY_S: Final = CYCLES + _SETTLE_CYCLES + _ALLOCATING_CYCLES + 5
 _ALLOCATIONS: Final = Path(__file__).with_name("allocations.c")
 _FIRST_PID: Final = 1000
 _BYSTANDERS: Final = 50
@@ -57,7 +59,7 @@ class Counts:
     """Of one cycle, read, attributed, scraped and pushed, on average; driver calls are of one GPU.
 
     ``allocations`` are those asked of the C library, ``held_bytes`` is how much more memory a cycle has at its peak
-    than at its start.
+    than at its start. What is ``still`` is of cycles in which nothing changes but what energy and time are booked.
     """
 
     driver_calls: float
@@ -66,6 +68,8 @@ class Counts:
     sent_bytes: float
     allocations: float
     held_bytes: float
+    still_python_calls: float
+    still_allocations: float
 
 
 class _Counter:
@@ -81,8 +85,14 @@ class _Counter:
         """Have threads that start from now on counted too."""
         threading.setprofile(self._profile)
 
-    def run(self, cycle: Callable[[], None]) -> None:
-        """Count a cycle."""
+    def count(self, cycle: Callable[[], None]) -> tuple[float, float]:
+        """Calls of Python functions and files opened in a cycle."""
+        self.python_calls = self.files_opened = 0
+        for _ in range(CYCLES):
+            self._run(cycle)
+        return self.python_calls / CYCLES, self.files_opened / CYCLES
+
+    def _run(self, cycle: Callable[[], None]) -> None:
         self._counting = True
         sys.setprofile(self._profile)
         try:
@@ -108,8 +118,9 @@ class _Host:
             [_FIRST_PID + gpu + number * size.gpus for number in range(size.processes_per_gpu)]
             for gpu in range(size.gpus)
         ]
-        seconds = CYCLES + _SETTLE_CYCLES + _ALLOCATING_CYCLES + 5
-        world = write_world(directory / "world", size, pids, epoch_us=STEPPED_EPOCH_US, seconds=seconds)
+        world = write_world(
+            directory / "world", size, pids, epoch_us=STEPPED_EPOCH_US, seconds=3 * _BUSY_S, busy_s=_BUSY_S
+        )
         self._stub_clock = StubClock(directory / "clock")
         self._library = preload(build())
         os.environ.update(stub_variables(world, self._stub_clock))
@@ -134,6 +145,14 @@ class _Host:
         self.sent_bytes += sum(len(batch.data) for batch in self._wire.batches(collection))
         scrape = Response(self._text.parts(collection, Exposition.OPENMETRICS))
         self.sent_bytes += len(self._encoder.encode(scrape, "gzip")[0])  # as Prometheus asks for it
+
+    def become_still(self) -> None:
+        """Go on until a cycle says that nothing has changed, and once more."""
+        for _ in range(_BUSY_S):
+            self.cycle()
+            if self._engine.latest is not None and self._engine.latest.still_since_ns:
+                return self.cycle()
+        raise CostError("nothing happens any more, and no cycle says so")
 
     def driver_calls(self) -> int:
         """Calls that named a GPU, so far."""
@@ -168,30 +187,35 @@ def count(size: Size = SIZES["M"]) -> Counts:
             for _ in range(_SETTLE_CYCLES):
                 host.cycle()
             calls, sent = host.driver_calls(), host.sent_bytes
-            for _ in range(CYCLES):
-                counter.run(host.cycle)
+            python_calls, files_opened = counter.count(host.cycle)
             calls, sent = host.driver_calls() - calls, host.sent_bytes - sent
-            allocated = _allocations()
-            for _ in range(_ALLOCATING_CYCLES):
-                host.cycle()
-            allocated = _allocations() - allocated
+            allocated = _allocated(host.cycle)
             held_bytes = _held_bytes(host.cycle)
+            host.become_still()
+            still_python_calls, _ = counter.count(host.cycle)
+            still_allocated = _allocated(host.cycle)
         finally:
             threading.setprofile(None)
             host.close()
     return Counts(
         driver_calls=round(calls / CYCLES / size.gpus, 2),
-        files_opened=round(counter.files_opened / CYCLES, 1),
-        python_calls=round(counter.python_calls / CYCLES),
+        files_opened=round(files_opened, 1),
+        python_calls=round(python_calls),
         sent_bytes=round(sent / CYCLES),
-        allocations=round(allocated / _ALLOCATING_CYCLES),
+        allocations=round(allocated),
         held_bytes=held_bytes,
+        still_python_calls=round(still_python_calls),
+        still_allocations=round(still_allocated),
     )
 
 
-def _allocations() -> int:
-    """How often memory was asked for, by everybody in this process, so far."""
-    return int(ctypes.CDLL(None).otel_gpu_allocations())
+def _allocated(cycle: Callable[[], None]) -> float:
+    """How often memory is asked for in a cycle, by everybody in this process."""
+    library = ctypes.CDLL(None)
+    before = int(library.otel_gpu_allocations())
+    for _ in range(_ALLOCATING_CYCLES):
+        cycle()
+    return (int(library.otel_gpu_allocations()) - before) / _ALLOCATING_CYCLES
 
 
 def _held_bytes(cycle: Callable[[], None]) -> int:
@@ -233,9 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.record:
         RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
-    print(f"{'in a cycle of M':18}{'found':>14}{'recorded':>14}")
+    print(f"{'in a cycle of M':20}{'found':>14}{'recorded':>14}")
     for name, value in found.items():
-        print(f"{name:18}{value:14,.10g}{recorded[name]:14,.10g}")
+        print(f"{name:20}{value:14,.10g}{recorded[name]:14,.10g}")
     grown = judged(found, recorded)
     for line in grown:
         print(f"more than a quarter over: {line}")

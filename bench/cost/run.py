@@ -96,7 +96,15 @@ class _Host:
         path = self.directory / f"{name}.world"
         now_us = time.time_ns() // 1000
         pids = self.population.pids
-        write_world(path, self.size, pids, epoch_us=now_us, seconds=self.world_s, busy=busy, latency_ms=latency_ms)
+        write_world(
+            path,
+            self.size,
+            pids,
+            epoch_us=now_us,
+            seconds=self.world_s,
+            busy_s=None if busy else 0,
+            latency_ms=latency_ms,
+        )
         return Place(path, self.population.proc)
 
 

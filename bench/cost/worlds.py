@@ -80,23 +80,28 @@ def write_world(
     *,
     epoch_us: int,
     seconds: int,
-    busy: bool = True,
+    busy_s: int | None = None,
     latency_ms: int = 0,
 ) -> Path:
-    """The GPUs of a host for so long. Busy, everybody works in turn and memory moves; else only the counter goes."""
+    """The GPUs of a host for so long. Everybody works in turn and memory moves; after ``busy_s`` only the counter goes
+    on, and slower.
+    """
     world = World(epoch_us=epoch_us)
     if latency_ms:
         world.latency(latency_ms, function="nvmlDeviceGet*")
-    end_us = seconds * 1_000_000
+    busy_s = seconds if busy_s is None else busy_s
+    busy_us, end_us = busy_s * 1_000_000, seconds * 1_000_000
     for index in range(size.gpus):
         gpu = world.gpu()
         gpu.typical()
         mine = pids[index]
-        watts = 380.0 + index if busy else 70.0
-        gpu.power_mw(0, round(watts * 1000))
-        gpu.energy_steps(0, end_us, watts, start_mj=1_000_000, step_us=STEP_US)
+        counted_mj = 1_000_000
+        for from_us, until_us, watts in ((0, busy_us, 380.0 + index), (busy_us, end_us, 70.0)):
+            if from_us < until_us:
+                gpu.power_mw(from_us, round(watts * 1000))
+                counted_mj = gpu.energy_steps(from_us, until_us, watts, start_mj=counted_mj, step_us=STEP_US)
         held = [(1 + number % 4) * _GIB // (1 if len(mine) <= 16 else 8) for number in range(len(mine))]
-        for second in range(seconds if busy else 1):
+        for second in range(max(1, busy_s)):
             # One process's memory moves each second, as allocations do.
             held[second % len(held)] += (1 << 20) * (1 if second % 2 else -1)
             at_us = second * 1_000_000
@@ -104,10 +109,12 @@ def write_world(
             gpu.memory(
                 at_us, total_bytes=_TOTAL_BYTES, reserved_bytes=_RESERVED_BYTES, used_bytes=sum(held) + 300_000_000
             )
-            if busy:
+            if busy_s:
                 gpu.temperature_c(at_us, 55 + second % 7)
                 gpu.utilization(at_us, 70 + second % 20, 30)
-        for number, at_us in enumerate(range(0, end_us, SAMPLE_US) if busy else ()):
+        if busy_us < end_us:
+            gpu.utilization(busy_us, 0, 0)
+        for number, at_us in enumerate(range(0, busy_us, SAMPLE_US)):
             gpu.sample(at_us, mine[number % len(mine)], 60 + number % 40, memory=20)
     return world.write(path)
 
