@@ -110,6 +110,8 @@ class Beside:
 
     def start(self) -> None:
         """Begin, unless it has begun."""
+        if self._thread is not None:  # as in nearly every cycle
+            return
         with self._wake:
             if self._thread is not None or self._stopping:
                 return
