@@ -88,6 +88,8 @@ class Directory:
         Every such thing is an error once, for as long as it lasts.
         """
         trouble = self._trouble[number]
+        if not trouble and not self._counted:
+            return read
         new = {(number, each) for each in trouble} - self._counted
         self._counted = {each for each in self._counted if each[0] != number or each[1] in trouble} | new
         if not trouble:

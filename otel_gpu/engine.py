@@ -89,6 +89,12 @@ class Engine:
         self._attributor: Attributor | Rules = Attributor(options) if rules is None else rules
         self._pod = pod
         self._earlier = NO_PROCESSES if rules is None else rules.known_processes
+        self._matched_last: Mapping[int, ProcessFacts] | None = None
+        self._nobody_unseen: tuple[object, object] = (None, None)
+        """Pids and processes among which nobody was missing the last time."""
+        self._nameless: Mapping[WorkloadRef, Collection[int]] = {}
+        self._nameless_among: tuple[object, object] = (None, None)
+        """Among which workloads, and whose names, those were found."""
         self._snapshot: Snapshot | None = None
         self._latest: Attribution | None = None
 
@@ -155,7 +161,10 @@ class Engine:
         Whoever reads a Snapshot sees by that, without looking into it, that nothing has changed.
         """
         before = None if self._snapshot is None else self._snapshot.processes
-        return before if before is not None and processes == before else MappingProxyType(dict(processes))
+        if before is None or (processes is not self._matched_last and processes != before):
+            before = MappingProxyType(dict(processes))
+        self._matched_last = processes
+        return before
 
     def _named(
         self, processes: Mapping[int, ProcessFacts], gpus: Sequence[GpuReading], outcomes: list[SourceOutcome]
@@ -182,9 +191,12 @@ class Engine:
     ) -> Named:
         """Have somebody looked for who knows those whom nobody knew; they wait while that is under way."""
         started_ns = self._clock.monotonic_ns()
-        nameless = {
-            ref: pids for ref, pids in workloads.items() if ref.kind in _HAVE_NAMES and ref.key not in named.names
-        }
+        if workloads is not self._nameless_among[0] or named.names is not self._nameless_among[1]:
+            self._nameless_among = workloads, named.names
+            self._nameless = {
+                ref: pids for ref, pids in workloads.items() if ref.kind in _HAVE_NAMES and ref.key not in named.names
+            }
+        nameless = self._nameless
         read = lookout.look_for(nameless)
         outcomes.append(self._outcome(lookout.name, read, started_ns))
         if not read.pending:
@@ -213,8 +225,12 @@ class Engine:
         self, seen: Mapping[int, ProcessFacts], gpus: tuple[GpuReading, ...]
     ) -> Mapping[int, ProcessFacts]:
         """Add processes that the driver still lists and /proc has shown before: exiting takes the driver a while."""
-        unseen = self._pids.of(gpus) - seen.keys()
+        named = self._pids.of(gpus)
+        if named is self._nobody_unseen[0] and seen is self._nobody_unseen[1]:
+            return seen
+        unseen = named - seen.keys()
         if not unseen:
+            self._nobody_unseen = named, seen
             return seen
         processes, known = dict(seen), self._shown_before
         for pid in unseen:

@@ -16,7 +16,7 @@ A host pid looked up among a container's pids, or the other way round, finds som
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import is_
 from typing import Final, NamedTuple
@@ -58,14 +58,20 @@ class NamedPids:
     def __init__(self) -> None:
         self._lists: list[object] = []
         self._listed: frozenset[int] = frozenset()
+        self._gpus: tuple[GpuReading, ...] | None = None
+        self._named: frozenset[int] = frozenset()
 
-    def of(self, gpus: Sequence[GpuReading]) -> frozenset[int]:
+    def of(self, gpus: tuple[GpuReading, ...]) -> frozenset[int]:
         """Those of this cycle: by lists and by rows."""
+        if gpus is self._gpus:
+            return self._named
         lists: list[object] = [each for gpu in gpus for each in (gpu.processes, gpu.mig)]
         if len(lists) != len(self._lists) or not all(map(is_, lists, self._lists)):
             self._lists, self._listed = lists, _listed_pids(gpus)
         working = [row.pid for gpu in gpus if gpu.utilization is not None for row in gpu.utilization.rows]
-        return self._listed.union(working) if working else self._listed
+        self._named = self._listed.union(working) if working else self._listed
+        self._gpus = gpus
+        return self._named
 
 
 def _listed_pids(gpus: Iterable[GpuReading]) -> frozenset[int]:

@@ -41,6 +41,7 @@ class ProcessRead:
     ``pids_complete`` is false in a pid namespace of the agent's own, where drivers hide others' processes.
     ``pids_are_own`` is false if there, too, these pids are another namespace's: a host's ``/proc`` mounted elsewhere.
     ``everybody`` is false unless every process of the host was there to be looked at, and what each has open.
+    ``processes`` does not change after that: the same object says the same again.
     """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)

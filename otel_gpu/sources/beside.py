@@ -110,8 +110,10 @@ class Beside:
 
     def start(self) -> None:
         """Begin, unless it has begun."""
+        if self._has_begun():  # as in nearly every cycle
+            return
         with self._wake:
-            if self._thread is not None or self._stopping:
+            if self._has_begun() or self._stopping:
                 return
             # Daemon: a thread that waits for a runtime that never answers must not keep the process alive.
             self._thread = threading.Thread(target=self._run, name=f"otel-gpu-{self._name}", daemon=True)
@@ -120,6 +122,9 @@ class Beside:
             except RuntimeError as error:  # the container's limit of pids counts threads
                 self._thread = None
                 self._board.unavailable(f"no thread to ask from: {error}")
+
+    def _has_begun(self) -> bool:
+        return self._thread is not None
 
     def wake(self) -> None:
         """End a ``sleep``: there is something to ask."""

@@ -30,6 +30,7 @@ T = TypeVar("T")
 Handle = Any
 """An NVML device handle: an opaque pointer of nvidia-ml-py's."""
 
+_SUCCESS: Final = pynvml.NVML_SUCCESS
 _NO_VALUE: Final = 0xFFFFFFFFFFFFFFFF  # nvml.h: NVML_VALUE_NOT_AVAILABLE
 _NO_VALUES: Final = frozenset({0xFFFFFFFF, _NO_VALUE})  # the same, as 32 bits write it
 
@@ -40,6 +41,7 @@ _LISTS: Final = {
 }
 _VERSIONS_OF_LISTS: Final = {kind: (f"{name}_v3", f"{name}_v2") for kind, name in _LISTS.items()}
 """Drivers 470 to 510 have _v2, alike."""
+_VERSIONS_OF_WIDE_LISTS: Final = {kind: (f"{name}_v3",) for kind, name in _LISTS.items()}
 
 
 _NO_ROWS: Final[Nothing[tuple[UtilizationRow, ...]]] = Nothing(pynvml.NVML_ERROR_NOT_FOUND, ())
@@ -177,9 +179,8 @@ class NvmlApi:
         self, handle: Handle, kind: ProcessKind, into: KeptList[tuple[ListedProcess, ...]]
     ) -> tuple[ListedProcess, ...]:
         """One of the driver's process lists."""
-        versions = _VERSIONS_OF_LISTS[kind]
         refused: Unsupported | None = None
-        for version in versions[:1] if self._wide_process_info else versions:
+        for version in (_VERSIONS_OF_WIDE_LISTS if self._wide_process_info else _VERSIONS_OF_LISTS)[kind]:
             try:
                 function = self._function(version)
                 return into.fill(lambda buffer, count, ask=function: ask(handle, count, buffer))  # type: ignore[misc]
@@ -384,5 +385,5 @@ def _load_error() -> str | None:
 
 
 def _check(code: int) -> None:
-    if code != pynvml.NVML_SUCCESS:
+    if code != _SUCCESS:
         raise translate(pynvml.NVMLError(code))

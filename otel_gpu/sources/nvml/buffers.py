@@ -17,6 +17,8 @@ from otel_gpu.sources.nvml.faults import translate
 
 T = TypeVar("T")
 
+_SUCCESS: Final = pynvml.NVML_SUCCESS
+_TOO_SMALL: Final = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
 _TRIES: Final = 4
 _MOST_ENTRIES: Final = 1 << 16
 """More than any driver has (950 processes, 4,000 accounted for): a larger number is nonsense."""
@@ -50,19 +52,21 @@ class KeptList(Generic[T]):
 
     def fill(self, ask: Callable[[Any, Any], int], nothing: Nothing[T] | None = None) -> T:
         """Have ``ask(buffer, count)`` filled in, which gives a code of NVML's; one of them may mean ``nothing``."""
+        count = self._count
         for _ in range(_TRIES):
-            self._count.value = self._room
+            count.value = self._room
             code = ask(self._buffer, self._count_pointer)
-            wanted = self._count.value
-            if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or not self._room < wanted <= _MOST_ENTRIES:
+            wanted = count.value
+            if code != _TOO_SMALL or not self._room < wanted <= _MOST_ENTRIES:
                 break
             self._room = 2 * wanted  # room for those that come between the two calls
             self._buffer = ctypes.create_string_buffer(self._room * self._entry_bytes)
-        if code != pynvml.NVML_SUCCESS:
+        if code != _SUCCESS:
             if nothing is not None and code == nothing.code:
                 return nothing.result
             raise translate(pynvml.NVMLError(code))
-        raw: bytes = self._buffer[: min(wanted, self._room) * self._entry_bytes]  # type: ignore[assignment]  # of chars
+        entries = wanted if wanted < self._room else self._room
+        raw: bytes = self._buffer[: entries * self._entry_bytes]  # type: ignore[assignment]  # it is one of chars
         if self._last is None or self._last[0] != raw:
             self._last = raw, self._parse(raw)
         return self._last[1]
@@ -83,7 +87,7 @@ class KeptAnswer(Generic[T]):
         """Have ``ask(buffer)`` filled in, which gives a code of NVML's."""
         self._buffer.raw = self._blank
         code = ask(self._pointer)
-        if code != pynvml.NVML_SUCCESS:
+        if code != _SUCCESS:
             raise translate(pynvml.NVMLError(code))
         raw = self._buffer.raw
         if self._last is None or self._last[0] != raw:
@@ -109,7 +113,7 @@ class KeptFields:
     def fill(self, ask: Callable[[int, Any], int]) -> dict[int, float]:
         """The figures that were told, by id, as ``ask(count, values)`` fills them in."""
         code = ask(len(self._ids), self._values)
-        if code != pynvml.NVML_SUCCESS:
+        if code != _SUCCESS:
             raise translate(pynvml.NVMLError(code))
         # Read as bytes: nvidia-ml-py's structures look up, at every access, how a member is printed. What is told, and
         # as which type, is the same in nearly every pass: then all values are taken at once.
@@ -126,7 +130,7 @@ class KeptFields:
         told: list[int] = []
         layout = "="
         for id_, kind, outcome in zip(heads[::3], heads[1::3], heads[2::3], strict=True):
-            if outcome == pynvml.NVML_SUCCESS and 0 <= kind < len(_FIELD_VALUE):
+            if outcome == _SUCCESS and 0 <= kind < len(_FIELD_VALUE):
                 told.append(id_)
                 layout += _FIELD_VALUE[kind]
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError
@@ -19,7 +19,8 @@ _REMEMBERED_NS: Final = 300_000_000_000
 _REMOVED: Final = "GPU is not there any more: it was removed, or the driver does not find it; lspci and dmesg tell more"
 
 
-class _Known(NamedTuple):
+@dataclass(slots=True)
+class _Known:
     identity: GpuIdentity
     listed_ns: int
     reason: str | None
@@ -65,10 +66,13 @@ class Roll:
         troubles = [gpu for gpu in gpus if gpu.reason is not None and gpu.health is not GpuHealth.ASLEEP]
         reasons = [f"GPU {gpu.identity.index}: {gpu.reason}" for gpu in troubles]
         reasons += [f"GPU {gpu.index}: {gpu.reason}" for gpu in self.nameless]
+        if not reasons:
+            self._all_failed_because = None
+            return GpuRead(tuple(gpus), driver)
         awake = [gpu for gpu in gpus if gpu.health is not GpuHealth.FAILED]
-        state = SourceState.OK if not reasons else SourceState.DEGRADED if awake else SourceState.UNAVAILABLE
-        reason = "; ".join(reasons) or None
-        by_gpu = bool(reasons) and not self.nameless
+        state = SourceState.DEGRADED if awake else SourceState.UNAVAILABLE
+        reason = "; ".join(reasons)
+        by_gpu = not self.nameless
         self._all_failed_because = reason if by_gpu and not awake else None
         return GpuRead(tuple(gpus), driver, state, reason, len(reasons), by_gpu)
 
@@ -92,7 +96,8 @@ class Roll:
         self._take_in_recalled()
         by_gpu = reason == self._all_failed_because
         now_ns = self._clock.monotonic_ns()  # nobody has been found missing: nobody could look
-        self._known = {uuid: known._replace(listed_ns=now_ns) for uuid, known in self._known.items()}
+        for known in self._known.values():
+            known.listed_ns = now_ns
         gpus = [
             self._without_figures(known.identity, GpuHealth.FAILED, (known.reason if by_gpu else None) or reason)
             for known in self._known.values()
@@ -115,6 +120,9 @@ class Roll:
     ) -> tuple[list[GpuReading], tuple[Nameless, ...]]:
         """The GPUs in the order of NVML's indices, and those of whom nobody can tell who they are."""
         self._take_in_recalled()
+        told = [outcome for outcome in outcomes if isinstance(outcome, GpuReading)]
+        if len(told) == len(slots):
+            return told, ()
         gpus: list[GpuReading] = []
         nameless: list[Nameless] = []
         identified = {slot.identity.uuid for slot in slots if slot.identity is not None}
@@ -136,12 +144,16 @@ class Roll:
         return gpus, tuple(nameless)
 
     def _take_in_recalled(self) -> None:
+        if not self._recalled:
+            return
         now_ns = self._clock.monotonic_ns()
         for identity in self._recalled:
             self._known.setdefault(identity.uuid, _Known(identity, now_ns, None))
         self._recalled = ()
 
     def _removed(self, listed: set[str]) -> list[GpuReading]:
+        if self._known.keys() <= listed:
+            return []
         now_ns = self._clock.monotonic_ns()
         self._known = {
             uuid: known
@@ -157,9 +169,13 @@ class Roll:
     def _remember(self, gpus: Sequence[GpuReading]) -> None:
         now_ns = self._clock.monotonic_ns()
         for gpu in gpus:
-            before = self._known.get(gpu.identity.uuid)
-            listed_ns = before.listed_ns if before is not None and gpu.reason == _REMOVED else now_ns
-            self._known[gpu.identity.uuid] = _Known(gpu.identity, listed_ns, gpu.reason)
+            known = self._known.get(gpu.identity.uuid)
+            if known is None:
+                self._known[gpu.identity.uuid] = _Known(gpu.identity, now_ns, gpu.reason)
+                continue
+            if gpu.reason != _REMOVED:
+                known.listed_ns = now_ns
+            known.identity, known.reason = gpu.identity, gpu.reason
 
     def _without_figures(self, identity: GpuIdentity, health: GpuHealth, reason: str) -> GpuReading:
         count = self._xid_counts.get(identity.uuid)

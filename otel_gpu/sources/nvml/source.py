@@ -231,7 +231,9 @@ class NvmlSource:
             slot.start(together, asleep=bus_id is not None and self._bus.is_asleep(bus_id))
         if together:
             self._go_round(together)
-        outcomes = [self._finish(slot, started_s) for slot in self._slots]
+        deadline_s = started_s + self._deadline_s
+        opening_deadline_s = max(deadline_s, started_s + self._opening_deadline_s)
+        outcomes = [_finished(slot, deadline_s, opening_deadline_s) for slot in self._slots]
         driver = self._opened.driver if self._opened is not None else None
         failed = self._driver_failure(outcomes)
         if failed is not None:
@@ -258,14 +260,17 @@ class NvmlSource:
 
     def _driver_failure(self, outcomes: _Outcomes) -> OtelGpuError | None:
         """What is wrong with all GPUs rather than with one: the driver says so, or none can be reached."""
-        failed = next((outcome for outcome in outcomes if isinstance(outcome, DriverFailed)), None)
-        if failed is None and outcomes and all(isinstance(outcome, NoAccess) for outcome in outcomes):
-            return next(outcome for outcome in outcomes if isinstance(outcome, NoAccess))
+        errors = [outcome for outcome in outcomes if isinstance(outcome, OtelGpuError)]
+        if not errors:
+            return None
+        failed = next((error for error in errors if isinstance(error, DriverFailed)), None)
+        if failed is None and len(errors) == len(outcomes) and all(isinstance(error, NoAccess) for error in errors):
+            return errors[0]
         return failed
 
-    def _finish(self, slot: Slot, started_s: float) -> GpuReading | OtelGpuError:
-        opening_s = max(self._deadline_s, self._opening_deadline_s)
-        try:
-            return slot.finish(started_s + self._deadline_s, started_s + opening_s)
-        except OtelGpuError as error:
-            return error
+
+def _finished(slot: Slot, deadline_s: float, opening_deadline_s: float) -> GpuReading | OtelGpuError:
+    try:
+        return slot.finish(deadline_s, opening_deadline_s)
+    except OtelGpuError as error:
+        return error

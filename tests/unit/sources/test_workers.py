@@ -127,6 +127,29 @@ def test_a_deadline_in_the_past_takes_what_is_there_and_waits_for_nothing(worker
         hung.result(time.monotonic() - 1)
 
 
+def test_a_value_is_there_for_everybody_who_waited_for_it_in_vain_or_still_waits(
+    worker: Worker, driver: Driver
+) -> None:
+    hung = stuck_in(worker, driver)
+    others = [Worker(f"test-other-{number}") for number in range(3)]
+    waiting = [other.start(lambda: hung.result(soon())) for other in others]
+    with pytest.raises(Unavailable):
+        hung.result(at_once())
+    driver.let_go()
+    assert [each.result(soon()) for each in waiting] == ["late"] * 3
+    assert [hung.result(soon()) for _ in range(2)] == ["late"] * 2
+    for other in others:
+        other.close()
+
+
+def test_a_call_that_was_taken_is_made_though_its_worker_is_closed_at_once(driver: Driver) -> None:
+    worker = Worker("test-worker")
+    taken = worker.start(driver.answer)
+    worker.close()
+    worker.close()
+    assert taken.result(soon()) == "answer 1"
+
+
 def test_an_error_with_a_meaning_is_passed_on(worker: Worker) -> None:
     def gone() -> None:
         raise Gone("it has left")
