@@ -97,7 +97,8 @@ def test_who_follows_gets_the_beginning_at_once_and_every_frame_as_it_comes() ->
     with stage() as at:
         follower = at.follower()
         head = follower.until(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.0 200 OK\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nConnection: close\r\n" in head
         assert b"Content-Type: text/event-stream\r\n" in head
         assert b"Content-Length" not in head
         assert b"Content-Encoding" not in head
