@@ -272,7 +272,7 @@ class Reception:
                     answer = self._site.answer(connection.asked, connection.guard)
                     following = self._send(connection, answer)
             except Exception as error:  # a bug in one answer must not take the others along; or the client has gone
-                log.debug("a request has no answer, or nobody hears it: %s", str(error) or type(error).__name__)
+                log.debug("a request has no answer, or nobody takes it: %s: %s", type(error).__name__, error)
             over = following is Next.END
             if over and not connection.looked_for:
                 connection.close()

@@ -217,6 +217,22 @@ def test_what_a_follower_says_has_no_meaning() -> None:
         assert follower.until(b"news;") == b"news;"
 
 
+def test_one_who_has_asked_before_on_the_same_connection_follows_as_well() -> None:
+    with stage() as at:
+        follower = at.follower(request=b"GET / HTTP/1.1\r\n\r\n")
+        for _ in range(2):
+            follower.until(b"\r\n\r\nok")
+            follower.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        follower.until(b"\r\n\r\nok")
+        follower.client.sendall(ASK)
+        follower.until(b"first;")
+        for frame in (b"one;", b"x" * LARGE + b";"):
+            at.feed.publish(frame)
+            assert follower.until(b";") == frame
+        follower.client.close()
+        until(lambda: not at.feed.followed)
+
+
 def test_a_server_that_is_closed_ends_it() -> None:
     with stage() as at:
         follower = at.follower()
