@@ -320,6 +320,7 @@ def test_from_the_second_request_on_nothing_is_looked_for_anew_and_nobody_woken(
             for asked in range(6):
                 client.ask()
                 until(lambda: reception._answered.qsize() or reception._resting)  # a client may be quicker than that
+                time.sleep(0.02)  # and than whoever looks whether somebody waits for it
                 if asked == 1:
                     done.clear()
             assert done == ["_look_for"] * 4  # which finds that it is looked for
