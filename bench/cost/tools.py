@@ -79,14 +79,21 @@ class Running:
     def scrape(self) -> Scrape:
         """What it tells to who asks as Prometheus does."""
         began_s = time.monotonic()
-        self._connection.request("GET", "/metrics", headers=_AS_PROMETHEUS)
-        with self._connection.getresponse() as answer:
-            body = answer.read()
+        try:
+            answer, body = self._asked()
+        except ConnectionError:  # it was paused for longer than it keeps a connection; Prometheus asks again, too
+            self._connection.close()
+            answer, body = self._asked()
         took_s = time.monotonic() - began_s
         if answer.status != http.HTTPStatus.OK:
             raise CostError(f"{self.tool.name} answers {answer.status}")
         text = gzip.decompress(body) if answer.headers["Content-Encoding"] == "gzip" else body
         return Scrape(text.decode(), len(body), took_s)
+
+    def _asked(self) -> tuple[http.client.HTTPResponse, bytes]:
+        self._connection.request("GET", "/metrics", headers=_AS_PROMETHEUS)
+        with self._connection.getresponse() as answer:
+            return answer, answer.read()
 
     def pause(self) -> None:
         """Let it do nothing."""

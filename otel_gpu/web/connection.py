@@ -23,12 +23,16 @@ _TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446, 5.1: the content type that every cl
 
 
 class Next(Enum):
-    """What a connection waits for: its client's bytes, room for ours, an answer, news to tell, or nothing more."""
+    """What a connection waits for: its client's bytes, room for ours, an answer, news to tell, nothing more.
+
+    ``REQUEST`` is bytes, too, of another request, which may come or not.
+    """
 
     READABLE = auto()
     WRITABLE = auto()
     ANSWER = auto()
     NEWS = auto()
+    REQUEST = auto()
     END = auto()
 
 
@@ -45,13 +49,17 @@ class Connection:
         self.descriptor = client.fileno()
         self.guard = guard
         self.since_s = now_s
-        """When the client began what it is at: to ask, or to take in the answer, or a frame that follows it."""
+        """When the client began what it is at: to ask, or to take in the answer, or a frame that follows it. One that
+        has had its answer rests since that began."""
         self.asked: Asked | None = None
         self.following: Following | None = None
         self.told: bytes | None = None
         """The frame that it had last, or is taking in."""
         self.looked_for = 0
         """The events that somebody waits for to go on with it."""
+        self.comes_again = False
+        """Whether it has been let rest, to ask again."""
+        self._stays = False
         self._head = bytearray()
         self._may_speak = guard.tls is None
         self._unsent: list[memoryview] = []
@@ -81,8 +89,19 @@ class Connection:
         self._head.clear()
         self._unsent = [memoryview(part) for part in (answer.head, answer.body) if part]
         self.following = answer.following
+        self._stays = answer.stays
         self.told = None if answer.following is None else answer.following.told
         self.since_s = now_s
+
+    @property
+    def has_had_all(self) -> bool:
+        """Whether its answer is all taken in, and it may ask something else."""
+        return self.asked is None
+
+    @property
+    def has_said_more(self) -> bool:
+        """Whether it has said something that no event will tell of, as TLS has read it already."""
+        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
 
     @property
     def news(self) -> bytes | None:
@@ -98,7 +117,7 @@ class Connection:
     def close(self) -> None:
         """End it, with TLS's goodbye if it was spoken; theirs is not waited for."""
         with suppress(OSError, ValueError):
-            if isinstance(self.socket, ssl.SSLSocket) and self.asked is not None:
+            if isinstance(self.socket, ssl.SSLSocket) and self._may_speak:
                 self.socket.unwrap()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
@@ -125,6 +144,8 @@ class Connection:
             chunk = self.socket.recv(min(left_bytes, _CHUNK_BYTES))
             searched = max(0, len(self._head) - 3)  # the end may have begun with what came before
             self._head += chunk
+            if not self._head:
+                return Next.END  # it has gone, and asked nothing
             if not chunk or _END_OF_HEAD.search(self._head, searched):
                 return self._is_asked()
 
@@ -135,12 +156,16 @@ class Connection:
 
     def _write(self) -> Next:
         while self._unsent:
-            part = self._unsent[0]
-            sent = self.socket.send(part)
-            if sent < len(part):
-                self._unsent[0] = part[sent:]
-            else:
-                del self._unsent[0]
+            # Together where that can be done: a head by itself is a packet more, for which the client wakes up.
+            tls = isinstance(self.socket, ssl.SSLSocket)
+            sent = self.socket.send(self._unsent[0]) if tls else self.socket.sendmsg(self._unsent)
+            while self._unsent and sent >= len(self._unsent[0]):
+                sent -= len(self._unsent.pop(0))
+            if sent:
+                self._unsent[0] = self._unsent[0][sent:]
+        if self._stays:
+            self.asked = None
+            return Next.REQUEST
         return Next.END if self.following is None else Next.NEWS
 
     def _listen(self) -> Next:

@@ -6,6 +6,7 @@ Python's own reader takes it for a mail, which takes longer than all else that i
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -19,7 +20,9 @@ _END: Final = re.compile(rb"\n\r?\n")
 _HEADERS: Final = re.compile(rb"(?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\0\r\n]*\r?\n)*")  # RFC 9110, 5.1 and 5.5
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _VERSION: Final = re.compile(rb"HTTP/([0-9]{1,10})\.[0-9]{1,10}")
-_USUAL: Final = frozenset({b"HTTP/1.1", b"HTTP/1.0"})
+_KEEPS: Final = b"HTTP/1.1"
+_USUAL: Final = frozenset({_KEEPS, b"HTTP/1.0"})
+_OF_A_BODY: Final = frozenset({"content-length", "transfer-encoding"})
 
 NO_REQUEST: Final = Response("this is no request\n", status=HTTPStatus.BAD_REQUEST)
 _LINE_TOO_LONG: Final = Response("the address is too long\n", status=HTTPStatus.REQUEST_URI_TOO_LONG)
@@ -40,10 +43,11 @@ NOTHING_ASKED: Final = Request("")
 
 
 class Head(NamedTuple):
-    """A request, and its method as it was sent."""
+    """A request, and its method as it was sent; whether another may come after it."""
 
     method: str
     request: Request
+    stays: bool = False
 
 
 def parse_head(asked: Asked) -> Head | Response | None:
@@ -67,7 +71,8 @@ def parse_head(asked: Asked) -> Head | Response | None:
     if target.startswith("//"):  # it would be somebody else's in a reference
         target = "/" + target.lstrip("/")
     path, _, query = target.partition("?")
-    return Head(words[0].decode("latin-1"), Request(path, query, headers))
+    stays = words[2] == _KEEPS and found.end() == len(asked.head) and _may_stay(headers)
+    return Head(words[0].decode("latin-1"), Request(path, query, headers), stays)
 
 
 def _refused(words: list[bytes], asked: Asked) -> Response | None:
@@ -81,6 +86,17 @@ def _refused(words: list[bytes], asked: Asked) -> Response | None:
         if int(version[1]) != 1:
             return _OTHER_VERSION
     return _TOO_LARGE if asked.too_large else None
+
+
+def _may_stay(headers: Mapping[str, str]) -> bool:
+    """Whether a client wants its connection kept (RFC 9112, 9.3), and what it says next can only be a request.
+
+    Where a body begins and ends is not looked for: nobody's body can pass for somebody's request.
+    """
+    if not _OF_A_BODY.isdisjoint(headers):
+        return False
+    wishes = headers.get("connection")
+    return wishes is None or "close" not in (wish.strip() for wish in wishes.lower().split(","))
 
 
 def _headers(lines: bytes) -> dict[str, str] | Response:

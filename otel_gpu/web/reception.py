@@ -3,9 +3,13 @@
 A client costs no thread until its request is whole, nor while it takes in the answer; answers are made by a few threads
 of their own, which also send what can be sent without waiting: mostly all of it. Everything else is bounded too:
 connections, the bytes kept for them, and how long each may keep us waiting. Where a bound is reached, whoever has kept
-us waiting longest is cut off, so that slow clients never keep out others. Who follows a feed costs no thread either. It
-keeps us waiting only while it takes in a frame; how many follow has a bound of its own. A frame that comes while
-another is taken in waits, and of several the newest counts.
+us waiting longest is cut off, so that slow clients never keep out others; before them, those who have been answered and
+may ask again, of whom some never will. Who follows a feed costs no thread either. It keeps us waiting only while it
+takes in a frame; how many follow has a bound of its own. A frame that comes while another is taken in waits, and of
+several the newest counts.
+
+Who asks again and again, as Prometheus does, costs as little as can be: from its second request on, its events are
+looked for all the time, and the thread that has answered it wakes nobody up to say so.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from otel_gpu.web.connection import Connection, Next
 from otel_gpu.web.guard import Guard
+from otel_gpu.web.limits import Limits
 from otel_gpu.web.site import TOO_MANY_FOLLOW, Answer, Site
 
 log = logging.getLogger(__name__)
@@ -41,24 +47,6 @@ _HEARTBEAT: Final = b":\n\n"
 
 _NOBODY_ANSWERS_S: Final = 0.1
 """How long nobody is received after accept() has failed and nobody could be let go."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much clients may cost.
-
-    ``slowest_client_s`` is for each of: to ask, handshake included; to take in the answer. While ``most_bytes`` of
-    answers are on their way no more are made, and ``hurried_client_s`` takes its place for the latter. Who follows a
-    feed is told something after ``heartbeat_s`` at the latest.
-    """
-
-    slowest_client_s: float = 5.0
-    hurried_client_s: float = 1.0
-    most_connections: int = 256
-    most_bytes: int = 32 << 20
-    most_threads: int = 16
-    most_followers: int = 64
-    heartbeat_s: float = 15.0
 
 
 class Reception:
@@ -77,12 +65,13 @@ class Reception:
         self._ending = self._ended = False
         # Those who keep us waiting, longest first: whoever begins something goes to the end.
         self._waiting: dict[Connection, None] = {}
+        self._resting: dict[Connection, None] = {}  # those who were answered and may ask again, likewise
         self._followers: dict[Connection, None] = {}  # those who follow a feed and have taken in what there was
         self._asked: deque[Connection] = deque()
         self._being_answered = 0
         self._counting = threading.Lock()
         self._jobs: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
-        self._answered: queue.SimpleQueue[tuple[Connection, Answer]] = queue.SimpleQueue()
+        self._answered: queue.SimpleQueue[tuple[Connection, Answer | None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._was_full = False
 
@@ -92,9 +81,11 @@ class Reception:
             self._selector.register(self._listener, selectors.EVENT_READ, self._receive)
             self._selector.register(self._woken, selectors.EVENT_READ, self._woken_up)
             while not self._ending:
-                for key, _ in self._selector.select(self._until_next_s()):
+                events = self._selector.select(self._until_next_s())
+                self._take_back()  # who asks again may have been answered since
+                for key, _ in events:
                     key.data()
-                self._wait_for_the_slow()
+                self._take_back()  # whoever was looked away from has been answered before, or else wakes us up
                 self._tell_news()
                 self._let_go()
                 self._let_answer()  # last: those who went may have made room
@@ -108,7 +99,7 @@ class Reception:
 
     @property
     def _connections(self) -> int:
-        return len(self._waiting) + len(self._asked) + self._being_answered
+        return len(self._waiting) + len(self._resting) + len(self._asked) + self._being_answered
 
     # -- clients come ---------------------------------------------------------------
 
@@ -138,17 +129,18 @@ class Reception:
             self._go_on(connection)  # it may have asked already
 
     def _make_room(self) -> bool:
-        log.log(
-            logging.DEBUG if self._was_full else logging.WARNING,
-            "%d connections are open; for each more, the slowest is cut off; told once",
-            self._limits.most_connections,
-        )
-        self._was_full = True
+        if not self._resting:
+            log.log(
+                logging.DEBUG if self._was_full else logging.WARNING,
+                "%d connections are open; for each more, the slowest is cut off; told once",
+                self._limits.most_connections,
+            )
+            self._was_full = True
         return self._cut_off_slowest()
 
     def _cut_off_slowest(self) -> bool:
-        """End the connection that has kept us waiting longest; False if nobody does."""
-        slowest = next(iter(self._waiting), None)
+        """End the connection that nobody has used or that has kept us waiting longest; False if there is none."""
+        slowest = next(iter(self._resting), None) or next(iter(self._waiting), None)
         if slowest is not None:
             self._part(slowest, "others need its place")
         return slowest is not None
@@ -156,9 +148,14 @@ class Reception:
     # -- clients ask and take in ----------------------------------------------------
 
     def _go_on(self, connection: Connection) -> None:
-        if connection not in self._waiting and connection not in self._followers:
-            return  # let go of since this event was reported; its descriptor may be another's
+        if connection not in self._waiting and connection not in self._resting and connection not in self._followers:
+            # It is being answered, and what it says meanwhile can wait. Or it was let go of since this event was
+            # reported: nobody looks for it any more, and its descriptor may be another's.
+            self._look_away(connection)
+            return
         try:
+            if connection in self._resting:
+                self._begin_anew(connection)
             following = connection.go_on()
         except Exception as error:  # a client can break anything; that is its own loss
             self._part(connection, str(error) or type(error).__name__)
@@ -166,14 +163,34 @@ class Reception:
         if following is Next.END:
             self._part(connection)
         elif following is Next.ANSWER:
-            self._look_away(connection)
+            if not connection.comes_again:
+                self._look_away(connection)
             del self._waiting[connection]
             self._asked.append(connection)
+        elif following is Next.REQUEST:
+            self._let_rest(connection)
         else:
             if following is Next.NEWS and connection in self._waiting:
                 del self._waiting[connection]
                 self._followers[connection] = None
             self._look_for(connection, _EVENTS[following])
+
+    def _let_rest(self, connection: Connection) -> None:
+        """It has had its answer, and may ask again."""
+        self._waiting.pop(connection, None)
+        self._resting[connection] = None
+        connection.comes_again = True
+        self._look_for(connection, selectors.EVENT_READ)
+        if connection.has_said_more:
+            self._go_on(connection)
+
+    def _begin_anew(self, connection: Connection) -> None:
+        """It asks again, or goes. What it was let in by must still hold."""
+        del self._resting[connection]
+        connection.since_s = time.monotonic()
+        self._waiting[connection] = None
+        if self._guard() is not connection.guard:
+            raise ConnectionAbortedError("the web configuration has changed since it came")
 
     def _look_for(self, connection: Connection, events: int) -> None:
         """Go on with it when this happens."""
@@ -191,8 +208,8 @@ class Reception:
     def _part(self, connection: Connection, reason: str = "") -> None:
         if reason:
             log.debug("a client is let go: %s", reason)
-        self._waiting.pop(connection, None)
-        self._followers.pop(connection, None)
+        for each in (self._waiting, self._resting, self._followers):
+            each.pop(connection, None)
         self._look_away(connection)
         self._close(connection)
 
@@ -206,13 +223,18 @@ class Reception:
         now_s, crowded = time.monotonic(), self._is_crowded()
         for connection in [each for each in self._waiting if self._until_s(each, crowded=crowded) <= now_s]:
             self._part(connection, "it took too long")
+        while self._resting and (longest := next(iter(self._resting))).since_s + self._limits.resting_client_s <= now_s:
+            self._part(longest, "it asks nothing more")
 
     def _until_next_s(self) -> float | None:
         """Seconds until somebody has taken too long, or been told nothing for too long; None if there is nobody."""
-        crowded = self._is_crowded()
+        now_s, crowded = time.monotonic(), self._is_crowded()
         times_s = [self._until_s(each, crowded=crowded) for each in self._waiting]
         times_s += [each.since_s + self._limits.heartbeat_s for each in self._followers]
-        return max(0.0, min(times_s) - time.monotonic()) if times_s else None
+        times_s += [each.since_s + self._limits.resting_client_s for each in islice(self._resting, 1)]
+        if self._being_answered:  # nobody may tell that it rests
+            times_s.append(now_s + self._limits.resting_client_s)
+        return max(0.0, min(times_s) - now_s) if times_s else None
 
     def _until_s(self, connection: Connection, *, crowded: bool) -> float:
         hurried = crowded and connection.asked is not None
@@ -233,7 +255,7 @@ class Reception:
                     thread.start()
                 except RuntimeError:  # no thread is to be had: those that there are go on
                     if not self._threads:
-                        self._asked.popleft().close()
+                        self._part(self._asked.popleft())
                     return
                 self._threads.append(thread)
             with self._counting:
@@ -244,45 +266,48 @@ class Reception:
         """Make answers, in a thread of its own, and send what the client takes at once."""
         while (connection := self._jobs.get()) is not None:
             answer: Answer | None = None
+            following = Next.END
             try:
                 if connection.asked is not None:
                     answer = self._site.answer(connection.asked, connection.guard)
-            except Exception as error:  # a bug in one answer must not take the others along
-                log.debug("a request has no answer: %s: %s", type(error).__name__, error)
-            if answer is None or self._is_over(connection, answer):
+                    following = self._send(connection, answer)
+            except Exception as error:  # a bug in one answer must not take the others along; or the client has gone
+                log.debug("a request has no answer, or nobody takes it: %s: %s", type(error).__name__, error)
+            over = following is Next.END
+            if over and not connection.looked_for:
                 connection.close()
                 with self._counting:
                     self._being_answered -= 1
-                if self._asked:  # whoever is put there after this sees that a thread is free
-                    self._wake_up()
+                woken = bool(self._asked)  # whoever is put there after this sees that a thread is free
             else:
-                self._answered.put((connection, answer))
+                self._answered.put((connection, None if over else answer))
+                woken = following is not Next.REQUEST or not connection.looked_for or bool(self._asked)
+            if woken:
                 self._wake_up()
             if self._ended:
                 self._drop_answers()
 
-    def _is_over(self, connection: Connection, answer: Answer) -> bool:
-        """Whether nothing is left to do for a client but to hang up. Who follows, or takes its time, is waited for."""
+    def _send(self, connection: Connection, answer: Answer) -> Next:
+        """Send what can be sent without waiting. Who follows is told nothing before it is known whether it may."""
         if self._ended:
-            return True
+            return Next.END
         if answer.following is not None:
-            return False
+            return Next.NEWS
         connection.answer(answer, time.monotonic())
-        try:
-            return connection.go_on() is Next.END
-        except Exception as error:  # it has gone
-            log.debug("a client is let go: %s", str(error) or type(error).__name__)
-            return True
+        return connection.go_on()
 
-    def _wait_for_the_slow(self) -> None:
-        """Go on with those whose answer is made and not all taken in, and those who follow."""
-        while True:
-            try:
-                connection, answer = self._answered.get_nowait()
-            except queue.Empty:
-                return
+    def _take_back(self) -> None:
+        """Go on with those whose answer is made and who have not taken in all, may ask again, or follow."""
+        while not self._answered.empty():
+            connection, answer = self._answered.get_nowait()
             with self._counting:
                 self._being_answered -= 1
+            if answer is None:
+                self._part(connection)
+                continue
+            if connection.has_had_all:
+                self._let_rest(connection)
+                continue
             if answer.following is not None:
                 if self._follow_already() >= self._limits.most_followers:
                     answer = self._refusal(connection)
@@ -336,7 +361,7 @@ class Reception:
     def _end(self) -> None:
         self._ended = True  # from here on, whoever has made an answer drops it himself
         self._drop_answers()
-        for connection in (*self._waiting, *self._followers, *self._asked):
+        for connection in (*self._waiting, *self._resting, *self._followers, *self._asked):
             self._close(connection)
         for _ in self._threads:
             self._jobs.put(None)

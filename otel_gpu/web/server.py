@@ -13,7 +13,8 @@ from otel_gpu.errors import UsageError
 from otel_gpu.values import Address
 from otel_gpu.web.exchange import Request, Response, Route
 from otel_gpu.web.guard import Guard, GuardFile
-from otel_gpu.web.reception import Limits, Reception
+from otel_gpu.web.limits import Limits
+from otel_gpu.web.reception import Reception
 from otel_gpu.web.site import Site
 
 __all__ = ["Limits", "Request", "Response", "Route", "WebServer"]
@@ -82,6 +83,8 @@ def _listen(address: Address) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Whomever it receives has it, too: the end of an answer does not wait for its beginning to be confirmed.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((address.host, address.port))
         listener.listen(_BACKLOG)
     except BaseException:

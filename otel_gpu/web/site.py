@@ -27,6 +27,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+_CLOSE: Final = "Connection: close\r\n"
 _ANSWERED: Final = frozenset({"GET", "HEAD"})
 # RFC 9110, 15.5.6: what is known and not allowed is 405; 501 is for what nobody knows.
 _METHODS: Final = _ANSWERED | {"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
@@ -46,11 +47,15 @@ SPEAK_TLS: Final = Response("this port speaks TLS; ask for https://\n", status=H
 
 
 class Answer(NamedTuple):
-    """What is sent: head and body apart, because one body may be on its way to many; and what comes after it, if so."""
+    """What is sent: head and body apart, because one body may be on its way to many; and what comes after it, if so.
+
+    The connection of one that ``stays`` is for the client's next request; any other ends with its answer.
+    """
 
     head: bytes
     body: bytes = b""
     following: Following | None = None
+    stays: bool = False
 
 
 class Site:
@@ -70,14 +75,14 @@ class Site:
             return Answer(b"")
         if isinstance(head, Response):
             return self._written(head, NOTHING_ASKED, guard)
-        method, request = head
+        method, request, stays = head
         if method not in _METHODS:
             response = _UNKNOWN_METHOD
         else:
             response = asked.refusal or _unadmitted(request, guard) or self._allowed(method, request)
         log.debug("%s %s: %d", method, request.path, response.status)
-        answer = self._written(response, request, guard)
-        return answer if method != "HEAD" else Answer(answer.head)
+        answer = self._written(response, request, guard, stays=stays)
+        return answer if method != "HEAD" else Answer(answer.head, stays=answer.stays)
 
     def _allowed(self, method: str, request: Request) -> Response:
         return self.respond(request) if method in _ANSWERED else _METHOD_NOT_ALLOWED
@@ -110,20 +115,24 @@ class Site:
         if failure != before or debugging:
             log.error("answering %s failed: %s: %s", path, failure, error, exc_info=debugging and error)
 
-    def _written(self, response: Response, request: Request, guard: Guard) -> Answer:
-        """A response as it is sent: its own headers, and ours and the guard's, which are the same for all."""
+    def _written(self, response: Response, request: Request, guard: Guard, *, stays: bool = False) -> Answer:
+        """A response as it is sent: its own headers, and ours and the guard's, which are the same for all.
+
+        Who is refused may have meant something else by what it says next, and is let go. The version is ours, whatever
+        the client's (RFC 9110, 2.5).
+        """
         body, headers = self.encoder.encode(response, request.headers.get("accept-encoding", ""))
         known, shared = self._shared
         if known is not guard:
             shared = "".join(_line(*each) for each in {**_HEADERS, **guard.headers}.items() if each[1])
             self._shared = guard, shared
-        own = "".join(_line(*each) for each in headers.items())
-        status = response.status
+        status, following = response.status, response.following
+        stays = stays and following is None and status < HTTPStatus.BAD_REQUEST
         text = (
-            f"HTTP/1.0 {status:d} {status.phrase}\r\nServer: otel-gpu\r\nDate: {formatdate(usegmt=True)}\r\n"
-            f"{own}{shared}\r\n"
+            f"HTTP/1.1 {status:d} {status.phrase}\r\nServer: otel-gpu\r\nDate: {formatdate(usegmt=True)}\r\n"
+            f"{'' if stays else _CLOSE}{''.join(_line(*each) for each in headers.items())}{shared}\r\n"
         )
-        return Answer(text.encode("latin-1"), body, response.following)
+        return Answer(text.encode("latin-1"), body, following, stays)
 
 
 def _line(name: str, value: str) -> str:

@@ -31,7 +31,7 @@ CYCLES: Final = 15
 PATIENCE_S: Final = 60
 
 FOLLOW: Final = b"GET /api/events HTTP/1.1\r\nHost: node\r\n\r\n"
-REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\n\r\n"
+REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
 
 
 async def scrape(address: Address) -> bytes:
@@ -45,7 +45,7 @@ async def scrape(address: Address) -> bytes:
         with suppress(OSError):
             await writer.wait_closed()
     head, _, body = answered.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.0 200 OK\r\n"), head
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n"), head
     assert f"Content-Length: {len(body)}\r\n".encode() in head
     return gzip.decompress(body)
 

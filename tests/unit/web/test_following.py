@@ -97,7 +97,8 @@ def test_who_follows_gets_the_beginning_at_once_and_every_frame_as_it_comes() ->
     with stage() as at:
         follower = at.follower()
         head = follower.until(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.0 200 OK\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nConnection: close\r\n" in head
         assert b"Content-Type: text/event-stream\r\n" in head
         assert b"Content-Length" not in head
         assert b"Content-Encoding" not in head
@@ -214,6 +215,22 @@ def test_what_a_follower_says_has_no_meaning() -> None:
         follower.client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
         at.feed.publish(b"news;")
         assert follower.until(b"news;") == b"news;"
+
+
+def test_one_who_has_asked_before_on_the_same_connection_follows_as_well() -> None:
+    with stage() as at:
+        follower = at.follower(request=b"GET / HTTP/1.1\r\n\r\n")
+        for _ in range(2):
+            follower.until(b"\r\n\r\nok")
+            follower.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        follower.until(b"\r\n\r\nok")
+        follower.client.sendall(ASK)
+        follower.until(b"first;")
+        for frame in (b"one;", b"x" * LARGE + b";"):
+            at.feed.publish(frame)
+            assert follower.until(b";") == frame
+        follower.client.close()
+        until(lambda: not at.feed.followed)
 
 
 def test_a_server_that_is_closed_ends_it() -> None:

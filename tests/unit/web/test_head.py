@@ -68,6 +68,7 @@ def test_a_scrape_is_read() -> None:
                 "x": "",
             },
         ),
+        stays=True,
     )
 
 
@@ -134,3 +135,29 @@ def test_a_hundred_headers_are_enough() -> None:
 @pytest.mark.parametrize("target", ["//metrics", "///metrics", "/metrics"])
 def test_a_path_begins_with_one_slash(target: str) -> None:
     assert request(f"GET {target} HTTP/1.1\r\n\r\n".encode()).path == "/metrics"
+
+
+@pytest.mark.parametrize(
+    ("raw", "stays"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", True),
+        (b"GET / HTTP/1.1\n\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: keep-alive\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: closed, x-close\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nConnection: TE , Close\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nConnection: TE\r\nconnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", False),
+        (b"GET / HTTP/1.2\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nContent-Length: 3\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\n\r\nGET", False),
+        (b"GET / HTTP/1.1\r\n\r\n\r\n", False),
+    ],
+)
+def test_another_request_may_come_where_the_client_says_so_and_nothing_else_can(raw: bytes, stays: bool) -> None:
+    found = parse_head(Asked(raw))
+    assert isinstance(found, Head)
+    assert found.stays is stays

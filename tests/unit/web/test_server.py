@@ -212,14 +212,15 @@ def test_what_is_no_request_costs_nothing_but_its_connection(
 def test_what_is_refused_is_answered_like_anything_else(web: Address, raw: bytes, status: bytes) -> None:
     head, _, body = say(web, raw).partition(b"\r\n\r\n")
     line, *headers = head.split(b"\r\n")
-    assert line == b"HTTP/1.0 " + status
-    assert {b"Content-Length: %d" % len(body), b"X-Content-Type-Options: nosniff"} <= set(headers)
+    assert line == b"HTTP/1.1 " + status
+    expected = {b"Content-Length: %d" % len(body), b"X-Content-Type-Options: nosniff", b"Connection: close"}
+    assert expected <= set(headers)
 
 
 def test_of_requests_that_come_at_once_the_first_is_answered(web: Address) -> None:
-    """Every answer ends its connection, so nobody's second request can pass for somebody else's."""
+    """Its answer ends the connection, so nobody's second request can pass for somebody else's."""
     answered = say(web, b"GET /sad HTTP/1.1\r\nContent-Length: 5\r\n\r\nGET / HTTP/1.1\r\n\r\n")
-    assert answered.startswith(b"HTTP/1.0 503 ")
+    assert answered.startswith(b"HTTP/1.1 503 ")
     assert answered.endswith(b"\r\n\r\nnot now\n")
 
 
