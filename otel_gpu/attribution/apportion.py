@@ -51,7 +51,14 @@ class Weights(NamedTuple):
         scaled = total * SCALE
         due = [owed + scaled * weight // whole for owed, weight in zip(residues, each, strict=True)]
         parts = [amount // SCALE if amount > 0 else 0 for amount in due]
-        _settle(parts, due, each, total - sum(parts))
+        missing = total - sum(parts)
+        left = [amount - part * SCALE for amount, part in zip(due, parts, strict=True)]
+        if 0 <= missing < len(parts) and all(each):  # mostly: one more to each of those with the largest remainders
+            for place in sorted(range(len(parts)), key=left.__getitem__, reverse=True)[:missing]:
+                parts[place] += 1
+                left[place] -= SCALE
+            return parts, left
+        _settle(parts, due, each, missing)
         return parts, [amount - part * SCALE for amount, part in zip(due, parts, strict=True)]
 
 
