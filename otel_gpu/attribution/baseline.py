@@ -191,10 +191,9 @@ class Baseline:
         if dt_s < _MIN_INTERVAL_S:
             return
         self._highest_w = max(self._highest_w, power_w)
-        if self._lowest_w is None or power_w < self._lowest_w:
-            self._lowest_w = power_w
-        if resident and (self._lowest_held_w is None or power_w < self._lowest_held_w):
-            self._lowest_held_w = power_w
+        self._lowest_w = _at_most(self._lowest_w, power_w)
+        if resident:
+            self._lowest_held_w = _at_most(self._lowest_held_w, power_w)
         if utilization is None or dt_s > LONGEST_INTERVAL_S:
             return
         if utilization < _QUIET:
