@@ -12,7 +12,8 @@ class _Ordered(Hashable, Protocol):
 
 K = TypeVar("K", bound=_Ordered)
 
-SCALE: Final = 1 << 32
+_BITS: Final = 32
+SCALE: Final = 1 << _BITS
 """Residues are kept in this fraction of a unit."""
 
 
@@ -36,22 +37,38 @@ class Weights(NamedTuple):
 
     each: Sequence[int]
     whole: int
+    different: Sequence[int]
+    """Every weight that there is once, and which of them each one is: many share a GPU alike."""
+    which: Sequence[int]
 
     @classmethod
     def of(cls, given: Sequence[int]) -> Weights:
         """Make them ready."""
         each = [weight if weight > 0 else 0 for weight in given]
         whole = sum(each)
-        return cls(each, whole) if whole else cls([1] * len(each), len(each))
+        if not whole:
+            each, whole = [1] * len(each), len(each)
+        numbers = {weight: number for number, weight in enumerate(dict.fromkeys(each))}
+        return cls(each, whole, list(numbers), [numbers[weight] for weight in each])
 
     def divide(self, total: int, residues: Sequence[int]) -> tuple[list[int], list[int]]:
         """The parts and the residues to carry, both in the order of the weights: see ``apportion``."""
-        each, whole = self
+        each, whole, different, which = self
         total = max(0, total)
-        scaled = total * SCALE
-        due = [owed + scaled * weight // whole for owed, weight in zip(residues, each, strict=True)]
-        parts = [amount // SCALE if amount > 0 else 0 for amount in due]
-        _settle(parts, due, each, total - sum(parts))
+        scaled = total << _BITS
+        shares = [scaled * weight // whole for weight in different]
+        due = [owed + shares[number] for owed, number in zip(residues, which, strict=True)]
+        parts = [amount >> _BITS if amount > 0 else 0 for amount in due]
+        missing = total - sum(parts)
+        left = [amount - (part << _BITS) for amount, part in zip(due, parts, strict=True)]
+        if missing == 0:
+            return parts, left
+        if 0 < missing < len(parts) and 0 not in different:  # mostly: one more to those with the largest remainders
+            for place in sorted(range(len(parts)), key=left.__getitem__, reverse=True)[:missing]:
+                parts[place] += 1
+                left[place] -= SCALE
+            return parts, left
+        _settle(parts, due, each, missing)
         return parts, [amount - part * SCALE for amount, part in zip(due, parts, strict=True)]
 
 

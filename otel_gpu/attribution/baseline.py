@@ -10,8 +10,9 @@ Baselines belong to the GPU and its driver, not to the hour: they do not age whi
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -52,6 +53,7 @@ class Origin(StrEnum):
 
 
 _OBSERVED: Final = Origin.OBSERVED
+_ASSUMED: Final = Origin.ASSUMED
 """A member of an enumeration is looked up anew each time that it is named."""
 
 
@@ -99,6 +101,32 @@ class _Line:
         return mean_p - slope * mean_u
 
 
+class _Recent:
+    """The newest of what was observed, and the middle of them without sorting them each time."""
+
+    __slots__ = ("_ordered", "in_turn")
+
+    def __init__(self) -> None:
+        self.in_turn: deque[float] = deque()
+        self._ordered: list[float] = []
+
+    def append(self, power_w: float) -> None:
+        """One more; the oldest makes room."""
+        ordered = self._ordered
+        if len(self.in_turn) == _MAX_OBSERVED:
+            del ordered[bisect_left(ordered, self.in_turn.popleft())]
+        self.in_turn.append(power_w)
+        insort(ordered, power_w)
+
+    def median_w(self) -> float | None:
+        """``None`` while there are too few."""
+        ordered = self._ordered
+        count, middle = len(ordered), len(ordered) // 2
+        if count < _MIN_OBSERVED:
+            return None
+        return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 class Baseline:
     """P0 and P1 of one GPU, from its intervals."""
 
@@ -120,8 +148,8 @@ class Baseline:
 
     def __init__(self, assumed_fraction: float = ASSUMED_FRACTION) -> None:
         self._assumed_fraction = assumed_fraction
-        self._idle: deque[float] = deque(maxlen=_MAX_OBSERVED)
-        self._held: deque[float] = deque(maxlen=_MAX_OBSERVED)
+        self._idle = _Recent()
+        self._held = _Recent()
         self._before: bool | None = None  # whether the interval before had residents, if it was quiet
         self._line = _Line()
         self._ranges: deque[tuple[float, float]] = deque(maxlen=_STRETCHES)
@@ -163,9 +191,9 @@ class Baseline:
         if dt_s < _MIN_INTERVAL_S:
             return
         self._highest_w = max(self._highest_w, power_w)
-        self._lowest_w = _lower(self._lowest_w, power_w)
+        self._lowest_w = _at_most(self._lowest_w, power_w)
         if resident:
-            self._lowest_held_w = _lower(self._lowest_held_w, power_w)
+            self._lowest_held_w = _at_most(self._lowest_held_w, power_w)
         if utilization is None or dt_s > LONGEST_INTERVAL_S:
             return
         if utilization < _QUIET:
@@ -182,7 +210,8 @@ class Baseline:
             self._stretch_s = 0.0
             self._ranges.append((utilization, utilization))
         low, high = self._ranges[-1]
-        self._ranges[-1] = min(low, utilization), max(high, utilization)
+        if not low <= utilization <= high:
+            self._ranges[-1] = min(low, utilization), max(high, utilization)
         self._stretch_s += dt_s
 
     # ------------------------------------------------------------------------ what follows
@@ -200,10 +229,14 @@ class Baseline:
         # The limit cannot be below what was drawn: where it is not known, that stands in for it.
         limit_w = self._highest_w if self._power_limit_w is None else self._power_limit_w
         assumed_w = self._assumed_fraction * limit_w
-        idle_w, idle_origin = _observed(self._idle) or (_at_most(self._lowest_w, assumed_w), Origin.ASSUMED)
-        held_w, held_origin = _observed(self._held) or self._extrapolated(_at_most(self._lowest_held_w, assumed_w))
+        idle_w, idle_origin = self._idle.median_w(), _OBSERVED
+        if idle_w is None:
+            idle_w, idle_origin = _at_most(self._lowest_w, assumed_w), _ASSUMED
+        held_w, held_origin = self._held.median_w(), _OBSERVED
+        if held_w is None:
+            held_w, held_origin = self._extrapolated(_at_most(self._lowest_held_w, assumed_w))
         if idle_w > held_w:  # contexts only add
-            if idle_origin is Origin.OBSERVED and held_origin is not Origin.OBSERVED:
+            if idle_origin is _OBSERVED and held_origin is not _OBSERVED:
                 held_w = _at_most(self._lowest_held_w, idle_w)
             idle_w = min(idle_w, held_w)
         return _estimate(idle_w, idle_origin, held_w, held_origin)
@@ -212,7 +245,7 @@ class Baseline:
         low = min((low for low, _ in self._ranges), default=0.0)
         high = max((high for _, high in self._ranges), default=0.0)
         if high < _MIN_WORK or low > _CONTRAST * high:
-            return assumed_w, Origin.ASSUMED
+            return assumed_w, _ASSUMED
         intercept_w = _at_most(self._lowest_held_w, self._line.intercept_w(assumed_w))
         return max(0.0, intercept_w), Origin.EXTRAPOLATED
 
@@ -222,8 +255,8 @@ class Baseline:
         """All it knows, as plain data."""
         line = self._line
         return {
-            "idle_w": list(self._idle),
-            "held_w": list(self._held),
+            "idle_w": list(self._idle.in_turn),
+            "held_w": list(self._held.in_turn),
             "before": self._before,
             "line": [line.count, line.sum_u, line.sum_p, line.sum_uu, line.sum_up],
             "ranges": [list(pair) for pair in self._ranges],
@@ -240,8 +273,9 @@ class Baseline:
         """Go on from ``to_state``; ValueError if it is anything else."""
         new = cls(assumed_fraction)
         try:
-            new._idle.extend(figures(state["idle_w"]))
-            new._held.extend(figures(state["held_w"]))
+            for recent, saved in ((new._idle, state["idle_w"]), (new._held, state["held_w"])):
+                for power_w in figures(saved):
+                    recent.append(power_w)
             count, sum_u, sum_p, sum_uu, sum_up = figures(state["line"])
             new._line = _Line(count, sum_u, sum_p, sum_uu, sum_up)
             new._ranges.extend((low, high) for low, high in map(figures, state["ranges"]))
@@ -274,18 +308,6 @@ def _credible(power_w: float, utilization: float | None, dt_s: float) -> bool:
         and (utilization is None or 0 <= utilization <= HIGHEST_UTILIZATION)
         and 0 < dt_s < math.inf
     )
-
-
-def _observed(powers_w: Sequence[float]) -> tuple[float, Origin] | None:
-    count = len(powers_w)
-    if count < _MIN_OBSERVED:
-        return None
-    ordered, middle = sorted(powers_w), count // 2
-    return ordered[middle] if count % 2 else (ordered[middle - 1] + ordered[middle]) / 2, _OBSERVED
-
-
-def _lower(known: float | None, new: float) -> float:
-    return new if known is None else min(known, new)
 
 
 def _at_most(highest: float | None, value: float) -> float:

@@ -375,6 +375,12 @@ def _close(entry: Entry) -> None:
 
 def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int], cycle: Cycle) -> None:
     payers = payers_of([*books.workloads, *unused]) if unused else books.payers
+    if len(payers) == 1 and not sm_counts:  # mostly a GPU is one place, and all of it is paid for
+        ((_, lines),) = payers
+        each_us, rest_us = divmod(cycle.window_us, len(lines))
+        for number, shown in enumerate(lines):
+            shown.billed_us = each_us + (number < rest_us)
+        return
     parts_us = places_us(cycle.window_us, [place for place, _ in payers], sm_counts)
     for (_, lines), part_us in zip(payers, parts_us, strict=True):
         for shown, billed_us in zip(lines, equal_parts(part_us, len(lines)), strict=True):

@@ -9,6 +9,7 @@ from otel_gpu.attribution.baseline import Origin
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.hidden import HiddenSplit
+from otel_gpu.attribution.kept_lines import KeptLines
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
@@ -38,13 +39,16 @@ from otel_gpu.model.result import NO_ENERGY
 
 
 class Composer:
-    """Makes the answers of the cycles of one ledger. It remembers nothing but in which order its lines are told."""
+    """Makes the answers of the cycles of one ledger. It remembers in which order its lines are told, and what was told
+    of them before only idle time and energy went on."""
 
     def __init__(self, ledger: Ledger, options: AttributionOptions) -> None:
         self._ledger = ledger
         self._options = options
         self._order = Order(ledger)
         self._stillness = Stillness(ledger, self._order)
+        self._last: Attribution | None = None
+        self._kept: KeptLines | None = None
 
     def compose(
         self,
@@ -62,21 +66,35 @@ class Composer:
         ledger = self._ledger
         self._order.follow()
         errors_mj = ledger.energy_errors_mj()
-        scenes = _Scenes(ledger, views)
         still_since_ns = self._stillness.since_ns(snapshot, () if anybody_missing else views)
-        return Attribution(
+        processes, workloads = self._lines(snapshot, views, still_since_ns)
+        self._last = Attribution(
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
             window_s=window_s,
-            gpus=tuple(_gpu(view, ledger, self._options, errors_mj) for view in views),
-            workloads=self._workloads(scenes, snapshot),
-            processes=self._processes(scenes),
+            gpus=tuple([_gpu(view, ledger, self._options, errors_mj) for view in views]),
+            workloads=workloads,
+            processes=processes,
             sources=snapshot.sources,
             driver=snapshot.driver,
             anomalies=anomalies,
             epoch_ns=ledger.epoch_ns,
             still_since_ns=still_since_ns,
         )
+        return self._last
+
+    def _lines(
+        self, snapshot: Snapshot, views: tuple[GpuView, ...], still_since_ns: int
+    ) -> tuple[tuple[ProcessAttribution, ...], tuple[WorkloadAttribution, ...]]:
+        last = self._last
+        if last is None or not still_since_ns or last.still_since_ns != still_since_ns:
+            self._kept = None
+            scenes = _Scenes(self._ledger, views)
+            return self._processes(scenes), self._workloads(scenes, snapshot)
+        if self._kept is None:
+            books = {view.reading.identity.uuid: view.books for view in views}
+            self._kept = KeptLines(self._order, books, last.gpus, last.processes, last.workloads)
+        return self._kept.processes(), self._kept.workloads(self._options.prices)
 
     def _processes(self, scenes: _Scenes) -> tuple[ProcessAttribution, ...]:
         told = []
@@ -125,13 +143,13 @@ def _gpu(view: GpuView, ledger: Ledger, options: AttributionOptions, errors_mj: 
             MigAttribution(m.uuid, m.profile, cycle.memory[m.uuid] if cycle is not None else None) for m in reading.mig
         )
     return _gpu_attribution(
-        reading=reading,
-        memory=cycle.memory[""] if cycle is not None else None,
-        energy=_energy(cycle),
-        mig=mig,
-        totals=_device_totals(sums.attributed_mj, sums.idle_mj, sums.unattributed_mj),
-        basis=_basis(view, options),
-        energy_error_mj=errors_mj[reading.identity.uuid],
+        reading,
+        cycle.memory[""] if cycle is not None else None,
+        _energy(cycle),
+        mig,
+        _device_totals(sums.attributed_mj, sums.idle_mj, sums.unattributed_mj),
+        _basis(view, options),
+        errors_mj[reading.identity.uuid],
     )
 
 
@@ -139,12 +157,7 @@ def _energy(cycle: GpuCycle | None) -> EnergySplit | None:
     if cycle is None or cycle.metered is None or cycle.division is None:
         return None
     division = cycle.division
-    return _energy_split(
-        delta_mj=cycle.metered.delta_mj,
-        attributed_mj=division.attributed_mj,
-        idle_mj=division.idle_mj,
-        unattributed_mj=division.unattributed_mj,
-    )
+    return _energy_split(cycle.metered.delta_mj, division.attributed_mj, division.idle_mj, division.unattributed_mj)
 
 
 def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
@@ -152,13 +165,13 @@ def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
         return None
     estimate = view.cycle.baseline
     return _energy_basis(
-        source=view.energy_source,
-        policy=_TEXTS[options.energy_policy],
-        model=_TEXTS[options.energy_model],
-        idle_w=estimate.idle_w,
-        idle_origin=_TEXTS[estimate.idle_origin],
-        held_w=estimate.held_w,
-        held_origin=_TEXTS[estimate.held_origin],
+        view.energy_source,
+        _TEXTS[options.energy_policy],
+        _TEXTS[options.energy_model],
+        estimate.idle_w,
+        _TEXTS[estimate.idle_origin],
+        estimate.held_w,
+        _TEXTS[estimate.held_origin],
     )
 
 

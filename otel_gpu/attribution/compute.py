@@ -137,6 +137,7 @@ class ComputeWindow:
 
 _window: Final = maker(ComputeWindow)
 _NO_WORK: Final[Mapping[int, Work]] = MappingProxyType({})
+_NOBODY: Final[frozenset[int]] = frozenset()
 
 
 class _Reach(NamedTuple):
@@ -211,10 +212,11 @@ class ComputeRows:
 
     def _without_rows(self, read: UtilizationRead, window_us: int) -> ComputeWindow:
         """The same where nobody has a row: who gives rows, and of what kind, is not learnt from none."""
-        reach = self._reach(read, None)
-        self._until_us = reach.end_us
+        end_us = read.read_at_us - SAMPLE_US // 2
+        covered_us = self._covered_us(self._begin_us(read), end_us)
+        self._until_us = end_us
         self._elapsed_us = 0
-        return _window(window_us, reach.covered_us, round(reach.covered_us / SAMPLE_US), _NO_WORK, frozenset(), 0)
+        return _window(window_us, covered_us, round(covered_us / SAMPLE_US), _NO_WORK, _NOBODY, 0)
 
     def _reach(self, read: UtilizationRead, newest_us: int | None) -> _Reach:
         """From sample to sample where the samples are known: only so do windows of 1 s join without gap or overlap.
@@ -224,19 +226,30 @@ class ComputeRows:
         """
         fresh = newest_us is not None and read.read_at_us - newest_us <= SAMPLE_US
         end_us = newest_us if newest_us is not None and fresh else read.read_at_us - SAMPLE_US // 2
-        begin_us = read.since_us - SAMPLE_US // 2
+        begin_us = self._begin_us(read)
+        until_us = begin_us if self._until_us is None else max(begin_us, self._until_us)
+        covered_us = self._covered_us(begin_us, end_us)
+        overlap_us, _ = _whole_steps(until_us - begin_us + _STEP_US // 2)
+        return _Reach(begin_us, end_us, min(overlap_us, RING_US - covered_us), covered_us)
+
+    def _begin_us(self, read: UtilizationRead) -> int:
         # A known sample ahead of the read is from before the clock was set back. One after the time asked for means
         # that the source has started anew: work up to it is counted already.
         if self._newest_us is not None and read.since_us <= self._newest_us <= read.read_at_us:
-            begin_us = self._newest_us
-        until_us = begin_us if self._until_us is None else max(begin_us, self._until_us)
-        covered_us = min(max(0, end_us - until_us), RING_US)
-        slack_us = _CLOCK_SLACK_US if self._until_us is not None and self._elapsed_us else 0
+            return self._newest_us
+        return read.since_us - SAMPLE_US // 2
+
+    def _covered_us(self, begin_us: int, end_us: int) -> int:
+        """The time up to there that no earlier read has covered, in whole steps."""
+        before_us = self._until_us
+        until_us = begin_us if before_us is None or before_us < begin_us else before_us
+        covered_us = 0 if end_us < until_us else min(end_us - until_us, RING_US)
+        slack_us = _CLOCK_SLACK_US if before_us is not None and self._elapsed_us else 0
         if covered_us > self._elapsed_us + slack_us:
             covered_us = self._elapsed_us  # first sight, or the wall clock was set forward
-        covered_us, self._owed_us = _whole_steps(covered_us + self._owed_us)
-        overlap_us, _ = _whole_steps(until_us - begin_us + _STEP_US // 2)
-        return _Reach(begin_us, end_us, min(overlap_us, RING_US - covered_us), covered_us)
+        covered_us += self._owed_us
+        self._owed_us = covered_us % _STEP_US
+        return covered_us - self._owed_us
 
     def _are_samples(self, rows: list[UtilizationRow], reach: _Reach, *, excessive: bool) -> bool:
         """Whether this driver gives a row per sample.

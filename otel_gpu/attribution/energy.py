@@ -145,7 +145,18 @@ class EnergyDivider:
         self._stands: bool | None = None
         # What is owed to them, by number as in claims.
         self._ats: tuple[ProcessAt, ...] = ()
-        self._owed: dict[int, int] = {}
+        self._owed_by_number: dict[int, int] = {}
+        self._owed_in_order: list[int] | None = None  # to all parties and nobody else, since they only stood there
+
+    @property
+    def _owed(self) -> dict[int, int]:
+        if self._owed_in_order is not None:
+            self._owed_by_number, self._owed_in_order = dict(enumerate(self._owed_in_order)), None
+        return self._owed_by_number
+
+    @_owed.setter
+    def _owed(self, owed: dict[int, int]) -> None:
+        self._owed_by_number, self._owed_in_order = owed, None
 
     def divide(self, interval: Interval, factors: Mapping[ProcessAt, float] | None = None) -> Division:
         """Divide an interval. ``factors`` weigh a process's work by what it was seen to draw (1 where not given).
@@ -156,8 +167,7 @@ class EnergyDivider:
             self._take_in(interval.parties)
         parties = self._parties
         if self._is_standing(interval):
-            parts_mj = self._divide_standing(interval.delta_mj)
-            return _division(self._ats, parts_mj, self._methods, self._method, 0, 0)
+            return self._divide_standing(interval.delta_mj)
         claims, methods = self._claims(interval, parties, factors or {})
         parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed)
         method = self._method if methods is self._methods else None
@@ -169,6 +179,13 @@ class EnergyDivider:
             parts.get(_idle(parties), 0),
             parts.get(_unattributed(parties), 0),
         )
+
+    def go_on(self, parties: tuple[Party, ...], delta_mj: int) -> Division | None:
+        """Divide one more interval of the same parties, of whom it is told that none worked, beside nobody else.
+
+        ``None`` where that is not enough to know: ``divide`` it.
+        """
+        return self._divide_standing(delta_mj) if parties is self._given and self._stands else None
 
     def _is_standing(self, interval: Interval) -> bool:
         """Whether all of it divides by who was there: several were, or one not alone, and nobody worked."""
@@ -190,16 +207,17 @@ class EnergyDivider:
             return False
         return any(party.sm_us is not None for party in parties)
 
-    def _divide_standing(self, delta_mj: int) -> list[int]:
+    def _divide_standing(self, delta_mj: int) -> Division:
         """By workload. The weights are the parties' alone: they last for as long as those do."""
         if self._weights is None:
             if self._by_workload is None:
                 self._by_workload = _by_workload(self._parties)
             self._weights = Weights.of(list(whole_weights(self._by_workload).values()))
-        owed = self._owed
-        parts_mj, new = self._weights.divide(delta_mj, [owed.get(number, 0) for number in range(len(self._parties))])
-        self._owed = dict(enumerate(new))
-        return parts_mj
+        owed = self._owed_in_order
+        if owed is None:
+            owed = [self._owed_by_number.get(number, 0) for number in range(len(self._parties))]
+        parts_mj, self._owed_in_order = self._weights.divide(delta_mj, owed)
+        return _division(self._ats, parts_mj, self._methods, self._method, 0, 0)
 
     def _take_in(self, given: tuple[Party, ...]) -> None:
         """Put the parties in order; if they are others than those before, find out what depends on them."""

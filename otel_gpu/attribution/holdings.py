@@ -63,12 +63,16 @@ class Holdings:
         plain = reading.mig is None and not owners and not granted
         last = self._last
         if last is not None and plain and before is now and last.holds(reading, now, cycle):
-            if last.hidden:
-                self._hidden[""].go_on(cycle.now_s)
+            self.go_on(cycle.now_s)
             return last.memory, last.hidden
         memory, hidden = self._divided(reading, now, before, owners, cycle, granted=granted)
         self._last = _Last(now, reading.memory, cycle.infers, memory, hidden) if plain else None
         return memory, hidden
+
+    def go_on(self, now_s: float) -> None:
+        """The same for one more cycle like the last, in which nobody could hold what the lists hide."""
+        if self._last is not None and self._last.hidden:
+            self._hidden[""].go_on(now_s)
 
     def _divided(
         self,

@@ -68,7 +68,14 @@ class Oddities:
         lists = (reading.memory, reading.processes, reading.mig)
         if lists != self._lists:  # mostly the same objects
             self._lists, self._found = lists, _odd_lists(reading)
-        found = self._found
+        return self._found + self._of_energy(reading)
+
+    def again(self, reading: GpuReading) -> int:
+        """The same where memory and lists are those of the cycle before."""
+        return self._found + self._of_energy(reading)
+
+    def _of_energy(self, reading: GpuReading) -> int:
+        found = 0
         if reading.energy_mj is not None:
             found += reading.energy_mj < 0
         if reading.power_w is not None:

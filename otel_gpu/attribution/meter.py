@@ -69,11 +69,14 @@ class EnergyMeter:
 
     def _by_counter(self, reading: GpuReading, counter_mj: int) -> Metered | None:
         before_mj, at_ns = self._counter_mj, self._at_ns
-        power_w = _power(reading) if _power(reading) is not None else self._power_w
-        if before_mj is None and power_w is not None:
-            metered = self._by_power(reading, power_w)  # the last interval before the counter speaks for itself
-            self._counter_mj = counter_mj
-            return metered
+        if before_mj is None:
+            power_w = _power(reading)
+            if power_w is None:
+                power_w = self._power_w
+            if power_w is not None:
+                metered = self._by_power(reading, power_w)  # the last interval before the counter speaks for itself
+                self._counter_mj = counter_mj
+                return metered
         if before_mj is not None and at_ns is not None and reading.taken_at_ns <= at_ns:
             return None  # no time has passed: whatever it counted belongs to the next interval
         self._counter_mj, self._at_ns = counter_mj, reading.taken_at_ns
@@ -101,7 +104,7 @@ class EnergyMeter:
         limit_w = reading.power_limit_w
         if limit_w is None or not 0 < limit_w < _INFINITE:
             limit_w = _HIGHEST_LIMIT_W
-        return _metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
+        return _metered(delta_mj, duration_s, delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
 
     # -- state ----------------------------------------------------------------------
 

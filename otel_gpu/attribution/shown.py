@@ -11,10 +11,12 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from otel_gpu.attribution.energy import Method
+from otel_gpu.attribution.idle import IdleState
 from otel_gpu.attribution.ledger import Present
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.presence import Resident
+from otel_gpu.attribution.sums import Sums
 from otel_gpu.model import GpuState, MethodEnergy
 from otel_gpu.model.result import NO_ENERGY
 
@@ -69,6 +71,18 @@ def energy_by(method: Method, energy_mj: int) -> tuple[int, int, int]:
     return (energy_mj, 0, 0) if method is _MEASURED else (0, 0, energy_mj)
 
 
+_Idler: TypeAlias = tuple[Shown, Entry, Sums, IdleState, int, list[int] | None, int]
+"""A line that goes on being idle: its sums and state, who of it is there, the one or several, and what they hold."""
+
+
+def _idler(shown: Shown) -> _Idler:
+    entry, members = shown.entry, shown.members
+    if entry.idle is None:
+        raise ValueError("nobody of it is idle")
+    several = None if len(members) == 1 else members
+    return shown, entry, entry.sums, entry.idle, members[0], several, shown.held_bytes or 0
+
+
 Payers: TypeAlias = list[tuple[Place, list[Shown]]]
 """Workloads by the place that they pay for, in order."""
 
@@ -94,6 +108,7 @@ class GpuBooks:
         self.goes_on = False
         """Whether of all lines only idle time and energy of this cycle were booked."""
         self._present: Present | None = None
+        self._idlers: list[_Idler] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -106,7 +121,7 @@ class GpuBooks:
 
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
-        self.goes_on = False
+        self.goes_on, self._idlers = False, None
         if self._present is None:
             self.shown = {}
             return
@@ -128,17 +143,23 @@ class GpuBooks:
 
     def go_on_idle(self, method: Method, parts_mj: Sequence[int], window_us: int, now_ns: int) -> None:
         """The same where everybody goes on being idle: the time is booked as well."""
+        if self._idlers is None:
+            self._idlers = [_idler(shown) for shown in self.seated]
         estimated = method is _ESTIMATED
-        for shown in self.seated:
-            members, entry = shown.members, shown.entry
-            energy_mj = parts_mj[members[0]] if len(members) == 1 else sum([parts_mj[number] for number in members])
+        for shown, entry, sums, idle, first, members, held_bytes in self._idlers:
+            energy_mj = parts_mj[first] if members is None else sum([parts_mj[number] for number in members])
             shown.energy_mj = energy_mj
-            energy = (0, energy_mj, 0) if estimated else energy_by(method, energy_mj)
-            shown.energy = _tuple(MethodEnergy, energy)
-            entry.sums.add_idle(method, energy_mj, window_us, shown.held_bytes or 0, shown.billed_us)
+            shown.energy = _tuple(MethodEnergy, (0, energy_mj, 0) if estimated else energy_by(method, energy_mj))
+            if estimated:
+                sums.estimated_mj += energy_mj
+            else:
+                sums.add_energy(method, energy_mj)
+            sums.idle_us += window_us
+            sums.idle_byte_us += window_us * held_bytes
+            sums.idle_mj += energy_mj
+            sums.billed_idle_us += shown.billed_us
             entry.drew_ns = now_ns
-            if entry.idle is not None:
-                shown.idle_s = entry.idle.go_on(window_us)
+            shown.idle_s = idle.go_on(window_us)
 
     def of(self, entry: Entry) -> Shown:
         """What is shown of a line."""

@@ -74,17 +74,6 @@ class Sums:
             self.unknown_mj += energy_mj
             self.billed_unknown_us += billed_us
 
-    def add_idle(self, method: Method, energy_mj: int, time_us: int, held_bytes: int, billed_us: int) -> None:
-        """Book energy found by this method, and idle time in which it was drawn, all of it decided at once."""
-        if method is _ESTIMATED:
-            self.estimated_mj += energy_mj
-        else:
-            self.add_energy(method, energy_mj)
-        self.idle_us += time_us
-        self.idle_byte_us += time_us * held_bytes
-        self.idle_mj += energy_mj
-        self.billed_idle_us += billed_us
-
     def add(self, other: Sums) -> None:
         """Take over all of another's."""
         for each in fields(Sums):
