@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
 from typing import Final
 
@@ -61,10 +62,28 @@ class Lines:
 
     def _write(self, cells: Cells) -> None:
         """Write the lines whose values changed."""
-        values, pieces, written = cells.values, self._pieces, set[int]()
-        for number in cells.changed(self._cells):
+        changed = [*cells.changed(self._cells)]
+        if not self._write_block(changed, cells.values):
+            self._write_each(changed, cells.values)
+        for run in {number // self._run for number in changed}:
+            self.editions[run] = object()
+        self._cells = cells
+
+    def _write_block(self, changed: list[int], values: tuple[float | None, ...]) -> bool:
+        """Write lines that stand together at once, as those of a run mostly are; false where somebody has none."""
+        if not changed or self.count < len(values) or changed[-1] - changed[0] >= len(changed):
+            return False
+        first, after = changed[0], changed[-1] + 1
+        told = [value for value in values[first:after] if value is not None and isfinite(value)]
+        if len(told) < len(changed):
+            return False
+        self._pieces[_PIECES * first + _PIECES - 1 : _PIECES * after : _PIECES] = map(repr, told)
+        return True
+
+    def _write_each(self, changed: Iterable[int], values: tuple[float | None, ...]) -> None:
+        pieces = self._pieces
+        for number in changed:
             value, last = values[number], _PIECES * number + _PIECES - 1
-            written.add(number // self._run)
             if value is None or not isfinite(value):
                 self.count -= pieces[last] != ""
                 pieces[last - _PIECES + 1 : last + 1] = _NO_LINE
@@ -74,9 +93,6 @@ class Lines:
                 self.count += 1
                 line = self._begin, self._labels[number], self._others[number], repr(value)
                 pieces[last - _PIECES + 1 : last + 1] = line
-        for run in written:
-            self.editions[run] = object()
-        self._cells = cells
 
     def _write_once(self, values: tuple[float | None, ...]) -> None:
         """One line of each series."""
