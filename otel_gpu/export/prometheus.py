@@ -206,14 +206,10 @@ class PrometheusText:
         if lines.count < len(family.values):
             log.debug("%s: %d points are no series of their own", name, len(family.values) - lines.count)
         known = {} if last is None else dict(zip(last.editions, last.parts, strict=True))
-        final = len(lines.editions) - 1
-        parts: list[bytes] = []
-        for run, edition in enumerate(lines.editions):
-            part = known.get(edition)
-            if part is None:
-                text = lines.text(run)
-                part = f"{heads[name] if run == 0 else ''}{text}{LINE_END if run == final else ''}".encode()
-            parts.append(part)
+        parts = [
+            known[edition] if edition in known else lines.text(run, heads[name])
+            for run, edition in enumerate(lines.editions)
+        ]
         return _Text(family, tuple(lines.editions), tuple(parts))
 
     def _beyond(self, workload: WorkloadIdentity | None, kind: _Kind) -> Iterator[tuple[str, str]]:

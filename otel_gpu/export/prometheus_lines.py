@@ -43,10 +43,14 @@ class Lines:
         elif not (self.count == 0 and self._write_all(values)):
             self._write(Cells(self.series, values))
 
-    def text(self, run: int) -> str:
-        """The lines of a run, each after an end of line."""
+    def text(self, run: int, head: str) -> bytes:
+        """The lines of a run, each after an end of line. The ``head`` stands before all runs, an end after the last."""
         size = _PIECES * self._run
-        return "".join(self._pieces if self._runs == 1 else self._pieces[run * size : (run + 1) * size])
+        pieces = [head] if run == 0 else []
+        pieces += self._pieces if self._runs == 1 else self._pieces[run * size : (run + 1) * size]
+        if run == self._runs - 1:
+            pieces.append(LINE_END)
+        return "".join(pieces).encode()
 
     def _write_all(self, values: tuple[float | None, ...]) -> bool:
         """Write every line at once, as most metrics are the first time; false where somebody has none."""
