@@ -16,7 +16,7 @@ A host pid looked up among a container's pids, or the other way round, finds som
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Final, NamedTuple
@@ -58,11 +58,11 @@ class NamedPids:
     def __init__(self) -> None:
         self._lists: list[object] = []
         self._listed: frozenset[int] = frozenset()
-        self._gpus: tuple[GpuReading, ...] | None = None
+        self._gpus: Sequence[GpuReading] | None = None
         self._named: frozenset[int] = frozenset()
 
-    def of(self, gpus: tuple[GpuReading, ...]) -> frozenset[int]:
-        """Those of this cycle: by lists and by rows."""
+    def of(self, gpus: Sequence[GpuReading]) -> frozenset[int]:
+        """Those of this cycle: by lists and by rows. ``gpus`` must not change after that: a cycle asks twice."""
         if gpus is self._gpus:
             return self._named
         lists: list[object] = [each for gpu in gpus for each in (gpu.processes, gpu.mig)]

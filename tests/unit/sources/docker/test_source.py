@@ -222,11 +222,10 @@ def test_a_sandbox_that_is_asked_for_is_not_pending(api: DockerApi, make_source:
 
 
 def test_close_ends_its_threads_with_a_stream_open(api: DockerApi, make_source: MakeSource) -> None:
-    others = set(threading.enumerate())
+    others = set(threading.enumerate())  # which tests before this one may have left to the end of the process
 
     def own() -> list[str]:
-        there = set(threading.enumerate()) - others
-        return [thread.name for thread in there if thread.name.startswith("otel-gpu-")]
+        return [thread.name for thread in set(threading.enumerate()) - others if thread.name.startswith("otel-gpu-")]
 
     source = make_source(api.base_url)
     assert source.wait(10)
