@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from math import gcd
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 
@@ -15,6 +16,7 @@ K = TypeVar("K", bound=_Ordered)
 _BITS: Final = 32
 SCALE: Final = 1 << _BITS
 """Residues are kept in this fraction of a unit."""
+_FRACTION: Final = SCALE - 1
 
 
 def apportion(
@@ -47,7 +49,9 @@ class Weights(NamedTuple):
         each = [weight if weight > 0 else 0 for weight in given]
         whole = sum(each)
         if not whole:
-            each, whole = [1] * len(each), len(each)
+            return cls([1] * len(each), len(each), [1], [0] * len(each))
+        shared = gcd(*each)  # what all have in common divides out, and smaller numbers are divided faster
+        each, whole = [weight // shared for weight in each], whole // shared
         numbers = {weight: number for number, weight in enumerate(dict.fromkeys(each))}
         return cls(each, whole, list(numbers), [numbers[weight] for weight in each])
 
@@ -60,7 +64,7 @@ class Weights(NamedTuple):
         due = [owed + shares[number] for owed, number in zip(residues, which, strict=True)]
         parts = [amount >> _BITS if amount > 0 else 0 for amount in due]
         missing = total - sum(parts)
-        left = [amount - (part << _BITS) for amount, part in zip(due, parts, strict=True)]
+        left = [amount & _FRACTION if amount > 0 else amount for amount in due]
         if missing == 0:
             return parts, left
         if 0 < missing < len(parts) and 0 not in different:  # mostly: one more to those with the largest remainders

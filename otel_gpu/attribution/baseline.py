@@ -68,6 +68,7 @@ class BaselineEstimate:
 
 
 _estimate: Final = maker(BaselineEstimate)
+_NOTHING_SEEN: Final = BaselineEstimate(0.0, _ASSUMED, 0.0, _ASSUMED)
 
 
 @dataclass(slots=True)
@@ -138,6 +139,7 @@ class Baseline:
         "_held",
         "_highest_w",
         "_idle",
+        "_is_current",
         "_line",
         "_lowest_held_w",
         "_lowest_w",
@@ -159,7 +161,8 @@ class Baseline:
         self._highest_w = 0.0
         self._power_limit_w: float | None = None
         self._dropped = 0
-        self._estimate: BaselineEstimate | None = None  # while nothing more is seen
+        self._estimate = _NOTHING_SEEN
+        self._is_current = False  # while nothing more is seen
 
     @property
     def dropped(self) -> int:
@@ -180,7 +183,7 @@ class Baseline:
         """Take in one interval: its mean power, total SM share (0 to 1), and whether anybody had a context."""
         if dt_s == 0:
             return
-        self._estimate = None
+        self._is_current = False
         if not _credible(power_w, utilization, dt_s):
             self._dropped += 1
             self._before = None
@@ -221,11 +224,11 @@ class Baseline:
 
         What was observed may be: the lowest of many readings is mostly the noise of the counter's steps.
         """
-        if self._estimate is None:
-            self._estimate = self._estimated()
+        if not self._is_current:
+            self._estimate, self._is_current = self._estimated(self._estimate), True
         return self._estimate
 
-    def _estimated(self) -> BaselineEstimate:
+    def _estimated(self, before: BaselineEstimate) -> BaselineEstimate:
         # The limit cannot be below what was drawn: where it is not known, that stands in for it.
         limit_w = self._highest_w if self._power_limit_w is None else self._power_limit_w
         assumed_w = self._assumed_fraction * limit_w
@@ -239,6 +242,9 @@ class Baseline:
             if idle_origin is _OBSERVED and held_origin is not _OBSERVED:
                 held_w = _at_most(self._lowest_held_w, idle_w)
             idle_w = min(idle_w, held_w)
+        same_w = idle_w == before.idle_w and held_w == before.held_w
+        if same_w and idle_origin is before.idle_origin and held_origin is before.held_origin:
+            return before  # the same object, as mostly
         return _estimate(idle_w, idle_origin, held_w, held_origin)
 
     def _extrapolated(self, assumed_w: float) -> tuple[float, Origin]:

@@ -19,6 +19,7 @@ from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
 from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of, sum_known
 from otel_gpu.attribution.tracker import GpuCycle
+from otel_gpu.attribution.work_rows import WorkRows
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
 _NOBODY: Final[Mapping[ProcessAt, Resident]] = MappingProxyType({})
@@ -33,6 +34,7 @@ class Bookkeeper:
         self.ledger = ledger
         self._gpus: dict[str, GpuBooks] = {}
         self._short_lived = ShortLived()
+        self._all_used: dict[str, tuple[tuple[Grant, ...], Present]] = {}
         self._present: list[Present] = []
         self._present_pids: frozenset[int] = frozenset()
 
@@ -56,15 +58,20 @@ class Bookkeeper:
 
     def unused(self, uuid: str, cycle: Cycle) -> dict[WorkloadLine, Grant]:
         """Lines of workloads that were given this GPU and have nobody there."""
-        granted = cycle.granted(uuid)
-        if not granted:
+        if not cycle.grants:
             return {}
-        present = {(b.ref.key, at.place) for at, b in self.ledger.present(uuid)}
-        return {
+        there, known = self.ledger.present(uuid), self._all_used.get(uuid)
+        if known is not None and known[0] is cycle.grants and known[1] is there:
+            return {}
+        present = {(b.ref.key, at.place) for at, b in there}
+        unused = {
             self.ledger.grant(grant, cycle.moment): grant
-            for grant in granted
+            for grant in cycle.granted(uuid)
             if (grant.workload.key, Place(uuid, grant.mig_uuid)) not in present
         }
+        if not unused:
+            self._all_used[uuid] = cycle.grants, there
+        return unused
 
     def book(
         self, reading: GpuReading, result: GpuCycle, visitors: Sequence[Life], cycle: Cycle
@@ -143,7 +150,7 @@ class Bookkeeper:
             raise ValueError("nothing to go on with")
         self._book_device(uuid, division)
         _bill(books, (), sm_counts, cycle)
-        books.go_on_idle(division.method, division.parts_mj, cycle.window_us, cycle.moment.now_ns)
+        books.go_on_idle(division.method, division.parts_mj, cycle.window_us)
 
     # -- work and energy ------------------------------------------------------------
 
@@ -216,7 +223,7 @@ class Bookkeeper:
         infers = result is not None and result.infers
         if result is not None and infers:
             held = [result.held_bytes(at) for at in books.there]
-        rows = _Rows(result)
+        rows = WorkRows(result)
         everybody = rows.of_everybody() if books.is_complete else None
         all_idle = books.is_complete and result is not None and not infers and cycle.window_us > 0
         for shown in books.seated:
@@ -314,38 +321,6 @@ class Bookkeeper:
                 raise ValueError("books: a state without a line")
             ledger.entry(line).idle = state
         return restored
-
-
-class _Rows:
-    """What the driver's rows say of everybody's work in a cycle."""
-
-    __slots__ = ("_crowded", "_pids", "_tells", "_work")
-
-    def __init__(self, result: GpuCycle | None) -> None:
-        compute = None if result is None else result.compute
-        self._crowded = result is not None and result.crowded
-        self._tells = compute is not None and compute.tells
-        self._work = frozenset() if compute is None else frozenset(compute.work)
-        self._pids = self._work | compute.untold if compute is not None and compute.untold else self._work
-
-    def of_everybody(self) -> tuple[bool | None, bool] | None:
-        """The same of everybody, where nobody is missing and there are no rows."""
-        return None if self._pids else (False if self._tells else None, self._crowded)
-
-    def of(self, shown: Shown) -> tuple[bool | None, bool]:
-        """Whether anybody of a line showed work, and whether anybody else on the GPU did, or may have.
-
-        ``None`` where the driver does not tell, or somebody is missing.
-        """
-        pids, rows = shown.pids, self._pids
-        if not rows:
-            return None if not self._tells or not pids or shown.is_missing else False, self._crowded
-        others_worked = self._crowded or not rows <= pids
-        if not self._tells or not pids:
-            return None, others_worked
-        if not rows.isdisjoint(pids):
-            return None if self._work.isdisjoint(pids) else True, others_worked
-        return None if shown.is_missing else False, others_worked
 
 
 def _idle_states(lines: Lines[LineT]) -> list[list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.attribution.baseline import Origin
+from otel_gpu.attribution.baseline import BaselineEstimate, Origin
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.hidden import HiddenSplit
@@ -47,6 +47,7 @@ class Composer:
         self._options = options
         self._order = Order(ledger)
         self._stillness = Stillness(ledger, self._order)
+        self._bases: dict[str, tuple[BaselineEstimate, EnergyBasis]] = {}
         self._last: Attribution | None = None
         self._kept: KeptLines | None = None
 
@@ -72,7 +73,7 @@ class Composer:
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
             window_s=window_s,
-            gpus=tuple([_gpu(view, ledger, self._options, errors_mj) for view in views]),
+            gpus=tuple([_gpu(view, ledger, self._basis(view), errors_mj) for view in views]),
             workloads=workloads,
             processes=processes,
             sources=snapshot.sources,
@@ -95,6 +96,27 @@ class Composer:
             books = {view.reading.identity.uuid: view.books for view in views}
             self._kept = KeptLines(self._order, books, last.gpus, last.processes, last.workloads)
         return self._kept.processes(), self._kept.workloads(self._options.prices)
+
+    def _basis(self, view: GpuView) -> EnergyBasis | None:
+        """The same object for as long as it rests on the same."""
+        uuid = view.reading.identity.uuid
+        estimate = None if view.cycle is None else view.cycle.baseline
+        if estimate is None:
+            return None
+        known = self._bases.get(uuid)
+        if known is not None and known[0] is estimate and known[1].source == view.energy_source:
+            return known[1]
+        basis = _energy_basis(
+            view.energy_source,
+            _TEXTS[self._options.energy_policy],
+            _TEXTS[self._options.energy_model],
+            estimate.idle_w,
+            _TEXTS[estimate.idle_origin],
+            estimate.held_w,
+            _TEXTS[estimate.held_origin],
+        )
+        self._bases[uuid] = estimate, basis
+        return basis
 
     def _processes(self, scenes: _Scenes) -> tuple[ProcessAttribution, ...]:
         told = []
@@ -134,7 +156,7 @@ _energy_basis: Final = maker(EnergyBasis)
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpu(view: GpuView, ledger: Ledger, options: AttributionOptions, errors_mj: Mapping[str, int]) -> GpuAttribution:
+def _gpu(view: GpuView, ledger: Ledger, basis: EnergyBasis | None, errors_mj: Mapping[str, int]) -> GpuAttribution:
     cycle, reading = view.cycle, view.reading
     sums = ledger.device(reading.identity.uuid)
     mig = None
@@ -148,7 +170,7 @@ def _gpu(view: GpuView, ledger: Ledger, options: AttributionOptions, errors_mj: 
         _energy(cycle),
         mig,
         _device_totals(sums.attributed_mj, sums.idle_mj, sums.unattributed_mj),
-        _basis(view, options),
+        basis,
         errors_mj[reading.identity.uuid],
     )
 
@@ -158,21 +180,6 @@ def _energy(cycle: GpuCycle | None) -> EnergySplit | None:
         return None
     division = cycle.division
     return _energy_split(cycle.metered.delta_mj, division.attributed_mj, division.idle_mj, division.unattributed_mj)
-
-
-def _basis(view: GpuView, options: AttributionOptions) -> EnergyBasis | None:
-    if view.cycle is None or view.cycle.baseline is None:
-        return None
-    estimate = view.cycle.baseline
-    return _energy_basis(
-        view.energy_source,
-        _TEXTS[options.energy_policy],
-        _TEXTS[options.energy_model],
-        estimate.idle_w,
-        _TEXTS[estimate.idle_origin],
-        estimate.held_w,
-        _TEXTS[estimate.held_origin],
-    )
 
 
 # ---------------------------------------------------------------------------- lines

@@ -71,7 +71,7 @@ def energy_by(method: Method, energy_mj: int) -> tuple[int, int, int]:
     return (energy_mj, 0, 0) if method is _MEASURED else (0, 0, energy_mj)
 
 
-_Idler: TypeAlias = tuple[Shown, Entry, Sums, IdleState, int, list[int] | None, int]
+_Idler: TypeAlias = tuple[Shown, Sums, IdleState, int, list[int] | None, int]
 """A line that goes on being idle: its sums and state, who of it is there, the one or several, and what they hold."""
 
 
@@ -80,7 +80,7 @@ def _idler(shown: Shown) -> _Idler:
     if entry.idle is None:
         raise ValueError("nobody of it is idle")
     several = None if len(members) == 1 else members
-    return shown, entry, entry.sums, entry.idle, members[0], several, shown.held_bytes or 0
+    return shown, entry.sums, entry.idle, members[0], several, shown.held_bytes or 0
 
 
 Payers: TypeAlias = list[tuple[Place, list[Shown]]]
@@ -141,14 +141,16 @@ class GpuBooks:
             entry.sums.add_energy(method, energy_mj)
             entry.drew_ns = now_ns
 
-    def go_on_idle(self, method: Method, parts_mj: Sequence[int], window_us: int, now_ns: int) -> None:
-        """The same where everybody goes on being idle: the time is booked as well."""
+    def go_on_idle(self, method: Method, parts_mj: Sequence[int], window_us: int) -> None:
+        """The same where everybody goes on being idle: the time is booked as well.
+
+        Nobody ends in such a cycle, so that nobody asks who drew energy in it.
+        """
         if self._idlers is None:
             self._idlers = [_idler(shown) for shown in self.seated]
         estimated = method is _ESTIMATED
-        for shown, entry, sums, idle, first, members, held_bytes in self._idlers:
+        for shown, sums, idle, first, members, held_bytes in self._idlers:
             energy_mj = parts_mj[first] if members is None else sum([parts_mj[number] for number in members])
-            shown.energy_mj = energy_mj
             shown.energy = _tuple(MethodEnergy, (0, energy_mj, 0) if estimated else energy_by(method, energy_mj))
             if estimated:
                 sums.estimated_mj += energy_mj
@@ -158,7 +160,6 @@ class GpuBooks:
             sums.idle_byte_us += window_us * held_bytes
             sums.idle_mj += energy_mj
             sums.billed_idle_us += shown.billed_us
-            entry.drew_ns = now_ns
             shown.idle_s = idle.go_on(window_us)
 
     def of(self, entry: Entry) -> Shown:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final, Self
 
 from otel_gpu.attribution.energy import Method
@@ -108,7 +110,7 @@ class Sums:
 
     def to_state(self) -> list[int]:
         """The totals in their order."""
-        return [getattr(self, each.name) for each in fields(Sums)]
+        return list(_IN_ORDER(self))
 
     @classmethod
     def from_state(cls, data: Any) -> Self:
@@ -116,3 +118,6 @@ class Sums:
         if not isinstance(data, list) or len(data) != len(fields(Sums)):
             raise ValueError("books: totals that are none")
         return cls(*map(whole, data))
+
+
+_IN_ORDER: Final[Callable[[Sums], tuple[int, ...]]] = attrgetter(*(each.name for each in fields(Sums)))
