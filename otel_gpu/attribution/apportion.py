@@ -49,8 +49,9 @@ class Weights(NamedTuple):
         each = [weight if weight > 0 else 0 for weight in given]
         whole = sum(each)
         if not whole:
-            return cls([1] * len(each), len(each), [1], [0] * len(each))
-        shared = gcd(*each)  # what all have in common divides out, and smaller numbers are divided faster
+            each = [1] * len(each)
+            whole = len(each)
+        shared = gcd(*each) or 1  # what all have in common divides out, and smaller numbers are divided faster
         each, whole = [weight // shared for weight in each], whole // shared
         numbers = {weight: number for number, weight in enumerate(dict.fromkeys(each))}
         return cls(each, whole, list(numbers), [numbers[weight] for weight in each])

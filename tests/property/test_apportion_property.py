@@ -21,6 +21,11 @@ def test_the_parts_sum_to_the_whole_and_none_is_negative(total: int, parts_by: d
     assert parts.keys() == parts_by.keys()
 
 
+@given(totals)
+def test_among_nobody_nothing_is_divided(total: int) -> None:
+    assert apportion(total, {}) == ({}, {})
+
+
 @given(totals, weights.flatmap(lambda w: st.tuples(st.just(w), st.permutations(list(w.items())))))
 def test_the_order_of_the_parties_does_not_matter(
     total: int, parties: tuple[dict[int, int], list[tuple[int, int]]]

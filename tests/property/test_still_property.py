@@ -13,15 +13,30 @@ from hypothesis import strategies as st
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import Attribution, GpuAttribution, Grant, Pod, ProcessAttribution, Snapshot, Totals, WorkloadGpu
+from otel_gpu.model import (
+    Attribution,
+    GpuAttribution,
+    Grant,
+    Pod,
+    ProcessAttribution,
+    Snapshot,
+    Totals,
+    UtilizationRead,
+    WorkloadGpu,
+)
 from otel_gpu.model.result import NO_ENERGY
 from otel_gpu.scope import narrowed
+from tests.builders import GIB, listed
 from tests.depth import DEPTH
-from tests.property.histories import WORKLOADS, histories, options, thorough
+from tests.property.histories import WALL_NS, WORKLOADS, S, histories, options, thorough
 from tests.property.steady import steady_histories
+from tests.unit.attribution.played import gpu_with
+from tests.unit.attribution.played import old as old_process
 
 more_thorough = settings(thorough, max_examples=100 * DEPTH)
 could_use = Grant(WORKLOADS[0], "GPU-1", possible=True)
+everybody = frozenset(ref.key for ref in WORKLOADS)
+CONDITIONS = ("somebody could use a GPU", "names are waited for", "pids are invisible", "nothing is inferred")
 
 
 def of_totals(totals: Totals | None) -> object:
@@ -93,8 +108,19 @@ def check(answers: Sequence[Attribution]) -> None:
 
 
 def observed(history: Sequence[Snapshot], chosen: AttributionOptions) -> list[Attribution]:
-    attributor = Attributor(chosen)
-    return [attributor.observe(snapshot) for snapshot in history]
+    """What is told, which is what somebody tells who has kept nothing: restarted before every cycle."""
+    attributor, restarted = Attributor(chosen), Attributor(chosen)
+    answers, before_ns = [], 0
+    for snapshot in history:
+        restarted = Attributor.from_state(chosen, saved(restarted), now_ns=before_ns, same_boot=True)
+        answers.append(attributor.observe(snapshot))
+        assert restarted.observe(snapshot) == answers[-1]
+        before_ns = snapshot.monotonic_ns
+    return answers
+
+
+def saved(attributor: Attributor) -> Any:
+    return json.loads(json.dumps(attributor.to_state()))
 
 
 @more_thorough
@@ -114,17 +140,45 @@ def test_so_they_do_whatever_the_driver_tells(history: list[Snapshot], chosen: A
 
 
 @more_thorough
-@given(steady_histories(), st.sets(st.integers(0, 40)), options)
-def test_so_they_do_where_somebody_could_use_a_gpu_and_names_are_waited_for(
-    history: list[Snapshot], changed: set[int], chosen: AttributionOptions
+@given(steady_histories(), st.dictionaries(st.integers(0, 40), st.sampled_from(CONDITIONS)), options)
+def test_so_they_do_whatever_else_is_known_or_not(
+    history: list[Snapshot], changed: dict[int, str], chosen: AttributionOptions
 ) -> None:
-    could, awaited, told = False, frozenset[Any](), []
+    told, holds = [], dict.fromkeys(CONDITIONS, False)
     for number, snapshot in enumerate(history):
         if number in changed:
-            could, awaited = not could, frozenset() if awaited else frozenset(ref.key for ref in WORKLOADS)
-        grants = (*snapshot.grants, could_use) if could else snapshot.grants
-        told.append(replace(snapshot, grants=grants, names_pending=awaited))
+            holds[changed[number]] = not holds[changed[number]]
+        told.append(
+            replace(
+                snapshot,
+                grants=(*snapshot.grants, could_use) if holds["somebody could use a GPU"] else snapshot.grants,
+                names_pending=everybody if holds["names are waited for"] else frozenset(),
+                pids_complete=not holds["pids are invisible"],
+                infers=not holds["nothing is inferred"],
+            )
+        )
     check(observed(told, chosen))
+
+
+@more_thorough
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 2)), max_size=20), options)
+def test_so_they_do_of_one_who_may_be_alone_on_a_gpu(
+    cycles: list[tuple[bool, bool, int]], chosen: AttributionOptions
+) -> None:
+    """How energy was found depends on who may be there; memory, on what else is in use."""
+    there, history = old_process(1), []
+    for number, (complete, infers, used_mib) in enumerate([(True, True, 0)] * 4 + cycles):
+        until_us = WALL_NS // 1000 + number * 5_000_000
+        reading = replace(
+            gpu_with(listed(1, GIB), used_gib=1 + used_mib / 1024),
+            taken_at_ns=number * 5 * S,
+            utilization=UtilizationRead(until_us - 5_000_000, until_us, ()),
+            energy_mj=number * 1_000_000,
+            power_limit_w=400.0,
+        )
+        world = Snapshot(WALL_NS + number * 5 * S, number * 5 * S, (reading,), {1: there}, {}, ())
+        history.append(replace(world, pids_complete=complete, infers=infers))
+    check(observed(history, chosen))
 
 
 @more_thorough
@@ -136,8 +190,7 @@ def test_a_restart_begins_anew(history: list[Snapshot], restarts: set[int], chos
         if number in restarts:
             check(answers)
             answers = []
-            saved = json.loads(json.dumps(attributor.to_state()))
-            attributor = Attributor.from_state(chosen, saved, now_ns=before_ns, same_boot=True)
+            attributor = Attributor.from_state(chosen, saved(attributor), now_ns=before_ns, same_boot=True)
         answers.append(attributor.observe(snapshot))
         before_ns = snapshot.monotonic_ns
     check(answers)
