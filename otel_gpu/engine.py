@@ -89,7 +89,8 @@ class Engine:
         self._attributor: Attributor | Rules = Attributor(options) if rules is None else rules
         self._pod = pod
         self._earlier = NO_PROCESSES if rules is None else rules.known_processes
-        self._matched_last: Mapping[int, ProcessFacts] | None = None
+        self._matched_last: tuple[object, object] = (None, None)
+        """What was matched the last time, and what it was taken for."""
         self._nobody_unseen: tuple[object, object] = (None, None)
         """Pids and processes among which nobody was missing the last time."""
         self._nameless: Mapping[WorkloadRef, Collection[int]] = {}
@@ -161,9 +162,12 @@ class Engine:
         Whoever reads a Snapshot sees by that, without looking into it, that nothing has changed.
         """
         before = None if self._snapshot is None else self._snapshot.processes
-        if before is None or (processes is not self._matched_last and processes != before):
+        matched, taken_for = self._matched_last
+        # After a pass that failed, what it had read is in no Snapshot: it has to be compared with the one there is.
+        is_known = processes is matched and before is taken_for
+        if before is None or (not is_known and processes != before):
             before = MappingProxyType(dict(processes))
-        self._matched_last = processes
+        self._matched_last = processes, before
         return before
 
     def _named(

@@ -186,6 +186,27 @@ def test_a_pass_that_fails_leaves_the_last_answer_and_the_next_one_works() -> No
     assert engine.sample().window_s == FAR_S
 
 
+def test_who_came_or_went_in_a_pass_that_failed_is_seen_by_the_next() -> None:
+    """/proc tells the same again, in the same object: nothing else says that nobody has taken it in."""
+    failing = False
+
+    def read() -> None:
+        if failing:
+            raise RuntimeError("a bug")
+
+    here = [process_read(*map(facts, pids)) for pids in ((1, 2), (2, 3))]
+    both = gpu_read(gpu(0, [listed(2), listed(3)]))
+    names = FakeNames(on_read=read)
+    world = World(gpu_read(gpu(0, [listed(1), listed(2)])), both, processes=[here[0], *here[1:] * 3], names=[names])
+    world.next()
+    failing = True
+    with pytest.raises(RuntimeError, match="a bug"):
+        world.next()
+    failing = False
+    for _ in range(2):
+        assert [(each.key.pid, each.name) for each in active(world.next())] == [(2, "python3"), (3, "python3")]
+
+
 def test_closing_lets_go_of_the_driver() -> None:
     world = World()
     world.engine.close()

@@ -69,6 +69,7 @@ class Client:
     def __init__(self, stack: ExitStack, address: Address, *, first: bytes = b"") -> None:
         self.socket = stack.enter_context(socket.create_connection((address.host, address.port), PATIENCE_S))
         self.socket.sendall(first)
+        self._ahead = b""  # of the next answer, which may come with the one before
 
     def ask(self, raw: bytes = AGAIN) -> bytes:
         self.socket.sendall(raw)
@@ -76,14 +77,14 @@ class Client:
 
     def hear(self, *, head_only: bool = False) -> bytes:
         """An answer, head and body."""
-        heard = b""
+        heard, self._ahead = self._ahead, b""
         while b"\r\n\r\n" not in heard:
             chunk = self.socket.recv(65536)
             assert chunk, heard
             heard += chunk
         head, _, body = heard.partition(b"\r\n\r\n")
         length = 0 if head_only else int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
-        parts = [body]
+        parts, self._ahead = [body[:length]], body[length:]
         while (left := length - sum(map(len, parts))) > 0:
             chunk = self.socket.recv(left)
             assert chunk, heard
@@ -92,7 +93,7 @@ class Client:
 
     def rest(self) -> bytes:
         """All that still comes until the connection ends."""
-        heard = b""
+        heard, self._ahead = self._ahead, b""
         try:
             while chunk := self.socket.recv(65536):
                 heard += chunk
