@@ -9,7 +9,7 @@ from otel_gpu.attribution.baseline import BaselineEstimate, Origin
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.hidden import HiddenSplit
-from otel_gpu.attribution.kept_lines import KeptLines
+from otel_gpu.attribution.kept_lines import KeptLines, NewLines
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
@@ -68,34 +68,34 @@ class Composer:
         self._order.follow()
         errors_mj = ledger.energy_errors_mj()
         still_since_ns = self._stillness.since_ns(snapshot, () if anybody_missing else views)
-        processes, workloads = self._lines(snapshot, views, still_since_ns)
-        self._last = Attribution(
+        lines = self._going_on(views, still_since_ns)
+        scenes = _Scenes(ledger, views) if lines is None else None
+        answer = Attribution(
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
             window_s=window_s,
             gpus=tuple([_gpu(view, ledger, self._basis(view), errors_mj) for view in views]),
-            workloads=workloads,
-            processes=processes,
+            workloads=() if scenes is None else self._workloads(scenes, snapshot),
+            processes=() if scenes is None else self._processes(scenes),
             sources=snapshot.sources,
             driver=snapshot.driver,
             anomalies=anomalies,
             epoch_ns=ledger.epoch_ns,
             still_since_ns=still_since_ns,
         )
+        self._last = answer if lines is None else answer.with_later(lines)
         return self._last
 
-    def _lines(
-        self, snapshot: Snapshot, views: tuple[GpuView, ...], still_since_ns: int
-    ) -> tuple[tuple[ProcessAttribution, ...], tuple[WorkloadAttribution, ...]]:
+    def _going_on(self, views: tuple[GpuView, ...], still_since_ns: int) -> NewLines | None:
+        """The lines, where only idle time and energy of them are new since the last answer."""
         last = self._last
         if last is None or not still_since_ns or last.still_since_ns != still_since_ns:
             self._kept = None
-            scenes = _Scenes(self._ledger, views)
-            return self._processes(scenes), self._workloads(scenes, snapshot)
+            return None
         if self._kept is None:
             books = {view.reading.identity.uuid: view.books for view in views}
             self._kept = KeptLines(self._order, books, last.gpus, last.processes, last.workloads)
-        return self._kept.processes(), self._kept.workloads(self._options.prices)
+        return self._kept.go_on(self._options.prices)
 
     def _basis(self, view: GpuView) -> EnergyBasis | None:
         """The same object for as long as it rests on the same."""

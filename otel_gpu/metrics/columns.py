@@ -17,7 +17,7 @@ from otel_gpu.metrics.collection import Family
 from otel_gpu.metrics.layout import DeviceTags
 from otel_gpu.metrics.points_reading import Device, Reading
 from otel_gpu.metrics.points_use import Values
-from otel_gpu.metrics.rows import Rows, Use
+from otel_gpu.metrics.rows import MovedRows, Rows, Use
 from otel_gpu.metrics.series import Cells, Point, Series
 from otel_gpu.metrics.tags import Attributes, Tags
 from otel_gpu.model import SourceOutcome
@@ -31,7 +31,9 @@ class OfRows(Generic[Use]):
 
     Values with the same of these attributes stand together, in the order of the rows. Who only could use a GPU has
     points of it only ``of_possible``. With a ``per``, values are whole numbers of which so many make one. What
-    ``stands`` does so as long as an Attribution is still: it follows from nothing but what does not change then.
+    ``stands`` does so as long as an Attribution is still: it follows from nothing but what does not change then. Of
+    others, ``moves`` are the columns of ``Moved`` that their values are then, one for each of its own attributes;
+    ``None`` where those stand. Who has no value then gets none.
     """
 
     values: Callable[[Rows[Use]], Values]
@@ -39,6 +41,7 @@ class OfRows(Generic[Use]):
     of_possible: bool = False
     per: float | None = None
     stands: bool = False
+    moves: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +79,25 @@ def plain(device: DeviceTags) -> tuple[Tags, ...]:
 class _Last(NamedTuple):
     """What was told of a metric, and what that followed from: who sits there, since when, and what was found.
 
-    Equal are also 1 and 1.0, and 0.0 and -0.0, which are written otherwise: ``types`` differ then, or ``bits``. What is
-    whole numbers throughout has neither.
+    Equal are also 1 and 1.0, and 0.0 and -0.0, which are written otherwise: their types differ, or their bits. What
+    ``is_whole`` is whole numbers throughout.
     """
 
     seats: object
     starts: object
     found: Values
     family: Family
-    types: list[type] | None = None
-    bits: bytes = b""
+    is_whole: bool
 
     def is_of(self, found: Values) -> bool:
         """Whether the same was found, which is written alike however it is written."""
-        if found != self.found:
-            return False
-        return self.types is None or ([*map(type, found)] == self.types and _bits(found, self.family) == self.bits)
+        return found == self.found and (self.is_whole or _exactly(found) == _exactly(self.found))
 
 
-def _bits(found: Values, family: Family) -> bytes:
-    """The values of a column, in which those have one that have one in the family."""
-    told = found if family.among is None else [value for value in found if value is not None]
-    return pack(f"{len(told)}d", *told)
+def _exactly(found: Values) -> tuple[list[type], bytes]:
+    """Types and bits of values."""
+    told = [value for value in found if value is not None] if None in found else found
+    return [*map(type, found)], pack(f"{len(told)}d", *told)
 
 
 class Columns:
@@ -107,6 +107,8 @@ class Columns:
         self._last: dict[str, _Last] = {}
         self._grounds: tuple[object, ...] = ()
         self._standing: dict[str, Family | None] = {}
+        self._told_still: set[str] = set()
+        """Of metrics of rows, those that were told in still cycles up to this one."""
 
     def standing(self, reading: Reading) -> dict[str, Family | None]:
         """Of metrics that stand, those that were told in still cycles up to this one; whoever tells another adds it."""
@@ -115,11 +117,14 @@ class Columns:
         grounds = (*seats, reading.workloads.starts, reading.processes.starts)
         before, self._grounds = self._grounds, (still_since_ns, *grounds)
         if not still_since_ns or before[:1] != (still_since_ns,) or not all(map(is_, grounds, before[1:])):
-            self._standing = {}
+            self._standing, self._told_still = {}, set()
         return self._standing
 
     def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> Family | None:
         """A metric of workloads or processes."""
+        if rows.moved is not None and how.moves and metric.name in self._told_still:
+            return self._moved(metric, how, rows.moved)
+        self._told_still.add(metric.name)
         values, runs = how.values(rows), len(how.own) or 1
         if not how.of_possible:
             for number in rows.possible:
@@ -133,6 +138,28 @@ class Columns:
             return Series(attributes, identities * runs, (starts or (None,) * len(rows)) * runs, runs)
 
         return self._family(metric, rows.seats, starts, values, series, per=how.per)
+
+    def _moved(self, metric: Metric, how: OfRows[Use], rows: MovedRows) -> Family | None:
+        """A metric of rows where all that can be new of it is in these columns, after it was told in such a cycle."""
+        last = self._last.get(metric.name)
+        if last is None:
+            return None
+        found, values = last.found.copy(), list(last.family.cells.values)
+        size = len(rows.numbers)
+        for run, name in enumerate(how.moves):
+            if name is not None:
+                here = slice(run * size, (run + 1) * size)
+                was, now = last.found[here], rows.column(name)
+                if None in was:
+                    now = [None if before is None else number for before, number in zip(was, now, strict=True)]
+                if now != was:
+                    found[here], values[here] = now, _new(now, was, values[here], how.per)
+        if found == last.found:
+            return last.family
+        told = tuple([value for value in values if value is not None])
+        family = _made(metric, tuple(values), told, last.family.cells.series, last)
+        self._last[metric.name] = last._replace(found=found, family=family)
+        return family
 
     def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> Family | None:
         """A metric of whole GPUs."""
@@ -192,9 +219,16 @@ class Columns:
             self._last.pop(name, None)
             return None
         family = _made(metric, values, told, series() if last is None else last.family.cells.series, last)
-        exact = ([*map(type, found)], _bits(found, family)) if per is None else ()
-        self._last[name] = _Last(seats, starts, found, family, *exact)
+        self._last[name] = _Last(seats, starts, found, family, per is not None)
         return family
+
+
+def _new(now: Values, was: Values, values: Values, per: float | None) -> Values:
+    """Values by what was found; of those that are as they were, the same objects."""
+    return [
+        value if number == before or number is None else number if per is None else number / per
+        for number, before, value in zip(now, was, values, strict=True)
+    ]
 
 
 def _divided(found: Values, per: float, last: _Last | None) -> Values:

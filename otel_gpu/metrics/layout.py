@@ -96,6 +96,11 @@ class Layout:
         self._sources: tuple[str, ...] = ()
         self.agent = Tags({})
 
+    def still_plan(self, still_since_ns: int, *, held_too: bool) -> Plan | None:
+        """The last one, if it is good for a cycle up to which there was nothing to be laid out anew."""
+        is_good = still_since_ns and (still_since_ns, held_too) == self._still
+        return self._last[1] if is_good and self._last is not None else None
+
     def plan(
         self,
         gpus: Sequence[GpuAttribution],
@@ -106,10 +111,7 @@ class Layout:
         still_since_ns: int = 0,
     ) -> Plan:
         """Lay out a cycle; who is held back has no row unless ``held_too``. Who is not in it is forgotten."""
-        still = still_since_ns, held_too
-        if self._last is not None and still_since_ns and still == self._still:
-            return self._last[1]
-        self._still = still
+        self._still = still_since_ns, held_too
         basis = (
             [_gpu(gpu) for gpu in gpus],
             list(map(_WHO, workloads)),

@@ -43,9 +43,11 @@ def _family(
         told, stands = columns.of_devices(metric, of_device, reading), of_device.stands
     elif (of_source := SOURCE_VALUES.get(name)) is not None:
         return columns.of_sources(metric, of_source, reading)
+    elif metric.level is Level.WORKLOAD:
+        told = columns.of_points(metric, cost_points(reading))
+        stands = told is None  # nothing has a price
     else:
-        costs = metric.level is Level.WORKLOAD
-        return columns.of_points(metric, cost_points(reading) if costs else agent_points(name, reading, before))
+        return columns.of_points(metric, agent_points(name, reading, before))
     if stands:
         standing[name] = told
     return told

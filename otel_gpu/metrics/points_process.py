@@ -37,8 +37,10 @@ PROCESS_VALUES: Final[Mapping[str, OfRows[ProcessAttribution]]] = MappingProxyTy
         "gpu.process.utilization": OfRows(points_use.utilization, stands=True),
         "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth, stands=True),
         "gpu.process.compute.time": OfRows(points_use.compute_us, per=PER_SECOND, stands=True),
-        "gpu.process.energy": OfRows(points_use.energy_mj, points_use.METHODS, per=PER_JOULE),
-        "gpu.process.idle.duration": OfRows(points_use.idle_duration),
+        "gpu.process.energy": OfRows(
+            points_use.energy_mj, points_use.METHODS, per=PER_JOULE, moves=points_use.ENERGY_MOVES
+        ),
+        "gpu.process.idle.duration": OfRows(points_use.idle_duration, moves=points_use.IDLE_DURATION_MOVES),
         "gpu.process.idle.memory": OfRows(points_use.idle_memory, stands=True),
         "gpu.process.start_time": OfRows(_start_time, stands=True),
         "gpu.process.active": OfRows(_active, stands=True),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from typing import Final
+from typing import Final, Generic, NamedTuple
 
 from otel_gpu.metrics.layout import DeviceTags, KeptStanding, Layout, Told
-from otel_gpu.metrics.rows import Rows, Standing, Use
+from otel_gpu.metrics.rows import Found, MovedRows, Rows, Standing, Use
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.metrics.tags import Attributes, Tags
-from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, ProcessAttribution, Totals, WorkloadGpu
+from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, Moved, ProcessAttribution, Totals, WorkloadGpu
 
 NONE: Final[Attributes] = Tags({})
 
@@ -20,14 +20,14 @@ NONE: Final[Attributes] = Tags({})
 class Residents:
     """Who is on which GPU: found out for all of them once somebody asks, which in most cycles nobody does."""
 
-    def __init__(self, processes: Sequence[ProcessAttribution]) -> None:
-        self._processes = processes
+    def __init__(self, attribution: Attribution) -> None:
+        self._attribution = attribution
 
     @cached_property
     def by_gpu(self) -> Mapping[str, Sequence[ProcessAttribution]]:
         """By the UUID of the GPU."""
         found: dict[str, list[ProcessAttribution]] = {}
-        for process in self._processes:
+        for process in self._attribution.processes:
             if process.active:
                 found.setdefault(process.gpu_uuid, []).append(process)
         return found
@@ -92,23 +92,29 @@ class Reading:
         ``layout`` is what earlier cycles have left.
         """
         layout = layout or Layout()
-        processes = attribution.processes if process_level else ()
         gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-        still_since_ns = attribution.still_since_ns
-        plan = layout.plan(
-            tuple(gpus.values()), attribution.workloads, processes, held_too=held_too, still_since_ns=still_since_ns
+        still_since_ns, later = attribution.still_since_ns, attribution.later
+        plan = layout.still_plan(still_since_ns, held_too=held_too) or layout.plan(
+            tuple(gpus.values()),
+            attribution.workloads,
+            attribution.processes if process_level else (),
+            held_too=held_too,
+            still_since_ns=still_since_ns,
         )
-        everybody = repeat(Residents(attribution.processes))
+        everybody = repeat(Residents(attribution))
         devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, everybody), strict=True))
-        parts = [part for workload in attribution.workloads for part in workload.gpus]
+        of_parts = _Level(plan.workloads, lambda: _parts(attribution), None if later is None else later.moved_parts)
+        of_processes = _Level(
+            plan.processes, lambda: attribution.processes, None if later is None else later.moved_processes
+        )
         return cls(
             attribution=attribution,
             stats=stats,
             currency=currency,
             seats=plan.devices,
             devices=tuple(devices.values()),
-            workloads=_rows(plan.workloads, parts, devices, layout.standing("workload"), still_since_ns),
-            processes=_rows(plan.processes, processes, devices, layout.standing("process"), still_since_ns),
+            workloads=of_parts.rows(devices, layout.standing("workload"), still_since_ns),
+            processes=of_processes.rows(devices, layout.standing("process"), still_since_ns),
             agent=layout.agent,
             sources=layout.sources(tuple([source.name for source in attribution.sources])),
         )
@@ -119,14 +125,32 @@ def _device(gpu: GpuAttribution, tags: DeviceTags, everybody: Residents) -> Devi
     return Device(gpu, tags.attributes, tags.places, counted.energy, counted.work, everybody)
 
 
-def _rows(
-    told: Told, uses: Sequence[Use], devices: Mapping[str, Device], kept: KeptStanding, still_since_ns: int
-) -> Rows[Use]:
-    """The rows of a level, in columns: there are hundreds of them, and few GPUs."""
-    chosen = [uses[number] for number in told.numbers]
-    totals = [use.totals for use in chosen]
-    standing = kept.of(told, still_since_ns, lambda: _standing(chosen, totals, devices))
-    return Rows(told.seats, chosen, totals, *standing)
+def _parts(attribution: Attribution) -> list[WorkloadGpu]:
+    return [part for workload in attribution.workloads for part in workload.gpus]
+
+
+class _Level(NamedTuple, Generic[Use]):
+    """Workloads or processes: which of the lines are rows, all of them, and what is new where little is."""
+
+    told: Told
+    uses: Callable[[], Sequence[Use]]
+    moved: Moved | None
+
+    def rows(self, devices: Mapping[str, Device], kept: KeptStanding, still_since_ns: int) -> Rows[Use]:
+        """The rows, in columns: there are hundreds of them, and few GPUs."""
+        told, moved = self.told, None
+        chosen: Sequence[Use] = Found(len(told.numbers), self._chosen)
+        totals: Sequence[Totals | None] = Found(len(told.numbers), lambda: [use.totals for use in chosen])
+        if self.moved is not None:
+            moved = MovedRows(self.moved, told.numbers)
+        else:  # all of it will be looked at
+            chosen, totals = tuple(chosen), tuple(totals)
+        standing = kept.of(told, still_since_ns, lambda: _standing(chosen, totals, devices))
+        return Rows(told.seats, chosen, totals, *standing, moved)
+
+    def _chosen(self) -> list[Use]:
+        uses = self.uses()
+        return [uses[number] for number in self.told.numbers]
 
 
 def _standing(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from otel_gpu.model.identity import GpuIdentity, Pod, ProcessKey, WorkloadNames, WorkloadRef
 from otel_gpu.model.made import quickly_made
@@ -292,6 +293,39 @@ class ProcessAttribution:
         return self.active or bool(self.energy.total_mj)
 
 
+class Moved(NamedTuple):
+    """All that is new of lines in an answer after which only idle time and energy went on, in columns.
+
+    One of each line, in their order: ``energy`` of the window, and ``idle_s`` where it has any; the others of ``Totals``.
+    """
+
+    energy: Sequence[MethodEnergy] = ()
+    idle_s: Sequence[float | None] = ()
+    measured_mj: Sequence[int] = ()
+    estimated_mj: Sequence[int] = ()
+    inferred_mj: Sequence[int] = ()
+    idle_us: Sequence[int] = ()
+    idle_byte_us: Sequence[int] = ()
+    idle_mj: Sequence[int] = ()
+    billed_idle_us: Sequence[int] = ()
+
+
+class LaterLines(Protocol):
+    """Workloads and processes of an answer that are made when somebody asks for them.
+
+    ``moved_processes`` and ``moved_parts`` tell what is new of them: of parts, one workload's after the other's.
+    """
+
+    @property
+    def moved_processes(self) -> Moved: ...
+    @property
+    def moved_parts(self) -> Moved: ...
+    def processes(self) -> tuple[ProcessAttribution, ...]:
+        """The same, whoever asks and however often."""
+    def workloads(self) -> tuple[WorkloadAttribution, ...]:
+        """Likewise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
@@ -304,7 +338,7 @@ class Attribution:
     processes in the same order, and the same is told of each but for ``energy``, ``idle_s``, ``totals`` and ``costs``.
     Of totals, energy by one method moves, the same in each of these cycles, and idle time, bytes and energy. Of GPUs,
     identity, health, memory, instances, what is counted and origins of the basis are the same. It says nothing that the
-    answers themselves do not say, and is no part of what they are compared by.
+    answers themselves do not say, and is no part of what they are compared by; nor is ``later``.
     """
 
     wall_ns: int
@@ -319,3 +353,25 @@ class Attribution:
     epoch_ns: int = 0
     pod: Pod | None = None
     still_since_ns: int = field(default=0, compare=False, repr=False)
+    later: LaterLines | None = field(default=None, init=False, compare=False, repr=False)
+    """What is known of workloads and processes that were not made at once. Who is made from this one has none."""
+
+    def with_later(self, lines: LaterLines) -> Self:
+        """Itself, while nobody else has it: its workloads and processes are these, made when they are asked for."""
+        object.__setattr__(self, "later", lines)
+        for name in _LATER:
+            object.__delattr__(self, name)
+        return self
+
+    if not TYPE_CHECKING:  # to the checker, there is no attribute but those above
+
+        def __getattr__(self, name: str) -> Any:
+            """A field that is not filled yet."""
+            if name not in _LATER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            made = getattr(self.later, name)()
+            object.__setattr__(self, name, made)  # by whoever comes first; to others it comes to the same
+            return made
+
+
+_LATER: Final = ("workloads", "processes")
