@@ -124,7 +124,9 @@ class NewLines:
         news = zip(*self.moved_parts, strict=True)
         return tuple(
             [
-                _workload(was.ref, was.names, tuple([self._part(p, *next(news)) for p in was.gpus]), was.naming, was.held)
+                _workload(
+                    was.ref, was.names, tuple([self._part(p, *next(news)) for p in was.gpus]), was.naming, was.held
+                )
                 for was in self._first.workloads
             ]
         )

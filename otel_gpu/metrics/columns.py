@@ -145,19 +145,22 @@ class Columns:
         if last is None:
             return None
         found, values = last.found.copy(), list(last.family.cells.values)
-        size = len(rows.numbers)
+        size, among = len(rows.numbers), last.family.among
+        moved = False
         for run, name in enumerate(how.moves):
-            if name is not None:
-                here = slice(run * size, (run + 1) * size)
-                was, now = last.found[here], rows.column(name)
-                if None in was:
-                    now = [None if before is None else number for before, number in zip(was, now, strict=True)]
-                if now != was:
-                    found[here], values[here] = now, _new(now, was, values[here], how.per)
-        if found == last.found:
+            if name is None:
+                continue
+            here = slice(run * size, (run + 1) * size)
+            was, now = found[here], rows.column(name)
+            if among is not None:
+                now = [None if before is None else number for before, number in zip(was, now, strict=True)]
+            if now != was:
+                moved = True
+                found[here], values[here] = now, _new(now, was, values[here], how.per)
+        if not moved:
             return last.family
-        told = tuple([value for value in values if value is not None])
-        family = _made(metric, tuple(values), told, last.family.cells.series, last)
+        series, told = last.family.series, tuple([value for value in values if value is not None])
+        family = Family(metric, series, told, None if among is None else Cells(among.series, tuple(values)))
         self._last[metric.name] = last._replace(found=found, family=family)
         return family
 
@@ -225,10 +228,10 @@ class Columns:
 
 def _new(now: Values, was: Values, values: Values, per: float | None) -> Values:
     """Values by what was found; of those that are as they were, the same objects."""
-    return [
-        value if number == before or number is None else number if per is None else number / per
-        for number, before, value in zip(now, was, values, strict=True)
-    ]
+    news = zip(now, was, values, strict=True)
+    if per is None:
+        return [value if number == before else number for number, before, value in news]
+    return [value if number == before or number is None else number / per for number, before, value in news]
 
 
 def _divided(found: Values, per: float, last: _Last | None) -> Values:

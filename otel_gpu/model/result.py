@@ -322,6 +322,7 @@ class LaterLines(Protocol):
     def moved_parts(self) -> Moved: ...
     def processes(self) -> tuple[ProcessAttribution, ...]:
         """The same, whoever asks and however often."""
+
     def workloads(self) -> tuple[WorkloadAttribution, ...]:
         """Likewise."""
 
