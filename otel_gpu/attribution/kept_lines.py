@@ -109,7 +109,7 @@ class NewLines:
                     was.state,
                     idle_s,
                     was.idle_bytes,
-                    _totals(was.totals, *sums),
+                    _totals(was.totals, sums),
                     was.active,
                     was.naming,
                     was.gpu_index,
@@ -132,7 +132,7 @@ class NewLines:
         )
 
     def _part(self, was: WorkloadGpu, energy: MethodEnergy, idle_s: float | None, *sums: int) -> WorkloadGpu:
-        totals, prices = _totals(was.totals, *sums), self._prices
+        totals, prices = _totals(was.totals, sums), self._prices
         gpu_name = self._first.gpu_names.get(was.gpu_uuid, "")
         return _workload_gpu(
             was.gpu_uuid,
@@ -155,16 +155,9 @@ class NewLines:
         )
 
 
-def _totals(
-    was: Totals | None,
-    measured_mj: int,
-    estimated_mj: int,
-    inferred_mj: int,
-    idle_us: int,
-    idle_byte_us: int,
-    idle_mj: int,
-    billed_idle_us: int,
-) -> Totals | None:
+def _totals(was: Totals | None, sums: Sequence[int]) -> Totals | None:
+    """Totals with new sums, which are in the order of ``Moved``."""
+    measured_mj, estimated_mj, inferred_mj, idle_us, idle_byte_us, idle_mj, billed_idle_us = sums
     return was and was._replace(
         energy=MethodEnergy(measured_mj, estimated_mj, inferred_mj),
         idle_us=idle_us,
