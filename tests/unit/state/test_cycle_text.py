@@ -89,6 +89,15 @@ def test_what_was_not_written_is_not_referred_to() -> None:
     assert loaded(text.of(come))[3:5] == [loaded(lost)[3], 1]
 
 
+def test_nor_is_the_place_where_it_would_have_stood() -> None:
+    text, nobody = CycleText(), replace(WORLD, gpus=(gpu(0, None),))
+    text.of(WORLD)  # lost
+    for number in (2, 3):
+        line = loaded(text.of(nobody))
+        text.written(number)
+    assert line[2][0][5] is None
+
+
 def test_another_file_begins_in_full() -> None:
     text = CycleText()
     text.of(WORLD)
