@@ -29,16 +29,25 @@ def to_json(data: object) -> str:
 
 def from_json(kind: type[T], text: str | bytes) -> T:
     """What ``to_json`` was given; ValueError for any other text."""
+    return from_plain(kind, loaded(text))
+
+
+def loaded(text: str | bytes) -> Any:
+    """The plain values in a text of JSON; ValueError if it is none."""
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested without end") from error
-    return from_plain(kind, data)
 
 
 def from_plain(kind: type[T], data: Any) -> T:
     """The same from what ``json.loads`` makes of it."""
     return cast("T", _reader(cast("Hashable", kind))(data))
+
+
+def reader_with(kind: type[T], around: Mapping[str, Callable[[_Read], _Read]]) -> Callable[[Any], T]:
+    """What reads a dataclass as ``from_plain`` does, but some fields by what is made ``around`` their own readers."""
+    return _record(_call(kind), [around.get(name, _as_it_is)(read) for name, read in _field_readers(kind).items()])
 
 
 # ---------------------------------------------------------------------------- writing
@@ -94,10 +103,19 @@ def _reader(hint: Any) -> _Read:
     if origin is Mapping:
         return _mapping(_record(tuple, [_reader(each) for each in arguments]))
     if is_dataclass(hint) or issubclass(hint, tuple):  # a named one
-        hints = get_type_hints(hint)
-        names = [field.name for field in fields(hint) if field.init] if is_dataclass(hint) else list(hints)
-        return _record(_call(hint), [_reader(hints[name]) for name in names])
+        return _record(_call(hint), list(_field_readers(hint).values()))
     return _enumerated(hint) if issubclass(hint, Enum) else _SCALARS[hint]
+
+
+def _field_readers(kind: Any) -> dict[str, _Read]:
+    """By field, in their order."""
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else list(hints)
+    return {name: _reader(hints[name]) for name in names}
+
+
+def _as_it_is(read: _Read) -> _Read:
+    return read
 
 
 def _scalar(*kinds: type) -> _Read:

@@ -1,21 +1,27 @@
 """The journal: what the agent has seen since its books were last saved, one line for each cycle.
 
-The first line of a file says whose and what it is; each of the others is the Snapshot of a cycle. A line begins with
-its number and a checksum of number and text. The last one may be torn, where the agent was killed as it wrote: nobody
-was shown what came of that cycle. Anything else that is wrong, and the file is not to be trusted.
+The first line of a file says whose and what it is; each of the others is the Snapshot of a cycle, in which the number
+of an earlier one may stand for what that line has in full. A line begins with its number and a checksum of number and
+text. The last one may be torn, where the agent was killed as it wrote: nobody was shown what came of that cycle.
+Anything else that is wrong, and the file is not to be trusted.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.model import Snapshot
 from otel_gpu.state.codec import from_json, to_json
+from otel_gpu.state.cycle_reader import CycleReader
 
-FORMAT: Final = 1
+JOURNAL_FORMAT: Final = 2
+_FORMATS: Final = (1, JOURNAL_FORMAT)
+"""Those that are read: in the first, every line has everything in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +53,21 @@ class Journal:
 
     def head(self) -> JournalHead:
         """Its first line, read when it counts: that of an older agent is, if it has nothing that is not saved."""
-        return from_json(JournalHead, head_of_format(self.head_text))
+        return from_json(JournalHead, head_of_format(self.head_text, _FORMATS))
 
     @property
     def last(self) -> int:
         """The number of its last cycle."""
         return self.base + len(self.lines)
 
-    def after(self, number: int) -> tuple[bytes, ...]:
-        """The lines of later cycles than this one."""
-        return self.lines[max(0, number - self.base) :]
+    def snapshots(self) -> Iterator[tuple[int, Snapshot]]:
+        """All cycles with their numbers, read as they are asked for; ValueError where one was not written like that.
+
+        From the first one on, whichever count: later lines rest on earlier ones.
+        """
+        reader = CycleReader()
+        for number, text in enumerate(self.lines, self.base + 1):
+            yield number, reader.of(number, text)
 
 
 def head_line(base: int, head: JournalHead) -> bytes:
@@ -85,12 +96,13 @@ def parse_journal(content: bytes) -> Journal | None:
     return Journal(base, text, tuple(lines), torn=bool(rest))
 
 
-def head_of_format(text: bytes) -> bytes:
-    """The same text, if it is the head of a file in the format of this version; ValueError if not."""
+def head_of_format(text: bytes, formats: Sequence[int]) -> bytes:
+    """The same text, if it is the head of a file in one of these formats; ValueError if not."""
     found = json.loads(text)
-    if not isinstance(found, list) or not found or found[0] != FORMAT:
+    if not isinstance(found, list) or not found or found[0] not in formats:
         told = found[0] if isinstance(found, list) and found else None
-        raise ValueError(f"its format is {told!r:.40}, and this version reads {FORMAT}")
+        known = " and ".join(map(str, formats))
+        raise ValueError(f"its format is {told!r:.40}, and this version reads {known}")
     return text
 
 

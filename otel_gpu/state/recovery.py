@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import Snapshot
-from otel_gpu.state.codec import from_json
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import Journal, JournalHead, parse_journal
 from otel_gpu.state.saved import Saved, Shown, parse_saved
@@ -25,8 +23,7 @@ that was cut between two lines looks whole."""
 
 _NUMBER_BYTES: Final = 8
 LARGEST_JOURNALS_BYTES: Final = 8 << 20
-"""All of them: a thousand cycles of a host with 4 GPUs and 17 processes. A start has to tell them again in its 10 s, of
-which each MiB takes half a second, and in the memory that the agent is given."""
+"""All of them: they are read in the memory that the agent is given, and told again in the 10 s that a start has."""
 
 _JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
 
@@ -140,8 +137,9 @@ def _told_again(
     if head.resumed_ns is not None and journal.base == number:  # else the books saved know of it
         attributor = resumed(attributor, head.options, head.resumed_ns, new_driver=head.new_driver)
     driver_version, shown = None, None
-    for line in journal.after(number):
-        snapshot = from_json(Snapshot, line)
+    for cycle, snapshot in journal.snapshots():
+        if cycle <= number:
+            continue
         attributor.observe(snapshot)
         if snapshot.driver is not None:
             driver_version = snapshot.driver.driver_version or driver_version

@@ -18,6 +18,8 @@ from otel_gpu.state.codec import from_json, to_json
 from otel_gpu.state.journal import head_of_format
 from otel_gpu.state.xids import XidTotals
 
+STATE_FORMAT: Final = 1
+"""Not that of journals, which count for one version: what was saved at the end of a run counts for all that read it."""
 _PLAIN: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -85,6 +87,6 @@ def parse_saved(text: bytes) -> Saved:
             from_json(Shown, shown) if shown else Shown(),
             from_json(XidTotals, xids) if xids else XidTotals(),
         )
-        return Saved(from_json(SavedHead, head_of_format(head)), kept)
+        return Saved(from_json(SavedHead, head_of_format(head, (STATE_FORMAT,))), kept)
     except RecursionError as error:
         raise ValueError("nested without end") from error

@@ -20,7 +20,7 @@ from otel_gpu.footprint import give_back
 from otel_gpu.model import Snapshot, SourceState
 from otel_gpu.state.cycle_text import CycleText
 from otel_gpu.state.files import PrivateDirectory, write_all
-from otel_gpu.state.journal import FORMAT, JournalHead, head_line, line
+from otel_gpu.state.journal import JOURNAL_FORMAT, JournalHead, head_line, line
 from otel_gpu.state.recovery import (
     LARGEST_JOURNALS_BYTES,
     LOCK,
@@ -32,11 +32,15 @@ from otel_gpu.state.recovery import (
     number_text,
     recover,
 )
-from otel_gpu.state.saved import Kept, SavedHead, saved_text
+from otel_gpu.state.saved import STATE_FORMAT, Kept, SavedHead, saved_text
 
 log = logging.getLogger(__name__)
 
 _NEW_STATE: Final = "state.new"
+MOST_JOURNALLED_BYTES: Final = LARGEST_JOURNALS_BYTES // 2
+"""Of what is not saved whole: a thousand cycles of a host with 4 GPUs and 17 processes. A start has to tell them again
+in its 10 s, of which each MiB takes one. It reads more than that: versions that wrote every line in full left it."""
+
 MOST_JOURNALS: Final = 8
 """So many at a start, and what they tell is saved whole first: who dies young, time and again, would never save."""
 
@@ -136,7 +140,14 @@ class Store:
             books = found.attributor.to_state()
             epoch_ns = books["ledger"]["epoch_ns"]
             head = SavedHead(
-                FORMAT, self._agent, self._boot_id, found.driver_version, epoch_ns, found.number, found.prices, None
+                STATE_FORMAT,
+                self._agent,
+                self._boot_id,
+                found.driver_version,
+                epoch_ns,
+                found.number,
+                found.prices,
+                None,
             )
             self._directory.write(_NEW_STATE, saved_text(head, Kept(books, found.shown, found.xids)))
             self._directory.rename(_NEW_STATE, STATE)
@@ -167,6 +178,7 @@ class Store:
             return False
         try:
             self._write_line(self._journal, line(self._number, self._text.of(snapshot)))
+            self._text.written(self._number)
             self._note_number()
         except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
             self.give_up(self._why(error))
@@ -222,7 +234,9 @@ class Store:
 
     def _open_journal(self, run: Run, resumed_ns: int | None = None, *, new_driver: bool = False) -> bool:
         """Go on in a new journal; false if there is none, and the one before is gone on with, if there is one."""
-        head = JournalHead(FORMAT, self._agent, self._boot_id, run.epoch_ns, resumed_ns, new_driver, run.options)
+        head = JournalHead(
+            JOURNAL_FORMAT, self._agent, self._boot_id, run.epoch_ns, resumed_ns, new_driver, run.options
+        )
         self._index += 1
         with self._swap:
             self._journals = (*self._journals, journal_name(self._index))
@@ -239,11 +253,12 @@ class Store:
             return False
         self._close_journal()
         self._journal = journal
+        self._text.begin_file()  # not before: the one before may have to be gone on with, and has what it has
         return True
 
     def _write_line(self, journal: int, content: bytes) -> None:
         """Write it, if a start could still read all that there is: ValueError if not, as where no disk takes books."""
-        if self._journalled_bytes - self._settled_bytes + len(content) > LARGEST_JOURNALS_BYTES:
+        if self._journalled_bytes - self._settled_bytes + len(content) > MOST_JOURNALLED_BYTES:
             raise ValueError(f"the journal is too large, since {self._unsaved or 'saving takes too long'}")
         write_all(journal, content)
         self._journalled_bytes += len(content)
@@ -269,7 +284,7 @@ class Store:
 
     def _start_writer(self, kept: Kept, run: Run, earlier: tuple[str, ...], earlier_bytes: int) -> None:
         head = SavedHead(
-            FORMAT,
+            STATE_FORMAT,
             self._agent,
             self._boot_id,
             run.driver_version,

@@ -211,6 +211,45 @@ def _histories(draw: st.DrawFn, counts: st.SearchStrategy[int], steps_s: st.Sear
     return history
 
 
+_PARTS: Final = ("processes", "names", "driver", "names_pending", "grants")
+_GPU_PARTS: Final = ("identity", "processes", "mig", "memory")
+_ways: Final = st.sampled_from(("nothing changes", "some stay", "some stay", "some come back", "all is new"))
+
+
+@st.composite
+def standing_histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> list[Snapshot]:
+    """The same, in which much is the very object that it was in the cycle before, or in an earlier one."""
+    told: list[Snapshot] = []
+    for snapshot in draw(histories(steps_s, least)):
+        told.append(_standing(draw, snapshot, told) if told else snapshot)
+    return told
+
+
+def _standing(draw: st.DrawFn, new: Snapshot, told: Sequence[Snapshot]) -> Snapshot:
+    way = draw(_ways)
+    if way == "all is new":
+        return new
+    earlier = draw(st.sampled_from(told)) if way == "some come back" else told[-1]
+    everything = way == "nothing changes"
+    parts = {name: getattr(earlier, name) for name in _PARTS if everything or draw(booleans)}
+    before = {gpu.identity.uuid: gpu for gpu in earlier.gpus}
+    if everything:  # but for what a counter and a clock show
+        at = {gpu.identity.uuid: gpu for gpu in new.gpus}
+        gpus = tuple(
+            replace(gpu, taken_at_ns=new.monotonic_ns, energy_mj=at[uuid].energy_mj if uuid in at else None)
+            for uuid, gpu in before.items()
+        )
+    else:
+        gpus = tuple(_standing_gpu(draw, gpu, before.get(gpu.identity.uuid, gpu)) for gpu in new.gpus)
+    return replace(new, gpus=gpus, **parts)
+
+
+def _standing_gpu(draw: st.DrawFn, new: GpuReading, before: GpuReading) -> GpuReading:
+    if new.health is not GpuHealth.OK:
+        return replace(new, identity=before.identity)
+    return replace(new, **{name: getattr(before, name) for name in _GPU_PARTS if draw(booleans)})
+
+
 options = st.builds(
     AttributionOptions,
     st.sampled_from(list(EnergyPolicy)),

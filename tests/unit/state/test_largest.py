@@ -30,7 +30,7 @@ def test_a_disk_is_not_filled_with_journals(path: Path, monkeypatch: pytest.Monk
     keeper = open_keeper(path)
     run(keeper, 0)
     most_bytes = 5 * (path / "journal-000001").stat().st_size
-    monkeypatch.setattr(store_module, "LARGEST_JOURNALS_BYTES", most_bytes)
+    monkeypatch.setattr(store_module, "MOST_JOURNALLED_BYTES", most_bytes)
     with monkeypatch.context() as patch:
         patch.setattr(PrivateDirectory, "write", full)
         for number in range(1, 20):
@@ -50,7 +50,7 @@ def test_a_disk_is_not_filled_with_journals(path: Path, monkeypatch: pytest.Monk
 def test_what_was_saved_whole_does_not_count_any_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keeper = open_keeper(path)
     run(keeper, 0)
-    monkeypatch.setattr(store_module, "LARGEST_JOURNALS_BYTES", 5 * journals_bytes(path))
+    monkeypatch.setattr(store_module, "MOST_JOURNALLED_BYTES", 5 * journals_bytes(path))
     for number in range(1, 20):
         assert outcome(run(keeper, 35 * number)) == (SourceState.OK, None)
 
@@ -65,14 +65,14 @@ def test_nor_what_many_short_lives_had_journalled_when_it_was_made_one_file(
         keeper.close()
         if life == 0:
             most_bytes = round((store_module.MOST_JOURNALS + 1.5) * journals_bytes(path))
-            monkeypatch.setattr(store_module, "LARGEST_JOURNALS_BYTES", most_bytes)
+            monkeypatch.setattr(store_module, "MOST_JOURNALLED_BYTES", most_bytes)
 
 
 def test_what_an_earlier_life_has_journalled_counts_as_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = open_keeper(path)
     run(first, 0, 5, 10)
     left = killed(path, first)
-    monkeypatch.setattr(store_module, "LARGEST_JOURNALS_BYTES", journals_bytes(left) + 100)
+    monkeypatch.setattr(store_module, "MOST_JOURNALLED_BYTES", journals_bytes(left) + 100)
     keeper = open_keeper(left)
     told = run(keeper, 15)
     assert "the journal is too large, since saving takes too long" in (outcome(told)[1] or "")
