@@ -21,6 +21,8 @@ from otel_gpu.metrics.collection import Collection, Family, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.series import Cells, Series, departed
 
+_RESOURCE, _SCOPE = bytes((FIRST,)), bytes((SECOND,))  # tags of a ResourceMetrics and its ScopeMetrics
+
 _LOOSE_CYCLES: Final = 64
 """Metrics of which nobody of a Resource gained or lost a value for so long stand together with others again."""
 
@@ -208,23 +210,19 @@ class RequestLayout:
         for owner in torn:
             owner.stack(self._surroundings)
             self._frame(owner)
-        bundles = {(part.owner, part.bundle) for part in changed if part.owner not in torn}
-        for owner, bundle in bundles:
-            if bundle is not None:  # it has one since it was loose
-                owner.parts_bytes -= bundle.size_bytes
-                bundle.take_form(self._surroundings)
-                owner.parts_bytes += bundle.size_bytes
-        for owner in {owner for owner, _ in bundles}:
+        bundles = {part.bundle for part in changed if part.bundle is not None and part.owner not in torn}
+        for bundle in bundles:
+            bundle.take_form(self._surroundings)
+        for owner in {bundle.owner for bundle in bundles}:
             self._frame(owner)
 
     def _frame(self, owner: Owner) -> None:
         """Write what stands before a Resource's parts; nothing where it has no points now."""
         owner.size_bytes, owner.frame = 0, b""
         if owner.parts_bytes:
-            scope_bytes = len(self._scope) + owner.parts_bytes
-            inner = bytes((SECOND,)) + length(scope_bytes)
-            outer = bytes((FIRST,)) + length(len(owner.data) + len(inner) + scope_bytes)
-            owner.frame = b"".join((outer, owner.data, inner, self._scope))
+            inner = _SCOPE + length(len(self._scope) + owner.parts_bytes) + self._scope
+            resource_bytes = len(owner.data) + len(inner) + owner.parts_bytes
+            owner.frame = _RESOURCE + length(resource_bytes) + owner.data + inner
             owner.size_bytes = len(owner.frame) + owner.parts_bytes
 
     # -- requests -------------------------------------------------------------------

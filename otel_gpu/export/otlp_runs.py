@@ -68,15 +68,15 @@ class Owner:
             parts = [*neighbours]
             around = [surroundings.of(part) for part in parts]
             if is_loose:
-                bundle = Bundle(parts, around)
+                bundle = Bundle(self, parts, around)
                 bundle.take_form(surroundings)
                 for part in parts:
                     part.bundle = bundle
-                run, size_bytes = bundle.run, bundle.size_bytes
+                self.runs.append(bundle.run)
             else:
                 run, size_bytes = _written(parts, around, surroundings)
-            self.runs.append(run)
-            self.parts_bytes += size_bytes
+                self.runs.append(run)
+                self.parts_bytes += size_bytes
 
     def add_to(self, pieces: list[Piece]) -> None:
         """Put it after others. No time stands between two runs: the last piece of one is the first of the next."""
@@ -101,12 +101,24 @@ class Part:
     changed_cycle: int = 0
     bundle: Bundle | None = None
 
+    def put(self, pieces: Sequence[bytearray]) -> None:
+        """Have its values in these pieces from now on."""
+        values, places = self.plan.cells.values, self.plan.pieces
+        for number, piece in zip(self.numbers, pieces, strict=True):
+            value = values[number]
+            if value is not None:
+                places[number] = piece
+                if isinstance(value, int):
+                    write_whole(piece, 0, INT, value)
+                else:
+                    write_double(piece, 0, DOUBLE, value)
+
 
 class Form(NamedTuple):
-    """Parts as they are while the same of their points have a value: the run, and the piece of each number."""
+    """Parts as they are while the same of their points have a value: the run, and of each part the pieces by number."""
 
     run: Run
-    pieces: list[bytearray]
+    pieces: list[list[bytearray]]
     size_bytes: int
 
 
@@ -117,6 +129,7 @@ class Bundle:
     Who comes and goes mostly comes as before, so a few forms are kept, by which of the points have a value.
     """
 
+    owner: Owner
     parts: Sequence[Part]
     around: Sequence[Sequence[Around]]
     run: Run = field(default_factory=list)
@@ -125,25 +138,23 @@ class Bundle:
 
     def take_form(self, surroundings: Surroundings) -> None:
         """Write them anew, by who has a value now."""
-        places = [(part.plan.pieces, number) for part in self.parts for number in part.numbers]
-        told = [part.plan.cells.values[number] for part in self.parts for number in part.numbers]
-        having = tuple([value is not None for value in told])
-        form = self.forms.get(having)
+        having: list[bool] = []
+        for part in self.parts:
+            values = part.plan.cells.values
+            having += [values[number] is not None for number in part.numbers]
+        form = self.forms.get(key := tuple(having))
         if form is None:
             if len(self.forms) >= _MOST_FORMS:
                 self.forms.clear()
             run, size_bytes = _written(self.parts, self.around, surroundings)
-            form = self.forms[having] = Form(run, [pieces[number] for pieces, number in places], size_bytes)
+            pieces = [[part.plan.pieces[number] for number in part.numbers] for part in self.parts]
+            form = self.forms[key] = Form(run, pieces, size_bytes)
         else:
-            for (pieces, number), piece, value in zip(places, form.pieces, told, strict=True):
-                pieces[number] = piece
-                if value is None:
-                    continue
-                if isinstance(value, int):
-                    write_whole(piece, 0, INT, value)
-                else:
-                    write_double(piece, 0, DOUBLE, value)
-        self.run[:], self.size_bytes = form.run, form.size_bytes
+            for part, those in zip(self.parts, form.pieces, strict=True):
+                part.put(those)
+        self.run[:] = form.run
+        self.owner.parts_bytes += form.size_bytes - self.size_bytes
+        self.size_bytes = form.size_bytes
 
 
 @dataclass(slots=True, eq=False)
