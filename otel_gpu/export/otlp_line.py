@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -137,12 +138,18 @@ def plain_answer(data: bytes) -> Answer | None:
 
 
 def _send(sock: socket.socket, head: bytes, body: bytes, until_s: float) -> None:
-    """All of it by one deadline: a socket's own timeout may be for each piece (TLS)."""
-    for part in (head, body):
-        rest = memoryview(part)
-        while rest:
-            sock.settimeout(left_s(until_s))
-            rest = rest[sock.send(rest) :]
+    """All of it by one deadline: a socket's own timeout may be for each piece (TLS).
+
+    Head and body go out by one call, which wakes the receiver once; over TLS there is no such call.
+    """
+    rest = [memoryview(head), memoryview(body)]
+    while rest:
+        sock.settimeout(left_s(until_s))
+        sent_bytes = sock.send(rest[0]) if isinstance(sock, ssl.SSLSocket) else sock.sendmsg(rest)
+        while rest and sent_bytes >= len(rest[0]):
+            sent_bytes -= len(rest.pop(0))
+        if sent_bytes:
+            rest[0] = rest[0][sent_bytes:]
 
 
 def _opened(sock: socket.socket, already: bytes, until_s: float) -> TimelyResponse:

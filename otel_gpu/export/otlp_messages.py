@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -14,14 +14,18 @@ from otel_gpu.version import __version__
 FIRST: Final = 0x0A  # field 1, with a length: where a message begins with what it is about, or a list is all it has
 SECOND: Final = 0x12
 _UNIT: Final = 0x1A
-_START, _TIME, _DOUBLE, _INT, _ATTRIBUTE = 0x11, 0x19, 0x21, 0x31, 0x3A  # NumberDataPoint
+_START, _TIME, _ATTRIBUTE = 0x11, 0x19, 0x3A  # NumberDataPoint
+DOUBLE: Final = 0x21
+INT: Final = 0x31
 _GAUGE, _SUM = 0x2A, 0x3A  # Metric
 _TEMPORALITY, _MONOTONIC = b"\x10", b"\x18\x01"  # Sum
 _DELTA, _CUMULATIVE = b"\x01", b"\x02"  # AggregationTemporality
 
 _FIXED: Final = Struct("<Q")
+TIME_BYTES: Final = _FIXED.size
 _DOUBLE_VALUE: Final = Struct("<Bd")
 _INT_VALUE: Final = Struct("<Bq")
+FIGURE_BYTES: Final = _INT_VALUE.size
 _GAUGE_DOUBLE: Final = Struct("<BQBd")
 _GAUGE_INT: Final = Struct("<BQBq")
 _SUM_DOUBLE: Final = Struct("<BQBQBd")
@@ -36,11 +40,11 @@ def packed(value: float, time_ns: int, start_ns: int | None) -> bytes:
     if start_ns:
         start_ns = min(start_ns, time_ns)
         if isinstance(value, int):
-            return _SUM_INT.pack(_START, start_ns, _TIME, time_ns, _INT, value)
-        return _SUM_DOUBLE.pack(_START, start_ns, _TIME, time_ns, _DOUBLE, value)
+            return _SUM_INT.pack(_START, start_ns, _TIME, time_ns, INT, value)
+        return _SUM_DOUBLE.pack(_START, start_ns, _TIME, time_ns, DOUBLE, value)
     if isinstance(value, int):
-        return _GAUGE_INT.pack(_TIME, time_ns, _INT, value)
-    return _GAUGE_DOUBLE.pack(_TIME, time_ns, _DOUBLE, value)
+        return _GAUGE_INT.pack(_TIME, time_ns, INT, value)
+    return _GAUGE_DOUBLE.pack(_TIME, time_ns, DOUBLE, value)
 
 
 def time_of(time_ns: int) -> bytes:
@@ -49,8 +53,8 @@ def time_of(time_ns: int) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def point_head(start_ns: int | None, attributes_bytes: int) -> tuple[bytes, int]:
-    """What stands before the time of a point with so many bytes of attributes, and how long all of it is.
+def point_head(start_ns: int | None, attributes_bytes: int) -> bytes:
+    """What stands before the time of a point with so many bytes of attributes, with the tag of the time.
 
     Gauges come and go most often, and have no start: of them there are as many as lengths.
     """
@@ -58,13 +62,17 @@ def point_head(start_ns: int | None, attributes_bytes: int) -> tuple[bytes, int]
         start, inner_bytes = b"", _GAUGE_INT.size + attributes_bytes
     else:
         start, inner_bytes = bytes((_START,)) + _FIXED.pack(start_ns), _SUM_INT.size + attributes_bytes
-    before = bytes((FIRST,)) + length(inner_bytes)
-    return before + start + bytes((_TIME,)), len(before) + inner_bytes
+    return bytes((FIRST,)) + length(inner_bytes) + start + bytes((_TIME,))
 
 
-whole_figure: Final = partial(_INT_VALUE.pack, _INT)
-double_figure: Final = partial(_DOUBLE_VALUE.pack, _DOUBLE)
-"""The value of a point with its tag: what stands after the time. Hundreds are made in a cycle, by C alone."""
+def figure_of(value: float) -> bytes:
+    """The value of a point with its tag: what stands after the time."""
+    return _INT_VALUE.pack(INT, value) if isinstance(value, int) else _DOUBLE_VALUE.pack(DOUBLE, value)
+
+
+write_whole: Final = _INT_VALUE.pack_into
+write_double: Final = _DOUBLE_VALUE.pack_into
+"""Write a figure into a buffer, at a place, with its tag. Hundreds are written in a cycle, by C alone."""
 
 
 def own_attributes(attributes: Attributes) -> bytes:

@@ -6,16 +6,17 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from otel_gpu.export.otlp_line import NoAnswer, _asked, _opened, _read, plain_answer
+from otel_gpu.export.otlp_line import NoAnswer, _asked, _opened, _read, _send, plain_answer
 from otel_gpu.export.sender import TAKEN, Delivery
 from tests.unit.export.collectors import HttpCollector, Pki, data, sender, sent, trouble
 
@@ -375,6 +376,30 @@ def test_a_request_says_to_whom_it_is_in_the_usual_way(receiving: Receiving) -> 
     names = [each.partition(":")[0].lower() for each in headers]
     assert len(set(names)) == len(names)
     assert {"authorization: Bearer a", "Connection: keep-alive", "content-type: application/x-protobuf"} <= set(headers)
+
+
+class Slow(socket.socket):
+    """Takes no more than so many bytes of a message at a time, each once, and then all there is."""
+
+    takes: list[int]
+    messages = 0
+
+    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
+        self.messages += 1
+        return self.send(b"".join(buffers)[: self.takes.pop(0) if self.takes else None])
+
+
+@given(st.binary(min_size=1, max_size=20), st.binary(max_size=20), st.lists(st.integers(1, 40), max_size=4))
+def test_head_and_body_are_one_message_and_arrive_as_they_are_however_much_is_taken_at_a_time(
+    head: bytes, body: bytes, takes: list[int]
+) -> None:
+    ours, theirs = socket.socketpair()
+    with Slow(fileno=ours.detach()) as slow, theirs:
+        slow.takes = [*takes]
+        _send(slow, head, body, time.monotonic() + PATIENCE_S)
+        assert slow.messages == 1 or takes
+        slow.shutdown(socket.SHUT_WR)
+        assert theirs.makefile("rb").read() == head + body
 
 
 def test_a_host_that_is_configured_is_sent(receiving: Receiving) -> None:

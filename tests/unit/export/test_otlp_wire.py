@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import combinations
+from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from otel_gpu.export import otlp_layout
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.export.otlp_wire import WireEncoder
@@ -144,18 +146,127 @@ def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing
             assert whole(map(ExportMetricsServiceRequest.FromString, mine)) == official
 
 
-def test_a_value_that_comes_or_goes_is_the_only_thing_laid_out_anew() -> None:
+FIGURES = [
+    *(0, 0.0, -0.0, 1, 1.0, 7.5, -1, 2**63 - 1, -(2**63), 0x19FFFFFFFFFFFF, math.inf, 1.7976931348623157e308),
+    *(struct.unpack("<d", bits)[0] for bits in (b"\xff" * 8, b"\x19" + b"\xff" * 7, b"\1" * 6 + b"\xf0\x7f")),
+]
+NAMES = [COUNTER, GAUGE, OTHER]
+SETS = sorted(KEPT)[:3] + sorted(KEPT)[-2:]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([1, 1, 1, 0, -9]),  # the wall clock goes on, or is set back
+        st.lists(
+            st.tuples(st.sampled_from(NAMES), st.integers(0, 7), st.sampled_from([*FIGURES, None, None])),
+            max_size=3,
+        ),
+        st.one_of(*[st.just({})] * 3, st.dictionaries(st.sampled_from(NAMES), st.sampled_from(SETS), min_size=1)),
+        st.sampled_from([None, None, None, None, *NAMES]),
+    ),
+    min_size=2,
+    max_size=24,
+)
+
+
+@settings(max_examples=100)
+@given(STEPS, st.sampled_from([2, 3, 64]), st.sampled_from([200, 700, 1_000_000]))
+def test_a_history_is_written_as_if_nothing_were_kept_whatever_stands_comes_and_goes(
+    steps: list[tuple[int, list[tuple[str, int, float | None]], dict[str, tuple[int, ...]], str | None]],
+    loose_cycles: int,
+    largest_bytes: int,
+) -> None:
+    ours = WireEncoder(RESOURCES, largest_bytes=largest_bytes)
+    columns: dict[str, list[float | None]] = {name: [1.0] * 8 for name in NAMES}
+    present, families = dict.fromkeys(NAMES, SETS[-1]), dict[str, Family | None]()
+    time_ns = TIME_NS
+    for shift_ns, changes, others, absent in steps:
+        time_ns += shift_ns
+        present |= others
+        for name, number, value in changes:
+            columns[name][number] = value
+        for name in {*others, *(name for name, _, _ in changes), *({*columns} - {*families})}:
+            families[name] = with_gaps(name, KEPT[present[name]], columns[name][: len(present[name])])
+        told = Collection(
+            time_ns, tuple(each for name in columns if (each := families[name]) is not None and name != absent)
+        )
+        with mock.patch.object(otlp_layout, "_LOOSE_CYCLES", loose_cycles):
+            mine = [*ours.batches(told)]
+        points = Collection(time_ns, tuple(Family.of(each.metric, each.points) for each in told.families))
+        assert mine == [*WireEncoder(RESOURCES, largest_bytes=largest_bytes).batches(points)]
+        assert points_of(map(received, mine)) == points_of(encoded(points, Encoder(RESOURCES)))
+
+
+def pieces_of(encoder: WireEncoder, name: str) -> list[int]:
+    assert encoder._layout is not None
+    return [id(piece) for piece in encoder._layout._plans[name].pieces]
+
+
+def runs_of(encoder: WireEncoder) -> set[int]:
+    assert encoder._layout is not None
+    return {len(owner.runs) for owner in encoder._layout._in_turn}
+
+
+def of_columns(
+    gauge: Sequence[float | None], counter: Sequence[float | None], time_ns: int = TIME_NS + 9
+) -> Collection:
+    found = (with_gaps(name, KEPT[tuple(range(8))], column) for name, column in ((GAUGE, gauge), (COUNTER, counter)))
+    return Collection(time_ns, tuple(each for each in found if each is not None))
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_metric_whose_values_come_and_go_is_after_the_first_time_all_that_is_written_anew(
+    kind: type[int] | type[float],
+) -> None:
     encoder = WireEncoder(RESOURCES)
-    series = KEPT[tuple(range(8))]
-    columns: list[list[float | None]] = [[1.0] * 8, [1.0] * 7 + [None], [1.0] * 3 + [None] + [2.0] * 4]
-    pieces = []
-    for values in columns:
-        family = with_gaps(GAUGE, series, values)
-        assert family is not None
-        list(encoder.batches(Collection(TIME_NS, (family,))))
-        assert encoder._layout is not None
-        pieces.append([id(owner.pieces) for owner in encoder._layout._in_turn])
-    assert pieces[0] == pieces[1] == pieces[2]
+    others = []
+    for cycle in range(6):
+        told = of_columns([1.0 * cycle] * 8, [*[2.0] * 7, None if cycle % 2 else kind(cycle)])
+        assert [*encoder.batches(told)] == [*WireEncoder(RESOURCES).batches(told)]
+        elsewhere = [piece for number, piece in enumerate(pieces_of(encoder, COUNTER)) if number not in (1, 7)]
+        others.append((pieces_of(encoder, GAUGE), elsewhere))
+    assert others[1:] == [others[1]] * 5
+    assert runs_of(encoder) == {1, 2}
+
+
+def test_another_metric_of_the_same_series_is_not_taken_for_the_one_before() -> None:
+    encoder = WireEncoder(RESOURCES)
+    for name in (COUNTER, OTHER, COUNTER):
+        found = (with_gaps(each, KEPT[tuple(range(8))], [1.0] * 8) for each in (GAUGE, name))
+        told = Collection(TIME_NS + 9, tuple(each for each in found if each is not None))
+        assert [*encoder.batches(told)] == [*WireEncoder(RESOURCES).batches(told)]
+
+
+def test_who_has_no_series_of_a_metric_any_more_is_told_of_by_others_only() -> None:
+    encoder = WireEncoder(RESOURCES)
+    for present in (tuple(range(8)), (0, 1), tuple(range(8))):
+        found = (
+            with_gaps(GAUGE, KEPT[tuple(range(8))], [1.0] * 8),
+            with_gaps(COUNTER, KEPT[present], [2.0] * len(present)),
+        )
+        told = Collection(TIME_NS + 9, tuple(each for each in found if each is not None))
+        assert [*encoder.batches(told)] == [*WireEncoder(RESOURCES).batches(told)]
+
+
+def test_where_nobody_comes_or_goes_for_long_everything_of_a_resource_is_one_run_again() -> None:
+    encoder = WireEncoder(RESOURCES)
+    for cycle in range(200):
+        told = of_columns([1.0 * cycle] * 8, [*[2.0] * 7, None if cycle == 3 else 3.0], TIME_NS + 9 + cycle)
+        (mine,) = encoder.batches(told)
+        assert mine == next(WireEncoder(RESOURCES).batches(told))
+        if cycle == 60:
+            assert runs_of(encoder) == {1, 2}
+    assert runs_of(encoder) == {1}
+
+
+def test_of_whoever_comes_and_goes_in_ever_other_company_few_forms_are_kept() -> None:
+    encoder = WireEncoder(RESOURCES)
+    for cycle in range(256):
+        gauge, counter = ([float(cycle) if cycle * by >> n & 1 else None for n in range(8)] for by in (1, 5))
+        told = of_columns(gauge, counter)
+        assert [*encoder.batches(told)] == [*WireEncoder(RESOURCES).batches(told)]
+    assert encoder._layout is not None
+    parts = [part for plan in encoder._layout._in_order for part in plan.parts if part.bundle is not None]
+    assert parts
+    assert all(len(part.bundle.forms) <= 4 for part in parts if part.bundle is not None)
 
 
 def test_the_bytes_are_those_of_the_official_message() -> None:
@@ -171,14 +282,14 @@ def test_what_is_no_longer_told_of_is_forgotten(deltas: bool) -> None:
         points = [Point(1.0, {"process.pid": 100 * cycle + n}, identity(f"{cycle} {n}"), 1) for n in range(10)]
         assert list(encoder.batches(collection({COUNTER: points})))
         sizes.add((len(encoder._attributes), len(encoder._known), len(encoder._owners), *laid_out(encoder)))
-    assert sizes == ({(10, 10, 10)} if deltas else {(0, 0, 0, 10, 10, 10)})
+    assert sizes == ({(10, 10, 10)} if deltas else {(0, 0, 0, 0, 10, 10)})
 
 
 def laid_out(encoder: WireEncoder) -> tuple[int, ...]:
     layout = encoder._layout
     if layout is None:
         return ()
-    return len(layout._encoded), len(layout._owners), len(layout._by_key)
+    return len(layout._surroundings._encoded), len(layout._owners), len(layout._by_key)
 
 
 @pytest.mark.parametrize("largest_bytes", [1, 300, 1_000, 5_000, 100_000])
@@ -220,3 +331,15 @@ def test_after_a_value_that_cannot_be_written_everything_is_written_as_before() 
             list(encoder.batches(collection(broken)))
         assert list(encoder.batches(collection({}))) == []
         assert [batch.data for batch in encoder.batches(told)] == before
+
+
+@pytest.mark.parametrize("name", [GAUGE, COUNTER])
+def test_nor_is_anything_left_of_values_that_were_written_before_one_that_cannot_be(name: str) -> None:
+    encoder = WireEncoder(RESOURCES)
+    told = of_columns([1.0] * 8, [*[2.0] * 7, None])
+    before, *_ = ([batch.data for batch in encoder.batches(told)] for _ in range(3))
+    columns: dict[str, list[float | None]] = {GAUGE: [3.0] * 8, COUNTER: [4.0] * 8}
+    columns[name] = [*columns[name][:4], 2**70, *columns[name][5:]]
+    with pytest.raises(struct.error):
+        list(encoder.batches(of_columns(columns[GAUGE], columns[COUNTER])))
+    assert [batch.data for batch in encoder.batches(told)] == before
