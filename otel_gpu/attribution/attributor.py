@@ -7,10 +7,11 @@ from dataclasses import replace
 from operator import is_
 from typing import Any, NamedTuple, Self, TypeAlias
 
+from otel_gpu.attribution.bookings import Booking
 from otel_gpu.attribution.bookkeeper import Bookkeeper
 from otel_gpu.attribution.compose import Composer
 from otel_gpu.attribution.cycle import Cycle
-from otel_gpu.attribution.ledger import Booking, Ledger
+from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
 from otel_gpu.attribution.lines import Moment
 from otel_gpu.attribution.options import AttributionOptions

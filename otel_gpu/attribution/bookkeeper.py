@@ -7,11 +7,12 @@ from operator import is_
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from otel_gpu.attribution.bookings import Present
 from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Division
 from otel_gpu.attribution.idle import Booked, IdleState, workload_state
-from otel_gpu.attribution.ledger import GRACE_NS, Ledger, Present
+from otel_gpu.attribution.ledger import GRACE_NS, Ledger
 from otel_gpu.attribution.lines import Entry, Lines, LineT
 from otel_gpu.attribution.places import Line, Place, ProcessAt, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
@@ -283,9 +284,9 @@ class Bookkeeper:
                 continue
             alive = cycle.alive(at)
             if alive and not told:
-                booking.seen_ns = cycle.moment.now_ns
+                self.ledger.see(uuid, booking, cycle.moment.now_ns)
             gone = (told and not alive) or (at.key.pid, at.place) in taken
-            if gone or cycle.moment.now_ns - booking.seen_ns > GRACE_NS:
+            if gone or cycle.moment.now_ns - booking.seen.at_ns > GRACE_NS:
                 self._end(at, cycle)
                 left.add(at)
         return frozenset(left)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from otel_gpu.attribution.bookings import Present
 from otel_gpu.attribution.energy import Method
 from otel_gpu.attribution.idle import IdleState
-from otel_gpu.attribution.ledger import Present
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.presence import Resident
