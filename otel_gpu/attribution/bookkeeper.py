@@ -18,7 +18,7 @@ from otel_gpu.attribution.places import Line, Place, ProcessAt, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
-from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of, sum_known
+from otel_gpu.attribution.shown import GpuBooks, Payers, Shown, payers_of, sum_known
 from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.attribution.work_rows import WorkRows
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
@@ -150,8 +150,8 @@ class Bookkeeper:
         if division is None or division.method is None:
             raise ValueError("nothing to go on with")
         self._book_device(uuid, division)
-        _bill(books, (), sm_counts, cycle)
-        books.go_on_idle(division.method, division.parts_mj, cycle.window_us)
+        billed_us = _billed_us(books.payers, sm_counts, cycle.window_us)
+        books.go_on_idle(division.method, division.parts_mj, billed_us, cycle.window_us)
 
     # -- work and energy ------------------------------------------------------------
 
@@ -351,16 +351,19 @@ def _close(entry: Entry) -> None:
 
 def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int], cycle: Cycle) -> None:
     payers = payers_of([*books.workloads, *unused]) if unused else books.payers
+    parts_us = iter(_billed_us(payers, sm_counts, cycle.window_us))
+    for _, lines in payers:
+        for shown in lines:
+            shown.billed_us = next(parts_us)
+
+
+def _billed_us(payers: Payers, sm_counts: Mapping[str, int], window_us: int) -> list[int]:
+    """What each of them is to pay for, in their order."""
     if len(payers) == 1 and not sm_counts:  # mostly a GPU is one place, and all of it is paid for
-        ((_, lines),) = payers
-        each_us, rest_us = divmod(cycle.window_us, len(lines))
-        for number, shown in enumerate(lines):
-            shown.billed_us = each_us + (number < rest_us)
-        return
-    parts_us = places_us(cycle.window_us, [place for place, _ in payers], sm_counts)
-    for (_, lines), part_us in zip(payers, parts_us, strict=True):
-        for shown, billed_us in zip(lines, equal_parts(part_us, len(lines)), strict=True):
-            shown.billed_us = billed_us
+        return equal_parts(window_us, len(payers[0][1]))
+    parts_us = places_us(window_us, [place for place, _ in payers], sm_counts)
+    shares = (equal_parts(part_us, len(lines)) for (_, lines), part_us in zip(payers, parts_us, strict=True))
+    return [billed_us for share in shares for billed_us in share]
 
 
 def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:

@@ -296,7 +296,8 @@ class ProcessAttribution:
 class Moved(NamedTuple):
     """All that is new of lines in an answer after which only idle time and energy went on, in columns.
 
-    One of each line, in their order: ``energy`` of the window, and ``idle_s`` where it has any; the others of ``Totals``.
+    One of each line, in their order: ``energy`` of the window, and ``idle_s`` where it has any; the others are of
+    ``Totals``.
     """
 
     energy: Sequence[MethodEnergy] = ()
@@ -317,11 +318,16 @@ class LaterLines(Protocol):
     """
 
     @property
-    def moved_processes(self) -> Moved: ...
+    def moved_processes(self) -> Moved:
+        """What is new of processes."""
+
     @property
-    def moved_parts(self) -> Moved: ...
+    def moved_parts(self) -> Moved:
+        """What is new of workloads."""
+
     def processes(self) -> tuple[ProcessAttribution, ...]:
         """The same, whoever asks and however often."""
+
     def workloads(self) -> tuple[WorkloadAttribution, ...]:
         """Likewise."""
 
