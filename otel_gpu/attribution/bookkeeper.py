@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from otel_gpu.attribution.bookings import Present
+from otel_gpu.attribution.compute import ComputeWindow
 from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Division
+from otel_gpu.attribution.gpu_cycle import GpuCycle
 from otel_gpu.attribution.idle import Booked, IdleState, workload_state
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
 from otel_gpu.attribution.lines import Entry, Lines, LineT
@@ -19,7 +21,6 @@ from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
 from otel_gpu.attribution.shown import GpuBooks, Payers, Shown, payers_of, sum_known
-from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.attribution.work_rows import WorkRows
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
@@ -50,12 +51,10 @@ class Bookkeeper:
 
     def visitors(self, reading: GpuReading, cycle: Cycle) -> list[Life]:
         """Who came and went since the last cycle, as far as the driver kept their books."""
-        if not reading.accounting:
-            return []
         uuid = reading.identity.uuid
         here = {at.key.pid for at, _ in self.ledger.present(uuid)}
         epoch_us, now_us = self.ledger.epoch_ns // 1000, cycle.moment.wall_ns // 1000
-        return self._short_lived.new(uuid, reading.accounting, here, epoch_us=epoch_us, now_us=now_us)
+        return self._short_lived.new(uuid, reading.accounting or (), here, epoch_us=epoch_us, now_us=now_us)
 
     def unused(self, uuid: str, cycle: Cycle) -> dict[WorkloadLine, Grant]:
         """Lines of workloads that were given this GPU and have nobody there."""
@@ -131,11 +130,17 @@ class Bookkeeper:
         return (
             books.stays(self.ledger.present(uuid), result.residents)
             and compute is not None
-            and compute.is_quiet
             and compute.tells
             and division is not None
             and division.method is not None
             and division.ats == books.there
+            and (result.rests or self._nobody_stirs(uuid, result, compute, cycle))
+        )
+
+    def _nobody_stirs(self, uuid: str, result: GpuCycle, compute: ComputeWindow, cycle: Cycle) -> bool:
+        """What a GPU that ``rests`` is known to do."""
+        return (
+            compute.is_quiet
             and cycle.window_us > 0
             and (cycle.infers or not result.crowded)
             and not result.infers
@@ -351,10 +356,9 @@ def _close(entry: Entry) -> None:
 
 def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int], cycle: Cycle) -> None:
     payers = payers_of([*books.workloads, *unused]) if unused else books.payers
-    parts_us = iter(_billed_us(payers, sm_counts, cycle.window_us))
-    for _, lines in payers:
-        for shown in lines:
-            shown.billed_us = next(parts_us)
+    lines = payers[0][1] if len(payers) == 1 else [shown for _, group in payers for shown in group]
+    for shown, billed_us in zip(lines, _billed_us(payers, sm_counts, cycle.window_us), strict=True):
+        shown.billed_us = billed_us
 
 
 def _billed_us(payers: Payers, sm_counts: Mapping[str, int], window_us: int) -> list[int]:

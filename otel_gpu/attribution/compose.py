@@ -8,6 +8,7 @@ from typing import Final
 from otel_gpu.attribution.baseline import BaselineEstimate, Origin
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.energy import EnergyPolicy
+from otel_gpu.attribution.gpu_cycle import GpuCycle
 from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.kept_lines import KeptLines
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
@@ -17,7 +18,6 @@ from otel_gpu.attribution.order import Order
 from otel_gpu.attribution.places import Place, WorkloadAt, workload_at
 from otel_gpu.attribution.shown import Shown
 from otel_gpu.attribution.stillness import GpuView, Stillness
-from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     Attribution,
     DeviceTotals,
