@@ -108,16 +108,20 @@ class ComputeWindow(NamedTuple):
         """The SM shares of several."""
         if self.is_quiet:  # of everybody the same
             return [0.0 if self.covered_us else None] * len(pids)
-        covered_us, work, untold = self.covered_us, self.work, self.untold
-        if covered_us == 0 or untold:
+        if self.covered_us == 0 or self.untold:
             return [self.share(pid) for pid in pids]
+        covered_us, work = self.covered_us, self.work
         return [work[pid].sm_us / covered_us if pid in work else 0.0 for pid in pids]
 
     def bandwidth_shares(self, pids: Sequence[int]) -> list[float | None]:
         """The memory-bandwidth shares of several."""
         if self.is_quiet:
             return [0.0 if self.covered_us else None] * len(pids)
-        return [self.bandwidth_share(pid) for pid in pids]
+        if self.covered_us == 0 or self.untold:
+            return [self.bandwidth_share(pid) for pid in pids]
+        covered_us, work = self.covered_us, self.work
+        told_us = [work[pid].bandwidth_us if pid in work else 0 for pid in pids]
+        return [None if bandwidth_us is None else bandwidth_us / covered_us for bandwidth_us in told_us]
 
     def worked(self, pid: int) -> bool | None:
         """Whether this pid showed work on any engine; ``None`` if untold, or most of the window is not covered."""

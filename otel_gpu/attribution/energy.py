@@ -131,6 +131,21 @@ _MOST_OWED: Final = SCALE << 16
 class EnergyDivider:
     """Divides the intervals of one GPU one after the other; carries what rounding owes to whom."""
 
+    __slots__ = (
+        "_ats",
+        "_by_workload",
+        "_given",
+        "_method",
+        "_methods",
+        "_owed_by_number",
+        "_owed_in_order",
+        "_parties",
+        "_policy",
+        "_stands",
+        "_weights",
+        "_who",
+    )
+
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
         # The parties of the last division: as given, in order, who they are, and what depends on nothing else.

@@ -76,8 +76,8 @@ class IdleRun:
         if self.is_settled:
             return
         self.is_settled = True
-        for shown, sums, idle, *_ in self._idlers.lines:
-            shown.entry.take_back(sums, idle)
+        for shown, *_ in self._idlers.lines:
+            shown.entry.take_back()
         if self.method is not None:
             book_idle(self._idlers, self.method, self.gone_on)
 

@@ -31,8 +31,11 @@ _workload_gpu: Final = maker(WorkloadGpu)
 
 
 class _Audited(NamedTuple):
-    """A GPU whose books are looked at in every cycle: what its processes and its workloads had when the run began, and
-    who has gone on drawing of either, by number."""
+    """A GPU whose books are looked at in every cycle: what its processes and its workloads had when the run began.
+
+    ``in_processes`` and ``in_workloads`` are those whose energy their lines have, by number, ``each_once`` says that
+    either is everybody once, as it has to be: then their lines drew what everybody drew.
+    """
 
     uuid: str
     run: IdleRun
@@ -40,6 +43,19 @@ class _Audited(NamedTuple):
     workloads_mj: int
     in_processes: Sequence[int]
     in_workloads: Sequence[int]
+    each_once: bool
+
+    def error_mj(self, attributed_mj: int) -> int:
+        """How far processes or workloads miss what the GPU has attributed, the larger of both."""
+        drawn_mj = self.run.gone_on.drawn_mj
+        if self.each_once:
+            of_processes_mj = of_workloads_mj = sum(drawn_mj)
+        else:
+            of_processes_mj = sum([drawn_mj[number] for number in self.in_processes])
+            of_workloads_mj = sum([drawn_mj[number] for number in self.in_workloads])
+        missing_mj = attributed_mj - self.processes_mj - of_processes_mj
+        missing_of_workloads_mj = attributed_mj - self.workloads_mj - of_workloads_mj
+        return missing_mj if abs(missing_mj) >= abs(missing_of_workloads_mj) else missing_of_workloads_mj
 
 
 class KeptLines:
@@ -69,27 +85,15 @@ class KeptLines:
         columns = _Columns(MovedColumns(processes, self._first.processes, seats), MovedColumns(workloads, parts, seats))
         processes_mj, workloads_mj = self._ledger.processes.booked_mj(), self._ledger.workloads.booked_mj()
         self._gpus = [
-            _Audited(
-                uuid,
-                books.run_on(division.method, division.parts_mj),
-                processes_mj.get(uuid, 0),
-                workloads_mj.get(uuid, 0),
-                [number for shown in books.seated if not shown.staff for number in shown.members],
-                [number for shown in books.workloads for number in shown.members],
-            )
+            _audited(uuid, books, division, processes_mj.get(uuid, 0), workloads_mj.get(uuid, 0))
             for uuid, books, division in _resting(views)
         ]
         return columns
 
     def energy_errors_mj(self) -> dict[str, int]:
         """As the ledger tells it, of who goes on: what every line drew since it was booked is added up."""
-        errors_mj = {}
-        for uuid, run, processes_mj, workloads_mj, in_processes, in_workloads in self._gpus:
-            drawn_mj, attributed_mj = run.gone_on.drawn_mj.__getitem__, self._ledger.device(uuid).attributed_mj
-            of_processes_mj = attributed_mj - processes_mj - sum(map(drawn_mj, in_processes))
-            of_workloads_mj = attributed_mj - workloads_mj - sum(map(drawn_mj, in_workloads))
-            errors_mj[uuid] = max(of_processes_mj, of_workloads_mj, key=abs)
-        return errors_mj
+        devices = self._ledger.devices
+        return {gpu.uuid: gpu.error_mj(devices[gpu.uuid].attributed_mj) for gpu in self._gpus}
 
 
 class _Columns(NamedTuple):
@@ -210,6 +214,15 @@ def _totals(was: Totals | None, sums: Sequence[int]) -> Totals | None:
         idle_mj=idle_mj,
         billed_idle_us=billed_idle_us,
     )
+
+
+def _audited(uuid: str, books: GpuBooks, division: Division, processes_mj: int, workloads_mj: int) -> _Audited:
+    """From here on what goes on is not booked before somebody asks."""
+    in_processes = [number for shown in books.seated if not shown.staff for number in shown.members]
+    in_workloads = [number for shown in books.workloads for number in shown.members]
+    each_once = sorted(in_processes) == sorted(in_workloads) == list(range(len(division.parts_mj)))
+    run = books.run_on(division.method, division.parts_mj)
+    return _Audited(uuid, run, processes_mj, workloads_mj, in_processes, in_workloads, each_once)
 
 
 def _resting(views: Sequence[GpuView]) -> Iterator[tuple[str, GpuBooks, Division]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from otel_gpu.attribution.idle import IdleState
 from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine
@@ -45,7 +44,7 @@ class Entry:
     ``idle`` is how far it is decided what it does; ``None`` while nobody of it is there. An entry that is ``forgotten``
     is no longer in the books: whoever holds on to it has to look its line up again. It is the same as itself only.
 
-    While what it comes to is lent to somebody, it is not here: to read ``sums`` or ``idle`` is to have it given back.
+    While what it comes to is lent to somebody, to read ``sums`` or ``idle`` is to have it given back.
     """
 
     line: Line
@@ -63,24 +62,32 @@ class Entry:
     def lend(self, borrower: Borrower) -> None:
         """Have somebody else keep what it comes to, until anybody reads it here."""
         self.lent_to = borrower
-        del self.sums, self.idle
+        self.__class__ = _LentEntry
 
-    def take_back(self, sums: Sums, idle: IdleState | None) -> None:
+    def take_back(self) -> None:
         """Have it here again."""
-        self.sums, self.idle, self.lent_to = sums, idle, None
+        self.lent_to = None
+        self.__class__ = Entry
 
-    if not TYPE_CHECKING:  # to the checker, there is no attribute but those above
 
-        def __getattr__(self, name: str) -> Any:
-            """A field that is lent."""
-            if name not in _LENT or self.lent_to is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+class _LentEntry(Entry):
+    """The same while it is lent. Only this one looks whether it is: an entry is read hundreds of times in a cycle."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # to the checker, they are the attributes that they stand for
+
+        @property
+        def sums(self) -> Sums:
+            """Given back with what has gone on."""
             self.lent_to.settle()
-            return getattr(self, name)
+            return self.sums
 
-
-_LENT: Final = ("sums", "idle")
-_SUMS_OF: Final[Callable[[Entry], Sums]] = attrgetter("sums")
+        @property
+        def idle(self) -> IdleState | None:
+            """Likewise."""
+            self.lent_to.settle()
+            return self.idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +209,7 @@ class Lines(Generic[LineT]):
             for line, entry in self.entries.items():
                 self._by_gpu.setdefault(line.at.place.gpu_uuid, []).append(entry)
         for uuid, group in self._by_gpu.items():
-            lines_mj = sum([sums.measured_mj + sums.estimated_mj + sums.inferred_mj for sums in map(_SUMS_OF, group)])
+            lines_mj = sum([(s := entry.sums).measured_mj + s.estimated_mj + s.inferred_mj for entry in group])
             booked[uuid] = booked.get(uuid, 0) + lines_mj
         return booked
 

@@ -33,6 +33,8 @@ _INFINITE: Final = float("inf")
 class EnergyMeter:
     """Turns the readings of one GPU into energy used, without losing a fraction of a millijoule."""
 
+    __slots__ = ("_at_ns", "_counter_mj", "_owed_mj", "_power_w")
+
     def __init__(self) -> None:
         self._counter_mj: int | None = None
         self._power_w: float | None = None

@@ -130,6 +130,8 @@ class _Grounds(NamedTuple):
 class Presence:
     """Who is on one GPU from cycle to cycle. Of whom the same is told, the same object is handed on."""
 
+    __slots__ = ("_before", "_grounds", "_residents")
+
     def __init__(self) -> None:
         self._before: dict[tuple[int, str], tuple[_Told, Resident]] = {}
         self._residents: Mapping[ProcessAt, Resident] = {}

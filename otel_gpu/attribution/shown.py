@@ -76,6 +76,22 @@ Payers: TypeAlias = list[tuple[Place, list[Shown]]]
 class GpuBooks:
     """What a cycle means for the lines of one GPU."""
 
+    __slots__ = (
+        "_idlers",
+        "_present",
+        "_run",
+        "all_idle",
+        "goes_on",
+        "memory_bytes",
+        "payers",
+        "pids",
+        "residents",
+        "seated",
+        "shown",
+        "there",
+        "workloads",
+    )
+
     def __init__(self) -> None:
         self.shown: dict[Entry, Shown] = {}
         self.seated: list[Shown] = []

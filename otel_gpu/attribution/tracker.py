@@ -50,6 +50,22 @@ _tuple: Final = tuple.__new__
 class GpuTracker:
     """All that is remembered of one GPU between cycles."""
 
+    __slots__ = (
+        "_baseline",
+        "_divider",
+        "_here",
+        "_holdings",
+        "_learned",
+        "_learns",
+        "_oddities",
+        "_quiet_parties",
+        "_rest",
+        "_rows",
+        "_span",
+        "meter",
+        "presence",
+    )
+
     def __init__(self, options: AttributionOptions) -> None:
         self._learns = options.energy_model is EnergyModel.LEARNED
         self.presence = Presence()
