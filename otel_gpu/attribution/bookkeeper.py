@@ -11,8 +11,8 @@ from otel_gpu.attribution.bookings import Present
 from otel_gpu.attribution.compute import ComputeWindow
 from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import Division
-from otel_gpu.attribution.gpu_cycle import GpuCycle
 from otel_gpu.attribution.idle import Booked, IdleState, workload_state
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
 from otel_gpu.attribution.lines import Entry, Lines, LineT

@@ -7,8 +7,8 @@ from typing import Final
 
 from otel_gpu.attribution.baseline import BaselineEstimate, Origin
 from otel_gpu.attribution.cost import Prices, costs
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import EnergyPolicy
-from otel_gpu.attribution.gpu_cycle import GpuCycle
 from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.kept_lines import KeptLines
 from otel_gpu.attribution.ledger import DeviceSums, Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from otel_gpu.attribution.gpu_cycle import GpuCycle
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.order import Order
 from otel_gpu.attribution.shown import GpuBooks

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple, Self
 from otel_gpu.attribution.baseline import Baseline
 from otel_gpu.attribution.compute import ComputeRows, ComputeWindow
 from otel_gpu.attribution.cycle import Cycle
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import Division, EnergyDivider, Interval, Party
-from otel_gpu.attribution.gpu_cycle import GpuCycle
 from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.holdings import Holdings, unexplained_bytes
 from otel_gpu.attribution.learned import LearnedPower

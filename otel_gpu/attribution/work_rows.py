@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_gpu.attribution.gpu_cycle import GpuCycle
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.shown import Shown
 
 
