@@ -7,10 +7,11 @@ from dataclasses import replace
 from operator import is_
 from typing import Any, NamedTuple, Self, TypeAlias
 
+from otel_gpu.attribution.bookings import Booking
 from otel_gpu.attribution.bookkeeper import Bookkeeper
 from otel_gpu.attribution.compose import Composer
 from otel_gpu.attribution.cycle import Cycle
-from otel_gpu.attribution.ledger import Booking, Ledger
+from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
 from otel_gpu.attribution.lines import Moment
 from otel_gpu.attribution.options import AttributionOptions
@@ -19,7 +20,7 @@ from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Openers, Resident
 from otel_gpu.attribution.shown import GpuBooks
 from otel_gpu.attribution.stillness import GpuView
-from otel_gpu.attribution.tracker import GpuTracker
+from otel_gpu.attribution.tracker import NO_GRANTS, GpuTracker
 from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
 
 _Here: TypeAlias = Mapping[ProcessAt, Resident]
@@ -133,12 +134,15 @@ class Attributor:
         if now is None:
             return GpuView(reading, None, self._silence(books, uuid, cycle), tracker.meter.source)
         now, owners = self._placed(uuid, now, books.ledger.admit_all(now, uuid, cycle.moment))
-        visitors = books.visitors(reading, cycle)
-        granted = {line.at: cycle.age_s(grant.since_s) for line, grant in books.unused(uuid, cycle).items()}
+        visitors = books.visitors(reading, cycle) if reading.accounting else ()
+        granted = NO_GRANTS
+        if cycle.grants:
+            granted = {line.at: cycle.age_s(grant.since_s) for line, grant in books.unused(uuid, cycle).items()}
         result = tracker.observe(reading, now, owners, cycle, granted=granted, visited=bool(visitors))
         self._anomalies += result.anomalies
         told, left = books.book(reading, result, visitors, cycle)
-        tracker.forget(left)
+        if left:
+            tracker.forget(left)
         return GpuView(reading, result, told, tracker.meter.source)
 
     def _placed(self, uuid: str, now: _Here, bookings: Sequence[Booking]) -> tuple[_Here, _Owners]:

@@ -156,8 +156,7 @@ class Baseline:
         self._line = _Line()
         self._ranges: deque[tuple[float, float]] = deque(maxlen=_STRETCHES)
         self._stretch_s = 0.0
-        self._lowest_w: float | None = None
-        self._lowest_held_w: float | None = None
+        self._lowest_w = self._lowest_held_w = math.inf  # before anything is seen
         self._highest_w = 0.0
         self._power_limit_w: float | None = None
         self._dropped = 0
@@ -194,9 +193,9 @@ class Baseline:
         if dt_s < _MIN_INTERVAL_S:
             return
         self._highest_w = max(self._highest_w, power_w)
-        self._lowest_w = _at_most(self._lowest_w, power_w)
+        self._lowest_w = min(self._lowest_w, power_w)
         if resident:
-            self._lowest_held_w = _at_most(self._lowest_held_w, power_w)
+            self._lowest_held_w = min(self._lowest_held_w, power_w)
         if utilization is None or dt_s > LONGEST_INTERVAL_S:
             return
         if utilization < _QUIET:
@@ -234,13 +233,13 @@ class Baseline:
         assumed_w = self._assumed_fraction * limit_w
         idle_w, idle_origin = self._idle.median_w(), _OBSERVED
         if idle_w is None:
-            idle_w, idle_origin = _at_most(self._lowest_w, assumed_w), _ASSUMED
+            idle_w, idle_origin = min(self._lowest_w, assumed_w), _ASSUMED
         held_w, held_origin = self._held.median_w(), _OBSERVED
         if held_w is None:
-            held_w, held_origin = self._extrapolated(_at_most(self._lowest_held_w, assumed_w))
+            held_w, held_origin = self._extrapolated(min(self._lowest_held_w, assumed_w))
         if idle_w > held_w:  # contexts only add
             if idle_origin is _OBSERVED and held_origin is not _OBSERVED:
-                held_w = _at_most(self._lowest_held_w, idle_w)
+                held_w = min(self._lowest_held_w, idle_w)
             idle_w = min(idle_w, held_w)
         same_w = idle_w == before.idle_w and held_w == before.held_w
         if same_w and idle_origin is before.idle_origin and held_origin is before.held_origin:
@@ -252,7 +251,7 @@ class Baseline:
         high = max((high for _, high in self._ranges), default=0.0)
         if high < _MIN_WORK or low > _CONTRAST * high:
             return assumed_w, _ASSUMED
-        intercept_w = _at_most(self._lowest_held_w, self._line.intercept_w(assumed_w))
+        intercept_w = min(self._lowest_held_w, self._line.intercept_w(assumed_w))
         return max(0.0, intercept_w), Origin.EXTRAPOLATED
 
     # ------------------------------------------------------------------------ how it is kept
@@ -267,8 +266,8 @@ class Baseline:
             "line": [line.count, line.sum_u, line.sum_p, line.sum_uu, line.sum_up],
             "ranges": [list(pair) for pair in self._ranges],
             "stretch_s": self._stretch_s,
-            "lowest_w": self._lowest_w,
-            "lowest_held_w": self._lowest_held_w,
+            "lowest_w": _told(self._lowest_w),
+            "lowest_held_w": _told(self._lowest_held_w),
             "highest_w": self._highest_w,
             "power_limit_w": self._power_limit_w,
             "dropped": self._dropped,
@@ -286,10 +285,11 @@ class Baseline:
             new._line = _Line(count, sum_u, sum_p, sum_uu, sum_up)
             new._ranges.extend((low, high) for low, high in map(figures, state["ranges"]))
             new._stretch_s, new._highest_w = figures([state["stretch_s"], state["highest_w"]])
-            new._lowest_w, new._lowest_held_w, new._power_limit_w = (
-                None if state[name] is None else figures([state[name]])[0]
+            new._lowest_w, new._lowest_held_w, limit_w = (
+                math.inf if state[name] is None else figures([state[name]])[0]
                 for name in ("lowest_w", "lowest_held_w", "power_limit_w")
             )
+            new._power_limit_w = _told(limit_w)
             new._before = {None: None, False: False, True: True}[state["before"]]
             new._dropped = int(figures([state["dropped"]])[0])
         except (KeyError, TypeError, OverflowError) as error:
@@ -316,5 +316,6 @@ def _credible(power_w: float, utilization: float | None, dt_s: float) -> bool:
     )
 
 
-def _at_most(highest: float | None, value: float) -> float:
-    return value if highest is None else min(highest, value)
+def _told(figure: float) -> float | None:
+    """A figure, if there is one yet."""
+    return None if figure == math.inf else figure

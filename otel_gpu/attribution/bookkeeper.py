@@ -7,18 +7,20 @@ from operator import is_
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from otel_gpu.attribution.bookings import Present
+from otel_gpu.attribution.compute import ComputeWindow
 from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import Division
 from otel_gpu.attribution.idle import Booked, IdleState, workload_state
-from otel_gpu.attribution.ledger import GRACE_NS, Ledger, Present
+from otel_gpu.attribution.ledger import GRACE_NS, Ledger
 from otel_gpu.attribution.lines import Entry, Lines, LineT
 from otel_gpu.attribution.places import Line, Place, ProcessAt, WorkloadLine
 from otel_gpu.attribution.plain import process_line_from, workload_line_from
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.attribution.short_lived import Life, ShortLived
-from otel_gpu.attribution.shown import GpuBooks, Shown, payers_of, sum_known
-from otel_gpu.attribution.tracker import GpuCycle
+from otel_gpu.attribution.shown import GpuBooks, Payers, Shown, payers_of, sum_known
 from otel_gpu.attribution.work_rows import WorkRows
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, GpuState, Grant, ProcessKey
 
@@ -49,12 +51,10 @@ class Bookkeeper:
 
     def visitors(self, reading: GpuReading, cycle: Cycle) -> list[Life]:
         """Who came and went since the last cycle, as far as the driver kept their books."""
-        if not reading.accounting:
-            return []
         uuid = reading.identity.uuid
         here = {at.key.pid for at, _ in self.ledger.present(uuid)}
         epoch_us, now_us = self.ledger.epoch_ns // 1000, cycle.moment.wall_ns // 1000
-        return self._short_lived.new(uuid, reading.accounting, here, epoch_us=epoch_us, now_us=now_us)
+        return self._short_lived.new(uuid, reading.accounting or (), here, epoch_us=epoch_us, now_us=now_us)
 
     def unused(self, uuid: str, cycle: Cycle) -> dict[WorkloadLine, Grant]:
         """Lines of workloads that were given this GPU and have nobody there."""
@@ -130,11 +130,17 @@ class Bookkeeper:
         return (
             books.stays(self.ledger.present(uuid), result.residents)
             and compute is not None
-            and compute.is_quiet
             and compute.tells
             and division is not None
             and division.method is not None
             and division.ats == books.there
+            and (result.rests or self._nobody_stirs(uuid, result, compute, cycle))
+        )
+
+    def _nobody_stirs(self, uuid: str, result: GpuCycle, compute: ComputeWindow, cycle: Cycle) -> bool:
+        """What a GPU that ``rests`` is known to do."""
+        return (
+            compute.is_quiet
             and cycle.window_us > 0
             and (cycle.infers or not result.crowded)
             and not result.infers
@@ -149,8 +155,8 @@ class Bookkeeper:
         if division is None or division.method is None:
             raise ValueError("nothing to go on with")
         self._book_device(uuid, division)
-        _bill(books, (), sm_counts, cycle)
-        books.go_on_idle(division.method, division.parts_mj, cycle.window_us)
+        billed_us = _billed_us(books.payers, sm_counts, cycle.window_us)
+        books.go_on_idle(division.method, division.parts_mj, billed_us, cycle.window_us)
 
     # -- work and energy ------------------------------------------------------------
 
@@ -283,9 +289,9 @@ class Bookkeeper:
                 continue
             alive = cycle.alive(at)
             if alive and not told:
-                booking.seen_ns = cycle.moment.now_ns
+                self.ledger.see(uuid, booking, cycle.moment.now_ns)
             gone = (told and not alive) or (at.key.pid, at.place) in taken
-            if gone or cycle.moment.now_ns - booking.seen_ns > GRACE_NS:
+            if gone or cycle.moment.now_ns - booking.seen.at_ns > GRACE_NS:
                 self._end(at, cycle)
                 left.add(at)
         return frozenset(left)
@@ -350,16 +356,18 @@ def _close(entry: Entry) -> None:
 
 def _bill(books: GpuBooks, unused: Sequence[Shown], sm_counts: Mapping[str, int], cycle: Cycle) -> None:
     payers = payers_of([*books.workloads, *unused]) if unused else books.payers
+    lines = payers[0][1] if len(payers) == 1 else [shown for _, group in payers for shown in group]
+    for shown, billed_us in zip(lines, _billed_us(payers, sm_counts, cycle.window_us), strict=True):
+        shown.billed_us = billed_us
+
+
+def _billed_us(payers: Payers, sm_counts: Mapping[str, int], window_us: int) -> list[int]:
+    """What each of them is to pay for, in their order."""
     if len(payers) == 1 and not sm_counts:  # mostly a GPU is one place, and all of it is paid for
-        ((_, lines),) = payers
-        each_us, rest_us = divmod(cycle.window_us, len(lines))
-        for number, shown in enumerate(lines):
-            shown.billed_us = each_us + (number < rest_us)
-        return
-    parts_us = places_us(cycle.window_us, [place for place, _ in payers], sm_counts)
-    for (_, lines), part_us in zip(payers, parts_us, strict=True):
-        for shown, billed_us in zip(lines, equal_parts(part_us, len(lines)), strict=True):
-            shown.billed_us = billed_us
+        return equal_parts(window_us, len(payers[0][1]))
+    parts_us = places_us(window_us, [place for place, _ in payers], sm_counts)
+    shares = (equal_parts(part_us, len(lines)) for (_, lines), part_us in zip(payers, parts_us, strict=True))
+    return [billed_us for share in shares for billed_us in share]
 
 
 def _judge_workloads(books: GpuBooks, held: Sequence[int | None]) -> None:

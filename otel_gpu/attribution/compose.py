@@ -7,9 +7,10 @@ from typing import Final
 
 from otel_gpu.attribution.baseline import BaselineEstimate, Origin
 from otel_gpu.attribution.cost import Prices, costs
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.hidden import HiddenSplit
-from otel_gpu.attribution.kept_lines import KeptLines, NewLines
+from otel_gpu.attribution.kept_lines import KeptLines
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
@@ -17,7 +18,6 @@ from otel_gpu.attribution.order import Order
 from otel_gpu.attribution.places import Place, WorkloadAt, workload_at
 from otel_gpu.attribution.shown import Shown
 from otel_gpu.attribution.stillness import GpuView, Stillness
-from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import (
     Attribution,
     DeviceTotals,
@@ -66,10 +66,15 @@ class Composer:
         """
         ledger = self._ledger
         self._order.follow()
-        errors_mj = ledger.energy_errors_mj()
         still_since_ns = self._stillness.since_ns(snapshot, () if anybody_missing else views)
-        lines = self._going_on(views, still_since_ns)
-        scenes = _Scenes(ledger, views) if lines is None else None
+        kept = self._kept_since(still_since_ns)
+        lines = scenes = None
+        if kept is not None:
+            lines, errors_mj = kept.go_on(views, self._options.prices), kept.energy_errors_mj()
+        else:
+            for view in views:
+                view.books.settle()
+            scenes, errors_mj = _Scenes(ledger, views), ledger.energy_errors_mj()
         answer = Attribution(
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
@@ -86,16 +91,14 @@ class Composer:
         self._last = answer if lines is None else answer.with_later(lines)
         return self._last
 
-    def _going_on(self, views: tuple[GpuView, ...], still_since_ns: int) -> NewLines | None:
-        """The lines, where only idle time and energy of them are new since the last answer."""
+    def _kept_since(self, still_since_ns: int) -> KeptLines | None:
+        """The lines of the last answer, where only idle time and energy of them are new since."""
         last = self._last
         if last is None or not still_since_ns or last.still_since_ns != still_since_ns:
             self._kept = None
-            return None
-        if self._kept is None:
-            books = {view.reading.identity.uuid: view.books for view in views}
-            self._kept = KeptLines(self._order, books, last.gpus, last.processes, last.workloads)
-        return self._kept.go_on(self._options.prices)
+        elif self._kept is None:
+            self._kept = KeptLines(self._ledger, self._order, last)
+        return self._kept
 
     def _basis(self, view: GpuView) -> EnergyBasis | None:
         """The same object for as long as it rests on the same."""

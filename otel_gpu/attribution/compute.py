@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.model import UtilizationRead, UtilizationRow
-from otel_gpu.model.made import maker, quickly_made
 
 RING_US: Final = 10_000_000
 """What the driver remembers at least. ``ctrl2080gpumon.h``: the queue wraps after 10 seconds; longer ones exist."""
@@ -63,9 +62,7 @@ class Work:
     bandwidth_us: int | None
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class ComputeWindow:
+class ComputeWindow(NamedTuple):
     """What the driver's rows say of one cycle.
 
     ``covered_us`` is the time since the last answer that the samples stand for: about ``window_us``, less after a gap
@@ -111,13 +108,20 @@ class ComputeWindow:
         """The SM shares of several."""
         if self.is_quiet:  # of everybody the same
             return [0.0 if self.covered_us else None] * len(pids)
-        return [self.share(pid) for pid in pids]
+        if self.covered_us == 0 or self.untold:
+            return [self.share(pid) for pid in pids]
+        covered_us, work = self.covered_us, self.work
+        return [work[pid].sm_us / covered_us if pid in work else 0.0 for pid in pids]
 
     def bandwidth_shares(self, pids: Sequence[int]) -> list[float | None]:
         """The memory-bandwidth shares of several."""
         if self.is_quiet:
             return [0.0 if self.covered_us else None] * len(pids)
-        return [self.bandwidth_share(pid) for pid in pids]
+        if self.covered_us == 0 or self.untold:
+            return [self.bandwidth_share(pid) for pid in pids]
+        covered_us, work = self.covered_us, self.work
+        told_us = [work[pid].bandwidth_us if pid in work else 0 for pid in pids]
+        return [None if bandwidth_us is None else bandwidth_us / covered_us for bandwidth_us in told_us]
 
     def worked(self, pid: int) -> bool | None:
         """Whether this pid showed work on any engine; ``None`` if untold, or most of the window is not covered."""
@@ -135,7 +139,7 @@ class ComputeWindow:
         return any(other != pid for other in self.pids)
 
 
-_window: Final = maker(ComputeWindow)
+_tuple: Final = tuple.__new__
 _NO_WORK: Final[Mapping[int, Work]] = MappingProxyType({})
 _NOBODY: Final[frozenset[int]] = frozenset()
 
@@ -181,11 +185,11 @@ class ComputeRows:
         What a cycle without an answer missed is in the next one's, as far as the ring goes.
         """
         window_us = max(0, window_us)
+        if read is not None and not read.rows:
+            return self.without_rows(read, window_us)
         self._elapsed_us += window_us
         if read is None:
             return None
-        if not read.rows:
-            return self._without_rows(read, window_us)
         told = _credible(read)
         newest_us = max([row.timestamp_us for row in told.rows], default=None)
         reach = self._reach(read, newest_us)
@@ -201,7 +205,7 @@ class ComputeRows:
             self._newest_us = newest_us
         self._until_us = reach.end_us
         self._elapsed_us = 0
-        return _window(
+        return ComputeWindow(
             window_us=window_us,
             covered_us=reach.covered_us,
             samples=round(reach.covered_us / SAMPLE_US),
@@ -210,13 +214,15 @@ class ComputeRows:
             anomalies=told.anomalies + (excessive and not sampled),
         )
 
-    def _without_rows(self, read: UtilizationRead, window_us: int) -> ComputeWindow:
+    def without_rows(self, read: UtilizationRead, window_us: int) -> ComputeWindow:
         """The same where nobody has a row: who gives rows, and of what kind, is not learnt from none."""
+        self._elapsed_us += window_us
         end_us = read.read_at_us - SAMPLE_US // 2
         covered_us = self._covered_us(self._begin_us(read), end_us)
         self._until_us = end_us
         self._elapsed_us = 0
-        return _window(window_us, covered_us, round(covered_us / SAMPLE_US), _NO_WORK, _NOBODY, 0)
+        samples = round(covered_us / SAMPLE_US)
+        return _tuple(ComputeWindow, (window_us, covered_us, samples, _NO_WORK, _NOBODY, 0))
 
     def _reach(self, read: UtilizationRead, newest_us: int | None) -> _Reach:
         """From sample to sample where the samples are known: only so do windows of 1 s join without gap or overlap.

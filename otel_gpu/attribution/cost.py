@@ -82,4 +82,4 @@ def places_us(window_us: int, places: Collection[Place], sm_counts: Mapping[str,
 def equal_parts(total: int, count: int) -> list[int]:
     """A whole number in whole parts, of which the first are larger by one where it does not divide."""
     each, rest = divmod(total, max(1, count))
-    return [each + (rank < rest) for rank in range(count)]
+    return [each + 1] * rest + [each] * (count - rest)

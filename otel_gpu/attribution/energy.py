@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_gpu.attribution.apportion import SCALE, Weights, apportion, whole_weights
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
-from otel_gpu.model.made import maker, quickly_made
+from otel_gpu.model.made import quickly_made
 
 
 class EnergyPolicy(StrEnum):
@@ -87,8 +87,7 @@ class Interval:
     away: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
+class Division(NamedTuple):
     """Millijoules of an interval: the parts, idle and unattributed sum to the whole.
 
     ``parts_mj`` are those of ``ats``, who are in order. ``method`` is how all of them were found, ``None`` where that
@@ -113,7 +112,7 @@ class Division:
         return dict(zip(self.ats, self.parts_mj, strict=True))
 
 
-_division: Final = maker(Division)
+_tuple: Final = tuple.__new__
 
 _Claims = dict[int, float]
 """What each claims of the energy, by number: the parties' are their places, and after them are idle and unattributed.
@@ -131,6 +130,21 @@ _MOST_OWED: Final = SCALE << 16
 
 class EnergyDivider:
     """Divides the intervals of one GPU one after the other; carries what rounding owes to whom."""
+
+    __slots__ = (
+        "_ats",
+        "_by_workload",
+        "_given",
+        "_method",
+        "_methods",
+        "_owed_by_number",
+        "_owed_in_order",
+        "_parties",
+        "_policy",
+        "_stands",
+        "_weights",
+        "_who",
+    )
 
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
@@ -171,7 +185,7 @@ class EnergyDivider:
         claims, methods = self._claims(interval, parties, factors or {})
         parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed)
         method = self._method if methods is self._methods else None
-        return _division(
+        return Division(
             self._ats if methods else (),  # parts of all parties, or of none
             [parts.get(number, 0) for number in range(len(methods))],
             methods,
@@ -217,7 +231,7 @@ class EnergyDivider:
         if owed is None:
             owed = [self._owed_by_number.get(number, 0) for number in range(len(self._parties))]
         parts_mj, self._owed_in_order = self._weights.divide(delta_mj, owed)
-        return _division(self._ats, parts_mj, self._methods, self._method, 0, 0)
+        return _tuple(Division, (self._ats, parts_mj, self._methods, self._method, 0, 0))
 
     def _take_in(self, given: tuple[Party, ...]) -> None:
         """Put the parties in order; if they are others than those before, find out what depends on them."""

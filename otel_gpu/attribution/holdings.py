@@ -41,6 +41,8 @@ class _Last(NamedTuple):
 class Holdings:
     """The memory of one GPU from cycle to cycle."""
 
+    __slots__ = ("_hidden", "_last")
+
     def __init__(self) -> None:
         self._hidden: dict[str, HiddenMemory] = {}
         self._last: _Last | None = None

@@ -144,6 +144,11 @@ class IdleState:
         self._idle_us += window_us
         return self._idle_us / 1e6
 
+    @property
+    def idle_us(self) -> int:
+        """For how long it has been without work, by now."""
+        return self._idle_us
+
     def close(self) -> tuple[Booked, ...]:
         """The process has ended: what is still undecided stays unknown for ever."""
         self._begin_run()

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
+from otel_gpu.attribution.bookings import Booking, Present, Seen
 from otel_gpu.attribution.lines import Entry, Lines, Moment
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine, workload_at
@@ -20,26 +21,6 @@ from otel_gpu.model import OVERFLOW_PROCESS, OVERFLOW_WORKLOAD, Grant, WorkloadR
 
 GRACE_NS: Final = 30_000_000_000
 """A process missing from the driver's lists for this long has left, even if it still runs."""
-
-
-@dataclass(slots=True, eq=False)
-class Booking:
-    """Which lines a process is booked to. ``ref`` is its workload as first seen; the times are monotonic.
-
-    Lines are names, and looking one up takes longer than what is then booked: their entries are kept beside them.
-    """
-
-    ref: WorkloadRef
-    process: ProcessLine
-    workload: WorkloadLine
-    process_entry: Entry
-    workload_entry: Entry
-    seen_ns: int
-    ended_ns: int | None = None
-
-
-Present: TypeAlias = tuple[tuple[ProcessAt, Booking], ...]
-"""Everybody who is on a GPU, in order: the same object for as long as they are the same."""
 
 
 @dataclass(slots=True)
@@ -58,12 +39,16 @@ class DeviceSums:
 
 
 class _Admitted(NamedTuple):
-    """Where those on a GPU are booked who are as in the cycle before; nobody of them was renamed up to ``named_at``."""
+    """Where those on a GPU are booked who are as in the cycle before; nobody of them was renamed up to ``named_at``.
+
+    ``together`` is when all of them were last seen, ``None`` where any of them has been seen apart since.
+    """
 
     present: Present
     residents: Mapping[ProcessAt, Resident]
     bookings: Sequence[Booking]
     named_at: int
+    together: Seen | None
 
 
 class _Still(NamedTuple):
@@ -112,7 +97,8 @@ class Ledger:
             self._somebody_else(uuid)
         elif booking.ended_ns is not None:
             self._somebody_else(uuid)
-        booking.seen_ns, booking.ended_ns = moment.now_ns, None
+        self.see(uuid, booking, moment.now_ns)
+        booking.ended_ns = None
         booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         return booking
 
@@ -123,7 +109,7 @@ class Ledger:
         """
         present, admitted = self._present.get(gpu_uuid, ()), self._admitted.get(gpu_uuid)
         if admitted is None or admitted.present is not present:
-            admitted = _Admitted(present, {}, [booking for _, booking in present], -1)
+            admitted = _Admitted(present, {}, [booking for _, booking in present], -1, None)
         if admitted.residents is not residents:
             if len(present) != len(residents) or [at for at, _ in present] != list(residents):
                 return [self.admit(resident, moment) for resident in residents.values()]
@@ -132,11 +118,23 @@ class Ledger:
             if any(map(self._renamed, admitted.bookings)):
                 return [self.admit(resident, moment) for resident in residents.values()]
             admitted = admitted._replace(named_at=self.namings.changes)
+        if admitted.together is not None:  # since then nobody of them has ended: they would not be those present
+            admitted.together.at_ns = moment.now_ns
+        else:
+            together = Seen(moment.now_ns)
+            admitted = admitted._replace(together=together)
+            for booking in admitted.bookings:
+                booking.seen = together
+                booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         self._admitted[gpu_uuid] = admitted
-        for booking in admitted.bookings:
-            booking.seen_ns = moment.now_ns
-            booking.process_entry.ended_ns = booking.workload_entry.ended_ns = None
         return admitted.bookings
+
+    def see(self, gpu_uuid: str, booking: Booking, now_ns: int) -> None:
+        """Somebody on a GPU was seen now, whoever else was."""
+        booking.seen = Seen(now_ns)
+        admitted = self._admitted.get(gpu_uuid)
+        if admitted is not None and admitted.together is not None:
+            self._admitted[gpu_uuid] = admitted._replace(together=None)
 
     def grant(self, grant: Grant, moment: Moment) -> WorkloadLine:
         """The line of a workload that was given a place and has nobody there; alive for as long as it is told."""
@@ -166,7 +164,7 @@ class Ledger:
                 entry.name, entry.start_time_s = resident.name, started_s
             else:
                 process, entry = self._overflow_process(resident.at.place, moment)
-        return Booking(resident.ref, process, workload, entry, workload_entry, moment.now_ns)
+        return Booking(resident.ref, process, workload, entry, workload_entry, Seen(moment.now_ns))
 
     def _workload_line(
         self, ref: WorkloadRef, place: Place, start_ns: int, moment: Moment, *, successor: bool

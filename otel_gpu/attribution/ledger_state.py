@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from otel_gpu.attribution.ledger import Booking, DeviceSums, Ledger
+from otel_gpu.attribution.bookings import Booking, Seen
+from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry, Gone, Lines, LineT
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt, workload_at
@@ -35,7 +36,7 @@ def ledger_state(ledger: Ledger, *, now_ns: int) -> dict[str, Any]:
         },
         "namings": ledger.namings.to_state(),
         "bookings": [
-            [at, ref_state(b.ref), b.process, b.workload, now_ns - b.seen_ns, _age_ns(b.ended_ns, now_ns)]
+            [at, ref_state(b.ref), b.process, b.workload, now_ns - b.seen.at_ns, _age_ns(b.ended_ns, now_ns)]
             for uuid in sorted(ledger.gpu_uuids)
             for at, b in sorted(ledger.bookings(uuid), key=lambda item: item[0])
         ],
@@ -59,7 +60,7 @@ def restore_ledger(ledger: Ledger, data: Any, *, now_ns: int) -> None:
             if lines[0] not in processes[0] or lines[1] not in workloads[0]:
                 raise ValueError("books: a process without a line")
             entries = processes[0][lines[0]], workloads[0][lines[1]]
-            times = now_ns - whole(unseen_ns), _ago(ended_ago_ns, now_ns)
+            times = Seen(now_ns - whole(unseen_ns)), _ago(ended_ago_ns, now_ns)
             bookings[process_at_from(at)] = Booking(ref_from(ref), *lines, *entries, *times)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError("these are no books") from error

@@ -59,6 +59,8 @@ def holders_by_instance(reading: GpuReading) -> dict[str | None, Holders]:
 class Oddities:
     """Counts figures of one GPU that cannot be true. What is the same as in the cycle before is not looked at again."""
 
+    __slots__ = ("_found", "_lists")
+
     def __init__(self) -> None:
         self._lists: tuple[object, ...] = ()
         self._found = 0

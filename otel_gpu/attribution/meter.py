@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.plain import number, whole
 from otel_gpu.model import GpuReading
-from otel_gpu.model.made import maker
 
 _IMPLAUSIBLE: Final = 1.5
 """More than this times the power limit is no reading of energy, whatever the counter says."""
@@ -19,8 +17,7 @@ _HIGHEST_LIMIT_W: Final = 3000.0
 """Taken for the limit where the driver names none: above every board there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metered:
+class Metered(NamedTuple):
     """Energy of one interval. ``anomalous``: implausibly much. ``reset``: the counter went down, and tells nothing."""
 
     delta_mj: int
@@ -29,12 +26,14 @@ class Metered:
     reset: bool = False
 
 
-_metered: Final = maker(Metered)
+_tuple: Final = tuple.__new__
 _INFINITE: Final = float("inf")
 
 
 class EnergyMeter:
     """Turns the readings of one GPU into energy used, without losing a fraction of a millijoule."""
+
+    __slots__ = ("_at_ns", "_counter_mj", "_owed_mj", "_power_w")
 
     def __init__(self) -> None:
         self._counter_mj: int | None = None
@@ -104,7 +103,8 @@ class EnergyMeter:
         limit_w = reading.power_limit_w
         if limit_w is None or not 0 < limit_w < _INFINITE:
             limit_w = _HIGHEST_LIMIT_W
-        return _metered(delta_mj, duration_s, delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000)
+        anomalous = delta_mj > _IMPLAUSIBLE * limit_w * duration_s * 1000
+        return _tuple(Metered, (delta_mj, duration_s, anomalous, False))
 
     # -- state ----------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ class _Grounds(NamedTuple):
 
     host: Openers
     listed: tuple[ListedProcess, ...] | None
-    total_bytes: int | None
+    memory: DeviceMemory | None
+    minor: int | None
     pids: list[int]
     facts: list[ProcessFacts | None]
     explained_bytes: int
@@ -93,7 +94,8 @@ class _Grounds(NamedTuple):
         return cls(
             host,
             reading.processes,
-            None if reading.memory is None else reading.memory.total_bytes,
+            reading.memory,
+            reading.identity.minor,
             pids,
             [host.processes.get(pid) for pid in pids],
             explained_bytes,
@@ -102,19 +104,33 @@ class _Grounds(NamedTuple):
 
     def still_hold(self, reading: GpuReading, host: Openers) -> bool:
         """Whether it would be found to be the same. What is compared is mostly an object with itself."""
-        total_bytes = None if reading.memory is None else reading.memory.total_bytes
+        read = reading.utilization
         return (
             reading.mig is None
             and self.listed == reading.processes
-            and self.total_bytes == total_bytes
+            and (self._is_same(reading, host) or self._comes_to_the_same(reading, host))
+            and (read is None or not read.rows or _working(reading).issubset(self.pids))
+        )
+
+    def _is_same(self, reading: GpuReading, host: Openers) -> bool:
+        """Whether processes and memory are as they were."""
+        return host is self.host and self.memory == reading.memory and self.minor == reading.identity.minor
+
+    def _comes_to_the_same(self, reading: GpuReading, host: Openers) -> bool:
+        """Whether nobody else follows from processes and memory as they are now."""
+        was_bytes = None if self.memory is None else self.memory.total_bytes
+        total_bytes = None if reading.memory is None else reading.memory.total_bytes
+        return (
+            was_bytes == total_bytes
             and (host is self.host or self.facts == [host.processes.get(pid) for pid in self.pids])
             and self.openers == _openers(reading, host, self.explained_bytes)
-            and (not _has_rows(reading) or _working(reading).issubset(self.pids))
         )
 
 
 class Presence:
     """Who is on one GPU from cycle to cycle. Of whom the same is told, the same object is handed on."""
+
+    __slots__ = ("_before", "_grounds", "_residents")
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, str], tuple[_Told, Resident]] = {}
@@ -177,10 +193,6 @@ def _told(reading: GpuReading, host: Openers) -> dict[tuple[int, str], _Told]:
         if pid in working or mig_uuid in hiding:
             told[pid, mig_uuid] = (facts, False, None, sizes.get(mig_uuid))
     return told
-
-
-def _has_rows(reading: GpuReading) -> bool:
-    return reading.utilization is not None and bool(reading.utilization.rows)
 
 
 def _working(reading: GpuReading) -> set[int]:

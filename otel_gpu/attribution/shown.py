@@ -10,19 +10,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from otel_gpu.attribution.bookings import Present
 from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.idle import IdleState
-from otel_gpu.attribution.ledger import Present
+from otel_gpu.attribution.idle_run import GoneOn, Idler, Idlers, IdleRun, book_idle, energy_by
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.presence import Resident
-from otel_gpu.attribution.sums import Sums
 from otel_gpu.model import GpuState, MethodEnergy
 from otel_gpu.model.result import NO_ENERGY
 
 _tuple: Final = tuple.__new__
-_MEASURED: Final = Method.MEASURED
-_ESTIMATED: Final = Method.ESTIMATED
 
 
 @dataclass(slots=True, eq=False)
@@ -64,18 +61,7 @@ class Shown:
         self.entry.drew_ns = now_ns
 
 
-def energy_by(method: Method, energy_mj: int) -> tuple[int, int, int]:
-    """Energy that was found by one method, as ``MethodEnergy`` has it."""
-    if method is _ESTIMATED:
-        return 0, energy_mj, 0
-    return (energy_mj, 0, 0) if method is _MEASURED else (0, 0, energy_mj)
-
-
-_Idler: TypeAlias = tuple[Shown, Sums, IdleState, int, list[int] | None, int]
-"""A line that goes on being idle: its sums and state, who of it is there, the one or several, and what they hold."""
-
-
-def _idler(shown: Shown) -> _Idler:
+def _idler(shown: Shown) -> Idler:
     entry, members = shown.entry, shown.members
     if entry.idle is None:
         raise ValueError("nobody of it is idle")
@@ -89,6 +75,22 @@ Payers: TypeAlias = list[tuple[Place, list[Shown]]]
 
 class GpuBooks:
     """What a cycle means for the lines of one GPU."""
+
+    __slots__ = (
+        "_idlers",
+        "_present",
+        "_run",
+        "all_idle",
+        "goes_on",
+        "memory_bytes",
+        "payers",
+        "pids",
+        "residents",
+        "seated",
+        "shown",
+        "there",
+        "workloads",
+    )
 
     def __init__(self) -> None:
         self.shown: dict[Entry, Shown] = {}
@@ -108,7 +110,8 @@ class GpuBooks:
         self.goes_on = False
         """Whether of all lines only idle time and energy of this cycle were booked."""
         self._present: Present | None = None
-        self._idlers: list[_Idler] | None = None
+        self._idlers: Idlers | None = None
+        self._run: IdleRun | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -121,6 +124,7 @@ class GpuBooks:
 
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
+        self.settle()
         self.goes_on, self._idlers = False, None
         if self._present is None:
             self.shown = {}
@@ -141,26 +145,30 @@ class GpuBooks:
             entry.sums.add_energy(method, energy_mj)
             entry.drew_ns = now_ns
 
-    def go_on_idle(self, method: Method, parts_mj: Sequence[int], window_us: int) -> None:
-        """The same where everybody goes on being idle: the time is booked as well.
+    def go_on_idle(self, method: Method, parts_mj: Sequence[int], billed_us: Sequence[int], window_us: int) -> None:
+        """The same where everybody goes on being idle: their time is booked as well, and to payers what is billed."""
+        run = self._run
+        if run is not None and run.method is method and not run.is_settled:
+            run.go_on(parts_mj, billed_us, window_us)
+        else:
+            book_idle(self._all_idlers(), method, GoneOn(window_us, parts_mj, parts_mj, billed_us))
 
-        Nobody ends in such a cycle, so that nobody asks who drew energy in it.
-        """
+    def _all_idlers(self) -> Idlers:
         if self._idlers is None:
-            self._idlers = [_idler(shown) for shown in self.seated]
-        estimated = method is _ESTIMATED
-        for shown, sums, idle, first, members, held_bytes in self._idlers:
-            energy_mj = parts_mj[first] if members is None else sum([parts_mj[number] for number in members])
-            shown.energy = _tuple(MethodEnergy, (0, energy_mj, 0) if estimated else energy_by(method, energy_mj))
-            if estimated:
-                sums.estimated_mj += energy_mj
-            else:
-                sums.add_energy(method, energy_mj)
-            sums.idle_us += window_us
-            sums.idle_byte_us += window_us * held_bytes
-            sums.idle_mj += energy_mj
-            sums.billed_idle_us += shown.billed_us
-            shown.idle_s = idle.go_on(window_us)
+            payers = [shown.entry.sums for _, lines in self.payers for shown in lines]
+            self._idlers = Idlers([_idler(shown) for shown in self.seated], payers)
+        return self._idlers
+
+    def run_on(self, method: Method | None, last_mj: Sequence[int]) -> IdleRun:
+        """Have what goes on from here on booked when it is asked for; this cycle is booked, as one of that kind."""
+        self._run, self._idlers = IdleRun(self._all_idlers(), method, last_mj), None
+        return self._run
+
+    def settle(self) -> None:
+        """Have in the books all that went on."""
+        if self._run is not None:
+            self._run.settle()
+            self._run = None
 
     def of(self, entry: Entry) -> Shown:
         """What is shown of a line."""

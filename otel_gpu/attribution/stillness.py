@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.order import Order
 from otel_gpu.attribution.shown import GpuBooks
-from otel_gpu.attribution.tracker import GpuCycle
 from otel_gpu.model import GpuReading, Snapshot
 
 

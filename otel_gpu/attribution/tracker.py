@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.baseline import Baseline, BaselineEstimate
+from otel_gpu.attribution.baseline import Baseline
 from otel_gpu.attribution.compute import ComputeRows, ComputeWindow
 from otel_gpu.attribution.cycle import Cycle
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import Division, EnergyDivider, Interval, Party
 from otel_gpu.attribution.hidden import HiddenSplit
 from otel_gpu.attribution.holdings import Holdings, unexplained_bytes
@@ -22,43 +22,9 @@ from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident, same_processes
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
 from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit, ProcessKey
-from otel_gpu.model.made import maker, quickly_made
+from otel_gpu.model.made import maker
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
-
-
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class GpuCycle:
-    """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself.
-
-    ``crowded`` says that others may be on it of whom nothing can be seen: neither how many, nor what they do.
-    """
-
-    residents: Mapping[ProcessAt, Resident]
-    memory: Mapping[str, MemorySplit | None]
-    hidden: Mapping[str, HiddenSplit]
-    compute: ComputeWindow | None
-    metered: Metered | None
-    division: Division | None
-    baseline: BaselineEstimate | None
-    anomalies: int
-    lists_told: bool = True
-    crowded: bool = False
-
-    @property
-    def infers(self) -> bool:
-        """Whether anybody is thought to hold memory that no list tells."""
-        return any(parts.inferred for parts in self.hidden.values())
-
-    def held_bytes(self, at: ProcessAt) -> int | None:
-        """Memory of a process by the driver's figure, or else as inferred; ``None`` where neither tells."""
-        resident = self.residents.get(at)
-        if resident is not None and resident.memory_bytes is not None:
-            return resident.memory_bytes
-        hidden = self.hidden.get(at.place.mig_uuid)
-        held = hidden.inferred.get(at) if hidden is not None else None
-        return None if held is None else held.bytes
 
 
 class _Rest(NamedTuple):
@@ -78,11 +44,27 @@ class _Rest(NamedTuple):
 
 
 _interval: Final = maker(Interval)
-_gpu_cycle: Final = maker(GpuCycle)
+_tuple: Final = tuple.__new__
 
 
 class GpuTracker:
     """All that is remembered of one GPU between cycles."""
+
+    __slots__ = (
+        "_baseline",
+        "_divider",
+        "_here",
+        "_holdings",
+        "_learned",
+        "_learns",
+        "_oddities",
+        "_quiet_parties",
+        "_rest",
+        "_rows",
+        "_span",
+        "meter",
+        "presence",
+    )
 
     def __init__(self, options: AttributionOptions) -> None:
         self._learns = options.energy_model is EnergyModel.LEARNED
@@ -149,7 +131,7 @@ class GpuTracker:
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
         estimate = self._baseline.estimate()
-        result = _gpu_cycle(now, memory, hidden, compute, metered, division, estimate, anomalies, lists_told, crowded)
+        result = GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies, lists_told, crowded)
         quiet = compute is not None and compute.is_quiet
         if quiet and known and cycle.infers and metered is not None and not unseen and not result.infers:
             self._note_rest(reading, result, strangers=strangers)
@@ -190,7 +172,8 @@ class GpuTracker:
     def _go_on(self, rest: _Rest, reading: GpuReading, metered: Metered, cycle: Cycle) -> GpuCycle:
         """What ``observe`` does of such a cycle. The span is one of this cycle only, and begins anew as it was."""
         self._holdings.go_on(cycle.now_s)
-        compute = self._rows.observe(reading.utilization, cycle.window_us)
+        read = reading.utilization
+        compute = None if read is None else self._rows.without_rows(read, cycle.window_us)
         told = compute is not None and compute.covered_us > 0
         parties, dt_s, limit_w = rest.parties, metered.duration_s, reading.power_limit_w
         power_w = metered.delta_mj / 1000 / dt_s
@@ -214,12 +197,23 @@ class GpuTracker:
             )
             division = self._divider.divide(interval)
         anomalies = self._oddities.again(reading)
-        return _gpu_cycle(rest.now, rest.memory, rest.hidden, compute, metered, division, estimate, anomalies)
+        result = (
+            rest.now,
+            rest.memory,
+            rest.hidden,
+            compute,
+            metered,
+            division,
+            estimate,
+            anomalies,
+            True,
+            False,
+            True,
+        )
+        return _tuple(GpuCycle, result)
 
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
-        if not ended:
-            return
         self._learned.forget({at.key for at in ended})
         self._here = {at: resident for at, resident in self._here.items() if at not in ended}
 
@@ -228,7 +222,8 @@ class GpuTracker:
         self._rest = None
         self._rows.observe(None, window_us)
         self._span.gap(window_us)
-        self.forget(frozenset(filter(gone, self._here)))
+        if ended := frozenset(filter(gone, self._here)):
+            self.forget(ended)
 
     def be_away(self, window_us: int) -> None:
         """The agent did not run for so long."""

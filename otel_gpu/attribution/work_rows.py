@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.shown import Shown
-from otel_gpu.attribution.tracker import GpuCycle
 
 
 class WorkRows:

@@ -296,7 +296,8 @@ class ProcessAttribution:
 class Moved(NamedTuple):
     """All that is new of lines in an answer after which only idle time and energy went on, in columns.
 
-    One of each line, in their order: ``energy`` of the window, and ``idle_s`` where it has any; others of ``Totals``.
+    One of each line, in their order: ``energy`` of the window, and ``idle_s`` where it has any; the others are of
+    ``Totals``.
     """
 
     energy: Sequence[MethodEnergy] = ()
@@ -311,7 +312,10 @@ class Moved(NamedTuple):
 
 
 class LaterLines(Protocol):
-    """Workloads and processes of an answer that are made when somebody asks for them."""
+    """Workloads and processes of an answer that are made when somebody asks for them.
+
+    ``moved_processes`` and ``moved_parts`` tell what is new of them: of parts, one workload's after the other's.
+    """
 
     @property
     def moved_processes(self) -> Moved:
@@ -319,7 +323,7 @@ class LaterLines(Protocol):
 
     @property
     def moved_parts(self) -> Moved:
-        """What is new of workloads' parts, one workload's after the other's."""
+        """What is new of workloads."""
 
     def processes(self) -> tuple[ProcessAttribution, ...]:
         """The same, whoever asks and however often."""

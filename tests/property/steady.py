@@ -33,8 +33,9 @@ GPUS: Final = 2
 PIDS: Final = range(100, 112)
 TOTAL_BYTES: Final = 40_960 * MIB
 _STEPS_S: Final = (5, 5, 5, 5, 1, 1, 0, 40)
-_QUIET_CYCLES: Final = (0, 0, 0, 0, 1, 3)
-"""So many in which nothing happens come after something has: after three without work everybody is idle."""
+_QUIET_CYCLES: Final = (0, 0, 0, 0, 1, 3, 8)
+"""So many in which nothing happens come after something has: after three without work everybody is idle, and what goes
+on after that is not booked before somebody asks."""
 
 
 @dataclass(slots=True)

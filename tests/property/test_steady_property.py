@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import Snapshot
+from otel_gpu.model import Attribution, Moved, ProcessAttribution, Snapshot, WorkloadGpu
 from tests.depth import DEPTH
 from tests.property.histories import histories, options, thorough
 from tests.property.steady import steady_histories
@@ -54,3 +56,49 @@ def test_whether_what_is_told_again_is_the_same_object_does_not_matter(
     for snapshot in history:
         assert repr(same.observe(snapshot)) == repr(other.observe(copied(snapshot)))
         assert state(same) == state(other)
+
+
+@more_thorough
+@given(steady_histories(), st.sets(st.integers(0, 60), max_size=6), st.sets(st.integers(0, 60), max_size=2), options)
+def test_whether_anybody_looks_at_the_books_does_not_matter(
+    history: list[Snapshot], looks: set[int], restarts: set[int], chosen: AttributionOptions
+) -> None:
+    """What goes on while nothing happens is booked when somebody asks; it is what would have been booked at once.
+
+    An answer that is read later than the next one was made tells what it would have told before.
+    """
+    always, rarely = Attributor(chosen), Attributor(chosen)
+    at_once, later = [], []
+    for number, snapshot in enumerate(history):
+        at_once.append(text(always.observe(snapshot)))
+        later.append(rarely.observe(snapshot))
+        saved = state(always)
+        if number in looks | restarts:
+            assert state(rarely) == saved
+        if number in restarts:
+            always, rarely = (
+                Attributor.from_state(chosen, saved, now_ns=snapshot.monotonic_ns, same_boot=True) for _ in range(2)
+            )
+    assert state(rarely) == state(always)
+    assert [text(answer) for answer in later] == at_once
+    assert all(gpu.energy_error_mj == 0 for answer in later for gpu in answer.gpus)
+
+
+def text(answer: Attribution) -> str:
+    """All that an answer tells; columns that it has are those of its lines, and are asked for first."""
+    news = answer.later
+    columns = None if news is None else (news.moved_processes, news.moved_parts)
+    if columns is not None:
+        parts = [part for workload in answer.workloads for part in workload.gpus]
+        assert columns == (in_columns(answer.processes), in_columns(parts))
+    return repr(answer)
+
+
+def in_columns(lines: Sequence[ProcessAttribution | WorkloadGpu]) -> Moved:
+    rows = []
+    for line in lines:
+        assert line.totals is not None
+        energy, told = line.totals.energy, line.totals
+        sums = (told.idle_us, told.idle_byte_us, told.idle_mj, told.billed_idle_us)
+        rows.append((line.energy, line.idle_s, *energy, *sums))
+    return Moved(*map(list, zip(*rows, strict=True))) if rows else Moved(*([] for _ in Moved._fields))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.attribution.presence import Resident, residents
+from otel_gpu.attribution.presence import Openers, Presence, Resident, residents
 from otel_gpu.model import GpuReading, MigAccess, MigReading, ProcessFacts, UtilizationRead, UtilizationRow
 from tests.builders import by_pid, facts, gpu, listed, memory, mig
 
@@ -161,3 +161,21 @@ def test_whoever_worked_is_there_whatever_it_has_open() -> None:
     row = UtilizationRow(7, 0, sm_percent=5, memory_percent=0, encoder_percent=0, decoder_percent=0)
     reading = replace(gpu(0, [], memory=memory(used_gib=0)), utilization=UtilizationRead(0, 0, (row,)))
     assert set(found(reading, facts(7), facts(8))) == {7}
+
+
+# ---------------------------------------------------------------------------- from cycle to cycle
+
+
+def test_a_hidden_user_shows_when_memory_does_whoever_else_stays() -> None:
+    presence, host = Presence(), Openers(by_pid(facts(1), cuda()))
+    for used_gib, pids in ((1, [1]), (1, [1]), (1, [1]), (3, [1, 7]), (3, [1, 7]), (3, [1, 7]), (1, [1])):
+        reading = gpu(0, [listed(1, 1 << 30)], memory=memory(used_gib=used_gib, reserved_gib=0))
+        assert [at.key.pid for at in presence.observe(reading, host)] == pids
+
+
+def test_so_it_does_when_the_gpu_has_another_minor() -> None:
+    presence, host = Presence(), Openers(by_pid(facts(1), cuda()))
+    reading = gpu(0, [listed(1, 1 << 30)], memory=memory(used_gib=3, reserved_gib=0))
+    for minor, pids in ((0, [1, 7]), (0, [1, 7]), (0, [1, 7]), (1, [1]), (1, [1]), (1, [1]), (0, [1, 7])):
+        there = presence.observe(replace(reading, identity=replace(reading.identity, minor=minor)), host)
+        assert [at.key.pid for at in there] == pids
