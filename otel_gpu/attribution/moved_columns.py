@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from operator import add, mul
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import add, attrgetter, mul
 from typing import Final, NamedTuple
 
 from otel_gpu.attribution.energy import Method
@@ -12,6 +13,13 @@ from otel_gpu.attribution.lines import Entry
 from otel_gpu.model import MethodEnergy, Moved, ProcessAttribution, WorkloadGpu
 
 _tuple: Final = tuple.__new__
+_MEASURED: Final = Method.MEASURED
+_ESTIMATED: Final = Method.ESTIMATED
+_INFERRED: Final = Method.INFERRED
+"""A member of an enumeration is looked up anew each time that it is named."""
+_LAST_MJ: Final = attrgetter("last_mj")
+_DRAWN_MJ: Final = attrgetter("drawn_mj")
+_BILLED_US: Final = attrgetter("billed_us")
 _NOTHING: Final = -1
 """The number of the last in a list of figures, which is 0."""
 
@@ -61,6 +69,7 @@ class MovedColumns:
         )
         self._idle_us = [entry.idle.idle_us if entry in seats and entry.idle is not None else None for entry in entries]
         self._methods = [each.method for each in found]
+        self._all_methods = set(self._methods)
         self._gpus, self._payers = [each.gpu for each in found], [each.payer for each in found]
         self._held_bytes = [each.held_bytes for each in found]
         self._members = [each.members[0] if each.members else _NOTHING for each in found]
@@ -69,40 +78,47 @@ class MovedColumns:
     def after(self, gone_on: Sequence[GoneOn]) -> Moved:
         """What these lines come to after this has gone on on each GPU."""
         before = self._before
+        drawn_mj = self._of_members([*chain.from_iterable(map(_DRAWN_MJ, gone_on)), 0])
+        last_mj = self._of_members([*chain.from_iterable(map(_LAST_MJ, gone_on)), 0])
         times_us = [*[gpu.time_us for gpu in gone_on], 0]
-        billed_us = [*[each for gpu in gone_on for each in gpu.billed_us], 0]
-        drawn_mj = self._of_members(each for gpu in gone_on for each in gpu.drawn_mj)
-        last_mj = self._of_members(each for gpu in gone_on for each in gpu.last_mj)
-        time_us = [times_us[number] for number in self._gpus]
+        time_us = list(map(times_us.__getitem__, self._gpus))
+        billed_us = [*chain.from_iterable(map(_BILLED_US, gone_on)), 0]
         return Moved(
-            [
-                was if method is None else _tuple(MethodEnergy, energy_by(method, energy_mj))
-                for was, method, energy_mj in zip(before.energy, self._methods, last_mj, strict=True)
-            ],
+            self._energy(last_mj),
             [
                 was if idle_us is None else (idle_us + more_us) / 1e6
                 for was, idle_us, more_us in zip(before.idle_s, self._idle_us, time_us, strict=True)
             ],
-            self._by(Method.MEASURED, before.measured_mj, drawn_mj),
-            self._by(Method.ESTIMATED, before.estimated_mj, drawn_mj),
-            self._by(Method.INFERRED, before.inferred_mj, drawn_mj),
+            self._by(_MEASURED, before.measured_mj, drawn_mj),
+            self._by(_ESTIMATED, before.estimated_mj, drawn_mj),
+            self._by(_INFERRED, before.inferred_mj, drawn_mj),
             list(map(add, before.idle_us, time_us)),
             list(map(add, before.idle_byte_us, map(mul, time_us, self._held_bytes))),
             list(map(add, before.idle_mj, drawn_mj)),
-            list(map(add, before.billed_idle_us, [billed_us[number] for number in self._payers])),
+            list(map(add, before.billed_idle_us, map(billed_us.__getitem__, self._payers))),
         )
 
-    def _of_members(self, figures: Iterable[int]) -> list[int]:
+    def _of_members(self, figures: Sequence[int]) -> list[int]:
         """Figures of everybody in the lists of the GPUs, as those of the lines that they belong to."""
-        all_figures = [*figures, 0]
-        of_lines = [all_figures[number] for number in self._members]
+        of_lines = list(map(figures.__getitem__, self._members))
         for place, members in self._several:
-            of_lines[place] = sum([all_figures[number] for number in members])
+            of_lines[place] = sum(map(figures.__getitem__, members))
         return of_lines
+
+    def _energy(self, last_mj: Sequence[int]) -> list[MethodEnergy]:
+        """What was drawn last, by how it was found: mostly all of it is estimated."""
+        if self._all_methods == {_ESTIMATED}:
+            return [_tuple(MethodEnergy, (0, energy_mj, 0)) for energy_mj in last_mj]
+        return [
+            was if method is None else _tuple(MethodEnergy, energy_by(method, energy_mj))
+            for was, method, energy_mj in zip(self._before.energy, self._methods, last_mj, strict=True)
+        ]
 
     def _by(self, method: Method, before_mj: Sequence[int], drawn_mj: Sequence[int]) -> Sequence[int]:
         """Energy by one method: it moves where that is how it was found."""
-        if method not in self._methods:
+        if method not in self._all_methods:
             return before_mj
+        if self._all_methods == {method}:
+            return list(map(add, before_mj, drawn_mj))
         more_mj = [mj if found is method else 0 for mj, found in zip(drawn_mj, self._methods, strict=True)]
         return list(map(add, before_mj, more_mj))
