@@ -25,7 +25,7 @@ from otel_gpu.export.document import to_json
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import fit_for
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
-from otel_gpu.footprint import bound_heaps, settle
+from otel_gpu.footprint import bound_heaps, guess_no_encodings, settle
 from otel_gpu.host import BRIEF_NAMES_S, Host, open_host
 from otel_gpu.keeping import open_keeper
 from otel_gpu.logs import remark
@@ -176,6 +176,7 @@ def setup_accounting(settings: Config, *, off: bool) -> int:
 def run(settings: Config, *, view: bool, demo: bool = False) -> int:
     """The agent, until SIGTERM, SIGINT or SIGHUP. ``demo`` is why its host is simulated, where so."""
     bound_heaps()
+    guess_no_encodings()
     clock = SystemClock()
     with _told("opening the driver"):
         host = open_host(settings, clock)

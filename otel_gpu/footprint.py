@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-from typing import Final
+import sys
+import warnings
+from typing import Any, Final
 
 _THRESHOLDS: Final = (20_000, 20, 20)
 """New objects until the collector looks, and how much rarer it looks at older ones. A cycle of a busy host makes
@@ -17,6 +19,19 @@ _HEAPS: Final = 2
 """mallopt(3): how many heaps threads allocate from. By default twenty threads have up to eight for each core, each with
 room for the largest answer it ever made. (To give that room back after every answer, by M_MMAP_THRESHOLD, costs more
 time for page faults than making the answer does.)"""
+
+
+_GUESSERS: Final = ("chardet", "charset_normalizer")
+"""What requests guesses the encoding of a text with that comes without one; where neither is there, it takes UTF-8.
+Nobody who is asked here sends another. The tables of the second one take 3 MB."""
+
+
+def guess_no_encodings() -> None:
+    """Have requests imported without what it guesses encodings with; before it is, and by whoever owns the process."""
+    modules: dict[str, Any] = sys.modules
+    for name in _GUESSERS:
+        modules.setdefault(name, None)  # to import it raises ImportError
+    warnings.filterwarnings("ignore", message="Unable to find acceptable character detection dependency")
 
 
 def settle() -> None:

@@ -44,3 +44,33 @@ def test_an_agent_has_only_in_memory_what_an_agent_needs() -> None:
         [sys.executable, "-c", script, *others], capture_output=True, encoding="utf-8", timeout=60, check=False
     )
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
+
+
+UNGUESSED = """
+import sys
+from otel_gpu.footprint import guess_no_encodings
+guess_no_encodings()
+import requests
+from otel_gpu.export import otlp_http
+answer = requests.Response()
+answer._content = "n\u00f6".encode()
+guessers = [name for name in sys.modules if name.startswith("charset_normalizer.")]
+print(answer.encoding, answer.text == "n\u00f6", guessers)
+"""
+
+
+def test_requests_takes_texts_without_an_encoding_for_utf_8_and_says_nothing_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", UNGUESSED], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout, done.stderr) == ("None True []\n", "")
+
+
+def test_who_has_a_guesser_already_keeps_it() -> None:
+    script = (
+        "import charset_normalizer, sys\n"
+        "from otel_gpu.footprint import guess_no_encodings\n"
+        "guess_no_encodings()\n"
+        "import requests\n"
+        "print(sys.modules['charset_normalizer'] is charset_normalizer)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout, done.stderr) == ("True\n", "")
