@@ -134,7 +134,7 @@ def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str
         if size.name == "M":
             # Processes of its own, which always sleep: had they run in the turns of others, it would find that out in
             # its turn, and look at all of them again. Those of the others go on in its turn as well, so that the
-            # machine is as awake in every turn: a processor that has nothing to do takes longer over what comes.
+            # machine does the same in every turn.
             still = stack.enter_context(_host(size, host.directory / "still", host.world_s))
             still.population.run(busy=False)
             start(IDLE, still, still.place("idle", busy=False), still.directory / "ours")
