@@ -7,6 +7,7 @@ import ctypes
 import gc
 import sys
 import warnings
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 _THRESHOLDS: Final = (20_000, 20, 20)
@@ -24,14 +25,26 @@ time for page faults than making the answer does.)"""
 _GUESSERS: Final = ("chardet", "charset_normalizer")
 """What requests guesses the encoding of a text with that comes without one; where neither is there, it takes UTF-8.
 Nobody who is asked here sends another. The tables of the second one take 3 MB."""
+_OPTIONAL_SINCE: Final = (2, 32)
+"""The version of requests from which on it does without them."""
 
 
 def guess_no_encodings() -> None:
     """Have requests imported without what it guesses encodings with; before it is, and by whoever owns the process."""
+    if not _can_do_without_guessing():
+        return
     modules: dict[str, Any] = sys.modules
     for name in _GUESSERS:
         modules.setdefault(name, None)  # to import it raises ImportError
     warnings.filterwarnings("ignore", message="Unable to find acceptable character detection dependency")
+
+
+def _can_do_without_guessing() -> bool:
+    try:
+        major, minor, *_ = map(int, version("requests").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        return False
+    return (major, minor) >= _OPTIONAL_SINCE
 
 
 def settle() -> None:

@@ -59,7 +59,7 @@ class Counts:
     """Of one cycle, read, attributed, scraped and pushed, on average; driver calls are of one GPU.
 
     ``allocations`` are those asked of the C library, ``held_bytes`` is how much more memory a cycle has at its peak
-    than at its start. What is ``still`` is of cycles in which nothing changes but what energy and time are booked.
+    than at its start. What is ``still`` is of cycles in which nothing changes but energy and time.
     """
 
     driver_calls: float

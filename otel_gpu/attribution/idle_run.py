@@ -72,8 +72,8 @@ class IdleRun:
         )
 
     def settle(self) -> None:
-        """Put all of it into the books, which then have it alone."""
-        if self.is_settled:
+        """Put all of it into the books, which then have it alone. Of a GPU that nobody is on nothing is put there."""
+        if self.is_settled or not self._idlers.lines:
             return
         self.is_settled = True
         for shown, *_ in self._idlers.lines:

@@ -104,8 +104,9 @@ class Reading:
         everybody = repeat(Residents(attribution))
         devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, everybody), strict=True))
         of_parts = _Level(plan.workloads, lambda: _parts(attribution), None if later is None else later.moved_parts)
+        told = later if plan.processes.numbers else None  # without metrics of processes nothing of them is made
         of_processes = _Level(
-            plan.processes, lambda: attribution.processes, None if later is None else later.moved_processes
+            plan.processes, lambda: attribution.processes, None if told is None else told.moved_processes
         )
         return cls(
             attribution=attribution,

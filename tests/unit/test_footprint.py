@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import ctypes, gc
 from otel_gpu.footprint import bound_heaps, settle
@@ -73,4 +75,19 @@ def test_who_has_a_guesser_already_keeps_it() -> None:
         "print(sys.modules['charset_normalizer'] is charset_normalizer)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize("version", ["2.31.0", "1.0", "2", "x.y"])
+def test_versions_of_requests_that_need_a_guesser_have_one(version: str) -> None:
+    script = (
+        "import sys, otel_gpu.footprint as footprint\n"
+        "footprint.version = lambda _: sys.argv[1]\n"
+        "footprint.guess_no_encodings()\n"
+        "import requests\n"
+        "print(sys.modules['charset_normalizer'] is not None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, version], capture_output=True, text=True, check=False, timeout=30
+    )
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
+from otel_gpu.attribution.kept_lines import KeptLines
 from otel_gpu.model import Attribution, GpuHealth, GpuReading, Grant, ListedProcess, WorkloadNames
 from otel_gpu.model.identity import Pod
 from otel_gpu.scope import narrowed
@@ -119,3 +121,11 @@ def test_a_restart_begins_anew() -> None:
     assert nothing(played).still_since_ns > 0
     played.restart()
     assert nothing(played).still_since_ns == 0
+
+
+def test_beside_a_gpu_that_nobody_is_on_what_goes_on_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    played, begin = settled(), Mock(side_effect=KeptLines._begun, autospec=True)
+    monkeypatch.setattr(KeptLines, "_begun", lambda *given: begin(*given))
+    answers = [nothing(played) for _ in range(10)]
+    assert all(answer.later is not None for answer in answers[1:])
+    assert begin.call_count <= 1
