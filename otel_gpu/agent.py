@@ -21,7 +21,7 @@ from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.readings import Readings
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.sampler import FRESH_S
 from otel_gpu.sampling import Sampling
 from otel_gpu.sources.pausing import PausableGpus
@@ -122,7 +122,7 @@ class Agent:
     def run(
         self,
         stop: threading.Event,
-        on_sample: Callable[[Attribution], None],
+        on_sample: Callable[[Report], None],
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
         """Work until ``stop`` is set, or only a new process could; ``on_start`` is called once it does.

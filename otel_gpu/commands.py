@@ -36,7 +36,7 @@ from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
-from otel_gpu.model import Attribution, Pod, SourceOutcome, SourceState
+from otel_gpu.model import Pod, Report, SourceOutcome, SourceState
 from otel_gpu.progress import told_if_long
 from otel_gpu.resources import host_resources, taken_keys
 from otel_gpu.selfcost import SelfCost
@@ -135,11 +135,11 @@ def once(settings: Config, *, form: str) -> int:
     return DONE
 
 
-def _gpu_source(attribution: Attribution, host: Host) -> SourceOutcome:
+def _gpu_source(attribution: Report, host: Host) -> SourceOutcome:
     return next(source for source in attribution.sources if source.name == host.gpus.name)
 
 
-def _can_be_told(attribution: Attribution, host: Host) -> bool:
+def _can_be_told(attribution: Report, host: Host) -> bool:
     """Whether there are GPUs: in the answer, or, since one of a pod has only those it is on, looked at for it."""
     return bool(attribution.gpus) or (
         host.pod is not None and _gpu_source(attribution, host).state is not SourceState.UNAVAILABLE
@@ -253,11 +253,11 @@ def _told(what: str) -> AbstractContextManager[None]:
     return told_if_long(what, lambda text: remark(f"{text}\n", text, {}))
 
 
-def _ignore(attribution: Attribution) -> None:
+def _ignore(attribution: Report) -> None:
     """Nobody looks at this terminal."""
 
 
-def _exported(attribution: Attribution, stats: SelfStats, settings: Config, resources: Resources, form: str) -> str:
+def _exported(attribution: Report, stats: SelfStats, settings: Config, resources: Resources, form: str) -> str:
     """What the agent would export of this."""
     reading = Reading.of(
         attribution,
@@ -293,7 +293,7 @@ def _host_name(resources: Resources) -> str | None:
     return resources.shared.get("host.name")
 
 
-def _table(attribution: Attribution, host: Host, host_name: str | None) -> str:
+def _table(attribution: Report, host: Host, host_name: str | None) -> str:
     simulated = host.simulated_because is not None
     text = render(attribution, width=_room()[0], paint=_paint(), simulated=simulated, host_name=host_name)
     return fit_for(sys.stdout.encoding, text)

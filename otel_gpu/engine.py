@@ -1,4 +1,4 @@
-"""One pass over the sources, one Snapshot, one Attribution."""
+"""One pass over the sources, one Snapshot, one Report."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from otel_gpu.clock import Clock
 from otel_gpu.directory import Directory, Named, PidsByWorkload
 from otel_gpu.model import (
     NO_PROCESSES,
-    Attribution,
     GpuReading,
     Pod,
     ProcessFacts,
+    Report,
     Snapshot,
     SourceOutcome,
     SourceState,
@@ -55,7 +55,7 @@ class Rules(Protocol):
     def known_processes(self) -> Mapping[int, ProcessFacts]:
         """Whom /proc showed last; before the first cycle, to an earlier run."""
 
-    def observe(self, snapshot: Snapshot) -> Attribution:
+    def observe(self, snapshot: Snapshot) -> Report:
         """Take in a cycle."""
 
 
@@ -97,10 +97,10 @@ class Engine:
         self._nameless_among: tuple[object, object] = (None, None)
         """Among which workloads, and whose names, those were found."""
         self._snapshot: Snapshot | None = None
-        self._latest: Attribution | None = None
+        self._latest: Report | None = None
 
     @property
-    def latest(self) -> Attribution | None:
+    def latest(self) -> Report | None:
         """The newest answer; ``None`` before the first pass."""
         return self._latest
 
@@ -109,7 +109,7 @@ class Engine:
         latest = self._latest
         return None if latest is None else (self._clock.monotonic_ns() - latest.monotonic_ns) / 1e9
 
-    def sample(self) -> Attribution:
+    def sample(self) -> Report:
         """Read and attribute; the newest answer instead if it is younger than the shortest window."""
         with self._pass:
             age_s = self.age_s()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from otel_gpu.model import Attribution, GpuHealth, GpuReading, SourceState
+from otel_gpu.model import GpuHealth, GpuReading, Report, SourceState
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ class GpuLog:
         self._source_name = source_name
         self._states: dict[str, GpuHealth] | None = None
 
-    def observe(self, attribution: Attribution) -> None:
+    def observe(self, attribution: Report) -> None:
         """Log what changed since the last time."""
         source = next(source for source in attribution.sources if source.name == self._source_name)
         if source.state is not SourceState.OK and not source.by_gpu:

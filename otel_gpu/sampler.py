@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from otel_gpu.engine import Engine
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,7 @@ class Sampler:
     ``on_sample`` sees every answer, in this thread.
     """
 
-    def __init__(
-        self, engine: Engine, interval_s: float, on_sample: Callable[[Attribution], None] = lambda _: None
-    ) -> None:
+    def __init__(self, engine: Engine, interval_s: float, on_sample: Callable[[Report], None] = lambda _: None) -> None:
         self._engine = engine
         self._interval_s = interval_s
         self._on_sample = on_sample
@@ -59,7 +57,7 @@ class Sampler:
         """Samples taken so far."""
         return self._passes
 
-    def fresh(self, max_age_s: float = FRESH_S, wait_s: float = PATIENCE_S) -> Attribution | None:
+    def fresh(self, max_age_s: float = FRESH_S, wait_s: float = PATIENCE_S) -> Report | None:
         """An answer at most ``max_age_s`` old if one can be had within ``wait_s``, else the newest there is."""
         age_s = self._engine.age_s()
         if age_s is None or age_s > max_age_s:

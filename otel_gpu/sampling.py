@@ -17,7 +17,7 @@ from otel_gpu.metrics.collection import Collection
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
-from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.sampler import Sampler
 from otel_gpu.scope import narrowed
 from otel_gpu.selfcost import SelfCost
@@ -83,12 +83,12 @@ class Sampling:
         config = self._config
         return collect(Reading.of(attribution, nothing, currency=config.currency, process_level=config.process_metrics))
 
-    def _observe(self, attribution: Attribution) -> None:
+    def _observe(self, attribution: Report) -> None:
         self.account.observe(attribution)
         self._state_log.observe(attribution.sources)
         self._gpu_log.observe(attribution)
 
-    def _fresh(self) -> Attribution | None:
+    def _fresh(self) -> Report | None:
         return None if self._stopped else self.sampler.fresh()
 
 

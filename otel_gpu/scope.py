@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.errors import UsageError
-from otel_gpu.model import Attribution, GpuAttribution, GpuReading, MigAttribution, MigReading, Pod
+from otel_gpu.model import GpuReading, GpuReport, MigReading, MigReport, Pod, Report
 from otel_gpu.sources.cgroup import parse_cgroup
 from otel_gpu.sources.procfs_files import read_file
 
@@ -86,7 +86,7 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str 
 # ---------------------------------------------------------------------------- what is told of it
 
 
-def narrowed(attribution: Attribution, pod: Pod) -> Attribution:
+def narrowed(attribution: Report, pod: Pod) -> Report:
     """The answer without everybody who is not in the pod, and without figures of GPUs: those are of all on them."""
     workloads = tuple(workload for workload in attribution.workloads if pod.has(workload.ref, workload.names))
     told = {(workload.ref.key, workload.naming) for workload in workloads}
@@ -111,17 +111,15 @@ def narrowed(attribution: Attribution, pod: Pod) -> Attribution:
     )
 
 
-def _without_figures(gpu: GpuAttribution, used: frozenset[str | None]) -> GpuAttribution:
+def _without_figures(gpu: GpuReport, used: frozenset[str | None]) -> GpuReport:
     """What names a GPU and its instances that are ``used``."""
     reading = gpu.reading
     instances = None if reading.mig is None else tuple(map(_named, (m for m in reading.mig if m.uuid in used)))
-    return GpuAttribution(
+    return GpuReport(
         reading=GpuReading(reading.identity, reading.taken_at_ns, mig=instances),
         memory=None,
         energy=None,
-        mig=None
-        if gpu.mig is None
-        else tuple(MigAttribution(m.uuid, m.profile, None) for m in gpu.mig if m.uuid in used),
+        mig=None if gpu.mig is None else tuple(MigReport(m.uuid, m.profile, None) for m in gpu.mig if m.uuid in used),
         told_counted=gpu.counted,
     )
 

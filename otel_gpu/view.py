@@ -8,7 +8,7 @@ from typing import Final, TextIO
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import fit_for
 from otel_gpu.export.text import Paint
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.streams import write
 
 _CLEAR_SCREEN: Final = "\x1b[2J"
@@ -46,7 +46,7 @@ class View:
         self._live = stream.isatty()
         self._shown = False
 
-    def show(self, attribution: Attribution) -> None:
+    def show(self, attribution: Report) -> None:
         """Show an answer."""
         width, height = self._size()
         if self._live:
@@ -63,7 +63,7 @@ class View:
         if self._live and self._shown:
             write(self._stream, f"\r{_CLEAR_REST_OF_LINE}")
 
-    def _render(self, attribution: Attribution, width: int, height: int | None, notes: Sequence[str]) -> str:
+    def _render(self, attribution: Report, width: int, height: int | None, notes: Sequence[str]) -> str:
         text = render(
             attribution,
             width=width,

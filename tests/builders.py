@@ -10,7 +10,6 @@ from typing import Final, Generic, TypeVar
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.model import (
     HOST_WORKLOAD,
-    Attribution,
     DeviceMemory,
     DriverFacts,
     GpuHealth,
@@ -22,6 +21,7 @@ from otel_gpu.model import (
     ProcessFacts,
     ProcessKey,
     ProcessKind,
+    Report,
     Snapshot,
     SourceOutcome,
     SourceState,
@@ -191,7 +191,7 @@ def snapshot(
     return Snapshot(WALL_NS + at_ns, at_ns, gpus, by_pid(*processes), keyed, tuple(sources), DRIVER)
 
 
-def attribute(previous: Snapshot | None, now: Snapshot) -> Attribution:
+def attribute(previous: Snapshot | None, now: Snapshot) -> Report:
     """The answer of a cycle that follows another, or is the first."""
     attributor = Attributor()
     if previous is not None:
@@ -199,7 +199,7 @@ def attribute(previous: Snapshot | None, now: Snapshot) -> Attribution:
     return attributor.observe(now)
 
 
-def attribution(name: str = "vllm-chat") -> Attribution:
+def attribution(name: str = "vllm-chat") -> Report:
     """An answer with something of everything: MIG, a lost GPU, names known and unknown, figures missing.
 
     ``name`` is what one container calls itself, its pod and its process.

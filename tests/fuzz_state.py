@@ -23,7 +23,7 @@ from typing import Final
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.model import Attribution, ProcessFacts, Snapshot
+from otel_gpu.model import ProcessFacts, Report, Snapshot
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.state.recovery import LOCK, NotTrusted
 from tests.kill_run import world
@@ -72,7 +72,7 @@ class Recorder:
         """Nobody, before the first cycle."""
         return {}
 
-    def observe(self, snapshot: Snapshot) -> Attribution:
+    def observe(self, snapshot: Snapshot) -> Report:
         """Remember it."""
         self.seen.append(snapshot)
         return self._attributor.observe(snapshot)

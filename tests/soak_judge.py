@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, Attribution
+from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, Report
 from tests.state_dirs import counters, fallen
 
 WARM_UP: Final = 0.25
@@ -77,7 +77,7 @@ class Books:
         if len(self.wrong) < MOST_WRONG:
             self.wrong.append(f"cycle {self.cycles}: {what}"[:_LONGEST])
 
-    def hear(self, answer: Attribution, expected_mj: Mapping[str, int]) -> None:
+    def hear(self, answer: Report, expected_mj: Mapping[str, int]) -> None:
         """Judge a cycle: what it says of itself, that nothing fell, and that nothing is missing since the beginning."""
         self.cycles += 1
         self._silent = all(gpu.totals is None for gpu in answer.gpus)
@@ -105,7 +105,7 @@ class Books:
         self._told = told
         self._balance(answer, expected_mj)
 
-    def _balance(self, answer: Attribution, expected_mj: Mapping[str, int]) -> None:
+    def _balance(self, answer: Report, expected_mj: Mapping[str, int]) -> None:
         booked = dict(self._gone_mj)
         for key, sums in self._told.items():
             if key[0] == "workload":

@@ -13,7 +13,7 @@ from typing import Any, Final
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import Attribution, ProcessAttribution, Snapshot, WorkloadGpu
+from otel_gpu.model import ProcessReport, Report, Snapshot, WorkloadGpu
 from otel_gpu.state.awaited import AwaitedStore
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.keeper import SAVE_EVERY_S, Keeper
@@ -94,7 +94,7 @@ def books(attributor: Attributor) -> str:
     return json.dumps(attributor.to_state())
 
 
-def counters(answer: Attribution) -> dict[tuple[Any, ...], tuple[int, ...]]:
+def counters(answer: Report) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """Every counter of an answer, under what identifies it and its start; those of a start never fall."""
     found: dict[tuple[Any, ...], tuple[int, ...]] = {}
     for gpu in answer.gpus:
@@ -112,9 +112,7 @@ def counters(answer: Attribution) -> dict[tuple[Any, ...], tuple[int, ...]]:
     return found
 
 
-def _of(
-    kind: str, who: tuple[Any, ...], part: WorkloadGpu | ProcessAttribution
-) -> dict[tuple[Any, ...], tuple[int, ...]]:
+def _of(kind: str, who: tuple[Any, ...], part: WorkloadGpu | ProcessReport) -> dict[tuple[Any, ...], tuple[int, ...]]:
     totals = part.totals
     if totals is None:
         return {}

@@ -8,7 +8,7 @@ from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.clock import Clock
 from otel_gpu.engine import Engine
-from otel_gpu.model import Attribution, GpuAttribution, GpuState, WorkloadGpu
+from otel_gpu.model import GpuReport, GpuState, Report, WorkloadGpu
 from otel_gpu.sources.sim.host import SimulatedHost
 
 SM: Final = EnergyModel.SM.value
@@ -25,7 +25,7 @@ class BenchError(Exception):
 class Sampler(Protocol):
     """What is scored: an engine."""
 
-    def sample(self) -> Attribution:
+    def sample(self) -> Report:
         """Read the world now and attribute it."""
 
 
@@ -53,14 +53,14 @@ def _needed(value: T | None, what: str) -> T:
     return value
 
 
-def only_gpu(answer: Attribution) -> GpuAttribution:
+def only_gpu(answer: Report) -> GpuReport:
     """The world's one GPU."""
     if len(answer.gpus) != 1:
         raise BenchError(f"the agent's answer has {len(answer.gpus)} GPUs where the world has one")
     return answer.gpus[0]
 
 
-def _parts(answer: Attribution) -> dict[str, WorkloadGpu]:
+def _parts(answer: Report) -> dict[str, WorkloadGpu]:
     parts: dict[str, WorkloadGpu] = {}
     for workload in answer.workloads:
         for part in workload.gpus:
@@ -70,7 +70,7 @@ def _parts(answer: Attribution) -> dict[str, WorkloadGpu]:
     return parts
 
 
-def energy_mj(answer: Attribution) -> dict[str, int]:
+def energy_mj(answer: Report) -> dict[str, int]:
     """Energy of each workload so far, all methods together."""
     return {
         who: _needed(_needed(part.totals, "totals of a workload").energy.total_mj, "energy of a workload")
@@ -78,28 +78,28 @@ def energy_mj(answer: Attribution) -> dict[str, int]:
     }
 
 
-def process_energy_mj(answer: Attribution) -> int:
+def process_energy_mj(answer: Report) -> int:
     """Energy of all processes so far."""
     totals = [_needed(process.totals, "totals of a process") for process in answer.processes]
     return sum(_needed(each.energy.total_mj, "energy of a process") for each in totals)
 
 
-def busy_s(answer: Attribution) -> dict[str, float]:
+def busy_s(answer: Report) -> dict[str, float]:
     """Compute time of each workload so far."""
     return {who: _needed(part.totals, "totals of a workload").compute_us / 1e6 for who, part in _parts(answer).items()}
 
 
-def standing_w(answer: Attribution) -> float:
+def standing_w(answer: Report) -> float:
     """The power the agent takes the GPU to draw with contexts and no work."""
     return _needed(only_gpu(answer).basis, "energy basis").held_w
 
 
-def inferred_bytes(answer: Attribution) -> dict[str, int]:
+def inferred_bytes(answer: Report) -> dict[str, int]:
     """Inferred memory of each workload; here, and only here, none is the same as 0."""
     return {who: part.inferred_bytes or 0 for who, part in _parts(answer).items()}
 
 
-def states(answer: Attribution) -> dict[str, GpuState]:
+def states(answer: Report) -> dict[str, GpuState]:
     """What each workload is said to do."""
     return {who: _needed(part.state, "state of a workload") for who, part in _parts(answer).items() if part.active}
 
@@ -116,7 +116,7 @@ class Conservation:
         self._start_mj: int | None = None
         self._workloads_mj: dict[str, int] = {}
 
-    def check(self, answer: Attribution) -> None:
+    def check(self, answer: Report) -> None:
         """One cycle."""
         gpu = only_gpu(answer)
         self._check_memory(answer, gpu)
@@ -138,7 +138,7 @@ class Conservation:
             misses.append(split.delta_mj - sum(_needed(part, "part of the energy split") for part in parts))
         self.energy_mj = max(self.energy_mj, *map(abs, misses))
 
-    def _check_memory(self, answer: Attribution, gpu: GpuAttribution) -> None:
+    def _check_memory(self, answer: Report, gpu: GpuReport) -> None:
         split = _needed(gpu.memory, "memory split")
         parts = _parts(answer).values()
         misses = (

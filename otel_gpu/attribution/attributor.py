@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from otel_gpu.attribution.bookings import Booking
 from otel_gpu.attribution.bookkeeper import Bookkeeper
-from otel_gpu.attribution.compose import Composer
+from otel_gpu.attribution.compose import Composer, GpuView
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
@@ -19,9 +19,8 @@ from otel_gpu.attribution.places import Place, ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import whole
 from otel_gpu.attribution.presence import Openers, Resident
 from otel_gpu.attribution.shown import GpuBooks
-from otel_gpu.attribution.stillness import GpuView
 from otel_gpu.attribution.tracker import NO_GRANTS, GpuTracker
-from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Snapshot, WorkloadRef
+from otel_gpu.model import GpuIdentity, GpuReading, Report, Snapshot, WorkloadRef
 
 _Here: TypeAlias = Mapping[ProcessAt, Resident]
 _Owners: TypeAlias = Mapping[ProcessAt, WorkloadAt]
@@ -72,7 +71,7 @@ class Attributor:
             GpuIdentity(device.index, uuid, device.name) for uuid, device in devices.items() if device.index is not None
         )
 
-    def observe(self, snapshot: Snapshot) -> Attribution:
+    def observe(self, snapshot: Snapshot) -> Report:
         """Take in a cycle."""
         books = self._books
         if books is None:
@@ -93,9 +92,7 @@ class Attributor:
             self._silence(books, uuid, cycle)
         books.close(cycle, (place for reading in snapshot.gpus for place in _places(reading)))
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
-        return self._composer.compose(
-            snapshot, views, window_s=window_s, anomalies=self._anomalies, anybody_missing=bool(missing)
-        )
+        return self._composer.compose(snapshot, views, window_s=window_s, anomalies=self._anomalies)
 
     def _name(self, ledger: Ledger, here: Mapping[str, _Here], snapshot: Snapshot) -> None:
         """Take up the names this cycle tells, before anybody is booked under them: nothing where all is as it was."""

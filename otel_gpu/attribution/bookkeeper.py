@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from otel_gpu.attribution.bookings import Present
-from otel_gpu.attribution.compute import ComputeWindow
 from otel_gpu.attribution.cost import equal_parts, places_us
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.cycle_shown import GpuCycle
@@ -26,7 +25,6 @@ from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuReading, Gpu
 
 _NOBODY: Final[Mapping[ProcessAt, Resident]] = MappingProxyType({})
 _NO_INSTANCES: Final[Mapping[str, int]] = MappingProxyType({})
-_IDLE: Final = GpuState.IDLE
 
 
 class Bookkeeper:
@@ -80,17 +78,12 @@ class Bookkeeper:
         uuid = reading.identity.uuid
         books = self._of(uuid)
         sm_counts = {mig.uuid: mig.sm_count or 1 for mig in reading.mig} if reading.mig else _NO_INSTANCES
-        if books.all_idle and not visitors and self._goes_on(uuid, books, result, cycle):
-            self._book_idle(uuid, books, result, sm_counts, cycle)
-            books.goes_on = True
-            return books, frozenset()
         books.begin()
         self._book_work(uuid, result, cycle)
         self._book_visitors(uuid, visitors, cycle)
         self._book_energy(uuid, books, result, cycle)
         left = self._end_departed(uuid, result, cycle)
         self._book_time(uuid, books, result, sm_counts, cycle)
-        books.goes_on = cycle.window_us > 0 and not books.shown and not visitors and _is_deserted(result)
         return books, left
 
     def book_silence(self, uuid: str, cycle: Cycle) -> GpuBooks:
@@ -118,45 +111,6 @@ class Bookkeeper:
         # Only overflow depends on its place, and mostly there is none.
         overflows = self.ledger.processes.overflow or self.ledger.workloads.overflow
         self.ledger.sweep(cycle.moment, frozenset(places) if overflows else frozenset())
-
-    # -- nothing happened -----------------------------------------------------------
-
-    def _goes_on(self, uuid: str, books: GpuBooks, result: GpuCycle, cycle: Cycle) -> bool:
-        """Whether everybody, idle in the cycle before, is so again with the same memory: only time and energy are new.
-
-        What is asked here is what ``_book_work`` to ``_book_time`` look at beside time and energy.
-        """
-        division, compute = result.division, result.compute
-        return (
-            books.stays(self.ledger.present(uuid), result.residents)
-            and compute is not None
-            and compute.tells
-            and division is not None
-            and division.method is not None
-            and division.ats == books.there
-            and (result.rests or self._nobody_stirs(uuid, result, compute, cycle))
-        )
-
-    def _nobody_stirs(self, uuid: str, result: GpuCycle, compute: ComputeWindow, cycle: Cycle) -> bool:
-        """What a GPU that ``rests`` is known to do."""
-        return (
-            compute.is_quiet
-            and cycle.window_us > 0
-            and (cycle.infers or not result.crowded)
-            and not result.infers
-            and not self.unused(uuid, cycle)
-        )
-
-    def _book_idle(
-        self, uuid: str, books: GpuBooks, result: GpuCycle, sm_counts: Mapping[str, int], cycle: Cycle
-    ) -> None:
-        """Book the same as ``_book_energy`` and ``_book_time`` where everybody goes on being idle: see ``_goes_on``."""
-        division = result.division
-        if division is None or division.method is None:
-            raise ValueError("nothing to go on with")
-        self._book_device(uuid, division)
-        billed_us = _billed_us(books.payers, sm_counts, cycle.window_us)
-        books.go_on_idle(division.method, division.parts_mj, billed_us, cycle.window_us)
 
     # -- work and energy ------------------------------------------------------------
 
@@ -231,7 +185,6 @@ class Bookkeeper:
             held = [result.held_bytes(at) for at in books.there]
         rows = WorkRows(result)
         everybody = rows.of_everybody() if books.is_complete else None
-        all_idle = books.is_complete and result is not None and not infers and cycle.window_us > 0
         for shown in books.seated:
             entry = shown.entry
             idle, window_us = entry.idle, cycle.window_us
@@ -248,13 +201,11 @@ class Bookkeeper:
                 energy_mj=shown.energy_mj,
                 billed_us=shown.billed_us,
             )
-            all_idle = all_idle and shown.state is _IDLE
             for piece in booked:
                 entry.sums.add_time(piece)
         for shown in books.shown.values():
             if not shown.is_seated:  # who left: nobody knows what it did at the end
                 shown.entry.sums.unknown_mj += shown.energy_mj
-        books.all_idle = all_idle
         if result is not None:
             _judge_workloads(books, held)
 
@@ -338,12 +289,6 @@ def _window_us(entry: Entry, cycle: Cycle) -> int:
     if entry.idle is not None or entry.since_ns <= cycle.moment.window_start_ns:
         return cycle.window_us
     return min(cycle.window_us, max(0, cycle.moment.wall_ns - entry.since_ns) // 1000)
-
-
-def _is_deserted(result: GpuCycle) -> bool:
-    """Whether there is nobody whom a GPU's energy could be booked to, nor anybody's last work."""
-    division, compute = result.division, result.compute
-    return division is not None and not division.ats and compute is not None and compute.is_quiet
 
 
 def _close(entry: Entry) -> None:

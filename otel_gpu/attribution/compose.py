@@ -1,41 +1,49 @@
-"""From the books and one cycle's figures to the frozen Attribution that everybody reads."""
+"""From the books and one cycle's figures to the frozen Report that everybody reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_gpu.attribution.baseline import BaselineEstimate, Origin
 from otel_gpu.attribution.cost import Prices, costs
 from otel_gpu.attribution.cycle_shown import GpuCycle
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.hidden import HiddenSplit
-from otel_gpu.attribution.kept_lines import KeptLines
 from otel_gpu.attribution.ledger import DeviceSums, Ledger
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.order import Order
 from otel_gpu.attribution.places import Place, WorkloadAt, workload_at
-from otel_gpu.attribution.shown import Shown
-from otel_gpu.attribution.stillness import GpuView, Stillness
+from otel_gpu.attribution.shown import GpuBooks, Shown
 from otel_gpu.model import (
-    Attribution,
     DeviceTotals,
     EnergyBasis,
     EnergySplit,
-    GpuAttribution,
+    GpuReading,
+    GpuReport,
     GpuState,
     Grant,
     MethodEnergy,
-    MigAttribution,
-    ProcessAttribution,
+    MigReport,
+    ProcessReport,
+    Report,
     Snapshot,
-    WorkloadAttribution,
     WorkloadGpu,
     WorkloadRef,
+    WorkloadReport,
 )
 from otel_gpu.model.made import maker
-from otel_gpu.model.result import NO_ENERGY
+from otel_gpu.model.report import NO_ENERGY
+
+
+class GpuView(NamedTuple):
+    """One GPU in this cycle; ``cycle`` is ``None`` where it did not answer."""
+
+    reading: GpuReading
+    cycle: GpuCycle | None
+    books: GpuBooks
+    energy_source: str
 
 
 class Composer:
@@ -46,10 +54,7 @@ class Composer:
         self._ledger = ledger
         self._options = options
         self._order = Order(ledger)
-        self._stillness = Stillness(ledger, self._order)
         self._bases: dict[str, tuple[BaselineEstimate, EnergyBasis]] = {}
-        self._last: Attribution | None = None
-        self._kept: KeptLines | None = None
 
     def compose(
         self,
@@ -58,47 +63,23 @@ class Composer:
         *,
         window_s: float | None,
         anomalies: int,
-        anybody_missing: bool = False,
-    ) -> Attribution:
-        """The answer of this cycle: everybody who is there, and who ended within the retention.
-
-        ``anybody_missing`` says that a GPU is not in it that was before.
-        """
+    ) -> Report:
+        """The answer of this cycle: everybody who is there, and who ended within the retention."""
         ledger = self._ledger
         self._order.follow()
-        still_since_ns = self._stillness.since_ns(snapshot, () if anybody_missing else views)
-        kept = self._kept_since(still_since_ns)
-        lines = scenes = None
-        if kept is not None:
-            lines, errors_mj = kept.go_on(views, self._options.prices), kept.energy_errors_mj()
-        else:
-            for view in views:
-                view.books.settle()
-            scenes, errors_mj = _Scenes(ledger, views), ledger.energy_errors_mj()
-        answer = Attribution(
+        scenes, errors_mj = _Scenes(ledger, views), ledger.energy_errors_mj()
+        return Report(
             wall_ns=snapshot.wall_ns,
             monotonic_ns=snapshot.monotonic_ns,
             window_s=window_s,
             gpus=tuple([_gpu(view, ledger, self._basis(view), errors_mj) for view in views]),
-            workloads=() if scenes is None else self._workloads(scenes, snapshot),
-            processes=() if scenes is None else self._processes(scenes),
+            workloads=self._workloads(scenes, snapshot),
+            processes=self._processes(scenes),
             sources=snapshot.sources,
             driver=snapshot.driver,
             anomalies=anomalies,
             epoch_ns=ledger.epoch_ns,
-            still_since_ns=still_since_ns,
         )
-        self._last = answer if lines is None else answer.with_later(lines)
-        return self._last
-
-    def _kept_since(self, still_since_ns: int) -> KeptLines | None:
-        """The lines of the last answer, where only idle time and energy of them are new since."""
-        last = self._last
-        if last is None or not still_since_ns or last.still_since_ns != still_since_ns:
-            self._kept = None
-        elif self._kept is None:
-            self._kept = KeptLines(self._ledger, self._order, last)
-        return self._kept
 
     def _basis(self, view: GpuView) -> EnergyBasis | None:
         """The same object for as long as it rests on the same."""
@@ -121,7 +102,7 @@ class Composer:
         self._bases[uuid] = estimate, basis
         return basis
 
-    def _processes(self, scenes: _Scenes) -> tuple[ProcessAttribution, ...]:
+    def _processes(self, scenes: _Scenes) -> tuple[ProcessReport, ...]:
         told = []
         for (gpu_uuid, mig_uuid), lines in self._order.processes:
             scene = scenes[gpu_uuid]
@@ -136,7 +117,7 @@ class Composer:
                 )
         return tuple(told)
 
-    def _workloads(self, scenes: _Scenes, snapshot: Snapshot) -> tuple[WorkloadAttribution, ...]:
+    def _workloads(self, scenes: _Scenes, snapshot: Snapshot) -> tuple[WorkloadReport, ...]:
         prices = self._options.prices
         shares = {_at(grant): grant.share for grant in snapshot.grants if not grant.possible}
         told = []
@@ -147,10 +128,10 @@ class Composer:
 
 
 _TEXTS: Final[Mapping[str, str]] = {each: each.value for kind in (EnergyPolicy, EnergyModel, Origin) for each in kind}
-_process: Final = maker(ProcessAttribution)
-_workload: Final = maker(WorkloadAttribution)
+_process: Final = maker(ProcessReport)
+_workload: Final = maker(WorkloadReport)
 _workload_gpu: Final = maker(WorkloadGpu)
-_gpu_attribution: Final = maker(GpuAttribution)
+_gpu_attribution: Final = maker(GpuReport)
 _energy_split: Final = maker(EnergySplit)
 _device_totals: Final = maker(DeviceTotals)
 _energy_basis: Final = maker(EnergyBasis)
@@ -159,13 +140,13 @@ _energy_basis: Final = maker(EnergyBasis)
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpu(view: GpuView, ledger: Ledger, basis: EnergyBasis | None, errors_mj: Mapping[str, int]) -> GpuAttribution:
+def _gpu(view: GpuView, ledger: Ledger, basis: EnergyBasis | None, errors_mj: Mapping[str, int]) -> GpuReport:
     cycle, reading = view.cycle, view.reading
     sums = ledger.device(reading.identity.uuid)
     mig = None
     if reading.mig is not None:
         mig = tuple(
-            MigAttribution(m.uuid, m.profile, cycle.memory[m.uuid] if cycle is not None else None) for m in reading.mig
+            MigReport(m.uuid, m.profile, cycle.memory[m.uuid] if cycle is not None else None) for m in reading.mig
         )
     return _gpu_attribution(
         reading,
@@ -268,7 +249,7 @@ def _sum_known(figures: Sequence[float | None], members: Sequence[int]) -> float
 # ---------------------------------------------------------------------------- workloads
 
 
-def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttribution]:
+def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadReport]:
     """Who could use a GPU and has never been seen there: that it could is all there is to tell."""
     possible = [grant for grant in snapshot.grants if grant.possible]
     if not possible:
@@ -289,7 +270,7 @@ def _possible(ledger: Ledger, snapshot: Snapshot) -> Iterator[WorkloadAttributio
             )
             could.setdefault(grant.workload, []).append(part)
     for ref, gpus in could.items():
-        yield WorkloadAttribution(ref=ref, names=snapshot.names.get(ref.key), gpus=tuple(gpus))
+        yield WorkloadReport(ref=ref, names=snapshot.names.get(ref.key), gpus=tuple(gpus))
 
 
 def _at(grant: Grant) -> WorkloadAt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from otel_gpu.attribution.idle import IdleState
 from otel_gpu.attribution.places import Line, Place, ProcessAt, ProcessLine, WorkloadAt, WorkloadLine
@@ -29,13 +29,6 @@ class Moment:
     wall_ns: int
 
 
-class Borrower(Protocol):
-    """Has what lines come to for a while."""
-
-    def settle(self) -> None:
-        """Give it back, with what has gone on meanwhile."""
-
-
 @dataclass(slots=True, eq=False)
 class Entry:
     """One line: whose it is and what it comes to. ``since_ns`` is Unix time, the others monotonic.
@@ -43,8 +36,6 @@ class Entry:
     ``drew_ns`` is the cycle in which energy was last booked: who has any of it in an answer is in that answer.
     ``idle`` is how far it is decided what it does; ``None`` while nobody of it is there. An entry that is ``forgotten``
     is no longer in the books: whoever holds on to it has to look its line up again. It is the same as itself only.
-
-    While what it comes to is lent to somebody, to read ``sums`` or ``idle`` is to have it given back.
     """
 
     line: Line
@@ -57,37 +48,6 @@ class Entry:
     sums: Sums = field(default_factory=Sums)
     idle: IdleState | None = None
     forgotten: bool = False
-    lent_to: Borrower | None = None
-
-    def lend(self, borrower: Borrower) -> None:
-        """Have somebody else keep what it comes to, until anybody reads it here."""
-        self.lent_to = borrower
-        self.__class__ = _LentEntry
-
-    def take_back(self) -> None:
-        """Have it here again."""
-        self.lent_to = None
-        self.__class__ = Entry
-
-
-class _LentEntry(Entry):
-    """The same while it is lent. Only this one looks whether it is: an entry is read hundreds of times in a cycle."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:  # to the checker, they are the attributes that they stand for
-
-        @property
-        def sums(self) -> Sums:
-            """Given back with what has gone on."""
-            self.lent_to.settle()
-            return self.sums
-
-        @property
-        def idle(self) -> IdleState | None:
-            """Likewise."""
-            self.lent_to.settle()
-            return self.idle
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from typing import Final, TypeAlias
 
 from otel_gpu.attribution.bookings import Present
 from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.idle_run import GoneOn, Idler, Idlers, IdleRun, book_idle, energy_by
 from otel_gpu.attribution.lines import Entry
 from otel_gpu.attribution.places import Place, ProcessAt
 from otel_gpu.attribution.presence import Resident
 from otel_gpu.model import GpuState, MethodEnergy
-from otel_gpu.model.result import NO_ENERGY
+from otel_gpu.model.report import NO_ENERGY
 
 _tuple: Final = tuple.__new__
 
@@ -61,14 +60,6 @@ class Shown:
         self.entry.drew_ns = now_ns
 
 
-def _idler(shown: Shown) -> Idler:
-    entry, members = shown.entry, shown.members
-    if entry.idle is None:
-        raise ValueError("nobody of it is idle")
-    several = None if len(members) == 1 else members
-    return shown, entry.sums, entry.idle, members[0], several, shown.held_bytes or 0
-
-
 Payers: TypeAlias = list[tuple[Place, list[Shown]]]
 """Workloads by the place that they pay for, in order."""
 
@@ -77,11 +68,7 @@ class GpuBooks:
     """What a cycle means for the lines of one GPU."""
 
     __slots__ = (
-        "_idlers",
         "_present",
-        "_run",
-        "all_idle",
-        "goes_on",
         "memory_bytes",
         "payers",
         "pids",
@@ -105,27 +92,15 @@ class GpuBooks:
         self.payers: Payers = []
         self.residents: Mapping[ProcessAt, Resident] = {}
         """Whom the memory was taken from; the same object for as long as the same is told of the same."""
-        self.all_idle = False
-        """Whether everybody is there, holds memory and does nothing, by what was booked last."""
-        self.goes_on = False
-        """Whether of all lines only idle time and energy of this cycle were booked."""
         self._present: Present | None = None
-        self._idlers: Idlers | None = None
-        self._run: IdleRun | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether everybody who is there by the books is in the lists."""
         return self._present is not None
 
-    def stays(self, present: Present, residents: Mapping[ProcessAt, Resident]) -> bool:
-        """Whether everybody is there who was in the cycle before, nobody else is shown, and each holds what it did."""
-        return present is self._present and residents is self.residents and len(self.shown) == len(self.seated)
-
     def begin(self) -> None:
         """A new cycle: who is there is taken over, what was shown of them is not."""
-        self.settle()
-        self.goes_on, self._idlers = False, None
         if self._present is None:
             self.shown = {}
             return
@@ -144,31 +119,6 @@ class GpuBooks:
             shown.energy = _tuple(MethodEnergy, energy_by(method, energy_mj))
             entry.sums.add_energy(method, energy_mj)
             entry.drew_ns = now_ns
-
-    def go_on_idle(self, method: Method, parts_mj: Sequence[int], billed_us: Sequence[int], window_us: int) -> None:
-        """The same where everybody goes on being idle: their time is booked as well, and to payers what is billed."""
-        run = self._run
-        if run is not None and run.method is method and not run.is_settled:
-            run.go_on(parts_mj, billed_us, window_us)
-        else:
-            book_idle(self._all_idlers(), method, GoneOn(window_us, parts_mj, parts_mj, billed_us))
-
-    def _all_idlers(self) -> Idlers:
-        if self._idlers is None:
-            payers = [shown.entry.sums for _, lines in self.payers for shown in lines]
-            self._idlers = Idlers([_idler(shown) for shown in self.seated], payers)
-        return self._idlers
-
-    def run_on(self, method: Method | None, last_mj: Sequence[int]) -> IdleRun:
-        """Have what goes on from here on booked when it is asked for; this cycle is booked, as one of that kind."""
-        self._run, self._idlers = IdleRun(self._all_idlers(), method, last_mj), None
-        return self._run
-
-    def settle(self) -> None:
-        """Have in the books all that went on."""
-        if self._run is not None:
-            self._run.settle()
-            self._run = None
 
     def of(self, entry: Entry) -> Shown:
         """What is shown of a line."""
@@ -235,3 +185,10 @@ def payers_of(workloads: Iterable[Shown]) -> Payers:
     """Workloads by place, in order."""
     ordered = sorted(workloads, key=lambda shown: (shown.entry.line.at.place, shown.entry.line))
     return [(place, list(shown)) for place, shown in groupby(ordered, key=lambda shown: shown.entry.line.at.place)]
+
+
+def energy_by(method: Method, energy_mj: int) -> tuple[int, int, int]:
+    """The fields of a ``MethodEnergy`` whose energy was found by one method."""
+    if method is Method.ESTIMATED:
+        return 0, energy_mj, 0
+    return (energy_mj, 0, 0) if method is Method.MEASURED else (0, 0, energy_mj)

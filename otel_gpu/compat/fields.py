@@ -14,7 +14,7 @@ from otel_gpu.metrics.points import points
 from otel_gpu.metrics.points_reading import Device
 from otel_gpu.metrics.points_use import Values
 from otel_gpu.metrics.rows import Rows
-from otel_gpu.model import MemorySplit, ProcessAttribution
+from otel_gpu.model import MemorySplit, ProcessReport
 
 MIB = 1 << 20
 _SHORT_ID = 12
@@ -289,7 +289,7 @@ def _limit(device: Device | None) -> int | None:
     return None if device is None or device.gpu.memory is None else device.gpu.memory.limit_bytes
 
 
-def _of_row(values: Callable[[Rows[ProcessAttribution]], Values], subject: OfProcess) -> float | None:
+def _of_row(values: Callable[[Rows[ProcessReport]], Values], subject: OfProcess) -> float | None:
     """A value of our own of one process."""
     (value,) = values(Rows.of(subject.row))
     return value

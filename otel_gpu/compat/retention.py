@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from otel_gpu.metrics.points_reading import Reading
 from otel_gpu.metrics.rows import Row
-from otel_gpu.model import ProcessAttribution, ProcessKey
+from otel_gpu.model import ProcessKey, ProcessReport
 
 _Ended: TypeAlias = tuple[ProcessKey, str, str | None, int]
 
@@ -35,5 +35,5 @@ class Retention:
         return replace(reading, processes=reading.processes.only(lambda row: _key(row) not in over))
 
 
-def _key(row: Row[ProcessAttribution]) -> _Ended:
+def _key(row: Row[ProcessReport]) -> _Ended:
     return row.use.key, row.use.gpu_uuid, row.use.mig_uuid, row.use.naming

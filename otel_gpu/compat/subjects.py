@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from otel_gpu.compat.form import Scene
 from otel_gpu.metrics.points_reading import Device
 from otel_gpu.metrics.rows import Row, Use
-from otel_gpu.model import ProcessAttribution, WorkloadGpu, WorkloadKind
+from otel_gpu.model import ProcessReport, WorkloadGpu, WorkloadKind
 
 _IDENTITY = ("gpu.workload.kind", "gpu.workload.id", "gpu.workload.outer.id")
 _CONTAINERS = frozenset({WorkloadKind.CONTAINER.value, WorkloadKind.LXC.value})
@@ -27,7 +27,7 @@ class OfProcess:
     """A process on a GPU; ``device`` is ``None`` where the GPU has gone. ``estimated`` is which part of its energy."""
 
     scene: Scene
-    row: Row[ProcessAttribution]
+    row: Row[ProcessReport]
     device: Device | None
     estimated: bool = False
 
@@ -48,7 +48,7 @@ def held_bytes(use: WorkloadGpu) -> int | None:
     return sum(known) if known else None
 
 
-def named(row: Row[WorkloadGpu] | Row[ProcessAttribution], key: str) -> str:
+def named(row: Row[WorkloadGpu] | Row[ProcessReport], key: str) -> str:
     """What a workload is called under a key of its identity; empty where nobody knows."""
     return next((value for name, value in row.identity.attributes if name == key), "")
 
@@ -110,7 +110,7 @@ def newest(rows: Iterable[Row[Use]]) -> Iterable[Row[Use]]:
     return found.values()
 
 
-def _series(row: Row[WorkloadGpu] | Row[ProcessAttribution]) -> tuple[str, ...]:
+def _series(row: Row[WorkloadGpu] | Row[ProcessReport]) -> tuple[str, ...]:
     who = tuple(named(row, key) for key in _IDENTITY)
     return *who, row.use.gpu_uuid, row.use.mig_uuid or "", str(row.attributes.get("process.pid"))
 
@@ -119,5 +119,5 @@ def _devices(scene: Scene) -> dict[str, Device]:
     return {device.gpu.identity.uuid: device for device in scene.reading.devices}
 
 
-def _in_container(row: Row[WorkloadGpu] | Row[ProcessAttribution]) -> bool:
+def _in_container(row: Row[WorkloadGpu] | Row[ProcessReport]) -> bool:
     return named(row, "gpu.workload.kind") in _CONTAINERS

@@ -60,7 +60,7 @@ class Deltas:
         if collection is None:
             return
         self._restored = None
-        for family in collection.families:
+        for family in collection.blocks:
             for point in family.points if family.metric.kind is Kind.COUNTER else ():
                 if point.start_ns is not None:
                     told = Told(point.value, point.start_ns, collection.time_ns)

@@ -6,26 +6,26 @@ import json
 from typing import Any
 
 from otel_gpu.model import (
-    Attribution,
-    GpuAttribution,
+    GpuReport,
     MemorySplit,
     MethodEnergy,
-    ProcessAttribution,
+    ProcessReport,
+    Report,
     SourceOutcome,
     SourceState,
-    WorkloadAttribution,
     WorkloadGpu,
+    WorkloadReport,
 )
 
 Object = dict[str, Any]
 
 
-def to_json(attribution: Attribution) -> str:
+def to_json(attribution: Report) -> str:
     """The document as text, with everything outside ASCII escaped so that any terminal and pipe takes it."""
     return json.dumps(document(attribution), indent=2, allow_nan=False)
 
 
-def document(attribution: Attribution) -> Object:
+def document(attribution: Report) -> Object:
     """The document as plain data: who is there, or drew energy in this window. Its keys are a contract."""
     return {
         "gpus": [_gpu(gpu) for gpu in attribution.gpus],
@@ -35,7 +35,7 @@ def document(attribution: Attribution) -> Object:
     }
 
 
-def _gpu(gpu: GpuAttribution) -> Object:
+def _gpu(gpu: GpuReport) -> Object:
     energy = gpu.energy
     return {
         "index": gpu.identity.index,
@@ -69,7 +69,7 @@ def _memory(split: MemorySplit | None) -> Object:
     }
 
 
-def _workload(workload: WorkloadAttribution) -> Object:
+def _workload(workload: WorkloadReport) -> Object:
     names = workload.names
     return {
         "kind": workload.ref.kind.value,
@@ -100,7 +100,7 @@ def _workload_gpu(part: WorkloadGpu) -> Object:
     }
 
 
-def _process(process: ProcessAttribution) -> Object:
+def _process(process: ProcessReport) -> Object:
     return {
         "pid": process.key.pid,
         "start_time": process.start_time_s,

@@ -109,7 +109,7 @@ class Encoder:
     def _entries(self, collection: Collection) -> Iterator[_Entry]:
         keys: dict[WorkloadIdentity | None, ResourceKey] = {}
         groups: dict[ResourceKey, list[tuple[Metric, Point]]] = {}
-        for family in collection.families:
+        for family in collection.blocks:
             for point in family.points:
                 key = keys.get(point.workload)
                 if key is None:

@@ -17,7 +17,7 @@ from otel_gpu.export.metrics_data import ResourceKey
 from otel_gpu.export.otlp_messages import FIRST, SECOND, length, resource_of, scope_of, time_of
 from otel_gpu.export.otlp_runs import Owner, Part, Piece, Plan, Surroundings, unwritten
 from otel_gpu.metrics.catalogue import Kind, Metric
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.series import Cells, Series, departed
 
@@ -35,7 +35,7 @@ class RequestLayout:
         self._largest_bytes = largest_bytes
         self._scope = scope_of()
         self._surroundings = Surroundings()
-        self._families: tuple[Family, ...] = ()
+        self._families: tuple[MetricBlock, ...] = ()
         self._plans: dict[str, Plan] = {}
         self._in_order: list[Plan] = []
         self._good_from_ns = -math.inf
@@ -77,15 +77,15 @@ class RequestLayout:
         if self._cycle % _LOOSE_CYCLES == 0:
             torn |= self._fastened()
         self._write_anew(changed, torn)
-        self._families = collection.families
+        self._families = collection.blocks
 
-    def _new_of_same_series(self, collection: Collection) -> list[tuple[Plan, Family]] | None:
+    def _new_of_same_series(self, collection: Collection) -> list[tuple[Plan, MetricBlock]] | None:
         """Families that are new, with the plans they go into; ``None`` unless all series are those of the last time."""
-        families, plans = collection.families, self._in_order
-        if collection.time_ns < self._good_from_ns or len(families) != len(plans):
+        blocks, plans = collection.blocks, self._in_order
+        if collection.time_ns < self._good_from_ns or len(blocks) != len(plans):
             return None
-        numbers = compress(range(len(families)), map(is_not, families, self._families))
-        new = [(plans[number], families[number]) for number in numbers]
+        numbers = compress(range(len(blocks)), map(is_not, blocks, self._families))
+        new = [(plans[number], blocks[number]) for number in numbers]
         for plan, family in new:
             if family.metric is not plan.family.metric or family.cells.series is not plan.cells.series:
                 return None
@@ -98,7 +98,7 @@ class RequestLayout:
         changed: set[Part] = set()
         broken: set[Owner] = set()
         is_new = False
-        for family in collection.families:
+        for family in collection.blocks:
             name, cells = family.metric.name, family.cells
             plan = before.get(name)
             if plan is None or not plan.is_of(cells, collection.time_ns):
@@ -115,7 +115,7 @@ class RequestLayout:
             self._arrange(broken)
         return changed, broken
 
-    def _laid_out(self, family: Family, cells: Cells, time_ns: int, last: Plan | None, broken: set[Owner]) -> Plan:
+    def _laid_out(self, family: MetricBlock, cells: Cells, time_ns: int, last: Plan | None, broken: set[Owner]) -> Plan:
         """Lay out a metric; those who gained or lost a series by it are ``broken``, and nothing of them is written yet.
 
         Of the others, pieces and values are those of the last time.

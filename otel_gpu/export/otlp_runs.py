@@ -31,7 +31,7 @@ from otel_gpu.export.otlp_messages import (
     write_whole,
 )
 from otel_gpu.metrics.catalogue import Kind, Metric
-from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.collection import MetricBlock
 from otel_gpu.metrics.series import Cells
 from otel_gpu.metrics.tags import Attributes
 
@@ -164,7 +164,7 @@ class Plan:
     It is good for times from ``good_from_ns`` on: no point may start after its time.
     """
 
-    family: Family
+    family: MetricBlock
     cells: Cells
     good_from_ns: float
     parts: list[Part]
@@ -175,7 +175,7 @@ class Plan:
         """Whether these are its series still."""
         return self.cells.series is cells.series and self.good_from_ns <= time_ns
 
-    def rewrite(self, family: Family, cells: Cells, others: set[Part]) -> None:
+    def rewrite(self, family: MetricBlock, cells: Cells, others: set[Part]) -> None:
         """Write the values that changed; parts in which somebody has one, or has none, since are the ``others``."""
         before, values, pieces = self.cells.values, cells.values, self.pieces
         for number in cells.changed(self.cells):

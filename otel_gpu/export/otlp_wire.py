@@ -27,7 +27,7 @@ from otel_gpu.export.otlp_messages import (
     scope_of,
 )
 from otel_gpu.metrics.catalogue import Kind, Metric
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.tags import Attributes
 
@@ -117,14 +117,16 @@ class WireEncoder:
         """Every Resource with its points, by metric; what is no longer told of is forgotten."""
         before, self._attributes = self._attributes, {}
         known, self._known = self._known, {}
-        for family in collection.families:
+        for family in collection.blocks:
             self._gather(family, collection.time_ns, before, known)
         owners = {each.owner.key: each.owner for each in self._known.values()}
         self._owners = owners
         host = self._known.get(id(None))
         return sorted(owners.values(), key=lambda owner: (host is None or owner is not host.owner, owner.key))
 
-    def _gather(self, family: Family, time_ns: int, before: Mapping[int, _Kept], known: Mapping[int, _Known]) -> None:
+    def _gather(
+        self, family: MetricBlock, time_ns: int, before: Mapping[int, _Kept], known: Mapping[int, _Known]
+    ) -> None:
         """The innermost loop: everything that can be is a name of its own."""
         metric, kept_now = family.metric, self._attributes
         has_start = metric.kind is not Kind.GAUGE

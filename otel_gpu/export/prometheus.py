@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.export.prometheus_lines import LINE_END, Lines
 from otel_gpu.metrics.catalogue import Kind, Level, Metric
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
@@ -78,7 +78,7 @@ class _Form(NamedTuple):
 class _Text(NamedTuple):
     """A family as it was written last: a part for each run of its lines, and which editions of them these are."""
 
-    family: Family
+    family: MetricBlock
     editions: tuple[object, ...]
     parts: tuple[bytes, ...]
 
@@ -130,7 +130,7 @@ class PrometheusText:
 
     def _render(self, collection: Collection, exposition: Exposition, last: Mapping[str, Lines]) -> _Written:
         before, written = self._written[exposition], _Written()
-        for family in collection.families:
+        for family in collection.blocks:
             name = family.metric.name
             lines, known = last.get(name), before.get(name)
             if known is None or known.family is not family or lines is None:
@@ -151,7 +151,7 @@ class PrometheusText:
         labels = _joined({key: value for key, value in attributes.items() if key not in _TARGET})
         yield f"target_info{{{labels_text(labels)}}} 1"
 
-    def _lines(self, family: Family, last: Lines | None) -> Lines:
+    def _lines(self, family: MetricBlock, last: Lines | None) -> Lines:
         """The series of this collection; the same as the last one's if nobody came or went."""
         series = family.cells.series
         if last is not None and last.series is series:
@@ -197,7 +197,7 @@ class PrometheusText:
         for others in chain.from_iterable(self._others.values()):
             _drop(others, gone.workloads)
 
-    def _text(self, family: Family, lines: Lines, exposition: Exposition, last: _Text | None) -> _Text:
+    def _text(self, family: MetricBlock, lines: Lines, exposition: Exposition, last: _Text | None) -> _Text:
         """A family, what precedes it included; of runs that say what they said, the parts that were written last."""
         heads, name = self._heads[exposition], family.metric.name
         if name not in heads:

@@ -30,14 +30,14 @@ from otel_gpu.export.table_names import origin, workload_names
 from otel_gpu.export.text import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
-    Attribution,
-    GpuAttribution,
     GpuHealth,
+    GpuReport,
     MemorySplit,
-    ProcessAttribution,
+    ProcessReport,
+    Report,
     SourceState,
-    WorkloadAttribution,
     WorkloadGpu,
+    WorkloadReport,
 )
 from otel_gpu.version import __version__
 
@@ -50,7 +50,7 @@ _WIDE: Final = 100
 
 
 def render(
-    attribution: Attribution,
+    attribution: Report,
     *,
     width: int = 100,
     height: int | None = None,
@@ -86,7 +86,7 @@ def _joined(*parts: Sequence[str]) -> list[str]:
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
-def _title(attribution: Attribution, width: int, paint: Paint, *, simulated: bool, host_name: str | None) -> list[str]:
+def _title(attribution: Report, width: int, paint: Paint, *, simulated: bool, host_name: str | None) -> list[str]:
     words = [f"otel-gpu {__version__}", utc(attribution.wall_ns / 1e9, "%Y-%m-%dT%H:%M:%SZ")]
     if host_name:
         words.insert(1, printable(host_name))
@@ -103,7 +103,7 @@ def _title(attribution: Attribution, width: int, paint: Paint, *, simulated: boo
     return [f"{title}  {warning}"] if fits else [title, warning]
 
 
-def _troubles(attribution: Attribution, width: int, *, simulated: bool) -> list[str]:
+def _troubles(attribution: Report, width: int, *, simulated: bool) -> list[str]:
     """What went wrong, not cut: the reason names the way out, and where it does not, doctor does."""
     texts = [
         f"GPU {gpu.identity.index}: {printable(state_because(gpu.reading.health.value, gpu.reading.reason))}"
@@ -122,7 +122,7 @@ def _troubles(attribution: Attribution, width: int, *, simulated: bool) -> list[
     return [line for text in texts for line in textwrap.wrap(text, width, subsequent_indent="  ")]
 
 
-def _legend(attribution: Attribution, width: int) -> list[str]:
+def _legend(attribution: Report, width: int) -> list[str]:
     """What the marks mean, as far as any can be there."""
     drawn = attribution.pod is None and any(gpu.memory is not None for gpu in attribution.gpus)
     texts = ["  ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())] if drawn else []
@@ -152,7 +152,7 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpus(attribution: Attribution, width: int, paint: Paint) -> list[str]:
+def _gpus(attribution: Report, width: int, paint: Paint) -> list[str]:
     if attribution.pod is not None:
         return []  # an answer of one pod has no figures of GPUs
     columns = (
@@ -197,7 +197,7 @@ def _memory_cells(split: MemorySplit | None) -> list[str]:
 # ---------------------------------------------------------------------------- sums
 
 
-def _sums(attribution: Attribution, width: int, paint: Paint) -> list[str]:
+def _sums(attribution: Report, width: int, paint: Paint) -> list[str]:
     """A line per GPU that can be added up: memory in MiB and, where there is room, energy of the window in J."""
     if attribution.pod is not None or all(gpu.memory is None for gpu in attribution.gpus):
         return []
@@ -209,7 +209,7 @@ def _sums(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     return []
 
 
-def _sums_table(attribution: Attribution, *, energy_too: bool) -> list[str]:
+def _sums_table(attribution: Report, *, energy_too: bool) -> list[str]:
     overcounted = any(gpu.memory is not None and gpu.memory.overcount_bytes for gpu in attribution.gpus)
     headings = ["GPU", "MiB", "= MEASURED", *(["- OVERCOUNT"] if overcounted else [])]
     headings += ["+ INFERRED", "+ UNATTR", "+ DRIVER", "+ FREE"]
@@ -235,7 +235,7 @@ def _memory_sum(split: MemorySplit | None, *, overcounted: bool) -> list[str]:
     return texts if overcounted else [*texts[:2], *texts[3:]]
 
 
-def _energy_sum(gpu: GpuAttribution) -> list[str]:
+def _energy_sum(gpu: GpuReport) -> list[str]:
     """What the window took and who took it, in J."""
     energy = gpu.energy
     if energy is None:
@@ -249,7 +249,7 @@ def _energy_sum(gpu: GpuAttribution) -> list[str]:
 # ---------------------------------------------------------------------------- workloads and processes
 
 
-def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
+def _workloads(attribution: Report, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("WORKLOAD", shrinks=True, ends=True),
         Column("KIND", drops=True),
@@ -282,7 +282,7 @@ def _workloads(attribution: Attribution, width: int, paint: Paint) -> list[str]:
     return ["nobody holds a GPU" if all_told(attribution) else "who holds a GPU is not known"]
 
 
-def _processes(attribution: Attribution, width: int, paint: Paint) -> list[str]:
+def _processes(attribution: Report, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("PID", right=True),
         Column("PROCESS", shrinks=True),
@@ -320,7 +320,7 @@ _USE_COLUMNS: Final = (
 )
 
 
-def _use(part: WorkloadGpu | ProcessAttribution, window_s: float | None) -> list[str]:
+def _use(part: WorkloadGpu | ProcessReport, window_s: float | None) -> list[str]:
     """SM share, mean power of the window, and what it does with the GPU: for how long it has been idle."""
     power = signed(watts(power_w(part.energy, window_s)), part.energy)
     state = state_words(part.state, part.idle_s) if part.active else "ended"
@@ -335,18 +335,18 @@ def _inferred(part: WorkloadGpu) -> str:
     return f"~ {size(part.inferred_bytes)}{sure}"
 
 
-def all_told(attribution: Attribution) -> bool:
+def all_told(attribution: Report) -> bool:
     """Whether every GPU said who is on it, so that nobody means nobody."""
     readings = [gpu.reading for gpu in attribution.gpus]
     lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]
     return bool(readings) and all(processes is not None for processes in lists)
 
 
-def _held(workload: WorkloadAttribution) -> int:
+def _held(workload: WorkloadReport) -> int:
     return sum((part.measured_bytes or 0) + (part.inferred_bytes or 0) for part in workload.gpus)
 
 
-def _gpu_label(gpu: GpuAttribution | None, mig_uuid: str | None) -> str:
+def _gpu_label(gpu: GpuReport | None, mig_uuid: str | None) -> str:
     if gpu is None:
         return UNKNOWN  # the driver does not show it now, and what was on it may come back
     index = str(gpu.identity.index)

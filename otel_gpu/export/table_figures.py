@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from otel_gpu.export.text import cells
-from otel_gpu.model import GpuAttribution, MemorySplit, MethodEnergy
+from otel_gpu.model import GpuReport, MemorySplit, MethodEnergy
 
 UNKNOWN: Final = "-"
 MIB: Final = 1 << 20
@@ -102,7 +102,7 @@ def power_w(energy: MethodEnergy, window_s: float | None) -> float | None:
     return energy_mj / 1000 / window_s if energy_mj is not None and window_s else None
 
 
-def gpu_power_w(gpu: GpuAttribution, window_s: float | None) -> float | None:
+def gpu_power_w(gpu: GpuReport, window_s: float | None) -> float | None:
     """The mean of the window, of which the workloads' are parts; where no energy is counted, what is drawn now."""
     if gpu.energy is None or not window_s:
         return gpu.reading.power_w

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_gpu.export.table_figures import UNKNOWN
-from otel_gpu.model import HOST_WORKLOAD, WorkloadAttribution, WorkloadKey
+from otel_gpu.model import HOST_WORKLOAD, WorkloadKey, WorkloadReport
 
 HOST_ITSELF: Final = "the host itself"
 """Where somebody is who is in nobody's container, job or unit."""
@@ -16,13 +16,13 @@ _HASH, _SHORT = 64, 12
 """Digits of a container's id, and how many of them docker ps shows."""
 
 
-def workload_names(workloads: Sequence[WorkloadAttribution]) -> dict[WorkloadKey, str]:
+def workload_names(workloads: Sequence[WorkloadReport]) -> dict[WorkloadKey, str]:
     """The name of each by its key. Those who share one have behind it what tells them apart.
 
     That is the end of the pod's name, as much of it as it takes, as in ``eval (5w7lx)``; where pods do not differ the
     namespace too, and where there is none the id, or the kind of who is called by his id.
     """
-    alike: defaultdict[str, list[WorkloadAttribution]] = defaultdict(list)
+    alike: defaultdict[str, list[WorkloadReport]] = defaultdict(list)
     for workload in workloads:
         alike[_name(workload)].append(workload)
     names: dict[WorkloadKey, str] = {}
@@ -35,7 +35,7 @@ def workload_names(workloads: Sequence[WorkloadAttribution]) -> dict[WorkloadKey
     return names
 
 
-def origin(workload: WorkloadAttribution) -> str:
+def origin(workload: WorkloadReport) -> str:
     """The pod it is of, or else the image it was made from."""
     if workload.ref == HOST_WORKLOAD:
         return HOST_ITSELF
@@ -45,17 +45,17 @@ def origin(workload: WorkloadAttribution) -> str:
     return names.image or UNKNOWN if names.pod is None else _pod(workload)
 
 
-def _name(workload: WorkloadAttribution) -> str:
+def _name(workload: WorkloadReport) -> str:
     name = workload.display_name
     return _id(workload) if name == workload.ref.id else name
 
 
-def _id(workload: WorkloadAttribution) -> str:
+def _id(workload: WorkloadReport) -> str:
     name = workload.ref.unnamed
     return name[:_SHORT] if len(name) == _HASH else name
 
 
-def _pod(workload: WorkloadAttribution) -> str:
+def _pod(workload: WorkloadReport) -> str:
     """``namespace/pod``, as far as it is known; nothing where there is no pod."""
     names = workload.names
     if names is None or names.pod is None:
@@ -63,7 +63,7 @@ def _pod(workload: WorkloadAttribution) -> str:
     return names.pod if names.namespace is None else f"{names.namespace}/{names.pod}"
 
 
-def _told_apart(group: Sequence[WorkloadAttribution]) -> list[str]:
+def _told_apart(group: Sequence[WorkloadReport]) -> list[str]:
     pods = [_pod(workload) for workload in group]
     if len(set(pods)) < len(pods) or not all(pods):
         return [one.ref.kind.value if _id(one) == _name(one) else _id(one) for one in group]

@@ -11,7 +11,7 @@ from otel_gpu.metrics.series import Cells, Point, Series
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricBlock:
     """A metric in one collection: its series, and a value of each.
 
     As long as neither changes it is the same object from one collection to the next; so are its series while nobody
@@ -24,7 +24,7 @@ class Family:
     among: Cells | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, metric: Metric, points: Iterable[Point]) -> Family:
+    def of(cls, metric: Metric, points: Iterable[Point]) -> MetricBlock:
         """The family of these points."""
         found = tuple(points)
         return cls(metric, Series.of(found), tuple(point.value for point in found))
@@ -45,12 +45,12 @@ class Collection:
     """Everything, as of ``time_ns`` (Unix time), when the world was read. Metrics without a point are left out."""
 
     time_ns: int
-    families: tuple[Family, ...]
+    blocks: tuple[MetricBlock, ...]
 
     @property
     def point_count(self) -> int:
         """How many series there are."""
-        return sum(len(family.values) for family in self.families)
+        return sum(len(family.values) for family in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)

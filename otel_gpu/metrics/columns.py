@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
-from operator import is_, ne
+from operator import ne
 from struct import pack
 from typing import Generic, NamedTuple, TypeAlias, cast
 
 from otel_gpu.metrics.catalogue import Kind, Metric
-from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.collection import MetricBlock
 from otel_gpu.metrics.layout import DeviceTags
 from otel_gpu.metrics.points_reading import Device, Reading
 from otel_gpu.metrics.points_use import Values
-from otel_gpu.metrics.rows import MovedRows, Rows, Use
+from otel_gpu.metrics.rows import Rows, Use
 from otel_gpu.metrics.series import Cells, Point, Series
 from otel_gpu.metrics.tags import Attributes, Tags
 from otel_gpu.model import SourceOutcome
@@ -30,32 +30,26 @@ class OfRows(Generic[Use]):
     """A metric of workloads or processes: its values, and what attributes those of a row have of their own.
 
     Values with the same of these attributes stand together, in the order of the rows. Who only could use a GPU has
-    points of it only ``of_possible``. With a ``per``, values are whole numbers of which so many make one. What
-    ``stands`` does so as long as an Attribution is still: it follows from nothing but what does not change then. Of
-    others, ``moves`` are the columns of ``Moved`` that their values are then, one for each of its own attributes;
-    ``None`` where those stand. Who has no value then gets none.
+    points of it only ``of_possible``. With a ``per``, values are whole numbers of which so many make one.
     """
 
     values: Callable[[Rows[Use]], Values]
     own: tuple[Attributes, ...] = ()
     of_possible: bool = False
     per: float | None = None
-    stands: bool = False
-    moves: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OfDevices:
     """A metric of whole GPUs: their values, the attributes of each, and which of them count since the books began.
 
-    Where it says nothing of that, none of them does. ``per`` and ``stands`` are those of ``OfRows``.
+    Where it says nothing of that, none of them does. ``per`` is that of ``OfRows``.
     """
 
     values: Callable[[Devices], Values]
     tags: Callable[[DeviceTags], tuple[Tags, ...]]
     counted: tuple[bool, ...] = ()
     per: float | None = None
-    stands: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ class _Last(NamedTuple):
     seats: object
     starts: object
     found: Values
-    family: Family
+    family: MetricBlock
     is_whole: bool
 
     def is_of(self, found: Values) -> bool:
@@ -105,26 +99,9 @@ class Columns:
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
-        self._grounds: tuple[object, ...] = ()
-        self._standing: dict[str, Family | None] = {}
-        self._told_still: set[str] = set()
-        """Of metrics of rows, those that were told in still cycles up to this one."""
 
-    def standing(self, reading: Reading) -> dict[str, Family | None]:
-        """Of metrics that stand, those that were told in still cycles up to this one; whoever tells another adds it."""
-        still_since_ns = reading.attribution.still_since_ns
-        seats = reading.seats, reading.workloads.seats, reading.processes.seats
-        grounds = (*seats, reading.workloads.starts, reading.processes.starts)
-        before, self._grounds = self._grounds, (still_since_ns, *grounds)
-        if not still_since_ns or before[:1] != (still_since_ns,) or not all(map(is_, grounds, before[1:])):
-            self._standing, self._told_still = {}, set()
-        return self._standing
-
-    def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> Family | None:
+    def of_rows(self, metric: Metric, how: OfRows[Use], rows: Rows[Use]) -> MetricBlock | None:
         """A metric of workloads or processes."""
-        if rows.moved is not None and how.moves and metric.name in self._told_still:
-            return self._moved(metric, how, rows.moved)
-        self._told_still.add(metric.name)
         values, runs = how.values(rows), len(how.own) or 1
         if not how.of_possible:
             for number in rows.possible:
@@ -139,32 +116,7 @@ class Columns:
 
         return self._family(metric, rows.seats, starts, values, series, per=how.per)
 
-    def _moved(self, metric: Metric, how: OfRows[Use], rows: MovedRows) -> Family | None:
-        """A metric of rows where all that can be new of it is in these columns, after it was told in such a cycle."""
-        last = self._last.get(metric.name)
-        if last is None:
-            return None
-        found, values = last.found.copy(), list(last.family.cells.values)
-        size, among = len(rows.numbers), last.family.among
-        moved = False
-        for run, name in enumerate(how.moves):
-            if name is None:
-                continue
-            here = slice(run * size, (run + 1) * size)
-            was, now = found[here], rows.column(name)
-            if among is not None:
-                now = [None if before is None else number for before, number in zip(was, now, strict=True)]
-            if now != was:
-                moved = True
-                found[here], values[here] = now, _new(now, was, values[here], how.per)
-        if not moved:
-            return last.family
-        series, told = last.family.series, tuple([value for value in values if value is not None])
-        family = Family(metric, series, told, None if among is None else Cells(among.series, tuple(values)))
-        self._last[metric.name] = last._replace(found=found, family=family)
-        return family
-
-    def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> Family | None:
+    def of_devices(self, metric: Metric, how: OfDevices, reading: Reading) -> MetricBlock | None:
         """A metric of whole GPUs."""
         values = how.values(reading.devices)
         epoch_ns = reading.attribution.epoch_ns
@@ -176,7 +128,7 @@ class Columns:
 
         return self._family(metric, reading.seats, epoch_ns, values, series, per=how.per)
 
-    def of_sources(self, metric: Metric, how: OfSources, reading: Reading) -> Family | None:
+    def of_sources(self, metric: Metric, how: OfSources, reading: Reading) -> MetricBlock | None:
         """A metric of the agent's sources."""
         values = how.values(reading.attribution.sources)
 
@@ -187,7 +139,7 @@ class Columns:
 
         return self._family(metric, reading.sources, None, values, series)
 
-    def of_points(self, metric: Metric, points: Iterable[Point]) -> Family | None:
+    def of_points(self, metric: Metric, points: Iterable[Point]) -> MetricBlock | None:
         """A metric that has as many points as there are."""
         found = tuple(points)
         if not found:
@@ -206,7 +158,7 @@ class Columns:
         series: Callable[[], Series],
         *,
         per: float | None = None,
-    ) -> Family | None:
+    ) -> MetricBlock | None:
         """The family of what was found, of which that which is absent is left out; the last one if it is the same."""
         name = metric.name
         last = self._last.get(name)
@@ -226,14 +178,6 @@ class Columns:
         return family
 
 
-def _new(now: Values, was: Values, values: Values, per: float | None) -> Values:
-    """Values by what was found; of those that are as they were, the same objects."""
-    news = zip(now, was, values, strict=True)
-    if per is None:
-        return [value if number == before else number for number, before, value in news]
-    return [value if number == before or number is None else number / per for number, before, value in news]
-
-
 def _divided(found: Values, per: float, last: _Last | None) -> Values:
     """Whole numbers in a larger unit; of those that are as they were, the quotients of the last time."""
     if last is None:
@@ -247,11 +191,11 @@ def _divided(found: Values, per: float, last: _Last | None) -> Values:
 
 def _made(
     metric: Metric, values: tuple[float | None, ...], told: tuple[float, ...], whole: Series, last: _Last | None
-) -> Family:
+) -> MetricBlock:
     if len(told) == len(values):
-        return Family(metric, whole, told)
+        return MetricBlock(metric, whole, told)
     present = [value is not None for value in values]
     before = None if last is None else last.family
     if before is not None and present == [value is not None for value in before.cells.values]:
-        return Family(metric, before.series, told, Cells(whole, values))
-    return Family(metric, whole.only(present), told, Cells(whole, values))
+        return MetricBlock(metric, before.series, told, Cells(whole, values))
+    return MetricBlock(metric, whole.only(present), told, Cells(whole, values))

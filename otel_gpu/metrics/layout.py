@@ -7,17 +7,17 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.rows import Seats, Standing
+from otel_gpu.metrics.rows import Seats
 from otel_gpu.metrics.tags import Attributes, Kept, Tags
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,
-    GpuAttribution,
-    ProcessAttribution,
-    WorkloadAttribution,
+    GpuReport,
+    ProcessReport,
     WorkloadGpu,
     WorkloadNames,
     WorkloadRef,
+    WorkloadReport,
 )
 
 _WorkloadKey: TypeAlias = tuple[str, str, int]
@@ -63,26 +63,6 @@ class Plan(NamedTuple):
     processes: Told
 
 
-class KeptStanding:
-    """What of the rows of a level does not follow from what they have used, from cycle to cycle."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Told, int, Standing] | None = None
-
-    def of(self, told: Told, still_since_ns: int, find_out: Callable[[], Standing]) -> Standing:
-        """That of this cycle, found out where it need not be as it was; since when rows count is the same object
-        while it is the same.
-        """
-        last = self._last
-        if last is not None and still_since_ns and last[0] is told and last[1] == still_since_ns:
-            return last[2]
-        found = find_out()
-        if last is not None and last[2].starts == found.starts:
-            found = found._replace(starts=last[2].starts)
-        self._last = told, still_since_ns, found
-        return found
-
-
 class Layout:
     """What cycles laid out one after the other have in common: the names of those who are still there."""
 
@@ -91,27 +71,18 @@ class Layout:
         self._named: Kept[_WorkloadKey, tuple[WorkloadRef, WorkloadNames | None, WorkloadIdentity]] = Kept()
         self._identities: Kept[WorkloadIdentity, WorkloadIdentity] = Kept()
         self._last: tuple[object, Plan] | None = None
-        self._still: tuple[int, bool] = 0, False
-        self._standing: dict[str, KeptStanding] = {}
         self._sources: tuple[str, ...] = ()
         self.agent = Tags({})
 
-    def still_plan(self, still_since_ns: int, *, held_too: bool) -> Plan | None:
-        """The last one, if it is good for a cycle up to which there was nothing to be laid out anew."""
-        is_good = still_since_ns and (still_since_ns, held_too) == self._still
-        return self._last[1] if is_good and self._last is not None else None
-
     def plan(
         self,
-        gpus: Sequence[GpuAttribution],
-        workloads: Sequence[WorkloadAttribution],
-        processes: Sequence[ProcessAttribution],
+        gpus: Sequence[GpuReport],
+        workloads: Sequence[WorkloadReport],
+        processes: Sequence[ProcessReport],
         *,
         held_too: bool,
-        still_since_ns: int = 0,
     ) -> Plan:
         """Lay out a cycle; who is held back has no row unless ``held_too``. Who is not in it is forgotten."""
-        self._still = still_since_ns, held_too
         basis = (
             [_gpu(gpu) for gpu in gpus],
             list(map(_WHO, workloads)),
@@ -140,10 +111,6 @@ class Layout:
         self._last = basis, plan
         return plan
 
-    def standing(self, level: str) -> KeptStanding:
-        """What of the rows of a level does not follow from what they have used."""
-        return self._standing.setdefault(level, KeptStanding())
-
     def sources(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The names of the agent's sources: the same object while they are the same."""
         if names != self._sources:
@@ -156,7 +123,7 @@ class Layout:
         """Attributes by what they follow from."""
         return self._tags.get(key, lambda: Tags(make()))
 
-    def _device(self, gpu: GpuAttribution) -> DeviceTags:
+    def _device(self, gpu: GpuReport) -> DeviceTags:
         identity = gpu.identity
         attributes = self._tags_of(
             (identity.uuid, identity.index), lambda: {"hw.id": identity.uuid, "gpu.index": str(identity.index)}
@@ -170,7 +137,7 @@ class Layout:
         places = {uuid: place(uuid, profile) for uuid, profile in profiles.items()}
         return DeviceTags(identity.name, attributes, places, None if gpu.basis is None else _BASIS(gpu.basis))
 
-    def _place(self, use: WorkloadGpu | ProcessAttribution, own: _Own) -> Tags:
+    def _place(self, use: WorkloadGpu | ProcessReport, own: _Own) -> Tags:
         """Where somebody is, or was: a GPU or an instance that does not answer, or has gone, keeps what names it."""
 
         def make() -> Attributes:
@@ -186,7 +153,7 @@ class Layout:
 
     # -- identities -----------------------------------------------------------------
 
-    def _identity(self, workload: WorkloadAttribution) -> WorkloadIdentity:
+    def _identity(self, workload: WorkloadReport) -> WorkloadIdentity:
         """Of workloads that are told under the same attributes, it is the same object."""
         key, ref, names = _key(workload), workload.ref, workload.names
         found = self._named.get(key, lambda: (ref, names, WorkloadIdentity.of(ref, names)))
@@ -205,7 +172,7 @@ class Layout:
 
     def _workloads(
         self,
-        workloads: Iterable[WorkloadAttribution],
+        workloads: Iterable[WorkloadReport],
         identities: Mapping[_WorkloadKey, WorkloadIdentity],
         last: Seats | None,
     ) -> Told:
@@ -227,7 +194,7 @@ class Layout:
 
     def _processes(
         self,
-        processes: Iterable[ProcessAttribution],
+        processes: Iterable[ProcessReport],
         identities: Mapping[_WorkloadKey, WorkloadIdentity],
         held: set[_WorkloadKey],
         last: Seats | None,
@@ -265,15 +232,15 @@ def _same(these: tuple[object, ...], those: tuple[object, ...]) -> bool:
     return list(map(id, these)) == list(map(id, those))
 
 
-def _gpu(gpu: GpuAttribution) -> tuple[object, ...]:
+def _gpu(gpu: GpuReport) -> tuple[object, ...]:
     identity = gpu.identity
     instances = gpu.mig and [(mig.uuid, mig.profile) for mig in gpu.mig]
     return identity.uuid, identity.index, identity.name, instances, gpu.basis and _BASIS(gpu.basis)
 
 
-def _key(workload: WorkloadAttribution) -> _WorkloadKey:
+def _key(workload: WorkloadReport) -> _WorkloadKey:
     return *workload.ref.key, workload.naming
 
 
-def _owner(process: ProcessAttribution) -> _WorkloadKey:
+def _owner(process: ProcessReport) -> _WorkloadKey:
     return *process.workload.key, process.naming

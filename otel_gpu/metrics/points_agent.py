@@ -72,8 +72,8 @@ def _energy_error_mj(devices: Devices) -> Values:
 
 EXPLAINED_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
     {
-        "otel_gpu.attribution.coverage": OfDevices(_coverage, plain, stands=True),
-        "otel_gpu.conservation.memory.error": OfDevices(_memory_error, plain, stands=True),
+        "otel_gpu.attribution.coverage": OfDevices(_coverage, plain),
+        "otel_gpu.conservation.memory.error": OfDevices(_memory_error, plain),
         "otel_gpu.conservation.energy.error": OfDevices(_energy_error_mj, plain, per=PER_JOULE),
     }
 )

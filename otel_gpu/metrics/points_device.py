@@ -12,7 +12,7 @@ from otel_gpu.metrics.points_memory import by_memory_state, instances_first, mem
 from otel_gpu.metrics.points_reading import Device
 from otel_gpu.metrics.points_use import PER_JOULE, Values
 from otel_gpu.metrics.tags import Tags
-from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessAttribution
+from otel_gpu.model import GpuHealth, GpuState, MemorySplit, ProcessReport
 
 _VENDOR: Final = "NVIDIA"
 _STATUS: Final = MappingProxyType({now: tuple(int(now is health) for health in GpuHealth) for now in GpuHealth})
@@ -162,11 +162,11 @@ def _tells_processes(device: Device) -> bool:
     return told.processes is not None or any(mig.processes is not None for mig in told.mig or ())
 
 
-def _residents_by_place(device: Device) -> Iterable[Sequence[ProcessAttribution]]:
+def _residents_by_place(device: Device) -> Iterable[Sequence[ProcessReport]]:
     """Who is on which place; on the GPU itself who is on an instance that is not known."""
     if len(device.places) == 1:
         return (device.residents,)
-    found: dict[str, list[ProcessAttribution]] = {uuid: [] for uuid in device.places}
+    found: dict[str, list[ProcessReport]] = {uuid: [] for uuid in device.places}
     for process in device.residents:
         found.get(process.mig_uuid or "", found[""]).append(process)
     return found.values()
@@ -174,20 +174,20 @@ def _residents_by_place(device: Device) -> Iterable[Sequence[ProcessAttribution]
 
 DEVICE_VALUES: Final[Mapping[str, OfDevices]] = MappingProxyType(
     {
-        "hw.gpu.memory.limit": OfDevices(_memory_limit, _named, stands=True),
-        "hw.gpu.memory.usage": OfDevices(_memory_usage, _named, stands=True),
-        "hw.gpu.memory.utilization": OfDevices(_memory_utilization, plain, stands=True),
+        "hw.gpu.memory.limit": OfDevices(_memory_limit, _named),
+        "hw.gpu.memory.usage": OfDevices(_memory_usage, _named),
+        "hw.gpu.memory.utilization": OfDevices(_memory_utilization, plain),
         "hw.gpu.utilization": OfDevices(_utilization, _by_task),
         "hw.power": OfDevices(_power, _typed),
         "hw.energy": OfDevices(_energy_mj, _typed, (True,), per=PER_JOULE),
         "hw.temperature": OfDevices(_temperature, plain),
         "hw.errors": OfDevices(_errors, _by_error, (False, False, True)),
-        "hw.status": OfDevices(_status, _by_health, stands=True),
-        "gpu.device.memory.usage": OfDevices(of_each(memory_states), by_memory_state, stands=True),
-        "gpu.device.memory.overcount": OfDevices(of_each(memory_overcount), instances_first, stands=True),
+        "hw.status": OfDevices(_status, _by_health),
+        "gpu.device.memory.usage": OfDevices(of_each(memory_states), by_memory_state),
+        "gpu.device.memory.overcount": OfDevices(of_each(memory_overcount), instances_first),
         "gpu.device.energy": OfDevices(_energy_states_mj, _by_energy_state, (True, True, True), per=PER_JOULE),
-        "gpu.device.energy.info": OfDevices(_energy_info, _by_basis, stands=True),
-        "gpu.device.idle.memory": OfDevices(of_each(_idle_memory), _by_place, stands=True),
-        "gpu.device.process.count": OfDevices(of_each(_process_count), _by_place_and_state, stands=True),
+        "gpu.device.energy.info": OfDevices(_energy_info, _by_basis),
+        "gpu.device.idle.memory": OfDevices(of_each(_idle_memory), _by_place),
+        "gpu.device.process.count": OfDevices(of_each(_process_count), _by_place_and_state),
     }
 )

@@ -9,7 +9,7 @@ from typing import Final
 from otel_gpu.metrics.layout import DeviceTags
 from otel_gpu.metrics.points_reading import Device
 from otel_gpu.metrics.tags import Tags
-from otel_gpu.model import MemorySplit, MigAttribution
+from otel_gpu.model import MemorySplit, MigReport
 
 _STATES: Final = ("reserved", "measured", "inferred", "unattributed", "free")
 
@@ -58,7 +58,7 @@ def _parts(
     yield _rest(_states(whole), tuple(instances.values()))
 
 
-def _instances(device: Device, whole: MemorySplit) -> list[tuple[MigAttribution, MemorySplit]]:
+def _instances(device: Device, whole: MemorySplit) -> list[tuple[MigReport, MemorySplit]]:
     """The instances that have memory of their own.
 
     Compute instances of one GPU instance share its memory, and each reports all of it: that is told of with the rest

@@ -10,9 +10,9 @@ from otel_gpu.metrics import points_use
 from otel_gpu.metrics.columns import OfRows
 from otel_gpu.metrics.points_use import PER_JOULE, PER_SECOND, Values
 from otel_gpu.metrics.rows import Rows
-from otel_gpu.model import ProcessAttribution
+from otel_gpu.model import ProcessReport
 
-_Rows: TypeAlias = Rows[ProcessAttribution]
+_Rows: TypeAlias = Rows[ProcessReport]
 
 
 def _memory(rows: _Rows) -> Values:
@@ -31,18 +31,16 @@ def _active(rows: _Rows) -> Values:
     ]
 
 
-PROCESS_VALUES: Final[Mapping[str, OfRows[ProcessAttribution]]] = MappingProxyType(
+PROCESS_VALUES: Final[Mapping[str, OfRows[ProcessReport]]] = MappingProxyType(
     {
-        "gpu.process.memory.usage": OfRows(_memory, ({"gpu.attribution.method": "measured"},), stands=True),
-        "gpu.process.utilization": OfRows(points_use.utilization, stands=True),
-        "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth, stands=True),
-        "gpu.process.compute.time": OfRows(points_use.compute_us, per=PER_SECOND, stands=True),
-        "gpu.process.energy": OfRows(
-            points_use.energy_mj, points_use.METHODS, per=PER_JOULE, moves=points_use.ENERGY_MOVES
-        ),
-        "gpu.process.idle.duration": OfRows(points_use.idle_duration, moves=points_use.IDLE_DURATION_MOVES),
-        "gpu.process.idle.memory": OfRows(points_use.idle_memory, stands=True),
-        "gpu.process.start_time": OfRows(_start_time, stands=True),
-        "gpu.process.active": OfRows(_active, stands=True),
+        "gpu.process.memory.usage": OfRows(_memory, ({"gpu.attribution.method": "measured"},)),
+        "gpu.process.utilization": OfRows(points_use.utilization),
+        "gpu.process.memory.bandwidth.utilization": OfRows(points_use.bandwidth),
+        "gpu.process.compute.time": OfRows(points_use.compute_us, per=PER_SECOND),
+        "gpu.process.energy": OfRows(points_use.energy_mj, points_use.METHODS, per=PER_JOULE),
+        "gpu.process.idle.duration": OfRows(points_use.idle_duration),
+        "gpu.process.idle.memory": OfRows(points_use.idle_memory),
+        "gpu.process.start_time": OfRows(_start_time),
+        "gpu.process.active": OfRows(_active),
     }
 )

@@ -1,18 +1,18 @@
-"""One cycle as instruments read it: its Attribution, laid out once by what has points of its own."""
+"""One cycle as instruments read it: its Report, laid out once by what has points of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from typing import Final, Generic, NamedTuple
+from typing import Final
 
-from otel_gpu.metrics.layout import DeviceTags, KeptStanding, Layout, Told
-from otel_gpu.metrics.rows import Found, MovedRows, Rows, Standing, Use
+from otel_gpu.metrics.layout import DeviceTags, Layout, Told
+from otel_gpu.metrics.rows import Rows, Standing, Use
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.metrics.tags import Attributes, Tags
-from otel_gpu.model import Attribution, GpuAttribution, GpuHealth, Moved, ProcessAttribution, Totals, WorkloadGpu
+from otel_gpu.model import GpuHealth, GpuReport, ProcessReport, Report, Totals, WorkloadGpu
 
 NONE: Final[Attributes] = Tags({})
 
@@ -20,13 +20,13 @@ NONE: Final[Attributes] = Tags({})
 class Residents:
     """Who is on which GPU: found out for all of them once somebody asks, which in most cycles nobody does."""
 
-    def __init__(self, attribution: Attribution) -> None:
+    def __init__(self, attribution: Report) -> None:
         self._attribution = attribution
 
     @cached_property
-    def by_gpu(self) -> Mapping[str, Sequence[ProcessAttribution]]:
+    def by_gpu(self) -> Mapping[str, Sequence[ProcessReport]]:
         """By the UUID of the GPU."""
-        found: dict[str, list[ProcessAttribution]] = {}
+        found: dict[str, list[ProcessReport]] = {}
         for process in self._attribution.processes:
             if process.active:
                 found.setdefault(process.gpu_uuid, []).append(process)
@@ -41,7 +41,7 @@ class Device:
     are on GPUs, whether exported or not.
     """
 
-    gpu: GpuAttribution
+    gpu: GpuReport
     attributes: Tags
     places: Mapping[str, Tags]
     tells_energy: bool
@@ -49,7 +49,7 @@ class Device:
     everybody: Residents
 
     @property
-    def residents(self) -> Sequence[ProcessAttribution]:
+    def residents(self) -> Sequence[ProcessReport]:
         """All who are on it."""
         return self.everybody.by_gpu.get(self.gpu.identity.uuid, ())
 
@@ -66,20 +66,20 @@ class Reading:
     the names of its ``sources``.
     """
 
-    attribution: Attribution
+    attribution: Report
     stats: SelfStats
     currency: str
     seats: tuple[DeviceTags, ...]
     devices: tuple[Device, ...]
     workloads: Rows[WorkloadGpu]
-    processes: Rows[ProcessAttribution]
+    processes: Rows[ProcessReport]
     agent: Tags = field(default_factory=lambda: Tags({}))
     sources: tuple[str, ...] = ()
 
     @classmethod
     def of(
         cls,
-        attribution: Attribution,
+        attribution: Report,
         stats: SelfStats,
         *,
         currency: str = "",
@@ -93,69 +93,45 @@ class Reading:
         """
         layout = layout or Layout()
         gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-        still_since_ns, later = attribution.still_since_ns, attribution.later
-        plan = layout.still_plan(still_since_ns, held_too=held_too) or layout.plan(
+        plan = layout.plan(
             tuple(gpus.values()),
             attribution.workloads,
             attribution.processes if process_level else (),
             held_too=held_too,
-            still_since_ns=still_since_ns,
         )
         everybody = repeat(Residents(attribution))
         devices = dict(zip(gpus, map(_device, gpus.values(), plan.devices, everybody), strict=True))
-        of_parts = _Level(plan.workloads, lambda: _parts(attribution), None if later is None else later.moved_parts)
-        told = later if plan.processes.numbers else None  # without metrics of processes nothing of them is made
-        of_processes = _Level(
-            plan.processes, lambda: attribution.processes, None if told is None else told.moved_processes
-        )
         return cls(
             attribution=attribution,
             stats=stats,
             currency=currency,
             seats=plan.devices,
             devices=tuple(devices.values()),
-            workloads=of_parts.rows(devices, layout.standing("workload"), still_since_ns),
-            processes=of_processes.rows(devices, layout.standing("process"), still_since_ns),
+            workloads=_rows(plan.workloads, _parts(attribution), devices),
+            processes=_rows(plan.processes, attribution.processes, devices),
             agent=layout.agent,
             sources=layout.sources(tuple([source.name for source in attribution.sources])),
         )
 
 
-def _device(gpu: GpuAttribution, tags: DeviceTags, everybody: Residents) -> Device:
+def _device(gpu: GpuReport, tags: DeviceTags, everybody: Residents) -> Device:
     counted = gpu.counted
     return Device(gpu, tags.attributes, tags.places, counted.energy, counted.work, everybody)
 
 
-def _parts(attribution: Attribution) -> list[WorkloadGpu]:
+def _parts(attribution: Report) -> list[WorkloadGpu]:
     return [part for workload in attribution.workloads for part in workload.gpus]
 
 
-class _Level(NamedTuple, Generic[Use]):
-    """Workloads or processes: which of the lines are rows, all of them, and what is new where little is."""
-
-    told: Told
-    uses: Callable[[], Sequence[Use]]
-    moved: Moved | None
-
-    def rows(self, devices: Mapping[str, Device], kept: KeptStanding, still_since_ns: int) -> Rows[Use]:
-        """The rows, in columns: there are hundreds of them, and few GPUs."""
-        told, moved = self.told, None
-        chosen: Sequence[Use] = Found(len(told.numbers), self._chosen)
-        totals: Sequence[Totals | None] = Found(len(told.numbers), lambda: [use.totals for use in chosen])
-        if self.moved is not None:
-            moved = MovedRows(self.moved, told.numbers)
-        else:  # all of it will be looked at
-            chosen, totals = tuple(chosen), tuple(totals)
-        standing = kept.of(told, still_since_ns, lambda: _standing(chosen, totals, devices))
-        return Rows(told.seats, chosen, totals, *standing, moved)
-
-    def _chosen(self) -> list[Use]:
-        uses = self.uses()
-        return [uses[number] for number in self.told.numbers]
+def _rows(told: Told, lines: Sequence[Use], devices: Mapping[str, Device]) -> Rows[Use]:
+    """The rows of a level, in columns."""
+    uses = tuple([lines[number] for number in told.numbers])
+    totals = tuple([use.totals for use in uses])
+    return Rows(told.seats, uses, totals, *_standing(uses, totals, devices))
 
 
 def _standing(
-    uses: Sequence[WorkloadGpu | ProcessAttribution], totals: Sequence[Totals | None], devices: Mapping[str, Device]
+    uses: Sequence[WorkloadGpu | ProcessReport], totals: Sequence[Totals | None], devices: Mapping[str, Device]
 ) -> Standing:
     on = [devices.get(use.gpu_uuid) for use in uses]
     return Standing(

@@ -69,8 +69,3 @@ def idle_memory(rows: Rows[Use]) -> Values:
         else:
             values.append(use.idle_bytes if use.idle_bytes or use.state is not unknown else None)
     return values
-
-
-# Columns of Moved.
-ENERGY_MOVES: Final = ("measured_mj", "estimated_mj", "inferred_mj")
-IDLE_DURATION_MOVES: Final = ("idle_s",)

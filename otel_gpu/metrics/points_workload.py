@@ -66,21 +66,19 @@ def _allocation(rows: _Rows) -> Values:
 
 WORKLOAD_VALUES: Final[Mapping[str, OfRows[WorkloadGpu]]] = MappingProxyType(
     {
-        "gpu.workload.memory.usage": OfRows(_memory, (points_use.METHODS[0], points_use.METHODS[2]), stands=True),
-        "gpu.workload.memory.confidence": OfRows(_confidence, stands=True),
-        "gpu.workload.utilization": OfRows(points_use.utilization, stands=True),
-        "gpu.workload.memory.bandwidth.utilization": OfRows(points_use.bandwidth, stands=True),
-        "gpu.workload.compute.time": OfRows(points_use.compute_us, per=PER_SECOND, stands=True),
-        "gpu.workload.energy": OfRows(
-            points_use.energy_mj, points_use.METHODS, per=PER_JOULE, moves=points_use.ENERGY_MOVES
-        ),
-        "gpu.workload.time": OfRows(_time_us, _STATES, per=PER_SECOND, moves=(None, "idle_us", None, None)),
-        "gpu.workload.idle.duration": OfRows(points_use.idle_duration, moves=points_use.IDLE_DURATION_MOVES),
-        "gpu.workload.idle.memory": OfRows(points_use.idle_memory, stands=True),
-        "gpu.workload.idle.memory.time": OfRows(_idle_memory_us, per=PER_SECOND, moves=("idle_byte_us",)),
-        "gpu.workload.idle.energy": OfRows(_idle_energy_mj, per=PER_JOULE, moves=("idle_mj",)),
-        "gpu.workload.access": OfRows(_access, of_possible=True, stands=True),
-        "gpu.workload.allocation": OfRows(_allocation, stands=True),
+        "gpu.workload.memory.usage": OfRows(_memory, (points_use.METHODS[0], points_use.METHODS[2])),
+        "gpu.workload.memory.confidence": OfRows(_confidence),
+        "gpu.workload.utilization": OfRows(points_use.utilization),
+        "gpu.workload.memory.bandwidth.utilization": OfRows(points_use.bandwidth),
+        "gpu.workload.compute.time": OfRows(points_use.compute_us, per=PER_SECOND),
+        "gpu.workload.energy": OfRows(points_use.energy_mj, points_use.METHODS, per=PER_JOULE),
+        "gpu.workload.time": OfRows(_time_us, _STATES, per=PER_SECOND),
+        "gpu.workload.idle.duration": OfRows(points_use.idle_duration),
+        "gpu.workload.idle.memory": OfRows(points_use.idle_memory),
+        "gpu.workload.idle.memory.time": OfRows(_idle_memory_us, per=PER_SECOND),
+        "gpu.workload.idle.energy": OfRows(_idle_energy_mj, per=PER_JOULE),
+        "gpu.workload.access": OfRows(_access, of_possible=True),
+        "gpu.workload.allocation": OfRows(_allocation),
     }
 )
 

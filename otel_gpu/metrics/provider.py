@@ -24,7 +24,7 @@ from opentelemetry.metrics import (
 )
 
 from otel_gpu.metrics.catalogue import BY_NAME, Metric
-from otel_gpu.metrics.collection import Collection, Family
+from otel_gpu.metrics.collection import Collection, MetricBlock
 from otel_gpu.metrics.instruments import Observer, Sample, create_instruments
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.readings import Readings, SharedReading
@@ -57,7 +57,7 @@ class AgentMeterProvider(MeterProvider):
             found = [_family(BY_NAME[name], callbacks) for name, callbacks in self._callbacks.items()]
             return Collection(time_ns, tuple(family for family in found if family is not None))
         shared, metrics = together
-        return Collection(time_ns, tuple(shared.families(metrics)))
+        return Collection(time_ns, tuple(shared.blocks(metrics)))
 
     def _together(self) -> tuple[SharedReading, list[Metric]] | None:
         """The metrics of all instruments, where they are the catalogue's and of one reading."""
@@ -80,10 +80,10 @@ def _call(callback: CallbackT) -> Iterable[Observation]:
     return callback(_OPTIONS)
 
 
-def _family(metric: Metric, callbacks: Sequence[CallbackT]) -> Family | None:
+def _family(metric: Metric, callbacks: Sequence[CallbackT]) -> MetricBlock | None:
     """What a metric's callbacks observe."""
     points = [sample.point for each in callbacks for sample in _call(each) if isinstance(sample, Sample)]
-    return Family.of(metric, points) if points else None
+    return MetricBlock.of(metric, points) if points else None
 
 
 class _AgentMeter(NoOpMeter):

@@ -6,20 +6,20 @@ import threading
 from collections.abc import Callable, Sequence
 
 from otel_gpu.metrics.catalogue import BY_NAME, Metric
-from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.collection import MetricBlock
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.layout import Layout
-from otel_gpu.metrics.points import Point, Reading, families, family
+from otel_gpu.metrics.points import Point, Reading, blocks, family
 from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 
 
 class Readings:
-    """Lays out each Attribution once, for however many collections read it. Any thread may ask."""
+    """Lays out each Report once, for however many collections read it. Any thread may ask."""
 
     def __init__(
         self,
-        fresh: Callable[[], Attribution | None],
+        fresh: Callable[[], Report | None],
         account: SelfAccount,
         *,
         currency: str = "",
@@ -38,7 +38,7 @@ class Readings:
         attribution = self._fresh()
         return None if attribution is None else self.of(attribution)
 
-    def of(self, attribution: Attribution) -> Reading:
+    def of(self, attribution: Report) -> Reading:
         """This cycle, laid out once for however many ask for it in a row."""
         with self._turn:
             newest = self._newest
@@ -81,11 +81,11 @@ class SharedReading:
             self._count += 0 if found is None else len(found.values)
             return () if found is None else found.points
 
-    def families(self, metrics: Sequence[Metric]) -> list[Family]:
+    def blocks(self, metrics: Sequence[Metric]) -> list[MetricBlock]:
         """What these tell in a collection of their own, in columns; those are left out that have no point."""
         with self._lock:
             self._begin()
-            return [] if self._reading is None else families(metrics, self._reading, self._columns)
+            return [] if self._reading is None else blocks(metrics, self._reading, self._columns)
 
     def _begin(self) -> None:
         """Another collection."""

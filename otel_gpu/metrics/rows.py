@@ -4,44 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import compress
 from typing import Generic, NamedTuple, TypeVar, overload
 
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.tags import Tags
-from otel_gpu.model import Moved, ProcessAttribution, Totals, WorkloadGpu
+from otel_gpu.model import ProcessReport, Totals, WorkloadGpu
 
-T = TypeVar("T")
-Use = TypeVar("Use", WorkloadGpu, ProcessAttribution)
-
-
-class Found(Sequence[T]):
-    """A sequence that is found once somebody looks into it, and of which the length is known before."""
-
-    def __init__(self, size: int, find: Callable[[], Sequence[T]]) -> None:
-        self._size = size
-        self._find = find
-
-    @cached_property
-    def _found(self) -> Sequence[T]:
-        return self._find()
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return self._size
-
-    def __iter__(self) -> Iterator[T]:
-        """One after the other."""
-        return iter(self._found)
-
-    @overload
-    def __getitem__(self, number: int) -> T: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[T]: ...
-    def __getitem__(self, number: int | slice) -> T | Sequence[T]:
-        """One of them, or some."""
-        return self._found[number]
+Use = TypeVar("Use", WorkloadGpu, ProcessReport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +50,9 @@ class Standing(NamedTuple):
     possible: Sequence[int] = ()
 
 
-class MovedRows(NamedTuple):
-    """What is new of lines, and which of them are rows, in this order."""
-
-    lines: Moved
-    numbers: Sequence[int]
-
-    def column(self, name: str) -> list[float | None]:
-        """One of the columns of ``Moved``, of the rows."""
-        column: Sequence[float | None] = getattr(self.lines, name)
-        return [column[number] for number in self.numbers]
-
-
 @dataclass(frozen=True, slots=True)
 class Rows(Sequence[Row[Use]], Generic[Use]):
-    """All rows of a level; what follows ``totals`` is as ``Standing`` has it.
-
-    Where only idle time and energy went on since the last cycle, ``moved`` tells that without looking at ``uses``.
-    """
+    """All rows of a level; what follows ``totals`` is as ``Standing`` has it."""
 
     seats: Seats
     uses: Sequence[Use]
@@ -107,7 +62,6 @@ class Rows(Sequence[Row[Use]], Generic[Use]):
     tells_work: Sequence[bool]
     watched: Sequence[bool]
     possible: Sequence[int] = ()
-    moved: MovedRows | None = None
 
     @classmethod
     def of(cls, row: Row[Use]) -> Rows[Use]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SelfAccount:
         self._errors: Mapping[str, int] = MappingProxyType({})
         self._newest_ns: int | None = None
 
-    def observe(self, attribution: Attribution) -> None:
+    def observe(self, attribution: Report) -> None:
         """Count a cycle's errors, once: the same cycle shown again, or an older one, changes nothing."""
         if self._newest_ns is not None and attribution.monotonic_ns <= self._newest_ns:
             return

@@ -13,11 +13,11 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
-    Attribution,
-    GpuAttribution,
     GpuIdentity,
     GpuReading,
+    GpuReport,
     ProcessFacts,
+    Report,
     Snapshot,
     SourceOutcome,
     WorkloadRef,
@@ -71,7 +71,7 @@ class Keeper:
         self._run: Run | None = None
         self._saved_ns = 0
         self._closed = False
-        self._restored: Attribution | None = None
+        self._restored: Report | None = None
 
     @property
     def watched_pids(self) -> frozenset[int]:
@@ -96,11 +96,11 @@ class Keeper:
         return self._shown.processes
 
     @property
-    def restored(self) -> Attribution | None:
+    def restored(self) -> Report | None:
         """The books as they were taken up, before anything was added to them; ``None`` if none were."""
         return self._restored
 
-    def observe(self, snapshot: Snapshot) -> Attribution:
+    def observe(self, snapshot: Snapshot) -> Report:
         """Take in a cycle, on disk first."""
         with self._turn:
             if self._run is None and (self._closed or not _has_driver(snapshot)):
@@ -207,14 +207,14 @@ def _has_driver(snapshot: Snapshot) -> bool:
     return version is not None or any(gpu.answered for gpu in snapshot.gpus)
 
 
-def _without_books(snapshot: Snapshot) -> Attribution:
+def _without_books(snapshot: Snapshot) -> Report:
     """How the GPUs are, and no counter: one at 0 would stand for one that may be gone on with later."""
-    return Attribution(
+    return Report(
         wall_ns=snapshot.wall_ns,
         monotonic_ns=snapshot.monotonic_ns,
         window_s=None,
         gpus=tuple(
-            GpuAttribution(
+            GpuReport(
                 GpuReading(gpu.identity, gpu.taken_at_ns, gpu.health, gpu.reason), memory=None, energy=None, mig=None
             )
             for gpu in snapshot.gpus

@@ -12,7 +12,7 @@ from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.export.document import document
 from otel_gpu.host import Host, open_host
-from otel_gpu.model import Attribution, SourceState
+from otel_gpu.model import Report, SourceState
 from otel_gpu.sampling import Sampling
 from otel_gpu.top.board import Board
 from otel_gpu.top.cycle import combine
@@ -91,7 +91,7 @@ def _plain(history: History) -> dict[str, Any]:
     return plain
 
 
-def _refuse_blindness(attribution: Attribution, host: Host, *, first: bool) -> None:
+def _refuse_blindness(attribution: Report, host: Host, *, first: bool) -> None:
     """Unavailable if there is no GPU to begin with; one that is lost later is shown as lost."""
     nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
     if first and nvml.state is SourceState.UNAVAILABLE and not attribution.gpus:

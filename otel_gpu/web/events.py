@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from otel_gpu.export.document import document
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.web.exchange import Request, Response
 from otel_gpu.web.feed import Feed, Following
 from otel_gpu.web.history import History
@@ -35,16 +35,16 @@ class Events:
     ``fresh`` gives the newest cycle, or one of now.
     """
 
-    def __init__(self, about: About, fresh: Callable[[], Attribution | None]) -> None:
+    def __init__(self, about: About, fresh: Callable[[], Report | None]) -> None:
         self.feed = Feed()
         self._about = about
         self._fresh = fresh
         self._history = History()
         self._lock = threading.Lock()
-        self._newest: Attribution | None = None
+        self._newest: Report | None = None
         self._failure: str | None = None
 
-    def observe(self, attribution: Attribution) -> None:
+    def observe(self, attribution: Report) -> None:
         """Take in a cycle, and tell it to whoever follows. The agent goes on, whatever comes of that."""
         failure = None
         try:
@@ -66,7 +66,7 @@ class Events:
             body += self._frame(attribution, newest_only=False)
         return Response(body, "text/event-stream", headers=_UNBUFFERED, following=Following(self.feed, told))
 
-    def _publish(self, attribution: Attribution) -> bytes | None:
+    def _publish(self, attribution: Report) -> bytes | None:
         """The frame of a cycle, made once; the newest one's if this one is older."""
         with self._lock:
             newest = self._newest
@@ -75,12 +75,12 @@ class Events:
                 self.feed.publish(self._frame(attribution, newest_only=True))
             return self.feed.newest
 
-    def _frame(self, attribution: Attribution, *, newest_only: bool) -> bytes:
+    def _frame(self, attribution: Report, *, newest_only: bool) -> bytes:
         beside = particulars(attribution, self._about, self._history.document(newest_only=newest_only))
         return _event("page", beside) + _event("attribution", document(attribution), cycle(attribution))
 
 
-def cycle(attribution: Attribution) -> str:
+def cycle(attribution: Report) -> str:
     """What tells a cycle from others."""
     return str(attribution.wall_ns)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from otel_gpu.export.table_figures import gpu_power_w
-from otel_gpu.model import Attribution, GpuAttribution
+from otel_gpu.model import GpuReport, Report
 
 SLOT_S: Final = 15
 SLOTS: Final = 3600 // SLOT_S
@@ -63,7 +63,7 @@ class _Sum:
     power_w: _Samples = field(default_factory=_Samples)
     used_bytes: _Samples = field(default_factory=_Samples)
 
-    def add(self, gpu: GpuAttribution, window_s: float | None) -> None:
+    def add(self, gpu: GpuReport, window_s: float | None) -> None:
         self.utilization.add(gpu.reading.gpu_ratio)
         self.power_w.add(gpu_power_w(gpu, window_s))
         memory = gpu.memory
@@ -92,7 +92,7 @@ class History:
         self._slots: deque[_Slot] = deque(maxlen=SLOTS)
         self._sums: dict[str, _Sum] = {}
 
-    def observe(self, attribution: Attribution) -> None:
+    def observe(self, attribution: Report) -> None:
         """Take in a cycle. Slots are by monotonic time: a wall clock that steps makes none twice."""
         number = attribution.monotonic_ns // (SLOT_S * 1_000_000_000)
         with self._lock:

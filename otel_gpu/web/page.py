@@ -8,7 +8,7 @@ from string import Template
 from typing import Final
 
 from otel_gpu.export.table import render
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.web.exchange import Response, Route
 from otel_gpu.web.site import STATIC
 
@@ -29,7 +29,7 @@ class Page:
         text = files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
         self._page = Template(Template(text).safe_substitute(refresh_s=refresh_s, links="\n".join(links)))
 
-    def of(self, attribution: Attribution | None) -> str:
+    def of(self, attribution: Report | None) -> str:
         """The page, with this answer for those who have scripts off."""
         table = (
             "the first sample is under way"

@@ -8,11 +8,11 @@ from typing import Any
 
 from otel_gpu.export.table import all_told
 from otel_gpu.model import (
-    Attribution,
     EnergyBasis,
-    GpuAttribution,
+    GpuReport,
     GpuState,
-    ProcessAttribution,
+    ProcessReport,
+    Report,
     Totals,
     WorkloadGpu,
 )
@@ -31,7 +31,7 @@ class About:
     currency: str | None = None
 
 
-def particulars(attribution: Attribution, about: About, history: Object) -> Object:
+def particulars(attribution: Report, about: About, history: Object) -> Object:
     """As plain data. ``workloads``, their ``gpus``, ``processes`` and ``sources`` stand in the document's order."""
     gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
     driver = attribution.driver
@@ -63,7 +63,7 @@ def particulars(attribution: Attribution, about: About, history: Object) -> Obje
     }
 
 
-def _gpu(gpu: GpuAttribution) -> Object:
+def _gpu(gpu: GpuReport) -> Object:
     reading, totals = gpu.reading, gpu.totals
     return {
         "health": reading.health.value,
@@ -92,7 +92,7 @@ def _basis(basis: EnergyBasis) -> Object:
     }
 
 
-def _part(part: WorkloadGpu, gpus: Mapping[str, GpuAttribution]) -> Object:
+def _part(part: WorkloadGpu, gpus: Mapping[str, GpuReport]) -> Object:
     totals, costs = part.totals, part.costs if _is_charged(part) else ()
     gpu = gpus.get(part.gpu_uuid)
     idle_cost = sum(cost.amount for cost in costs if cost.state is GpuState.IDLE)
@@ -116,7 +116,7 @@ def _is_charged(part: WorkloadGpu) -> bool:
     return not undecided or any(cost.amount for cost in part.costs)
 
 
-def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) -> Object:
+def _process(process: ProcessReport, gpus: Mapping[str, GpuReport]) -> Object:
     lately, totals = process.energy, process.totals
     return {
         "kind": process.workload.kind.value,
@@ -137,7 +137,7 @@ def _process(process: ProcessAttribution, gpus: Mapping[str, GpuAttribution]) ->
     }
 
 
-def _idle_so_far(use: WorkloadGpu | ProcessAttribution, gpu: GpuAttribution | None) -> float | None:
+def _idle_so_far(use: WorkloadGpu | ProcessReport, gpu: GpuReport | None) -> float | None:
     """Seconds; ``None`` where 0 would only mean that nobody can tell who works, or that nothing is decided yet."""
     totals = use.totals
     if totals is None or not (totals.idle_us or _can_be_idle(use, gpu)):
@@ -145,13 +145,13 @@ def _idle_so_far(use: WorkloadGpu | ProcessAttribution, gpu: GpuAttribution | No
     return totals.idle_us / 1e6
 
 
-def _can_be_idle(use: WorkloadGpu | ProcessAttribution, gpu: GpuAttribution | None) -> bool:
+def _can_be_idle(use: WorkloadGpu | ProcessReport, gpu: GpuReport | None) -> bool:
     """Whether somebody could tell: then, not to have been found idle is to have worked."""
     undecided = use.active and use.state is GpuState.UNKNOWN
     return not undecided and gpu is not None and gpu.counted.work
 
 
-def _energy_so_far(totals: Totals | None, gpu: GpuAttribution | None) -> dict[str, int] | None:
+def _energy_so_far(totals: Totals | None, gpu: GpuReport | None) -> dict[str, int] | None:
     """By method; ``None`` where 0 would only mean that nobody counts."""
     if totals is None or not (totals.energy.total_mj or (gpu is not None and gpu.counted.energy)):
         return None

@@ -19,7 +19,7 @@ from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.engine import Engine
 from otel_gpu.environment import SERVICE_ACCOUNT
-from otel_gpu.model import Attribution, GpuState, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import GpuState, Report, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.naming_sources import NameSources
 from otel_gpu.sources.hostfacts import pid_namespace_is_initial
 from otel_gpu.sources.kubelet import cri
@@ -174,12 +174,12 @@ class Node:
             clock=self._clock,
         )
 
-    def cycle(self) -> Attribution:
+    def cycle(self) -> Report:
         """What comes out five seconds later."""
         self._clock.advance(5.0)
         return self._engine.sample()
 
-    def until(self, condition: Callable[[Attribution], bool]) -> Attribution:
+    def until(self, condition: Callable[[Report], bool]) -> Report:
         """Go on until it is so."""
         deadline_s = time.monotonic() + 20.0
         while not condition(answer := self.cycle()):
@@ -192,7 +192,7 @@ class Node:
         self._engine.close()
 
 
-def have(answer: Attribution, uuid: str) -> dict[str, tuple[float | None, bool]]:
+def have(answer: Report, uuid: str) -> dict[str, tuple[float | None, bool]]:
     """Who has a GPU now, by id: how much of it, and whether that is only possible."""
     return {
         workload.ref.id: (part.allocation, part.possible)
@@ -202,7 +202,7 @@ def have(answer: Attribution, uuid: str) -> dict[str, tuple[float | None, bool]]
     }
 
 
-def last_names(answer: Attribution) -> dict[str, WorkloadNames | None]:
+def last_names(answer: Report) -> dict[str, WorkloadNames | None]:
     """The names that everybody who is told of has now."""
     told = sorted((each for each in answer.workloads if not each.held), key=lambda each: each.naming)
     return {each.ref.id: each.names for each in told}

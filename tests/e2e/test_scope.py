@@ -23,7 +23,7 @@ from otel_gpu.metrics.collection import Collection as Collected
 from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.metrics.points import Reading
-from otel_gpu.model import Attribution, GpuIdentity, GpuReading, Pod, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import GpuIdentity, GpuReading, Pod, Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.cgroup import parse_cgroup
 from otel_gpu.sources.sim.activity import Bursty, Steady
@@ -104,7 +104,7 @@ def once(environment: Mapping[str, str], form: str) -> str:
     return result.stdout
 
 
-def families(exposition: str) -> set[str]:
+def blocks(exposition: str) -> set[str]:
     return {line.partition("{")[0].partition(" ")[0] for line in exposition.splitlines() if line and line[0] != "#"}
 
 
@@ -125,8 +125,8 @@ def test_the_json_tells_of_the_agents_own_pod_and_of_gpus_by_name_only(node: Map
 @not_in_a_pod
 def test_prometheus_and_otlp_are_told_of_the_agents_own_pod_and_nothing_of_gpus(node: Mapping[str, str]) -> None:
     exposition = once(node, "prometheus")
-    assert not families(exposition).intersection(OF_GPUS)
-    assert {"gpu_workload_memory_usage_bytes", "gpu_process_active", "otel_gpu_up"} <= families(exposition)
+    assert not blocks(exposition).intersection(OF_GPUS)
+    assert {"gpu_workload_memory_usage_bytes", "gpu_process_active", "otel_gpu_up"} <= blocks(exposition)
     assert set(re.findall(r'gpu_workload_id="(\w*)"', exposition)) == {CONTAINERS[0]}
     otlp = once(node, "otlp")
     assert CONTAINERS[0] in otlp
@@ -159,11 +159,11 @@ def test_everything_that_is_served_is_of_the_agents_own_pod(node: Mapping[str, s
         agent.until(lambda: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{" in ask(others[-1], "/metrics").body)
         served = [agent.get(path).body for path in ("/metrics", "/api/attribution", "/")]
         stood_in_for = [ask(other, "/metrics").body for other in others]
-    assert not families(served[0]).intersection(OF_GPUS)
+    assert not blocks(served[0]).intersection(OF_GPUS)
     for text in (*served, *stood_in_for):
         assert CONTAINERS[1][:12] not in text
         assert not re.search(r"\b4001\b", text)
-    as_others = set[str]().union(*map(families, stood_in_for))
+    as_others = set[str]().union(*map(blocks, stood_in_for))
     assert not as_others & GPUS_AS_OTHERS
     assert as_others >= POD_AS_OTHERS
 
@@ -281,8 +281,8 @@ BY_SM = AttributionOptions(energy_model=EnergyModel.SM)
 class Played:
     """What one agent per pod and one of the node told at the end, and what the GPU drew meanwhile, in millijoules."""
 
-    sidecars: tuple[Attribution, ...]
-    node: Attribution
+    sidecars: tuple[Report, ...]
+    node: Report
     drawn_mj: float
     used_bytes: int
 
@@ -307,13 +307,13 @@ def played() -> Played:
     return play(SHARED)
 
 
-def energy_mj(answer: Attribution, number: int) -> int:
+def energy_mj(answer: Report, number: int) -> int:
     """All that was given to a pod."""
     parts = [part for w in answer.workloads if w.ref.pod_uid == UIDS[number] for part in w.gpus]
     return sum(part.totals.energy.total_mj or 0 for part in parts if part.totals is not None)
 
 
-def collected(answer: Attribution) -> Collected:
+def collected(answer: Report) -> Collected:
     return collect(Reading.of(answer, STATS))
 
 
@@ -345,7 +345,7 @@ def test_a_pod_is_not_given_memory_that_only_points_to_it(played: Played) -> Non
         parts = [part for workload in answer.workloads for part in workload.gpus]
         assert {(part.inferred_bytes, part.confidence) for part in parts} == {(None, None)}
         measured += sum(part.measured_bytes or 0 for part in parts)
-        names = {family.metric.name for family in collected(answer).families}
+        names = {family.metric.name for family in collected(answer).blocks}
         assert "gpu.workload.memory.confidence" not in names
     assert 0 < measured <= played.used_bytes
     [inferred] = [p.inferred_bytes for w in played.node.workloads if w.ref.pod_uid == UIDS[0] for p in w.gpus]

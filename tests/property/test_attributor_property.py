@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.model import (
-    Attribution,
     DeviceMemory,
     GpuHealth,
     GpuIdentity,
@@ -23,6 +22,7 @@ from otel_gpu.model import (
     ProcessFacts,
     ProcessKey,
     ProcessKind,
+    Report,
     Snapshot,
     SourceOutcome,
     SourceState,
@@ -53,7 +53,7 @@ def figures(totals: Totals | None) -> tuple[int, ...]:
     )
 
 
-def lines(answer: Attribution) -> Mapping[tuple[Any, ...], Totals]:
+def lines(answer: Report) -> Mapping[tuple[Any, ...], Totals]:
     """Totals of everybody, by who and where, under which name."""
     found: dict[tuple[Any, ...], Totals | None] = {}
     for process in answer.processes:
@@ -63,11 +63,11 @@ def lines(answer: Attribution) -> Mapping[tuple[Any, ...], Totals]:
     return {who: totals for who, totals in found.items() if totals is not None}
 
 
-def parts(answer: Attribution) -> Iterable[tuple[Any, WorkloadGpu]]:
+def parts(answer: Report) -> Iterable[tuple[Any, WorkloadGpu]]:
     return ((workload, part) for workload in answer.workloads for part in workload.gpus)
 
 
-def entries(answer: Attribution) -> Mapping[tuple[Any, ...], tuple[int, ...]]:
+def entries(answer: Report) -> Mapping[tuple[Any, ...], tuple[int, ...]]:
     return {who: figures(totals) for who, totals in lines(answer).items()}
 
 

@@ -16,7 +16,7 @@ from otel_gpu.engine import Engine
 from otel_gpu.export.otlp_wire import WireEncoder
 from otel_gpu.export.prometheus import Exposition, PrometheusText, render
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind, Metric
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.layout import Layout
 from otel_gpu.metrics.points import Point, Reading, family, points
@@ -198,15 +198,15 @@ class Keeping:
         """Compare with a reading and its points by somebody who has kept nothing."""
         reading = Reading.of(alone.attribution, alone.stats, currency="EUR", layout=self._layout)
         found = [family(metric, reading, self._columns) for metric in METRICS]
-        families = tuple(each for each in found if each is not None)
-        assert {each.metric.name: repr(list(each.points)) for each in families} == {
+        blocks = tuple(each for each in found if each is not None)
+        assert {each.metric.name: repr(list(each.points)) for each in blocks} == {
             name: repr(points) for name, points in told.items() if points
         }
-        kept, fresh = (Collection(reading.attribution.wall_ns, each) for each in (families, of_points(told)))
+        kept, fresh = (Collection(reading.attribution.wall_ns, each) for each in (blocks, of_points(told)))
         assert list(self._wire.batches(kept)) == list(WireEncoder(RESOURCES).batches(fresh))
         for exposition in Exposition:
             assert self._text.render(kept, exposition) == render(fresh, RESOURCES, exposition)
 
 
-def of_points(told: Told) -> tuple[Family, ...]:
-    return tuple(Family.of(BY_NAME[name], points) for name, points in told.items() if points)
+def of_points(told: Told) -> tuple[MetricBlock, ...]:
+    return tuple(MetricBlock.of(BY_NAME[name], points) for name, points in told.items() if points)

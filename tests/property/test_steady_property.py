@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import Attribution, Moved, ProcessAttribution, Snapshot, WorkloadGpu
+from otel_gpu.model import Report, Snapshot
 from tests.depth import DEPTH
 from tests.property.histories import histories, options, thorough
 from tests.property.steady import steady_histories
@@ -84,21 +83,6 @@ def test_whether_anybody_looks_at_the_books_does_not_matter(
     assert all(gpu.energy_error_mj == 0 for answer in later for gpu in answer.gpus)
 
 
-def text(answer: Attribution) -> str:
-    """All that an answer tells; columns that it has are those of its lines, and are asked for first."""
-    news = answer.later
-    columns = None if news is None else (news.moved_processes, news.moved_parts)
-    if columns is not None:
-        parts = [part for workload in answer.workloads for part in workload.gpus]
-        assert columns == (in_columns(answer.processes), in_columns(parts))
+def text(answer: Report) -> str:
+    """All that an answer tells."""
     return repr(answer)
-
-
-def in_columns(lines: Sequence[ProcessAttribution | WorkloadGpu]) -> Moved:
-    rows = []
-    for line in lines:
-        assert line.totals is not None
-        energy, told = line.totals.energy, line.totals
-        sums = (told.idle_us, told.idle_byte_us, told.idle_mj, told.billed_idle_us)
-        rows.append((line.energy, line.idle_s, *energy, *sums))
-    return Moved(*map(list, zip(*rows, strict=True))) if rows else Moved(*([] for _ in Moved._fields))

@@ -17,7 +17,7 @@ from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.selfstats import SelfStats
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from tests.real.prometheus import Prometheus, prometheus, promtool
 
@@ -35,7 +35,7 @@ class DemoPast:
 
     server: Prometheus
     last_s: float
-    attribution: Attribution
+    attribution: Report
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def demo_past(*, for_s: int, directory: Path) -> Iterator[DemoPast]:
                 f'vllm:generation_tokens_total{{pod="{pod}"}} {TOKENS_PER_S * at_s}' for pod in _served(attribution)
             ]
             last_s = clock.wall_ns() / 1e9
-            # Without their types: families of different scrapes are not together here.
+            # Without their types: blocks of different scrapes are not together here.
             stored += [f"{line} {last_s:.3f}" for line in told if not line.startswith("#")]
         clock.advance(CYCLE_S)
     directory.mkdir(exist_ok=True)
@@ -79,6 +79,6 @@ def demo_past(*, for_s: int, directory: Path) -> Iterator[DemoPast]:
         yield DemoPast(server, last_s, attribution)
 
 
-def _served(attribution: Attribution) -> set[str]:
+def _served(attribution: Report) -> set[str]:
     names = [workload.names for workload in attribution.workloads]
     return {each.pod for each in names if each is not None and each.pod is not None and each.container == "vllm-chat"}

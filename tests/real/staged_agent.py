@@ -14,7 +14,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.host import Host
 from otel_gpu.metrics.collection import Resources
-from otel_gpu.model import Attribution, Pod
+from otel_gpu.model import Pod, Report
 from otel_gpu.sources.base import GpuRead, GpuSource
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.host import SimulatedHost
@@ -56,10 +56,10 @@ class StagedAgent:
         resources = Resources({"host.name": "gpu-node-1"}, {"service.name": "otel-gpu"})
         self.agent = Agent(load(settings, {}).config, host, resources, self.clock)
         self.stop = threading.Event()
-        self.seen: Attribution | None = None
+        self.seen: Report | None = None
         self.thread = threading.Thread(target=self.agent.run, args=(self.stop, self._see), daemon=True)
 
-    def _see(self, attribution: Attribution) -> None:
+    def _see(self, attribution: Report) -> None:
         self.seen = attribution
 
     @property
@@ -71,12 +71,12 @@ class StagedAgent:
         """Whether any page is told of cycles."""
         return self.agent.events.feed.followed
 
-    def advance(self, seconds: float) -> Attribution:
+    def advance(self, seconds: float) -> Report:
         """Let time pass; the cycle of now, once everybody who follows was told."""
         self.clock.advance(seconds)
         return self.now()
 
-    def now(self) -> Attribution:
+    def now(self) -> Report:
         """The cycle of this instant of the clock."""
         deadline_s = time.monotonic() + PATIENCE_S
         while self.seen is None or self.seen.monotonic_ns < self.clock.monotonic_ns():

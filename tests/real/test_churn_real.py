@@ -117,7 +117,7 @@ def checked(
 ) -> dict[object, tuple[float, int | None]]:
     """Values of counters now; none is less than before with the same start, and nobody is in the overflow."""
     now: dict[object, tuple[float, int | None]] = {}
-    for family in collection.families:
+    for family in collection.blocks:
         for point in family.points:
             assert "otel.metric.overflow" not in point.attributes
             if family.metric.kind is Kind.COUNTER:

@@ -167,8 +167,8 @@ def test_the_share_of_memory_in_use_is_the_gpus_on_every_series(lived: Past) -> 
 
 
 def test_a_gpu_with_one_pod_or_none_has_one_series_of_each_gauge(lived: Past) -> None:
-    families = ("GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE", "GPU_TEMP", "SM_CLOCK", "MEM_CLOCK")
-    for family in families:
+    blocks = ("GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE", "GPU_TEMP", "SM_CLOCK", "MEM_CLOCK")
+    for family in blocks:
         for at_s in looks(lived):
             found = lived.by("gpu", f'DCGM_FI_DEV_{family}{{gpu=~"{ALONE}|{EMPTY}"}}', at_s)
             assert set(found) == {str(ALONE), str(EMPTY)}, family

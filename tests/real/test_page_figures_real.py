@@ -11,13 +11,13 @@ import pytest
 
 from otel_gpu.export.document import to_json
 from otel_gpu.model import (
-    Attribution,
-    GpuAttribution,
+    GpuReport,
     GpuState,
     MethodEnergy,
-    ProcessAttribution,
-    WorkloadAttribution,
+    ProcessReport,
+    Report,
     WorkloadGpu,
+    WorkloadReport,
 )
 from tests.real.chromium import Browser, chromium
 from tests.real.page_format import (
@@ -66,7 +66,7 @@ def same(shown: str | None, told: float | None) -> bool:
     return float(shown) == pytest.approx(told, rel=1e-12)
 
 
-def document_of(attribution: Attribution) -> dict[str, Any]:
+def document_of(attribution: Report) -> dict[str, Any]:
     """What ``once --format json`` prints."""
     document: dict[str, Any] = json.loads(to_json(attribution))
     return document
@@ -85,14 +85,14 @@ def state_text(states: Sequence[tuple[str | None, float | None]]) -> str:
     return f"idle {span(min(each for each in idle if each is not None))}" if state == "idle" else state
 
 
-def idle_so_far(use: WorkloadGpu | ProcessAttribution, gpus: dict[str, GpuAttribution]) -> float | None:
+def idle_so_far(use: WorkloadGpu | ProcessReport, gpus: dict[str, GpuReport]) -> float | None:
     """Seconds; not known where 0 would mean that nobody can tell, or not yet."""
     assert use.totals is not None
     can_tell = gpus[use.gpu_uuid].counted.work and use.state is not GpuState.UNKNOWN
     return use.totals.idle_us / 1e6 if use.totals.idle_us or can_tell else None
 
 
-def row_of(workload: dict[str, Any], told: WorkloadAttribution, attribution: Attribution) -> Shown:
+def row_of(workload: dict[str, Any], told: WorkloadReport, attribution: Report) -> Shown:
     """A row of the table, by the document and, for what is so far, by the answer it was made of."""
     parts, window_s = workload["gpus"], attribution.window_s
     assert window_s is not None

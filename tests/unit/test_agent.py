@@ -17,7 +17,7 @@ from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.host import Host
 from otel_gpu.metrics.collection import Resources
-from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.sampling import StateLog
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
@@ -42,12 +42,12 @@ class Running:
         self.gpus = gpus
         host = Host(gpus, FakeProcesses(), (), simulated_because)
         self.agent = Agent(load(settings(), {}).config, host, RESOURCES, self.clock)
-        self.seen: list[Attribution] = []
+        self.seen: list[Report] = []
         self.first_seen = threading.Event()
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.agent.run, args=(self.stop, self._show), daemon=True)
 
-    def _show(self, attribution: Attribution) -> None:
+    def _show(self, attribution: Report) -> None:
         self.seen.append(attribution)
         self.first_seen.set()
 
@@ -258,7 +258,7 @@ def test_an_agent_that_is_woken_to_stop_does_not_wait_for_the_next_sample(monkey
 def test_what_the_view_raises_ends_the_agent_in_order() -> None:
     """A reader that has gone (``| head``) ends the command; the address and the driver are let go all the same."""
 
-    def broken_pipe(_: Attribution) -> None:
+    def broken_pipe(_: Report) -> None:
         raise BrokenPipeError
 
     gpus = FakeGpus(WORKING)

@@ -106,11 +106,11 @@ def test_once_for_prometheus_prints_what_the_agent_would_serve() -> None:
     environment = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test", "OTEL_SERVICE_NAME": "mine"}
     result = otel_gpu("once", "--source", "sim", "--format", "prometheus", environment=environment)
     assert result.returncode == 0
-    families = {family.name: family for family in text_string_to_metric_families(result.stdout)}
-    assert all(sample.labels["deployment_environment"] == "test" for one in families.values() for sample in one.samples)
-    assert {sample.labels["service_name"] for sample in families["hw_energy_joules"].samples} == {"mine"}
+    blocks = {family.name: family for family in text_string_to_metric_families(result.stdout)}
+    assert all(sample.labels["deployment_environment"] == "test" for one in blocks.values() for sample in one.samples)
+    assert {sample.labels["service_name"] for sample in blocks["hw_energy_joules"].samples} == {"mine"}
     held, limit = (
-        sum(sample.value for sample in families[name].samples)
+        sum(sample.value for sample in blocks[name].samples)
         for name in ("gpu_device_memory_usage_bytes", "hw_gpu_memory_limit_bytes")
     )
     assert held == limit > 0

@@ -11,12 +11,12 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.engine import CLOSING_S, SHORTEST_WINDOW_S, Engine
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
-    Attribution,
     DriverFacts,
     GpuReading,
     GpuState,
-    ProcessAttribution,
     ProcessFacts,
+    ProcessReport,
+    Report,
     Snapshot,
     SourceOutcome,
     SourceState,
@@ -71,23 +71,23 @@ class World:
         self.processes = FakeProcesses(*processes)
         self.engine = Engine(gpus=self.gpus, processes=self.processes, names=names, clock=self.clock)
 
-    def next(self) -> Attribution:
+    def next(self) -> Report:
         """The answer of a cycle some time later."""
         self.clock.advance(FAR_S)
         return self.engine.sample()
 
 
-def only(answer: Attribution) -> ProcessAttribution:
+def only(answer: Report) -> ProcessReport:
     (process,) = active(answer)
     return process
 
 
-def active(answer: Attribution) -> list[ProcessAttribution]:
+def active(answer: Report) -> list[ProcessReport]:
     """Who is there now, without those who ended within the retention."""
     return [process for process in answer.processes if process.active]
 
 
-def identity(process: ProcessAttribution) -> tuple[object, ...]:
+def identity(process: ProcessReport) -> tuple[object, ...]:
     return process.key, process.name, process.start_time_s, process.workload, process.gpu_uuid, process.memory_bytes
 
 
@@ -542,7 +542,7 @@ def test_processes_are_the_same_object_while_the_same_is_told_of_them_in_whateve
     world = World(gpu_read(gpu(0, [listed(1)])), processes=reads)
     observe = world.engine._attributor.observe
 
-    def noting(snapshot: Snapshot) -> Attribution:
+    def noting(snapshot: Snapshot) -> Report:
         seen.append(snapshot.processes)
         return observe(snapshot)
 

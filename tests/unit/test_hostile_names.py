@@ -19,7 +19,7 @@ from otel_gpu.export.table import render as render_table
 from otel_gpu.logs import set_up
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.points import Reading
-from otel_gpu.model import Attribution, SourceOutcome, SourceState, WorkloadNames
+from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sampling import StateLog
 from otel_gpu.sources.outside import LONGEST, told
 from otel_gpu.web.page import Page as WebPage
@@ -54,7 +54,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return handed_on
 
 
-def cycle(name: str) -> Attribution:
+def cycle(name: str) -> Report:
     """One container on one GPU, called so in every way there is, and a source that repeats it."""
     names = WorkloadNames(
         container=name, image=name, pod=name, namespace=name, pod_uid=name, extra=(("container.label.team", name),)

@@ -15,7 +15,7 @@ from otel_gpu.metrics.collection import Collection, Resources
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.model import Attribution, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, Known, NameRead
 from otel_gpu.sources.cgroup import parse_cgroup
 from tests.builders import GIB, FakeNames, facts, gpu, gpu_read, listed, memory, process_read
@@ -36,7 +36,7 @@ TOGETHER = gpu_read(gpu(0, [listed(1, 2 * GIB), listed(3, 5 * GIB)], memory=memo
 MINER, TRAINER = facts(3, IMPOSTOR), facts(1, VICTIM)
 
 
-def last_of(world: World, cycles: int = 8) -> Attribution:
+def last_of(world: World, cycles: int = 8) -> Report:
     return [world.next() for _ in range(cycles)][-1]
 
 
@@ -60,14 +60,14 @@ def his_own_engine_is_late() -> World:
     )
 
 
-def collected(answer: Attribution) -> Collection:
+def collected(answer: Report) -> Collection:
     account = SelfAccount(started_ns=0, cpu_s=lambda: 0.0, memory_bytes=lambda: 0)
     collection = AgentMetrics(Readings(lambda: answer, account)).collect()
     assert collection is not None
     return collection
 
 
-def held_by(answer: Attribution) -> dict[tuple[str, ...], float]:
+def held_by(answer: Report) -> dict[tuple[str, ...], float]:
     """What Prometheus reads of memory that somebody holds, by who it is said to be."""
     text = render(collected(answer), Resources({}, {}), Exposition.TEXT).decode()
     keys = ("container_name", "container_id", "gpu_workload_id", "gpu_workload_outer_id")

@@ -216,7 +216,7 @@ def sampled(
 
 def energy_j(collection: Collection | None, metric: str) -> float:
     assert collection is not None
-    (family,) = (each for each in collection.families if each.metric.name == metric)
+    (family,) = (each for each in collection.blocks if each.metric.name == metric)
     assert family.metric.kind is Kind.COUNTER
     return sum(point.value for point in family.points)
 
@@ -239,5 +239,5 @@ def test_an_agent_of_one_pod_tells_of_that_pod_only(tmp_path: Path) -> None:
     restored = second.restored()
     assert energy_j(restored, "gpu.workload.energy") == 2000.0
     assert restored is not None
-    assert "hw.energy" not in {family.metric.name for family in restored.families}
+    assert "hw.energy" not in {family.metric.name for family in restored.blocks}
     second.stop()

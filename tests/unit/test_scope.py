@@ -21,9 +21,9 @@ from otel_gpu.metrics.catalogue import METRICS, Level, Metric
 from otel_gpu.metrics.points import Reading, points
 from otel_gpu.model import (
     HOST_WORKLOAD,
-    Attribution,
     DriverFacts,
     Pod,
+    Report,
     SourceState,
     UtilizationRead,
     UtilizationRow,
@@ -298,7 +298,7 @@ def test_agents_of_several_pods_on_one_host_are_several_instances(tmp_path: Path
 # ---------------------------------------------------------------------------- what is inferred
 
 
-def hidden(*, everybody: bool, pod: Pod | None) -> Attribution:
+def hidden(*, everybody: bool, pod: Pod | None) -> Report:
     """Memory that no list explains, and a process of one pod that has the GPU open."""
     read = ProcessRead(by_pid(facts(1, MINE, opens=[0], uvm=True)), pids_complete=everybody, everybody=everybody)
     engine = Engine(

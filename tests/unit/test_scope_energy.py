@@ -9,11 +9,11 @@ import pytest
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.model import (
-    Attribution,
     CostBasis,
     DeviceMemory,
     GpuReading,
     GpuState,
+    Report,
     Snapshot,
     UtilizationRead,
     UtilizationRow,
@@ -49,7 +49,7 @@ def play(
     infers: bool = False,
     policy: EnergyPolicy = EnergyPolicy.RESIDENT,
     cycles: int = 2,
-) -> Attribution:
+) -> Report:
     """The answer of the last of so many cycles."""
     prices = Prices("USD", {"": 3600.0}, None)
     options = AttributionOptions(energy_policy=policy, energy_model=EnergyModel.SM, prices=prices)
@@ -66,7 +66,7 @@ def _seen(found: GpuReading, cycle: int, infers: bool) -> Snapshot:
     return replace(seen, pids_complete=infers, infers=infers)
 
 
-def part(answer: Attribution) -> WorkloadGpu:
+def part(answer: Report) -> WorkloadGpu:
     [workload] = answer.workloads
     [found] = workload.gpus
     return found

@@ -10,7 +10,7 @@ import pytest
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.model import UNIDENTIFIED_WORKLOAD, Attribution
+from otel_gpu.model import UNIDENTIFIED_WORKLOAD, Report
 from tests.builders import snapshot
 from tests.soak import CYCLE_S
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
@@ -58,7 +58,7 @@ def test_a_soak_too_short_to_tell_does_not_say_that_all_is_well() -> None:
 # ---------------------------------------------------------------------------- books
 
 
-def played(cycles: int = 4) -> tuple[list[Attribution], list[dict[str, int]]]:
+def played(cycles: int = 4) -> tuple[list[Report], list[dict[str, int]]]:
     """Some cycles of the soak's host, each with what its GPUs had counted by then."""
     host = SoakHost(1, ManualClock())
     engine = Engine(gpus=SoakGpus(host), processes=SoakProcesses(host), names=[SoakNames(host)], clock=host.clock)
@@ -70,7 +70,7 @@ def played(cycles: int = 4) -> tuple[list[Attribution], list[dict[str, int]]]:
     return answers, expected
 
 
-def judged(answers: Sequence[Attribution], expected: Sequence[Mapping[str, int]]) -> list[str]:
+def judged(answers: Sequence[Report], expected: Sequence[Mapping[str, int]]) -> list[str]:
     books = Books()
     for answer, expected_mj in zip(answers, expected, strict=True):
         books.hear(answer, expected_mj)

@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.export.table import render
 from otel_gpu.export.text import Paint
-from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.view import View
 from tests.builders import attribute, attribution, facts, gpu, listed, memory, snapshot
 
@@ -66,7 +66,7 @@ def view(stream: io.StringIO, columns: int = WIDTH, lines: int = HEIGHT, *, simu
     return View(stream, paint=Paint(enabled=False), size=lambda: (columns, lines), simulated=simulated, notes=NOTES)
 
 
-def crowd(gpus: int = 4, processes: int = 30, troubles: int = 0) -> Attribution:
+def crowd(gpus: int = 4, processes: int = 30, troubles: int = 0) -> Report:
     """An answer that no small screen holds."""
     everybody = [listed(pid) for pid in range(100, 100 + processes)]
     return attribute(
@@ -80,7 +80,7 @@ def crowd(gpus: int = 4, processes: int = 30, troubles: int = 0) -> Attribution:
     )
 
 
-def screen_of(answer: Attribution, columns: int, lines: int) -> Screen:
+def screen_of(answer: Report, columns: int, lines: int) -> Screen:
     """A terminal after the view has drawn an answer on it, twice, as the only thing it was given."""
     stream, screen = Terminal(), Screen(columns, lines, before=["old line"] * lines)
     shown = view(stream, columns, lines, simulated=True)
@@ -146,7 +146,7 @@ def test_the_screen_is_cleared_once_and_not_again_lest_it_flicker() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (100, 30), (200, 60), (40, 12), (20, 6), (1, 1)], ids=str)
 @pytest.mark.parametrize("answer", [attribution(), crowd(), crowd(gpus=40), crowd(troubles=5)], ids=range(4))
-def test_a_frame_never_scrolls_however_small_the_screen(answer: Attribution, size: tuple[int, int]) -> None:
+def test_a_frame_never_scrolls_however_small_the_screen(answer: Report, size: tuple[int, int]) -> None:
     screen = screen_of(answer, *size)
     assert screen.scrolled == 0 or size[1] == 1  # where there is one line, there is none for the cursor
     if size[1] > 1:

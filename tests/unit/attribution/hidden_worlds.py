@@ -40,7 +40,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricBlock:
     """A kind of world, and when it is first looked at."""
 
     lives: Callable[[random.Random, list[float]], list[Life]]
@@ -115,14 +115,14 @@ def _open_without_memory(rng: random.Random, sizes: list[float]) -> list[Life]:
     return lives
 
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    "staggered": Family(_staggered),
-    "ramps and frees": Family(_ramps_and_frees),
-    "overlapping ramps": Family(_overlapping_ramps),
-    "slow growth": Family(_slow_growth),
-    "simultaneous": Family(_simultaneous),
-    "late start": Family(_stops_only, first_look_s=100.0),
-    "open without memory": Family(_open_without_memory),
+FAMILIES: Final[Mapping[str, MetricBlock]] = {
+    "staggered": MetricBlock(_staggered),
+    "ramps and frees": MetricBlock(_ramps_and_frees),
+    "overlapping ramps": MetricBlock(_overlapping_ramps),
+    "slow growth": MetricBlock(_slow_growth),
+    "simultaneous": MetricBlock(_simultaneous),
+    "late start": MetricBlock(_stops_only, first_look_s=100.0),
+    "open without memory": MetricBlock(_open_without_memory),
 }
 
 

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
-    Attribution,
     GpuReading,
     Grant,
     ListedProcess,
-    ProcessAttribution,
     ProcessFacts,
+    ProcessReport,
+    Report,
     Totals,
     UtilizationRead,
     UtilizationRow,
@@ -47,7 +47,7 @@ class Played:
         names: Mapping[str, WorkloadNames] = MappingProxyType({}),
         looked_up: bool = False,
         grants: Iterable[Grant] = (),
-    ) -> Attribution:
+    ) -> Report:
         """The answer of the next cycle."""
         self.at_s += CYCLE_S
         counter_mj = round(self.at_s / CYCLE_S * CYCLE_MJ) + 1
@@ -93,37 +93,37 @@ def gpu_with(*processes: ListedProcess, used_gib: float | None = None, index: in
     return gpu(index, processes, memory=memory(used_gib=held if used_gib is None else used_gib, reserved_gib=0))
 
 
-def process(answer: Attribution, pid: int, naming: int | None = None) -> ProcessAttribution:
+def process(answer: Report, pid: int, naming: int | None = None) -> ProcessReport:
     """What is told of a process under one of its workload's names, the newest unless told."""
     found = [each for each in answer.processes if each.key.pid == pid and naming in (None, each.naming)]
     return max(found, key=lambda each: each.naming)
 
 
-def workload(answer: Attribution, id_: str, naming: int = 0) -> WorkloadGpu:
+def workload(answer: Report, id_: str, naming: int = 0) -> WorkloadGpu:
     """What is told of a workload that is on one GPU."""
     (found,) = (each for each in answer.workloads if each.ref.id == id_ and each.naming == naming)
     (part,) = found.gpus
     return part
 
 
-def totals(part: ProcessAttribution | WorkloadGpu) -> Totals:
+def totals(part: ProcessReport | WorkloadGpu) -> Totals:
     """Its totals, which everybody has."""
     assert part.totals is not None
     return part.totals
 
 
-def energy_mj(part: ProcessAttribution | WorkloadGpu) -> int:
+def energy_mj(part: ProcessReport | WorkloadGpu) -> int:
     """All energy it ever used."""
     return totals(part).energy.total_mj or 0
 
 
-def time_us(part: ProcessAttribution | WorkloadGpu) -> int:
+def time_us(part: ProcessReport | WorkloadGpu) -> int:
     """All time it was ever seen."""
     told = totals(part)
     return told.busy_us + told.idle_us + told.allocated_us + told.unknown_us
 
 
-def assert_adds_up(answer: Attribution) -> None:
+def assert_adds_up(answer: Report) -> None:
     """What this window gave to processes, and to workloads, is what each GPU's energy was divided into."""
     for each in answer.gpus:
         assert each.energy_error_mj == 0

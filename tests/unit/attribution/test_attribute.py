@@ -6,8 +6,8 @@ from otel_gpu.model import (
     HOST_WORKLOAD,
     START_UNKNOWN,
     UNIDENTIFIED_WORKLOAD,
-    Attribution,
     ProcessKey,
+    Report,
     SourceOutcome,
     SourceState,
     WorkloadKind,
@@ -32,7 +32,7 @@ from tests.builders import (
 UNIT = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service")
 
 
-def measured(answer: Attribution) -> dict[tuple[str, str, str | None], int | None]:
+def measured(answer: Report) -> dict[tuple[str, str, str | None], int | None]:
     """Bytes by workload id, GPU and MIG instance."""
     return {
         (workload.ref.id, part.gpu_uuid, part.mig_uuid): part.measured_bytes

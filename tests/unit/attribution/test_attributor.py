@@ -12,11 +12,11 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.export.document import document
 from otel_gpu.export.table import render
 from otel_gpu.model import (
-    Attribution,
     GpuReading,
     ListedProcess,
     MethodEnergy,
     ProcessFacts,
+    Report,
     Snapshot,
     UtilizationRead,
     UtilizationRow,
@@ -33,9 +33,7 @@ class Played:
         self._attributor = Attributor(options)
         self._cycle = 0
 
-    def next(
-        self, *gpus: GpuReading, processes: list[ProcessFacts] | None = None, complete: bool = True
-    ) -> Attribution:
+    def next(self, *gpus: GpuReading, processes: list[ProcessFacts] | None = None, complete: bool = True) -> Report:
         at_s = 5.0 * self._cycle
         self._cycle += 1
         read = [replace(one, energy_mj=self._cycle * 1_000_000, power_limit_w=400.0) for one in gpus]
@@ -52,7 +50,7 @@ def old(pid: int) -> ProcessFacts:
     return replace(facts(pid, start_ticks=OLD), start_time_s=1_600_000_000.0)
 
 
-def energy(answer: Attribution, pid: int) -> MethodEnergy:
+def energy(answer: Report, pid: int) -> MethodEnergy:
     return next(process.energy for process in answer.processes if process.key.pid == pid)
 
 

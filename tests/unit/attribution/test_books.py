@@ -14,11 +14,11 @@ from otel_gpu.export.table import render
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,
-    Attribution,
     DeviceMemory,
     GpuReading,
     GpuState,
     MethodEnergy,
+    Report,
     UtilizationRead,
 )
 from tests.builders import GIB, facts, failed_gpu, gpu, listed, memory, mig
@@ -96,7 +96,7 @@ def test_who_dies_while_a_gpu_does_not_answer_ends_and_is_forgotten(silent: tupl
 def test_cost_neither_falls_nor_vanishes_while_its_gpu_is_away() -> None:
     played = Played(AttributionOptions(prices=Prices("EUR", {"A100": 2.0}, kwh=0.3)))
 
-    def costs(answer: Attribution) -> list[float]:
+    def costs(answer: Report) -> list[float]:
         return [cost.amount for cost in workload(answer, "web").costs]
 
     for _ in range(3):
@@ -289,7 +289,7 @@ def test_what_cannot_be_true_is_counted_and_the_rest_of_the_cycle_is_intact(
     played = Played()
     processes = [old(1, WEB), old(2, JOB), old(3)]
 
-    def cycle(reading: GpuReading) -> Attribution:
+    def cycle(reading: GpuReading) -> Report:
         return played.next(reading, gpu_with(listed(3), index=1), processes=processes)
 
     for _ in range(2):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.model import OVERFLOW_WORKLOAD, Attribution, GpuReading, MigAccess, ProcessFacts, WorkloadRef
+from otel_gpu.model import OVERFLOW_WORKLOAD, GpuReading, MigAccess, ProcessFacts, Report, WorkloadRef
 from tests.builders import GIB, gpu, listed, memory, mig
 from tests.unit.attribution.played import JOB, WEB, Played, gpu_with, old, workload
 
@@ -36,7 +36,7 @@ def shared_instance(*, used_gib: float = 6, whole: bool = True, left_listed: int
     )
 
 
-def inferred_bytes(answer: Attribution) -> dict[tuple[str, str | None], int | None]:
+def inferred_bytes(answer: Report) -> dict[tuple[str, str | None], int | None]:
     return {(each.ref.id, part.mig_uuid): part.inferred_bytes for each in answer.workloads for part in each.gpus}
 
 

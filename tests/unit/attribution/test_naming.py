@@ -12,12 +12,12 @@ from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
     OVERFLOW_WORKLOAD,
-    Attribution,
-    WorkloadAttribution,
+    Report,
     WorkloadKey,
     WorkloadKind,
     WorkloadNames,
     WorkloadRef,
+    WorkloadReport,
 )
 from tests.builders import listed, snapshot
 from tests.unit.attribution.played import (
@@ -43,16 +43,16 @@ SECOND = {"web": WorkloadNames(container="second")}
 class OneContainer(Played):
     """A container alone on a GPU, whose names are looked up."""
 
-    def told(self, names: dict[str, WorkloadNames] | None = None, *, looked_up: bool = True) -> Attribution:
+    def told(self, names: dict[str, WorkloadNames] | None = None, *, looked_up: bool = True) -> Report:
         """The next cycle, in which the name sources tell this."""
         return self.next(gpu_with(listed(1)), processes=[old(1, WEB)], names=names or {}, looked_up=looked_up)
 
 
-def all_of(answer: Attribution) -> list[tuple[int, WorkloadNames | None]]:
+def all_of(answer: Report) -> list[tuple[int, WorkloadNames | None]]:
     return [(each.naming, each.names) for each in answer.workloads]
 
 
-def the(answer: Attribution) -> WorkloadAttribution:
+def the(answer: Report) -> WorkloadReport:
     (found,) = answer.workloads
     return found
 
@@ -109,7 +109,7 @@ def test_a_job_is_held_as_a_container_is_while_somebody_looks_up_its_names() -> 
 def test_names_that_come_in_pieces_while_they_are_looked_up_are_one_name() -> None:
     played = Played()
 
-    def next_with(names: WorkloadNames, *pending: WorkloadKey) -> Attribution:
+    def next_with(names: WorkloadNames, *pending: WorkloadKey) -> Report:
         world = snapshot(gpu_with(listed(1)), processes=[old(1, WEB)], names={"web": names}, at_s=played.at_s)
         played.at_s += 5
         return played.attributor.observe(replace(world, names_pending=frozenset(pending)))
@@ -127,7 +127,7 @@ def test_nobody_is_held_where_nobody_is_asked_for_names() -> None:
 # ---------------------------------------------------------------------------- renaming
 
 
-def renamed(*, late: bool) -> tuple[Attribution, Attribution, OneContainer]:
+def renamed(*, late: bool) -> tuple[Report, Report, OneContainer]:
     """The cycle before a name came late, or changed, and the one after."""
     played = OneContainer()
     for _ in range(4):

@@ -9,8 +9,7 @@ import pytest
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.shown import GpuBooks
-from otel_gpu.model import Attribution, GpuReading, GpuState, Grant, ListedProcess, ProcessFacts, Snapshot
+from otel_gpu.model import GpuReading, GpuState, Grant, ListedProcess, ProcessFacts, Report, Snapshot
 from tests.builders import GIB, failed_gpu, listed
 from tests.unit.attribution.played import (
     CYCLE_MJ,
@@ -43,28 +42,13 @@ def settled(options: AttributionOptions | None = None) -> Played:
     return played
 
 
-@pytest.fixture
-def gone_on(monkeypatch: pytest.MonkeyPatch) -> list[GpuBooks]:
-    """The books in which it was noticed that everybody went on being idle, one more for each cycle."""
-    noticed: list[GpuBooks] = []
-    book = GpuBooks.go_on_idle
-
-    def noting(books: GpuBooks, *how: object) -> None:
-        noticed.append(books)
-        book(books, *how)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(GpuBooks, "go_on_idle", noting)
-    return noticed
-
-
-def test_where_everybody_stays_idle_time_memory_and_energy_are_counted_on(gone_on: list[GpuBooks]) -> None:
+def test_where_everybody_stays_idle_time_memory_and_energy_are_counted_on() -> None:
     played = settled()
     before = played.next(quiet(played), processes=THERE)
     answer = before
     for _ in range(3):
         answer = played.next(quiet(played), processes=THERE)
         assert_adds_up(answer)
-    assert len(gone_on) > 3
     time_us = round(3 * CYCLE_S * 1e6)
     for pid, held_bytes, part_mj in ((1, GIB, CYCLE_MJ // 4), (2, 2 * GIB, CYCLE_MJ // 4), (3, GIB, CYCLE_MJ // 2)):
         was, now = totals(process(before, pid)), totals(process(answer, pid))
@@ -80,7 +64,7 @@ def test_where_everybody_stays_idle_time_memory_and_energy_are_counted_on(gone_o
         assert now.idle_mj - was.idle_mj == 3 * CYCLE_MJ // 2
 
 
-Happens = Callable[[Played], Attribution]
+Happens = Callable[[Played], Report]
 
 
 def after(change: Callable[[GpuReading], GpuReading], processes: list[ProcessFacts] | None = None) -> Happens:
@@ -120,14 +104,14 @@ def test_what_happens_after_a_quiet_time_is_what_it_would_be_to_somebody_who_has
         assert restarted.attributor.to_state() == straight.attributor.to_state()
 
 
-def leaves_untold(played: Played) -> Attribution:
+def leaves_untold(played: Played) -> Report:
     """Somebody leaves, and no energy is told for two cycles: its part is in the third one's."""
     for _ in range(2):
         played.next(replace(quiet(played, entries=LISTED[1:]), energy_mj=-1), processes=THERE[1:])
     return played.next(quiet(played, entries=LISTED[1:]), processes=THERE[1:])
 
 
-def empties_in_no_time(played: Played) -> Attribution:
+def empties_in_no_time(played: Played) -> Report:
     """Somebody gives its memory back, and two cycles are of one moment."""
     played.at_s -= CYCLE_S
     entries = (listed(1, 0), *LISTED[1:])
@@ -141,7 +125,7 @@ def test_what_takes_several_cycles_after_a_quiet_time_is_seen_in_the_last_of_the
     straight, restarted = settled(), settled()
     observe = Attributor.observe
 
-    def anew(attributor: Attributor, world: Snapshot) -> Attribution:
+    def anew(attributor: Attributor, world: Snapshot) -> Report:
         """Remembers nothing but what is saved."""
         known = restarted.attributor.to_state()
         restarted.attributor = Attributor.from_state(restarted.options, known, now_ns=known["at_ns"], same_boot=True)
@@ -154,12 +138,10 @@ def test_what_takes_several_cycles_after_a_quiet_time_is_seen_in_the_last_of_the
     assert_adds_up(expected)
 
 
-def test_first_work_ends_idleness_at_once(gone_on: list[GpuBooks]) -> None:
+def test_first_work_ends_idleness_at_once() -> None:
     played = settled()
-    noticed = len(gone_on)
     working = replace(quiet(played), utilization=played.rows((1, 30)))
     answer = played.next(working, processes=THERE)
-    assert len(gone_on) == noticed
     assert (process(answer, 1).state, process(answer, 1).idle_s) == (GpuState.BUSY, 0.0)
     assert workload(answer, WEB.id).state is GpuState.BUSY
     assert workload(answer, JOB.id).state is not GpuState.BUSY

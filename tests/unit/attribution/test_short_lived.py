@@ -12,9 +12,9 @@ from otel_gpu.model import (
     OVERFLOW_PROCESS,
     UNIDENTIFIED_WORKLOAD,
     AccountingRecord,
-    Attribution,
     GpuReading,
     ListedProcess,
+    Report,
 )
 from tests.builders import WALL_NS, listed
 from tests.unit.attribution.played import Played, assert_adds_up, gpu_with, old, process, time_us, totals, workload
@@ -32,7 +32,7 @@ def telling(*records: AccountingRecord, processes: Iterable[ListedProcess] = ())
     return replace(gpu_with(*processes), accounting=records)
 
 
-def compute_us(answer: Attribution) -> int:
+def compute_us(answer: Report) -> int:
     """What is booked to nobody in particular."""
     return totals(workload(answer, UNIDENTIFIED_WORKLOAD.id)).compute_us
 

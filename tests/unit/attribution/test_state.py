@@ -18,7 +18,7 @@ from otel_gpu.model import (
     EnergySplit,
     GpuReading,
     MethodEnergy,
-    ProcessAttribution,
+    ProcessReport,
     WorkloadGpu,
     WorkloadNames,
 )
@@ -128,7 +128,7 @@ def test_junk_anywhere_in_the_state_is_refused_or_does_no_harm(junk: Any) -> Non
         for _ in range(2):
             reading = replace(gpu_with(listed(1), listed(2), used_gib=20), utilization=going_on.rows((1, 30)))
             answer = going_on.next(reading, processes=TWO, names=NAMES)
-        parts: list[ProcessAttribution | WorkloadGpu] = [part for w in answer.workloads for part in w.gpus]
+        parts: list[ProcessReport | WorkloadGpu] = [part for w in answer.workloads for part in w.gpus]
         for part in (*parts, *answer.processes):
             assert min(energy_mj(part), time_us(part)) >= 0, path
         assert going_on.attributor.to_state(), path

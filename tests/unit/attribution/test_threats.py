@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.model import Attribution, GpuReading, ProcessFacts, WorkloadKey, WorkloadKind, WorkloadRef
+from otel_gpu.model import GpuReading, ProcessFacts, Report, WorkloadKey, WorkloadKind, WorkloadRef
 from otel_gpu.sources.cgroup import parse_cgroup
 from tests.builders import GIB, facts, gpu, listed, memory, snapshot
 from tests.unit.attribution.played import CYCLE_MJ, Played, old
@@ -23,7 +23,7 @@ def holding(pid: int, workload: WorkloadRef, gib: int, *, since_ticks: int = 100
     return replace(process, uvm_mapping_bytes=gib * GIB)
 
 
-def play(*cycles: tuple[GpuReading, Iterable[ProcessFacts]]) -> Attribution:
+def play(*cycles: tuple[GpuReading, Iterable[ProcessFacts]]) -> Report:
     """The answer to the last of these cycles, 5 s apart."""
     attributor = Attributor()
     for number, (reading, processes) in enumerate(cycles):
@@ -31,13 +31,13 @@ def play(*cycles: tuple[GpuReading, Iterable[ProcessFacts]]) -> Attribution:
     return answer
 
 
-def bytes_of(answer: Attribution, workload: WorkloadRef) -> tuple[int, int]:
+def bytes_of(answer: Report, workload: WorkloadRef) -> tuple[int, int]:
     """Bytes measured and inferred of a workload."""
     parts = [part for each in answer.workloads if each.ref == workload for part in each.gpus]
     return sum(part.measured_bytes or 0 for part in parts), sum(part.inferred_bytes or 0 for part in parts)
 
 
-def millijoules(answer: Attribution, workload: WorkloadRef) -> dict[str, int]:
+def millijoules(answer: Report, workload: WorkloadRef) -> dict[str, int]:
     [energy] = [
         part.totals.energy for each in answer.workloads if each.ref == workload for part in each.gpus if part.totals
     ]
@@ -48,7 +48,7 @@ def millijoules(answer: Attribution, workload: WorkloadRef) -> dict[str, int]:
     }
 
 
-def adds_up(answer: Attribution) -> bool:
+def adds_up(answer: Report) -> bool:
     [device] = answer.gpus
     return device.memory is not None and device.memory.conservation_error_bytes == 0
 
@@ -97,7 +97,7 @@ def test_bait_on_a_gpu_whose_memory_is_explained_catches_nothing() -> None:
 # ---------------------------------------------------------------------------- energy
 
 
-def energy(*processes: ProcessFacts, used_gib: float) -> Attribution:
+def energy(*processes: ProcessFacts, used_gib: float) -> Report:
     """Three cycles in which the victim, listed with 4 GiB, does all work there is."""
     played = Played()
     everybody = [old(1, VICTIM), *processes]

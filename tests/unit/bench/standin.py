@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from otel_gpu.attribution.apportion import apportion, whole_weights
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
-    Attribution,
     DeviceTotals,
     EnergyBasis,
     EnergySplit,
-    GpuAttribution,
     GpuReading,
+    GpuReport,
     GpuState,
     MemorySplit,
     MethodEnergy,
-    ProcessAttribution,
     ProcessFacts,
+    ProcessReport,
+    Report,
     Totals,
-    WorkloadAttribution,
     WorkloadGpu,
+    WorkloadReport,
 )
 from otel_gpu.sources.sim.host import SimulatedHost
 
@@ -48,7 +48,7 @@ class StandIn:
     def __post_init__(self) -> None:
         self._gpus, self._processes = self.host.gpu_source(), self.host.process_source()
 
-    def sample(self) -> Attribution:
+    def sample(self) -> Report:
         """One cycle."""
         reading = self._gpus.read().gpus[0]
         facts = self._processes.read(()).processes
@@ -71,12 +71,12 @@ class StandIn:
         parts = {pid: self._part(reading, pid, listed.get(pid), inferred.get(pid)) for pid in facts}
         attributed_mj = sum(self.energy_mj.values())
         self.start_mj = (reading.energy_mj or 0) if self.start_mj is None else self.start_mj
-        return Attribution(
+        return Report(
             wall_ns=self.clock.wall_ns(),
             monotonic_ns=reading.taken_at_ns,
             window_s=window_s or None,
             gpus=(
-                GpuAttribution(
+                GpuReport(
                     reading,
                     MemorySplit(
                         reading.memory.total_bytes,
@@ -93,7 +93,7 @@ class StandIn:
                     EnergyBasis("counter", "resident", self.model, standing_w, "assumed", standing_w, "assumed"),
                 ),
             ),
-            workloads=tuple(WorkloadAttribution(facts[pid].workload, None, (part,)) for pid, part in parts.items()),
+            workloads=tuple(WorkloadReport(facts[pid].workload, None, (part,)) for pid, part in parts.items()),
             processes=tuple(self._process(facts[pid], part) for pid, part in parts.items()),
             sources=(),
         )
@@ -113,7 +113,7 @@ class StandIn:
             totals=totals(self.energy_mj.get(pid, 0), self.compute_us.get(pid, 0)),
         )
 
-    def _process(self, facts: ProcessFacts, part: WorkloadGpu) -> ProcessAttribution:
-        return ProcessAttribution(
+    def _process(self, facts: ProcessFacts, part: WorkloadGpu) -> ProcessReport:
+        return ProcessReport(
             facts.key, facts.name, 0.0, facts.workload, part.gpu_uuid, None, part.measured_bytes, totals=part.totals
         )

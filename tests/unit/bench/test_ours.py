@@ -9,7 +9,7 @@ import pytest
 from bench.accuracy import ours
 from bench.accuracy.ours import BenchError, Conservation
 from otel_gpu.clock import ManualClock
-from otel_gpu.model import Attribution, GpuState
+from otel_gpu.model import GpuState, Report
 from otel_gpu.sources.sim.host import SimulatedHost
 from tests.unit.bench.standin import StandIn, totals
 from tests.unit.sources.sim.builders import gpu, process, start, use, world
@@ -20,7 +20,7 @@ def begin() -> tuple[StandIn, ManualClock]:
     return StandIn(host, clock, ours.SM), clock
 
 
-def answers(count: int) -> list[Attribution]:
+def answers(count: int) -> list[Report]:
     agent, clock = begin()
     made = []
     for _ in range(count):
@@ -29,7 +29,7 @@ def answers(count: int) -> list[Attribution]:
     return made
 
 
-def without_totals(answer: Attribution) -> Attribution:
+def without_totals(answer: Report) -> Report:
     workload = answer.workloads[0]
     bare = replace(workload, gpus=(replace(workload.gpus[0], totals=None, state=None),))
     return replace(answer, workloads=(bare, *answer.workloads[1:]))

@@ -20,9 +20,9 @@ from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,
-    Attribution,
     GpuReading,
     ProcessFacts,
+    Report,
     Snapshot,
     UtilizationRead,
     UtilizationRow,
@@ -103,13 +103,13 @@ def python_calls(work: Callable[[], object]) -> int:
     return calls
 
 
-def attributed(world: tuple[list[GpuReading], list[ProcessFacts]], count: int = 3) -> Attribution:
+def attributed(world: tuple[list[GpuReading], list[ProcessFacts]], count: int = 3) -> Report:
     attributor = Attributor()
     answers = [attributor.observe(each) for each in cycles(*world, count=count)]
     return answers[-1]
 
 
-def exported(answer: Attribution, names: WorkloadNames | None = None) -> tuple[list[int], int, int]:
+def exported(answer: Report, names: WorkloadNames | None = None) -> tuple[list[int], int, int]:
     """Sizes of OTLP requests, the size of the text, and how many series there are."""
     if names is not None:
         answer = replace(answer, workloads=tuple(replace(each, names=names, held=False) for each in answer.workloads))
@@ -118,7 +118,7 @@ def exported(answer: Attribution, names: WorkloadNames | None = None) -> tuple[l
     return requests, len(PrometheusText(RESOURCES).render(told, Exposition.TEXT)), told.point_count
 
 
-def check_sums(answer: Attribution, seconds: int) -> None:
+def check_sums(answer: Report, seconds: int) -> None:
     """Not a millijoule or a byte is missing, and none is there twice."""
     for device in answer.gpus:
         assert device.energy_error_mj == 0
@@ -174,7 +174,7 @@ def _calls(world: tuple[list[GpuReading], list[ProcessFacts]]) -> tuple[int, int
     first, second, third = cycles(*world)
     attributor.observe(first)
     attributor.observe(second)
-    answers: list[Attribution] = []
+    answers: list[Report] = []
     rules = python_calls(lambda: answers.append(attributor.observe(third)))
     return rules, python_calls(lambda: exported(answers[0]))
 

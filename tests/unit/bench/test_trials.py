@@ -10,7 +10,7 @@ from bench.accuracy import ours, peers
 from bench.accuracy.run import FAMILIES
 from bench.accuracy.trials import BUSY, ENERGY, MEMORY, OURS, play
 from bench.accuracy.worlds import TUNE
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from tests.unit.bench.standin import StandIn
 
 SEED = TUNE[0]
@@ -19,7 +19,7 @@ SEED = TUNE[0]
 class Leaky(StandIn):
     """Loses a millijoule of its books in every cycle."""
 
-    def sample(self) -> Attribution:
+    def sample(self) -> Report:
         self.energy_mj = {pid: max(0, energy - 1) for pid, energy in self.energy_mj.items()}
         answer = super().sample()
         totals = answer.gpus[0].totals
@@ -31,7 +31,7 @@ class Leaky(StandIn):
 class Mute(StandIn):
     """Says nothing of totals."""
 
-    def sample(self) -> Attribution:
+    def sample(self) -> Report:
         answer = super().sample()
         return replace(answer, gpus=(replace(answer.gpus[0], totals=None),))
 

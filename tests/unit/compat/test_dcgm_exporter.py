@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from otel_gpu.model import (
-    Attribution,
     DeviceTotals,
     EnergySplit,
     GpuReading,
     MethodEnergy,
-    MigAttribution,
-    WorkloadAttribution,
+    MigReport,
+    Report,
     WorkloadKind,
     WorkloadNames,
     WorkloadRef,
+    WorkloadReport,
 )
 from tests.builders import DRIVER, MIB, listed, mig
 from tests.builders import gpu as reading_of
@@ -45,7 +45,7 @@ def reading() -> GpuReading:
     )
 
 
-def shared(**changes: Any) -> Attribution:
+def shared(**changes: Any) -> Report:
     """Two pods and a unit that share a GPU."""
     uses = (
         part(measured=40 * MIB, sm_ratio=0.4, bandwidth_ratio=0.1, energy=MethodEnergy(0, 500, 0)),
@@ -70,7 +70,7 @@ def shared(**changes: Any) -> Attribution:
     return replace(told, driver=DRIVER)
 
 
-def parts_of(family: str, attribution: Attribution) -> dict[str, float]:
+def parts_of(family: str, attribution: Report) -> dict[str, float]:
     return values(NAME, f"DCGM_FI_DEV_{family}", attribution, "container")
 
 
@@ -149,7 +149,7 @@ def test_a_share_of_memory_that_nobody_knows_is_absent_and_the_rest_is_nobodys()
 GAUGES = ("SM_CLOCK", "MEM_CLOCK", "GPU_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "XID_ERRORS", "FB_USED")
 
 
-def alone(*workloads: WorkloadAttribution) -> Attribution:
+def alone(*workloads: WorkloadReport) -> Report:
     """A GPU where somebody holds 40 of 60 MiB in use, did 41 % of the work, and drew half of the energy."""
     gpu = device(
         reading(),
@@ -159,7 +159,7 @@ def alone(*workloads: WorkloadAttribution) -> Attribution:
     return answer(replace(gpu, energy=EnergySplit(1_000, 500, 400, 100)), workloads=workloads)
 
 
-def one_pod() -> WorkloadAttribution:
+def one_pod() -> WorkloadReport:
     use = part(measured=40 * MIB, sm_ratio=0.41, bandwidth_ratio=0.1, energy=MethodEnergy(500, 0, 0))
     return workload(replace(use, totals=totals(measured_mj=500)))
 
@@ -281,8 +281,8 @@ def test_nobodys_energy_does_not_jump_when_a_pod_is_forgotten() -> None:
 
 def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_rest_of_the_gpu() -> None:
     instances = [
-        MigAttribution("MIG-1", "1g.10gb", split(limit=30 * MIB, reserved=0, measured=10 * MIB, unattributed=2 * MIB)),
-        MigAttribution("MIG-2", "2g.20gb", split(limit=40 * MIB, reserved=0, measured=20 * MIB)),
+        MigReport("MIG-1", "1g.10gb", split(limit=30 * MIB, reserved=0, measured=10 * MIB, unattributed=2 * MIB)),
+        MigReport("MIG-2", "2g.20gb", split(limit=40 * MIB, reserved=0, measured=20 * MIB)),
     ]
     gpu = device(
         replace(reading(), mig=(mig("MIG-1", (7, 0)), mig("MIG-2", (3, 0)))),

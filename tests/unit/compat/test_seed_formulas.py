@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy
-from otel_gpu.model import Attribution, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from tests.builders import GIB, listed
 from tests.unit.attribution.played import Played, gpu_with, old
 from tests.unit.compat.told import values
@@ -16,7 +16,7 @@ A, B = (WorkloadRef(WorkloadKind.CONTAINER, letter * 64) for letter in "ab")
 NAMES = {ref.id: WorkloadNames(container="c", pod=f"pod-{ref.id[0]}", namespace="ml") for ref in (A, B)}
 
 
-def sharing(power_w: int, a_percent: int, b_percent: int, options: AttributionOptions) -> Attribution:
+def sharing(power_w: int, a_percent: int, b_percent: int, options: AttributionOptions) -> Report:
     """Ten seconds of a GPU that two pods share."""
     played = Played(options)
     for cycle in range(3):

@@ -14,7 +14,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.export.prometheus import Exposition
 from otel_gpu.metrics.catalogue import BY_NAME
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.points import Point, Reading
 from otel_gpu.metrics.selfstats import SelfAccount
@@ -52,7 +52,7 @@ def simulated_reading(seed: int = 1) -> Reading:
 def collection(**points: Iterable[Point]) -> Collection:
     """A collection of metrics by their names, with ``_`` for ``.``."""
     by_name = {name.replace(".", "_"): metric for name, metric in BY_NAME.items()}
-    return Collection(TIME_NS, tuple(Family.of(by_name[name], told) for name, told in points.items()))
+    return Collection(TIME_NS, tuple(MetricBlock.of(by_name[name], told) for name, told in points.items()))
 
 
 def identity(**attributes: str) -> WorkloadIdentity:
@@ -62,17 +62,17 @@ def identity(**attributes: str) -> WorkloadIdentity:
 
 
 def parsed(exposition: bytes, form: Exposition) -> dict[str, Metric]:
-    """The families of an exposition by their names; the parser of OpenMetrics is a strict one."""
+    """The blocks of an exposition by their names; the parser of OpenMetrics is a strict one."""
     parse = parse_openmetrics if form is Exposition.OPENMETRICS else parse_text
-    families = list(parse(exposition.decode()))
-    assert len({family.name for family in families}) == len(families)
-    return {family.name: family for family in families}
+    blocks = list(parse(exposition.decode()))
+    assert len({family.name for family in blocks}) == len(blocks)
+    return {family.name: family for family in blocks}
 
 
-def series(families: Mapping[str, Metric]) -> dict[tuple[str, Series], float]:
+def series(blocks: Mapping[str, Metric]) -> dict[tuple[str, Series], float]:
     """Values by name and labels; labels that are empty are as good as none."""
     found: dict[tuple[str, Series], float] = {}
-    for family in families.values():
+    for family in blocks.values():
         for sample in family.samples:
             key = sample.name, frozenset((name, value) for name, value in sample.labels.items() if value)
             assert key not in found, key

@@ -10,7 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_gpu.export.metrics_data import Batch, Batches, Encoder
 from otel_gpu.metrics.catalogue import BY_NAME
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.identity import WorkloadIdentity
 from otel_gpu.metrics.points import Point
 from otel_gpu.metrics.series import Cells, Series
@@ -26,18 +26,20 @@ def identity(name: str) -> WorkloadIdentity:
     return WorkloadIdentity((("gpu.workload.kind", "container"), ("gpu.workload.id", name)))
 
 
-def collection(families: Mapping[str, Iterable[Point]], time_ns: int = TIME_NS) -> Collection:
+def collection(blocks: Mapping[str, Iterable[Point]], time_ns: int = TIME_NS) -> Collection:
     """These points of these metrics."""
-    return Collection(time_ns, tuple(Family.of(BY_NAME[name], points) for name, points in families.items()))
+    return Collection(time_ns, tuple(MetricBlock.of(BY_NAME[name], points) for name, points in blocks.items()))
 
 
-def with_gaps(name: str, series: Series, values: Sequence[float | None]) -> Family | None:
+def with_gaps(name: str, series: Series, values: Sequence[float | None]) -> MetricBlock | None:
     """A family of all who may have a value; ``None`` if nobody has."""
     told = tuple(value for value in values if value is not None)
     if len(told) == len(values):
-        return Family(BY_NAME[name], series, told)
+        return MetricBlock(BY_NAME[name], series, told)
     cells = Cells(series, tuple(values))
-    return Family(BY_NAME[name], series.only([value is not None for value in values]), told, cells) if told else None
+    return (
+        MetricBlock(BY_NAME[name], series.only([value is not None for value in values]), told, cells) if told else None
+    )
 
 
 def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:

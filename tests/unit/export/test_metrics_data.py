@@ -49,8 +49,8 @@ def test_there_is_one_scope_with_name_and_version() -> None:
 
 
 def test_gauges_counters_and_updowncounters_are_told_as_what_they_are() -> None:
-    families = {"hw.power": [Point(70.5, GPU)], "hw.energy": [Point(12.5, GPU, None, START_NS)]}
-    (request,) = encoded(collection({**families, "hw.gpu.memory.limit": [Point(80, GPU)]}))
+    blocks = {"hw.power": [Point(70.5, GPU)], "hw.energy": [Point(12.5, GPU, None, START_NS)]}
+    (request,) = encoded(collection({**blocks, "hw.gpu.memory.limit": [Point(80, GPU)]}))
     power, total, limit = request.resource_metrics[0].scope_metrics[0].metrics
     assert (power.name, power.unit, power.WhichOneof("data")) == ("hw.power", "W", "gauge")
     assert power.gauge.data_points[0].as_double == 70.5
@@ -104,8 +104,8 @@ def test_the_order_of_points_decides_nothing_about_the_order_of_resources() -> N
 
 
 def test_with_deltas_only_counters_are_deltas() -> None:
-    families = {"gpu.workload.energy": [energy(3.0)], "gpu.workload.access": [Point(1, GPU, identity("w"))]}
-    (request,) = encoded(collection(families), Encoder(RESOURCES, deltas=Deltas()))
+    blocks = {"gpu.workload.energy": [energy(3.0)], "gpu.workload.access": [Point(1, GPU, identity("w"))]}
+    (request,) = encoded(collection(blocks), Encoder(RESOURCES, deltas=Deltas()))
     found = request.resource_metrics[0].scope_metrics[0].metrics
     assert [metric.sum.aggregation_temporality for metric in found] == [DELTA, CUMULATIVE]
 

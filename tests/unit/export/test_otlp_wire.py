@@ -19,7 +19,7 @@ from otel_gpu.export.metrics_data import Encoder
 from otel_gpu.export.otlp_wire import WireEncoder
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection, Family
+from otel_gpu.metrics.collection import Collection, MetricBlock
 from otel_gpu.metrics.points import Point
 from otel_gpu.metrics.series import Series
 from tests.unit.export.exposition import simulated_reading
@@ -52,8 +52,8 @@ def whole(requests: Iterable[ExportMetricsServiceRequest]) -> ExportMetricsServi
 
 
 @given(FAMILIES)
-def test_any_collection_is_written_as_the_official_encoder_writes_it(families: dict[str, list[Point]]) -> None:
-    told = collection(families)
+def test_any_collection_is_written_as_the_official_encoder_writes_it(blocks: dict[str, list[Point]]) -> None:
+    told = collection(blocks)
     assert whole(encoded(told, WireEncoder(RESOURCES))) == whole(encoded(told, Encoder(RESOURCES)))
 
 
@@ -63,9 +63,9 @@ def test_so_are_collections_one_after_the_other_with_series_that_come_and_go(
 ) -> None:
     ours = WireEncoder(RESOURCES)
     stays = [Point(1.0, {"n": n}, identity("stays"), TIME_NS - 1) for n in range(3)]
-    for number, families in enumerate(cycles):
-        points = [*stays[: 1 + number % 3], *families.get(COUNTER, [])]
-        told = collection({**families, COUNTER: [point._replace(value=number + 0.5) for point in points]})
+    for number, blocks in enumerate(cycles):
+        points = [*stays[: 1 + number % 3], *blocks.get(COUNTER, [])]
+        told = collection({**blocks, COUNTER: [point._replace(value=number + 0.5) for point in points]})
         assert whole(encoded(told, ours)) == whole(encoded(told, Encoder(RESOURCES)))
 
 
@@ -109,14 +109,14 @@ def test_what_is_kept_of_series_is_good_for_every_time_and_value(
     cycles: list[tuple[int, tuple[int, ...], list[float]]],
 ) -> None:
     ours = WireEncoder(RESOURCES)
-    families: dict[str, Family] = {}
+    blocks: dict[str, MetricBlock] = {}
     for shift_ns, present, values in cycles:
         for name, kept in ((COUNTER, values), (GAUGE, [*values[:1]] * 8)):
-            made = Family(BY_NAME[name], KEPT[present], tuple(kept[: len(present)]))
-            before = families.get(name)
+            made = MetricBlock(BY_NAME[name], KEPT[present], tuple(kept[: len(present)]))
+            before = blocks.get(name)
             same = before is not None and before.series is made.series and repr(before.values) == repr(made.values)
-            families[name] = before if same and before is not None else made
-        told = Collection(TIME_NS + shift_ns, tuple(families.values()))
+            blocks[name] = before if same and before is not None else made
+        told = Collection(TIME_NS + shift_ns, tuple(blocks.values()))
         (mine,), (theirs,) = ours.batches(told), WireEncoder(RESOURCES).batches(told)
         assert mine.data == theirs.data
         assert received(mine) == whole(encoded(told, Encoder(RESOURCES)))
@@ -136,12 +136,12 @@ def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing
     ours = WireEncoder(RESOURCES, largest_bytes=largest_bytes)
     for shift_ns, present, values in cycles:
         found = [with_gaps(name, KEPT[present], column[: len(present)]) for name, column in values.items()]
-        families = tuple(family for family in found if family is not None)
-        told = Collection(TIME_NS + shift_ns, families)
+        blocks = tuple(family for family in found if family is not None)
+        told = Collection(TIME_NS + shift_ns, blocks)
         mine = [batch.data for batch in ours.batches(told)]
-        points = Collection(told.time_ns, tuple(Family.of(each.metric, each.points) for each in families))
+        points = Collection(told.time_ns, tuple(MetricBlock.of(each.metric, each.points) for each in blocks))
         assert mine == [batch.data for batch in WireEncoder(RESOURCES, largest_bytes=largest_bytes).batches(points)]
-        if largest_bytes > 1_000 and not any(math.isnan(value) for each in families for value in each.values):
+        if largest_bytes > 1_000 and not any(math.isnan(value) for each in blocks for value in each.values):
             official = whole(encoded(points, Encoder(RESOURCES)))
             assert whole(map(ExportMetricsServiceRequest.FromString, mine)) == official
 
@@ -176,21 +176,21 @@ def test_a_history_is_written_as_if_nothing_were_kept_whatever_stands_comes_and_
 ) -> None:
     ours = WireEncoder(RESOURCES, largest_bytes=largest_bytes)
     columns: dict[str, list[float | None]] = {name: [1.0] * 8 for name in NAMES}
-    present, families = dict.fromkeys(NAMES, SETS[-1]), dict[str, Family | None]()
+    present, blocks = dict.fromkeys(NAMES, SETS[-1]), dict[str, MetricBlock | None]()
     time_ns = TIME_NS
     for shift_ns, changes, others, absent in steps:
         time_ns += shift_ns
         present |= others
         for name, number, value in changes:
             columns[name][number] = value
-        for name in {*others, *(name for name, _, _ in changes), *({*columns} - {*families})}:
-            families[name] = with_gaps(name, KEPT[present[name]], columns[name][: len(present[name])])
+        for name in {*others, *(name for name, _, _ in changes), *({*columns} - {*blocks})}:
+            blocks[name] = with_gaps(name, KEPT[present[name]], columns[name][: len(present[name])])
         told = Collection(
-            time_ns, tuple(each for name in columns if (each := families[name]) is not None and name != absent)
+            time_ns, tuple(each for name in columns if (each := blocks[name]) is not None and name != absent)
         )
         with mock.patch.object(otlp_layout, "_LOOSE_CYCLES", loose_cycles):
             mine = [*ours.batches(told)]
-        points = Collection(time_ns, tuple(Family.of(each.metric, each.points) for each in told.families))
+        points = Collection(time_ns, tuple(MetricBlock.of(each.metric, each.points) for each in told.blocks))
         assert mine == [*WireEncoder(RESOURCES, largest_bytes=largest_bytes).batches(points)]
         assert points_of(map(received, mine)) == points_of(encoded(points, Encoder(RESOURCES)))
 

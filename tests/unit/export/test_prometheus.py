@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from otel_gpu.export.prometheus import Exposition, PrometheusText, choose, render
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection, Family, Resources
+from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
 from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
 from otel_gpu.metrics.points import Point
@@ -105,12 +105,12 @@ def told() -> Collection:
 
 @pytest.mark.parametrize("form", Exposition)
 def test_every_metric_is_read_back_with_its_name_type_help_and_values(told: Collection, form: Exposition) -> None:
-    families = parsed(render(told, NOWHERE, form), form)
-    assert len(families) == len(told.families)
-    for family in told.families:
+    blocks = parsed(render(told, NOWHERE, form), form)
+    assert len(blocks) == len(told.blocks)
+    for family in told.blocks:
         metric, name = family.metric, prometheus_name(family.metric)
         # Both parsers call a counter's family as OpenMetrics does.
-        found = families[name.removesuffix("_total")]
+        found = blocks[name.removesuffix("_total")]
         assert found.type == ("counter" if metric.kind is Kind.COUNTER else "gauge")
         assert found.documentation == metric.description
         assert {sample.name for sample in found.samples} == {name}
@@ -118,8 +118,8 @@ def test_every_metric_is_read_back_with_its_name_type_help_and_values(told: Coll
 
 
 def test_the_unit_of_a_metric_is_the_end_of_its_name(told: Collection) -> None:
-    families = parsed(render(told, NOWHERE, OPENMETRICS), OPENMETRICS)
-    units = {name: family.unit for name, family in families.items()}
+    blocks = parsed(render(told, NOWHERE, OPENMETRICS), OPENMETRICS)
+    units = {name: family.unit for name, family in blocks.items()}
     assert all(name.endswith(f"_{unit}") for name, unit in units.items() if unit)
     assert set(units.values()) == {"", "bytes", "celsius", "joules", "ratio", "seconds", "watts"}
     assert {name for name in units if name.startswith("gpu_workload") and not units[name]} == {
@@ -131,19 +131,19 @@ def test_the_unit_of_a_metric_is_the_end_of_its_name(told: Collection) -> None:
 
 
 def test_all_series_of_a_metric_have_the_same_labels_in_one_order(told: Collection) -> None:
-    families = parsed(render(told, RESOURCES, TEXT), TEXT)
-    for metric in (family.metric for family in told.families):
+    blocks = parsed(render(told, RESOURCES, TEXT), TEXT)
+    for metric in (family.metric for family in told.blocks):
         of_workload = metric.level in ("workload", "process")
         beyond = [*IDENTITY_KEYS, *RESOURCES.shared] if of_workload else [*RESOURCES.shared, *RESOURCES.agent]
         expected = [label_name(key) for key in (*metric.keys, *beyond)]
-        for sample in families[prometheus_name(metric).removesuffix("_total")].samples:
+        for sample in blocks[prometheus_name(metric).removesuffix("_total")].samples:
             assert list(sample.labels) == expected
 
 
 def test_labels_are_those_of_the_point_and_of_its_resource(told: Collection) -> None:
-    families = parsed(render(told, RESOURCES, TEXT), TEXT)
-    for family in told.families:
-        found = families[prometheus_name(family.metric).removesuffix("_total")]
+    blocks = parsed(render(told, RESOURCES, TEXT), TEXT)
+    for family in told.blocks:
+        found = blocks[prometheus_name(family.metric).removesuffix("_total")]
         for point, sample in zip(family.points, found.samples, strict=True):
             expected = {**RESOURCES.of(point.workload), **point.attributes}
             known = {name: value for name, value in sample.labels.items() if value}
@@ -296,10 +296,10 @@ def test_a_second_rendering_shows_what_a_first_would() -> None:
 
 def test_a_family_that_stays_is_written_as_it_was_whatever_stands_around_it_and_in_both_formats() -> None:
     text = PrometheusText(RESOURCES)
-    energy, access = (EXAMPLE.families[number] for number in (0, 2))
-    other = collection(hw_temperature=[Point(3.0, GPU), Point(5.0, {**GPU, "hw.id": "x"})]).families
-    for families in ((energy, access), (energy, *other, access), (*other, access), (energy,), (), (access, energy)):
-        told = Collection(1, families)
+    energy, access = (EXAMPLE.blocks[number] for number in (0, 2))
+    other = collection(hw_temperature=[Point(3.0, GPU), Point(5.0, {**GPU, "hw.id": "x"})]).blocks
+    for blocks in ((energy, access), (energy, *other, access), (*other, access), (energy,), (), (access, energy)):
+        told = Collection(1, blocks)
         for form in (TEXT, OPENMETRICS, TEXT):
             assert text.render(told, form) == render(told, RESOURCES, form)
 
@@ -322,15 +322,15 @@ def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing
     text = PrometheusText(RESOURCES)
     for seats, columns, form in cycles:
         found = [with_gaps(name, seats, column[: len(seats)]) for name, column in columns.items()]
-        families = tuple(family for family in found if family is not None)
-        points = Collection(1, tuple(Family.of(each.metric, each.points) for each in families))
-        assert text.render(Collection(1, families), form) == render(points, RESOURCES, form)
+        blocks = tuple(family for family in found if family is not None)
+        points = Collection(1, tuple(MetricBlock.of(each.metric, each.points) for each in blocks))
+        assert text.render(Collection(1, blocks), form) == render(points, RESOURCES, form)
 
 
 def test_of_runs_whose_values_stand_the_text_is_the_same_object() -> None:
     text, seats = PrometheusText(RESOURCES), replace(Series.of(ROWS), runs=4)
     told = [
-        Collection(1, (Family(BY_NAME["gpu.workload.access"], seats, values),))
+        Collection(1, (MetricBlock(BY_NAME["gpu.workload.access"], seats, values),))
         for values in ((1,) * 8, (1, 1, 1, 2, 1, 1, 1, 1))
     ]
     first, second, again = (text.parts(each, OPENMETRICS) for each in (*told, told[1]))

@@ -12,9 +12,9 @@ from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import whole
 from otel_gpu.export.text import Paint
 from otel_gpu.model import (
-    Attribution,
     GpuReading,
     MemorySplit,
+    Report,
     SourceOutcome,
     SourceState,
 )
@@ -226,7 +226,7 @@ def test_who_holds_most_comes_first() -> None:
     assert [line.split()[0] for line in processes[1:]] == ["2", "4", "1", "3"]
 
 
-def only_gpu_line(answer: Attribution) -> str:
+def only_gpu_line(answer: Report) -> str:
     return sections(render(answer, width=120))[1][1]
 
 
@@ -273,7 +273,7 @@ def test_memory_of_nothing_has_no_bar() -> None:
 # ---------------------------------------------------------------------------- sums
 
 
-def figures(answer: Attribution, width: int = 200) -> list[int]:
+def figures(answer: Report, width: int = 200) -> list[int]:
     """The figures of the first GPU's line of sums."""
     return [int(word) for word in sections(render(answer, width=width))[2][1].split()]
 

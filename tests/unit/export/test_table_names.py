@@ -7,7 +7,7 @@ import re
 import pytest
 
 from otel_gpu.export.table import render
-from otel_gpu.model import Attribution, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from tests.builders import GIB, attribute, facts, gpu, listed, memory, snapshot
 
 
@@ -15,7 +15,7 @@ def sections(text: str) -> list[list[str]]:
     return [section.splitlines() for section in text.split("\n\n")]
 
 
-def pods(*names: tuple[str, str | None, str | None]) -> Attribution:
+def pods(*names: tuple[str, str | None, str | None]) -> Report:
     """An answer with these containers on one GPU, each with its name, namespace and pod; a pod of ``None`` is none."""
     refs = [WorkloadRef(WorkloadKind.CONTAINER, f"{number:x}" * 64) for number in range(len(names))]
     return attribute(

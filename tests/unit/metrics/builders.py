@@ -8,23 +8,23 @@ from typing import Any, Final
 from otel_gpu.metrics.points import Point, Reading, points
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import (
-    Attribution,
     DeviceTotals,
-    GpuAttribution,
     GpuReading,
+    GpuReport,
     GpuState,
     MemorySplit,
     MethodEnergy,
-    MigAttribution,
-    ProcessAttribution,
+    MigReport,
     ProcessKey,
+    ProcessReport,
+    Report,
     SourceOutcome,
     Totals,
     UtilizationRead,
-    WorkloadAttribution,
     WorkloadGpu,
     WorkloadNames,
     WorkloadRef,
+    WorkloadReport,
 )
 from tests.builders import CONTAINER, uuid_of
 from tests.builders import gpu as reading_of
@@ -55,13 +55,13 @@ def device(
     reading: GpuReading | None = None,
     *,
     memory: MemorySplit | None = None,
-    mig: Iterable[MigAttribution] | None = None,
+    mig: Iterable[MigReport] | None = None,
     totals: DeviceTotals | None = None,
     **others: Any,
-) -> GpuAttribution:
+) -> GpuReport:
     """A GPU; without a reading one that tells nothing but its processes."""
     instances = None if mig is None else tuple(mig)
-    return GpuAttribution(reading or reading_of(), memory, None, instances, totals, **others)
+    return GpuReport(reading or reading_of(), memory, None, instances, totals, **others)
 
 
 def totals(
@@ -92,30 +92,30 @@ def workload(
     names: WorkloadNames | None = NAMES,
     naming: int = 0,
     held: bool = False,
-) -> WorkloadAttribution:
+) -> WorkloadReport:
     """A workload with these parts."""
-    return WorkloadAttribution(ref, names, parts, naming, held)
+    return WorkloadReport(ref, names, parts, naming, held)
 
 
 def process(
     pid: int = 100, *, start_ticks: int = 1, name: str | None = "python3", ref: WorkloadRef = CONTAINER, **others: Any
-) -> ProcessAttribution:
+) -> ProcessReport:
     """A process on GPU 0."""
     others = {"memory_bytes": None, "mig_uuid": None, "start_time_s": None, "gpu_index": 0, **others}
     others.setdefault("totals", totals())
-    return ProcessAttribution(key=ProcessKey(pid, start_ticks), name=name, workload=ref, gpu_uuid=uuid_of(0), **others)
+    return ProcessReport(key=ProcessKey(pid, start_ticks), name=name, workload=ref, gpu_uuid=uuid_of(0), **others)
 
 
 def answer(
-    *gpus: GpuAttribution,
-    workloads: Iterable[WorkloadAttribution] = (),
-    processes: Iterable[ProcessAttribution] = (),
+    *gpus: GpuReport,
+    workloads: Iterable[WorkloadReport] = (),
+    processes: Iterable[ProcessReport] = (),
     sources: Iterable[SourceOutcome] = (),
     at_ns: int = 0,
     anomalies: int = 0,
-) -> Attribution:
+) -> Report:
     """The answer of a cycle."""
-    return Attribution(
+    return Report(
         wall_ns=EPOCH_NS + at_ns,
         monotonic_ns=at_ns,
         window_s=None,
@@ -128,7 +128,7 @@ def answer(
     )
 
 
-def told(name: str, attribution: Attribution | Reading, *keys: str) -> dict[Any, Any]:
+def told(name: str, attribution: Report | Reading, *keys: str) -> dict[Any, Any]:
     """A metric's values by these attributes of its points; no two may have the same."""
     found: dict[Any, Any] = {}
     for point in points_of(name, attribution):
@@ -139,7 +139,7 @@ def told(name: str, attribution: Attribution | Reading, *keys: str) -> dict[Any,
     return found
 
 
-def points_of(name: str, attribution: Attribution | Reading) -> list[Point]:
+def points_of(name: str, attribution: Report | Reading) -> list[Point]:
     """A metric's points."""
     reading = attribution if isinstance(attribution, Reading) else Reading.of(attribution, STATS)
     return list(points(name, reading))

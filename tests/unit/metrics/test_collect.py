@@ -11,17 +11,17 @@ def test_a_collection_has_every_metric_that_has_points_in_the_order_of_the_catal
     *others, series = METRICS
     told = {metric: tuple(points(metric.name, reading)) for metric in others}
     found = collect(reading)
-    assert [(family.metric, family.points) for family in found.families[:-1]] == [
+    assert [(family.metric, family.points) for family in found.blocks[:-1]] == [
         (metric, of_metric) for metric, of_metric in told.items() if of_metric
     ]
-    assert found.families[-1].metric is series
+    assert found.blocks[-1].metric is series
     assert found.point_count == sum(map(len, told.values())) + 1
 
 
 def test_the_number_of_series_is_that_of_the_points_in_the_collection_itself_included() -> None:
     reading = Reading.of(answer(device(memory=split()), workloads=[workload(part())], processes=[process()]), STATS)
     found = collect(reading)
-    [told] = [family.points for family in found.families if family.metric.name == "otel_gpu.series"]
+    [told] = [family.points for family in found.blocks if family.metric.name == "otel_gpu.series"]
     assert [point.value for point in told] == [found.point_count]
 
 

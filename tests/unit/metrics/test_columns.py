@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS
-from otel_gpu.metrics.collection import Family
+from otel_gpu.metrics.collection import MetricBlock
 from otel_gpu.metrics.columns import Columns
 from otel_gpu.metrics.layout import Layout
 from otel_gpu.metrics.points import Reading, family
-from otel_gpu.model import Attribution, MemorySplit, MigAttribution, ProcessAttribution
+from otel_gpu.model import MemorySplit, MigReport, ProcessReport, Report
 from tests.unit.metrics.builders import IDLE, NAMES, STATS, answer, device, part, process, split, totals, workload
 
 USED = totals(measured_mj=7, compute_us=5)
@@ -27,13 +27,13 @@ class Told:
     def __init__(self) -> None:
         self.layout, self.columns = Layout(), Columns()
 
-    def __call__(self, attribution: Attribution) -> dict[str, Family]:
+    def __call__(self, attribution: Report) -> dict[str, MetricBlock]:
         reading = Reading.of(attribution, STATS, layout=self.layout)
         found = {metric.name: family(metric, reading, self.columns) for metric in METRICS}
         return {name: each for name, each in found.items() if each is not None}
 
 
-def cycle(*processes: ProcessAttribution, memory: MemorySplit | None = None) -> Attribution:
+def cycle(*processes: ProcessReport, memory: MemorySplit | None = None) -> Report:
     used = part(measured=5, totals=USED)
     return answer(device(memory=memory or split()), workloads=[workload(used)], processes=processes)
 
@@ -93,7 +93,7 @@ def test_a_rename_is_told_under_the_new_name() -> None:
 
 def test_an_instance_that_comes_and_goes_changes_what_is_told_of_its_gpu() -> None:
     told = Told()
-    whole, halved = split(measured=9), [MigAttribution("MIG-1", "1g", split(limit=50, measured=4))]
+    whole, halved = split(measured=9), [MigReport("MIG-1", "1g", split(limit=50, measured=4))]
     found = [told(answer(device(memory=whole, mig=mig))) for mig in (None, halved, None)]
     held = [sum(each["gpu.device.memory.usage"].values) for each in found]
     assert held == [whole.limit_bytes] * 3
@@ -159,4 +159,4 @@ def test_nothing_is_kept_of_what_is_no_longer_told() -> None:
 
 def test_points_of_a_family_are_those_it_was_made_of() -> None:
     made = Told()(cycle(process(sm_ratio=0.5)))[SHARE]
-    assert Family.of(BY_NAME[SHARE], made.points) == made
+    assert MetricBlock.of(BY_NAME[SHARE], made.points) == made

@@ -20,7 +20,7 @@ from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.provider import AgentMeterProvider, AgentMetrics
 from otel_gpu.metrics.readings import Readings, SharedReading
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from tests.unit.metrics.builders import answer
 
@@ -40,11 +40,11 @@ class Watched:
         self.asked = 0
         self.readings = Readings(self.fresh, self.account)
 
-    def fresh(self) -> Attribution | None:
+    def fresh(self) -> Report | None:
         self.asked += 1
         return self.engine.latest
 
-    def step(self) -> Attribution:
+    def step(self) -> Report:
         self.clock.advance(5)
         return self.engine.sample()
 
@@ -67,7 +67,7 @@ def _metrics(data: Any) -> list[Metric]:
 def from_agent(collection: Collection | None) -> Series:
     assert collection is not None
     found = {}
-    for family in collection.families:
+    for family in collection.blocks:
         for point in family.points:
             identity = point.workload.complete() if point.workload is not None else {}
             found[family.metric.name, tuple(sorted({**point.attributes, **identity}.items()))] = point.value
@@ -176,7 +176,7 @@ def test_series_that_ended_are_forgotten_at_once_by_the_agents_provider(watched:
     assert collection is not None
     exported = {
         point.attributes["process.pid"]
-        for family in collection.families
+        for family in collection.blocks
         for point in family.points
         if "process.pid" in point.attributes
     }

@@ -15,7 +15,7 @@ from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.collection import Collection, Resources
 from otel_gpu.metrics.points import Point, Reading
 from otel_gpu.metrics.selfstats import SelfStats
-from otel_gpu.model import HOST_WORKLOAD, Attribution, WorkloadNames
+from otel_gpu.model import HOST_WORKLOAD, Report, WorkloadNames
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, facts, gpu, listed, memory, snapshot
 
 Series = tuple[str, tuple[tuple[str, object], ...], object]
@@ -28,7 +28,7 @@ class Told:
         self._attributor = Attributor()
         self._cycle = 0
 
-    def next(self, name: str | None) -> tuple[Attribution, Collection]:
+    def next(self, name: str | None) -> tuple[Report, Collection]:
         reading = replace(
             gpu(
                 0,
@@ -53,7 +53,7 @@ class Told:
 def series_of(collection: Collection) -> Mapping[Series, tuple[Kind, Point]]:
     return {
         (family.metric.name, tuple(sorted(point.attributes.items())), point.workload): (family.metric.kind, point)
-        for family in collection.families
+        for family in collection.blocks
         for point in family.points
     }
 
@@ -108,7 +108,7 @@ def test_a_name_that_is_looked_up_is_waited_for_and_then_told_without() -> None:
         _, collection = told.next(name)
         names = {
             dict(point.workload.attributes).get("container.name")
-            for family in collection.families
+            for family in collection.blocks
             for point in family.points
             if point.workload is not None and ("container.id", CONTAINER_ID) in point.workload.attributes
         }

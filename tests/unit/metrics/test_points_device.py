@@ -10,8 +10,8 @@ from otel_gpu.model import (
     GpuHealth,
     GpuReading,
     MemorySplit,
-    MigAttribution,
     MigReading,
+    MigReport,
 )
 from tests.builders import failed_gpu, gpu, mig, uuid_of
 from tests.unit.metrics.builders import (
@@ -146,7 +146,7 @@ def test_where_the_driver_tells_no_reserve_there_is_no_such_state_and_the_sum_ho
 def partitioned(whole: MemorySplit, *instances: tuple[MigReading, MemorySplit | None]) -> dict[tuple[str, str], int]:
     """Memory by instance and state."""
     reading = gpu(mig=[each for each, _ in instances])
-    parts = [MigAttribution(each.uuid, each.profile, memory) for each, memory in instances]
+    parts = [MigReport(each.uuid, each.profile, memory) for each, memory in instances]
     states = told(
         "gpu.device.memory.usage", answer(device(reading, memory=whole, mig=parts)), "gpu.mig.uuid", "gpu.memory.state"
     )
@@ -203,14 +203,14 @@ def test_an_instance_without_figures_is_with_the_rest() -> None:
 
 
 def test_overcount_is_told_by_instance_as_well() -> None:
-    parts = [MigAttribution("MIG-a", "1g.10gb", split(limit=40, measured=9, overcount=4))]
+    parts = [MigReport("MIG-a", "1g.10gb", split(limit=40, measured=9, overcount=4))]
     whole = split(measured=9, overcount=6)
     attribution = answer(device(gpu(mig=[mig("MIG-a", (1, 0))]), memory=whole, mig=parts))
     assert told("gpu.device.memory.overcount", attribution, "gpu.mig.uuid") == {"MIG-a": 4, "": 2}
 
 
 def test_hardware_metrics_are_of_the_physical_gpu_only() -> None:
-    parts = [MigAttribution("MIG-a", "1g.10gb", split(limit=40))]
+    parts = [MigReport("MIG-a", "1g.10gb", split(limit=40))]
     attribution = answer(device(gpu(mig=[mig("MIG-a", (1, 0))]), memory=split(), mig=parts))
     assert told("hw.gpu.memory.limit", attribution, "hw.id", "gpu.mig.uuid") == {(uuid_of(0), None): 100}
 
@@ -233,7 +233,7 @@ def test_what_the_division_of_energy_rests_on_is_told() -> None:
 
 
 def test_processes_are_counted_by_state_and_instance_and_the_ended_are_not() -> None:
-    parts = [MigAttribution("MIG-a", "1g.10gb", None)]
+    parts = [MigReport("MIG-a", "1g.10gb", None)]
     processes = [
         process(1, state=BUSY, mig_uuid="MIG-a"),
         process(2, state=IDLE, mig_uuid="MIG-a", idle_bytes=5),

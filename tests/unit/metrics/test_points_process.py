@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu.metrics.catalogue import METRICS, Level
 from otel_gpu.metrics.points import Reading, points
-from otel_gpu.model import OVERFLOW_PROCESS, OVERFLOW_WORKLOAD, Attribution, ProcessAttribution, WorkloadRef
+from otel_gpu.model import OVERFLOW_PROCESS, OVERFLOW_WORKLOAD, ProcessReport, Report, WorkloadRef
 from tests.builders import CONTAINER, gpu, uuid_of
 from tests.unit.metrics.builders import (
     BUSY,
@@ -29,7 +29,7 @@ PID = "process.pid"
 METHOD = "gpu.attribution.method"
 
 
-def with_processes(*processes: ProcessAttribution) -> Attribution:
+def with_processes(*processes: ProcessReport) -> Report:
     reading = replace(gpu(energy_mj=1), utilization=WORK)
     return answer(device(reading), workloads=[workload(part())], processes=processes)
 

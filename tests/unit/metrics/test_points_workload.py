@@ -9,14 +9,14 @@ from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.points import Reading
 from otel_gpu.model import (
     OVERFLOW_WORKLOAD,
-    Attribution,
     Cost,
     CostBasis,
     DeviceTotals,
     GpuHealth,
     GpuReading,
     GpuState,
-    MigAttribution,
+    MigReport,
+    Report,
     WorkloadGpu,
     WorkloadNames,
 )
@@ -44,12 +44,12 @@ METHOD = "gpu.attribution.method"
 STATE = "gpu.state"
 
 
-def on(*parts: WorkloadGpu, reading: GpuReading = TELLING) -> Attribution:
+def on(*parts: WorkloadGpu, reading: GpuReading = TELLING) -> Report:
     """A workload with these parts of a GPU."""
     return answer(device(reading, totals=DeviceTotals(0, 0, 0)), workloads=[workload(*parts)])
 
 
-def only(name: str, attribution: Attribution) -> int | float | None:
+def only(name: str, attribution: Report) -> int | float | None:
     """The value of the metric's only point; ``None`` if it has none."""
     found = points_of(name, attribution)
     assert len(found) <= 1
@@ -68,7 +68,7 @@ def test_a_point_is_of_its_workload_and_says_where() -> None:
 
 
 def test_a_part_of_an_instance_says_which() -> None:
-    parts = [MigAttribution("MIG-a", "1g.10gb", None), MigAttribution("MIG-b", None, None)]
+    parts = [MigReport("MIG-a", "1g.10gb", None), MigReport("MIG-b", None, None)]
     attribution = answer(
         device(gpu(mig=[mig("MIG-a", (1, 0))]), mig=parts),
         workloads=[

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.model import Report, SourceOutcome, SourceState
 from tests.unit.metrics.builders import STARTED_NS, answer
 
 
@@ -9,7 +9,7 @@ def account() -> SelfAccount:
     return SelfAccount(started_ns=STARTED_NS, cpu_s=lambda: 1.5, memory_bytes=lambda: None)
 
 
-def cycle(at_ns: int, **errors: int) -> Attribution:
+def cycle(at_ns: int, **errors: int) -> Report:
     sources = [SourceOutcome(name, SourceState.OK, errors=count) for name, count in errors.items()]
     return answer(sources=sources, at_ns=at_ns)
 

@@ -45,7 +45,7 @@ def test_cycles_that_tell_of_the_same_have_the_same_attributes_and_identities() 
         )
         for _ in range(2)
     ]
-    first, second = ([point for family in each.families for point in family.points] for each in told)
+    first, second = ([point for family in each.blocks for point in family.points] for each in told)
     assert len(first) == len(second) > 20
     for one, other in zip(first, second, strict=True):
         assert one.workload is other.workload

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from otel_gpu.model import Attribution, GpuHealth, SourceState
+from otel_gpu.model import GpuHealth, Report, SourceState
 from otel_gpu.sources import pausing
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World, WorldGpu
@@ -178,7 +178,7 @@ ROWS = [
 ]
 
 
-def others(answer: Attribution) -> set[SourceState]:
+def others(answer: Report) -> set[SourceState]:
     """How every source but NVML did."""
     return {source.state for source in answer.sources if source.name != "nvml"}
 

@@ -11,7 +11,7 @@ import pytest
 from otel_gpu.metrics.catalogue import METRICS, Kind
 from otel_gpu.metrics.collect import collect
 from otel_gpu.metrics.points import Reading
-from otel_gpu.model import Attribution, GpuHealth, SourceState
+from otel_gpu.model import GpuHealth, Report, SourceState
 from otel_gpu.state.keeper import Keeper
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World
@@ -118,9 +118,9 @@ def test_a_gpu_that_was_taken_out_long_ago_is_not_missed_again_after_a_restart(s
     assert [gpu.uuid for gpu in open_keeper(tmp_path / "state").known_gpus] == [left.identity.uuid]
 
 
-def counters_told(answer: Attribution) -> set[str]:
+def counters_told(answer: Report) -> set[str]:
     """Every counter that it has, but for the agent's own."""
-    found = collect(Reading.of(answer, STATS)).families
+    found = collect(Reading.of(answer, STATS)).blocks
     return {each.metric.name for each in found if each.metric.kind is Kind.COUNTER} - OF_THE_AGENT
 
 

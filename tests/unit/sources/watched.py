@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from otel_gpu.engine import Engine, Rules
 from otel_gpu.gpu_log import GpuLog
 from otel_gpu.model import (
-    Attribution,
-    GpuAttribution,
     GpuHealth,
     GpuIdentity,
+    GpuReport,
+    Report,
     SourceOutcome,
     WorkloadKind,
     WorkloadRef,
@@ -80,7 +80,7 @@ class Watched:
         self.nvml.recall(gpus)
         self.source.recall(gpus)
 
-    def cycle(self) -> Attribution:
+    def cycle(self) -> Report:
         """One cycle, checked for what must hold in all of them."""
         answer = self.engine.sample()
         self._states.observe(answer.sources)
@@ -91,14 +91,14 @@ class Watched:
         self.now_s += CYCLE_S
         return answer
 
-    def until(self, at_s: float) -> list[Attribution]:
+    def until(self, at_s: float) -> list[Report]:
         """The cycles before that time."""
         answers = []
         while self.now_s < at_s:
             answers.append(self.cycle())
         return answers
 
-    def _check(self, gpu: GpuAttribution, answer: Attribution) -> None:
+    def _check(self, gpu: GpuReport, answer: Report) -> None:
         uuid = gpu.identity.uuid
         status = told("hw.status", answer, "hw.id", "hw.state")
         assert status == {
@@ -133,13 +133,13 @@ class Lines(logging.Handler):
         self.messages.append(record.getMessage())
 
 
-def of(answer: Attribution, index: int) -> GpuAttribution:
+def of(answer: Report, index: int) -> GpuReport:
     return next(gpu for gpu in answer.gpus if gpu.identity.uuid.endswith(str(index)))
 
 
-def nvml(answer: Attribution) -> SourceOutcome:
+def nvml(answer: Report) -> SourceOutcome:
     return next(source for source in answer.sources if source.name == "nvml")
 
 
-def health(answer: Attribution) -> tuple[GpuHealth, ...]:
+def health(answer: Report) -> tuple[GpuHealth, ...]:
     return tuple(of(answer, index).reading.health for index in (WELL, ILL))

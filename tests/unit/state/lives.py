@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.model import Attribution, DriverFacts, GpuReading, Snapshot, SourceState
+from otel_gpu.model import DriverFacts, GpuReading, Report, Snapshot, SourceState
 from otel_gpu.state.keeper import Keeper
 from otel_gpu.state.prompt import Nowhere
 from tests.builders import DRIVER, listed, snapshot
@@ -26,7 +26,7 @@ def world(at_s: float, reading: GpuReading = TWO, driver: DriverFacts | None = D
     return replace(snapshot(*gpus, processes=[old(1, WEB), old(2, JOB)], at_s=at_s), driver=driver)
 
 
-def run(keeper: Keeper, *at_s: float, reading: GpuReading = TWO) -> Attribution:
+def run(keeper: Keeper, *at_s: float, reading: GpuReading = TWO) -> Report:
     """The last answer of several cycles."""
     for each in at_s:
         answer = keeper.observe(world(each, reading))
@@ -35,7 +35,7 @@ def run(keeper: Keeper, *at_s: float, reading: GpuReading = TWO) -> Attribution:
     return answer
 
 
-def outcome(answer: Attribution) -> tuple[SourceState, str | None]:
+def outcome(answer: Report) -> tuple[SourceState, str | None]:
     """What the answer says of the state."""
     (found,) = (source for source in answer.sources if source.name == "state")
     return found.state, found.reason
@@ -46,7 +46,7 @@ def files(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir() if each.name != "lock")
 
 
-def is_fresh(answer: Attribution) -> bool:
+def is_fresh(answer: Report) -> bool:
     """Whether everything starts at 0, now."""
     assert len({key[-1] for key in counters(answer) if key[0] == "gpu"}) == 1
     return answer.epoch_ns == answer.wall_ns and not any(sum(sums) for sums in counters(answer).values())

@@ -16,7 +16,7 @@ import pytest
 
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import Attribution, DriverFacts, EnergySplit, GpuHealth, GpuReading, Snapshot, SourceState
+from otel_gpu.model import DriverFacts, EnergySplit, GpuHealth, GpuReading, Report, Snapshot, SourceState
 from otel_gpu.state import store as store_module
 from otel_gpu.state.codec import to_json
 from otel_gpu.state.files import PrivateDirectory
@@ -158,7 +158,7 @@ def test_a_cycle_that_is_torn_in_the_middle_of_a_run_is_damage(path: Path, monke
 # ---------------------------------------------------------------------------- not going on
 
 
-def left(path: Path, options: AttributionOptions = OPTIONS) -> Attribution:
+def left(path: Path, options: AttributionOptions = OPTIONS) -> Report:
     """What an agent told that saved, went on, and was killed."""
     keeper = open_keeper(path, options)
     answer = run(keeper, 0, 5, 35, 40)
@@ -586,7 +586,7 @@ def with_xids(at_s: float, errors: int | None, last_xid: int | None = None) -> S
     return replace(told, gpus=tuple(replace(gpu, xid_errors=errors, last_xid=last_xid) for gpu in told.gpus))
 
 
-def xids(answer: Attribution) -> tuple[int | None, int | None, int]:
+def xids(answer: Report) -> tuple[int | None, int | None, int]:
     """Errors, the last of them, and since when they are counted."""
     (gpu,) = answer.gpus
     return gpu.reading.xid_errors, gpu.reading.last_xid, answer.epoch_ns

@@ -10,7 +10,7 @@ import pytest
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.model import UNIDENTIFIED_WORKLOAD, Attribution, GpuReading, SourceState
+from otel_gpu.model import UNIDENTIFIED_WORKLOAD, GpuReading, Report, SourceState
 from otel_gpu.sources.base import ProcessRead
 from otel_gpu.state.keeper import Keeper
 from tests.builders import FakeGpus, FakeProcesses, gpu_read, listed, process_read
@@ -32,7 +32,7 @@ class Life:
         self._gpus, self._processes = FakeGpus(), FakeProcesses()
         self._engine = Engine(gpus=self._gpus, processes=self._processes, clock=clock, rules=self.keeper)
 
-    def cycles(self, number: int, read: ProcessRead, *pids: int) -> Attribution:
+    def cycles(self, number: int, read: ProcessRead, *pids: int) -> Report:
         """The last answer of so many cycles."""
         for _ in range(number):
             self.clock.advance(CYCLE_S)

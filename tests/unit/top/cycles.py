@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from otel_gpu.export.document import document
 from otel_gpu.export.text import Paint
-from otel_gpu.model import Attribution, MethodEnergy
+from otel_gpu.model import MethodEnergy, Report
 from otel_gpu.top.board import Seen
 from otel_gpu.top.cycle import Cycle, Process, Use, Workload, combine
 from otel_gpu.top.layout import Canvas
@@ -20,13 +20,13 @@ from tests.builders import attribution
 ABOUT = About("1.2.3", "node-1", 5.0, None, "EUR")
 
 
-def told(answer: Attribution, about: About = ABOUT) -> tuple[object, object]:
+def told(answer: Report, about: About = ABOUT) -> tuple[object, object]:
     """The two objects of a cycle, as they come out of JSON."""
     beside = particulars(answer, about, {})
     return json.loads(json.dumps(document(answer))), json.loads(json.dumps(beside))
 
 
-def cycle(answer: Attribution | None = None, about: About = ABOUT) -> Cycle:
+def cycle(answer: Report | None = None, about: About = ABOUT) -> Cycle:
     """A cycle as it is shown."""
     return combine(*told(answer or attribution(), about))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.export.document import document
-from otel_gpu.model import Attribution
+from otel_gpu.model import Report
 from otel_gpu.web.events import Events
 from otel_gpu.web.exchange import Request
 from otel_gpu.web.particulars import About
@@ -16,7 +16,7 @@ from tests.builders import attribute, attribution, gpu, snapshot
 ABOUT = About("1.2.3", "node-1", 5.0, "asked for", "EUR")
 
 
-def cycle(at_s: float) -> Attribution:
+def cycle(at_s: float) -> Report:
     return attribute(None, snapshot(gpu(0, power_w=70.0), at_s=at_s))
 
 
@@ -30,7 +30,7 @@ def events_of(text: bytes | None) -> list[dict[str, Any]]:
     return found
 
 
-def events(*answers: Attribution | None) -> Events:
+def events(*answers: Report | None) -> Events:
     """Events of an agent that has these cycles, one after the other; the last again and again."""
     left = list(answers)
     return Events(ABOUT, lambda: left.pop(0) if len(left) > 1 else left[0])

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from otel_gpu.model import Attribution, GpuReading
+from otel_gpu.model import GpuReading, Report
 from otel_gpu.web.history import SLOT_S, SLOTS, History
 from tests.builders import GIB, WALL_NS, attribute, failed_gpu, gpu, memory, snapshot
 
 
-def cycle(at_s: float, *gpus: GpuReading) -> Attribution:
+def cycle(at_s: float, *gpus: GpuReading) -> Report:
     return attribute(None, snapshot(*gpus, at_s=at_s))
 
 

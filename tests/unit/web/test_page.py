@@ -6,13 +6,13 @@ from html.parser import HTMLParser
 import pytest
 
 from otel_gpu.export.table import render
-from otel_gpu.model import Attribution, SourceOutcome, SourceState
+from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.web.exchange import Request, Response
 from otel_gpu.web.page import Page, static_routes
 from tests.builders import attribute, attribution, snapshot
 
 
-def page(attribution: Attribution | None, *, simulated: bool = False, refresh_s: int = 5, metrics: bool = False) -> str:
+def page(attribution: Report | None, *, simulated: bool = False, refresh_s: int = 5, metrics: bool = False) -> str:
     return Page(simulated=simulated, refresh_s=refresh_s, metrics=metrics).of(attribution)
 
 

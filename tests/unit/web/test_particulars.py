@@ -5,12 +5,12 @@ from typing import Any
 
 from otel_gpu.export.document import document
 from otel_gpu.model import (
-    Attribution,
     Cost,
     CostBasis,
     DeviceTotals,
     GpuState,
     MethodEnergy,
+    Report,
     SourceOutcome,
     SourceState,
 )
@@ -21,7 +21,7 @@ from tests.unit.metrics.builders import SINCE_NS, WORK, answer, device, part, pr
 ABOUT = About("1.2.3", "node-1", 5.0)
 
 
-def told(of: Attribution, about: About = ABOUT) -> dict[str, Any]:
+def told(of: Report, about: About = ABOUT) -> dict[str, Any]:
     return particulars(of, about, {"at": [], "gpus": {}})
 
 

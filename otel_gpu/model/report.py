@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple
 
 from otel_gpu.model.identity import GpuIdentity, Pod, ProcessKey, WorkloadNames, WorkloadRef
 from otel_gpu.model.made import quickly_made
@@ -147,7 +146,7 @@ class EnergyBasis:
 
 
 @dataclass(frozen=True, slots=True)
-class MigAttribution:
+class MigReport:
     """One MIG instance and the split of its memory."""
 
     uuid: str
@@ -164,7 +163,7 @@ class Counted(NamedTuple):
 
 @quickly_made
 @dataclass(frozen=True, slots=True)
-class GpuAttribution:
+class GpuReport:
     """One GPU: what it has, and how that divides.
 
     ``energy_error_mj`` is how far the books of processes or workloads miss the GPU's; anything but 0 is a bug.
@@ -174,7 +173,7 @@ class GpuAttribution:
     reading: GpuReading
     memory: MemorySplit | None
     energy: EnergySplit | None
-    mig: tuple[MigAttribution, ...] | None
+    mig: tuple[MigReport, ...] | None
     totals: DeviceTotals | None = None
     basis: EnergyBasis | None = None
     energy_error_mj: int = 0
@@ -230,7 +229,7 @@ class WorkloadGpu:
 
 @quickly_made
 @dataclass(frozen=True, slots=True)
-class WorkloadAttribution:
+class WorkloadReport:
     """A workload, its names and its parts of the GPUs.
 
     ``naming`` counts its names: after a rename the old entry ends and stays for a while beside its successor. While
@@ -262,7 +261,7 @@ class WorkloadAttribution:
 
 @quickly_made
 @dataclass(frozen=True, slots=True)
-class ProcessAttribution:
+class ProcessReport:
     """One process's part of one GPU. ``name`` and ``start_time_s`` are ``None`` if /proc never showed it.
 
     It belongs to the workload with this ``workload`` and ``naming``.
@@ -293,91 +292,22 @@ class ProcessAttribution:
         return self.active or bool(self.energy.total_mj)
 
 
-class Moved(NamedTuple):
-    """All that is new of lines in an answer after which only idle time and energy went on, in columns.
-
-    One of each line, in their order: ``energy`` of the window, and ``idle_s`` where it has any; the others are of
-    ``Totals``.
-    """
-
-    energy: Sequence[MethodEnergy] = ()
-    idle_s: Sequence[float | None] = ()
-    measured_mj: Sequence[int] = ()
-    estimated_mj: Sequence[int] = ()
-    inferred_mj: Sequence[int] = ()
-    idle_us: Sequence[int] = ()
-    idle_byte_us: Sequence[int] = ()
-    idle_mj: Sequence[int] = ()
-    billed_idle_us: Sequence[int] = ()
-
-
-class LaterLines(Protocol):
-    """Workloads and processes of an answer that are made when somebody asks for them.
-
-    ``moved_processes`` and ``moved_parts`` tell what is new of them: of parts, one workload's after the other's.
-    """
-
-    @property
-    def moved_processes(self) -> Moved:
-        """What is new of processes."""
-
-    @property
-    def moved_parts(self) -> Moved:
-        """What is new of workloads."""
-
-    def processes(self) -> tuple[ProcessAttribution, ...]:
-        """The same, whoever asks and however often."""
-
-    def workloads(self) -> tuple[WorkloadAttribution, ...]:
-        """Likewise."""
-
-
 @dataclass(frozen=True, slots=True)
-class Attribution:
+class Report:
     """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
 
     ``epoch_ns`` (Unix time) is when the books began. ``anomalies`` counts figures that could not be true, ever since.
     ``pod`` is the one pod that it speaks of, ``None`` where it speaks of everybody; it has no figures of GPUs then.
-
-    ``still_since_ns`` (monotonic) is the first of the cycles since which everybody has only gone on being idle; 0 where
-    that is not known. Answers of one run that follow one another with the same one have the same workloads and
-    processes in the same order, and the same is told of each but for ``energy``, ``idle_s``, ``totals`` and ``costs``.
-    Of totals, energy by one method moves, the same in each of these cycles, and idle time, bytes and energy. Of GPUs,
-    identity, health, memory, instances, what is counted and origins of the basis are the same. It says nothing that the
-    answers themselves do not say, and is no part of what they are compared by; nor is ``later``.
     """
 
     wall_ns: int
     monotonic_ns: int
     window_s: float | None
-    gpus: tuple[GpuAttribution, ...]
-    workloads: tuple[WorkloadAttribution, ...]
-    processes: tuple[ProcessAttribution, ...]
+    gpus: tuple[GpuReport, ...]
+    workloads: tuple[WorkloadReport, ...]
+    processes: tuple[ProcessReport, ...]
     sources: tuple[SourceOutcome, ...]
     driver: DriverFacts | None = None
     anomalies: int = 0
     epoch_ns: int = 0
     pod: Pod | None = None
-    still_since_ns: int = field(default=0, compare=False, repr=False)
-    later: LaterLines | None = field(default=None, init=False, compare=False, repr=False)
-    """What is known of workloads and processes that were not made at once. Who is made from this one has none."""
-
-    def with_later(self, lines: LaterLines) -> Self:
-        """Itself, while nobody else has it: its workloads and processes are these, made when they are asked for."""
-        object.__setattr__(self, "later", lines)
-        for name in _LATER:
-            object.__delattr__(self, name)
-        return self
-
-    if not TYPE_CHECKING:  # to the checker, there is no attribute but those above
-
-        def __getattr__(self, name: str) -> Any:
-            """A field that is not filled yet."""
-            if name not in _LATER:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            made = getattr(self.later, name)()
-            object.__setattr__(self, name, made)  # by whoever comes first; to others it comes to the same
-            return made
-
-
-_LATER: Final = ("workloads", "processes")
