@@ -58,7 +58,7 @@ class Counts:
     """Of one cycle, read, attributed, scraped and pushed, on average; driver calls are of one GPU.
 
     ``allocations`` are those asked of the C library, ``held_bytes`` is how much more memory a cycle has at its peak
-    than at its start. What is ``still`` is of cycles in which nothing changes but energy and time.
+    than at its start.
     """
 
     driver_calls: float
@@ -67,8 +67,6 @@ class Counts:
     sent_bytes: float
     allocations: float
     held_bytes: float
-    still_python_calls: float
-    still_allocations: float
 
 
 class _Counter:
@@ -145,11 +143,6 @@ class _Host:
         scrape = Response(self._text.parts(collection, Exposition.OPENMETRICS))
         self.sent_bytes += len(self._encoder.encode(scrape, "gzip")[0])  # as Prometheus asks for it
 
-    def become_still(self) -> None:
-        """Run cycles until nothing changes any more."""
-        for _ in range(_BUSY_S):
-            self.cycle()
-
     def driver_calls(self) -> int:
         """Calls that named a GPU, so far."""
         return sum(int(self._library.stub_device_call_count(gpu)) for gpu in range(self._size.gpus))
@@ -187,9 +180,6 @@ def count(size: Size = SIZES["M"]) -> Counts:
             calls, sent = host.driver_calls() - calls, host.sent_bytes - sent
             allocated = _allocated(host.cycle)
             held_bytes = _held_bytes(host.cycle)
-            host.become_still()
-            still_python_calls, _ = counter.count(host.cycle)
-            still_allocated = _allocated(host.cycle)
         finally:
             threading.setprofile(None)
             host.close()
@@ -200,8 +190,6 @@ def count(size: Size = SIZES["M"]) -> Counts:
         sent_bytes=round(sent / CYCLES),
         allocations=round(allocated),
         held_bytes=held_bytes,
-        still_python_calls=round(still_python_calls),
-        still_allocations=round(still_allocated),
     )
 
 

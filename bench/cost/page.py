@@ -23,8 +23,6 @@ _WHAT: Final = {
     "sent_bytes": "bytes sent, scraped and pushed",
     "allocations": "allocations",
     "held_bytes": "bytes more at the peak of a cycle than at its start",
-    "still_python_calls": "calls of Python functions where nothing changes",
-    "still_allocations": "allocations where nothing changes",
 }
 
 

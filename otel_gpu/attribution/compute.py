@@ -186,7 +186,7 @@ class ComputeRows:
         """
         window_us = max(0, window_us)
         if read is not None and not read.rows:
-            return self.without_rows(read, window_us)
+            return self._without_rows(read, window_us)
         self._elapsed_us += window_us
         if read is None:
             return None
@@ -214,7 +214,7 @@ class ComputeRows:
             anomalies=told.anomalies + (excessive and not sampled),
         )
 
-    def without_rows(self, read: UtilizationRead, window_us: int) -> ComputeWindow:
+    def _without_rows(self, read: UtilizationRead, window_us: int) -> ComputeWindow:
         """The same where nobody has a row: who gives rows, and of what kind, is not learnt from none."""
         self._elapsed_us += window_us
         end_us = read.read_at_us - SAMPLE_US // 2

@@ -18,9 +18,7 @@ from otel_gpu.model import MemorySplit
 class GpuCycle(NamedTuple):
     """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself.
 
-    ``crowded`` says that others may be on it of whom nothing can be seen: neither how many, nor what they do. ``rests``
-    says that all of it is known to be as in the cycle before but for time and energy: the same are there, all seen and
-    told of, and none of them works; nobody is thought to hold what no list tells, or was given what it does not use.
+    ``crowded`` says that others may be on it of whom nothing can be seen: neither how many, nor what they do.
     """
 
     residents: Mapping[ProcessAt, Resident]
@@ -33,7 +31,6 @@ class GpuCycle(NamedTuple):
     anomalies: int
     lists_told: bool = True
     crowded: bool = False
-    rests: bool = False
 
     @property
     def infers(self) -> bool:

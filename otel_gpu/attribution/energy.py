@@ -194,13 +194,6 @@ class EnergyDivider:
             parts.get(_unattributed(parties), 0),
         )
 
-    def go_on(self, parties: tuple[Party, ...], delta_mj: int) -> Division | None:
-        """Divide one more interval of the same parties, of whom it is told that none worked, beside nobody else.
-
-        ``None`` where that is not enough to know: ``divide`` it.
-        """
-        return self._divide_standing(delta_mj) if parties is self._given and self._stands else None
-
     def _is_standing(self, interval: Interval) -> bool:
         """Whether all of it divides by who was there: several were, or one not alone, and nobody worked."""
         if interval.foreign_sm_us or interval.anomalous or interval.away or interval.crowded:

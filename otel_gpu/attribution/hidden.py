@@ -97,15 +97,6 @@ class HiddenMemory:
         self._last_s = now_s
         return self._split(max(0, unknown_bytes))
 
-    def go_on(self, now_s: float) -> None:
-        """The same for a cycle that has as many unknown bytes as the last, no candidate as that, nobody else visible.
-
-        What was booked of them stands: what was within the dead band still is, and it is divided as it was.
-        """
-        self._cycle += 1
-        self._last_s = now_s if math.isfinite(now_s) else self._last_s
-        self._books.drift = self._books.stalled_s = 0.0
-
     # -- who is there -----------------------------------------------------------------------
 
     def _roll_call(self, present: Mapping[CandidateId, Candidate], moment: Moment) -> bool:

@@ -24,28 +24,13 @@ class _Pool(NamedTuple):
     memory: DeviceMemory | None
 
 
-class _Last(NamedTuple):
-    """How memory was divided in the last cycle, on a GPU without MIG where nobody could hold what the lists hide."""
-
-    now: _Residents
-    whole: DeviceMemory | None
-    infers: bool
-    memory: Mapping[str, MemorySplit | None]
-    hidden: Mapping[str, HiddenSplit]
-
-    def holds(self, reading: GpuReading, now: _Residents, cycle: Cycle) -> bool:
-        """Whether the same divides among the same."""
-        return now is self.now and cycle.infers is self.infers and reading.memory == self.whole
-
-
 class Holdings:
     """The memory of one GPU from cycle to cycle."""
 
-    __slots__ = ("_hidden", "_last")
+    __slots__ = ("_hidden",)
 
     def __init__(self) -> None:
         self._hidden: dict[str, HiddenMemory] = {}
-        self._last: _Last | None = None
 
     def observe(
         self,
@@ -62,30 +47,6 @@ class Holdings:
         ``granted`` are workloads that were given a place and have nobody in sight there, with their age in seconds.
         In a cycle that infers nothing, nobody probably holds anything.
         """
-        plain = reading.mig is None and not owners and not granted
-        last = self._last
-        if last is not None and plain and before is now and last.holds(reading, now, cycle):
-            self.go_on(cycle.now_s)
-            return last.memory, last.hidden
-        memory, hidden = self._divided(reading, now, before, owners, cycle, granted=granted)
-        self._last = _Last(now, reading.memory, cycle.infers, memory, hidden) if plain else None
-        return memory, hidden
-
-    def go_on(self, now_s: float) -> None:
-        """The same for one more cycle like the last, in which nobody could hold what the lists hide."""
-        if self._last is not None and self._last.hidden:
-            self._hidden[""].go_on(now_s)
-
-    def _divided(
-        self,
-        reading: GpuReading,
-        now: _Residents,
-        before: _Residents,
-        owners: Mapping[ProcessAt, WorkloadAt],
-        cycle: Cycle,
-        *,
-        granted: Mapping[WorkloadAt, float],
-    ) -> tuple[Mapping[str, MemorySplit | None], Mapping[str, HiddenSplit]]:
         memory: dict[str, MemorySplit | None] = {}
         hidden: dict[str, HiddenSplit] = {}
         pools = _pools(reading)

@@ -139,16 +139,6 @@ class IdleState:
         idle_s = 0.0 if state is _BUSY else self._idle_us / 1e6 if state is _IDLE else None
         return _tuple(IdleStep, (state, idle_s, (piece,)))
 
-    def go_on(self, window_us: int) -> float:
-        """The same for one that is idle, of whom all is decided, in one more poll without work; for how long now."""
-        self._idle_us += window_us
-        return self._idle_us / 1e6
-
-    @property
-    def idle_us(self) -> int:
-        """For how long it has been without work, by now."""
-        return self._idle_us
-
     def close(self) -> tuple[Booked, ...]:
         """The process has ended: what is still undecided stays unknown for ever."""
         self._begin_run()

@@ -154,27 +154,6 @@ class LearnedPower:
             self._watch_clock(sm_clock_mhz if sum(shares.values()) >= MIN_UTILIZATION else None, dt_s, capped=capped)
             self._gather(shares, power_w, samples, dt_s)
 
-    def rest(self, *, power_w: float, power_limit_w: float | None, held_w: float, samples: int, dt_s: float) -> None:
-        """The same for an interval in which nobody worked."""
-        pending = self._pending
-        if pending.work_s or not _MIN_INTERVAL_S <= dt_s <= LONGEST_INTERVAL_S:
-            self.observe({}, power_w=power_w, power_limit_w=power_limit_w, held_w=held_w, samples=samples, dt_s=dt_s)
-            return
-        if not (0 < power_w <= HIGHEST_POWER_W and 0 <= held_w <= HIGHEST_POWER_W and samples >= 0):
-            self._dropped += 1
-            return
-        if held_w != self._held_w:
-            self._held_w, self._fit_or_none = held_w, None
-        if power_limit_w is not None and 0 < CAPPED * power_limit_w <= power_w:
-            pending.capped = True
-        self._clock.rest()
-        pending.mean_mhz_s = None
-        pending.dt_s += dt_s
-        pending.samples += samples
-        pending.energy_j += power_w * dt_s
-        if pending.samples >= _MIN_SAMPLES or pending.dt_s > LONGEST_INTERVAL_S:
-            self._pending = _Pending()  # there is nothing to learn from no work
-
     def _watch_clock(self, clock_mhz: int | None, dt_s: float, *, capped: bool) -> None:
         pending, reference_mhz = self._pending, self._clock.reference_mhz
         clocks = self._clock.observe(clock_mhz, capped=capped, dt_s=dt_s)

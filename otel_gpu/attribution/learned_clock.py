@@ -60,10 +60,6 @@ class SmClock:
         """What a clock is of the reference, within what can be."""
         return min(1.0, max(LEAST_RATIO, clock_mhz / self.reference_mhz))
 
-    def rest(self) -> None:
-        """An interval without work has no clock."""
-        self._before_mhz = None
-
     def observe(self, clock_mhz: int | None, *, capped: bool, dt_s: float) -> Clocks | None:
         """Take in the clock at the end of an interval with work; the interval's clocks, ``None`` where unknown."""
         before_mhz, self._before_mhz = self._before_mhz, None

@@ -72,10 +72,6 @@ class Oddities:
             self._lists, self._found = lists, _odd_lists(reading)
         return self._found + self._of_energy(reading)
 
-    def again(self, reading: GpuReading) -> int:
-        """The same where memory and lists are those of the cycle before."""
-        return self._found + self._of_energy(reading)
-
     def _of_energy(self, reading: GpuReading) -> int:
         found = 0
         if reading.energy_mj is not None:

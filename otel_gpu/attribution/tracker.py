@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from otel_gpu.attribution.baseline import Baseline
 from otel_gpu.attribution.compute import ComputeRows, ComputeWindow
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.cycle_shown import GpuCycle
-from otel_gpu.attribution.energy import Division, EnergyDivider, Interval, Party
-from otel_gpu.attribution.hidden import HiddenSplit
+from otel_gpu.attribution.energy import Division, EnergyDivider, Interval
 from otel_gpu.attribution.holdings import Holdings, unexplained_bytes
 from otel_gpu.attribution.learned import LearnedPower
 from otel_gpu.attribution.memory import Oddities
@@ -21,30 +20,13 @@ from otel_gpu.attribution.places import ProcessAt, WorkloadAt
 from otel_gpu.attribution.plain import resident_from, resident_state
 from otel_gpu.attribution.presence import UNEXPLAINED_BYTES, Presence, Resident, same_processes
 from otel_gpu.attribution.span import PRESENCE_UNKNOWN, QuietParties, Span
-from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit, ProcessKey
+from otel_gpu.model import GpuReading, MemorySplit, ProcessKey
 from otel_gpu.model.made import maker
 
 NO_GRANTS: Final[Mapping[WorkloadAt, float]] = MappingProxyType({})
 
 
-class _Rest(NamedTuple):
-    """A GPU after a cycle in which nobody worked, came or went: what follows from that, and is so in the next one, too.
-
-    All could be seen of whoever is there. ``whole`` is its memory as read, ``span`` begins where that cycle ended.
-    """
-
-    now: Mapping[ProcessAt, Resident]
-    listed: tuple[ListedProcess, ...]
-    whole: DeviceMemory | None
-    memory: Mapping[str, MemorySplit | None]
-    hidden: Mapping[str, HiddenSplit]
-    parties: tuple[Party, ...]
-    strangers: bool
-    span: Span
-
-
 _interval: Final = maker(Interval)
-_tuple: Final = tuple.__new__
 
 
 class GpuTracker:
@@ -59,7 +41,6 @@ class GpuTracker:
         "_learns",
         "_oddities",
         "_quiet_parties",
-        "_rest",
         "_rows",
         "_span",
         "meter",
@@ -79,7 +60,6 @@ class GpuTracker:
         self._here: Mapping[ProcessAt, Resident] = {}
         self._span = Span()
         self._quiet_parties = QuietParties()
-        self._rest: _Rest | None = None
 
     def observe(
         self,
@@ -98,11 +78,6 @@ class GpuTracker:
         ``visited`` says that somebody came and went since the last cycle.
         """
         metered = self.meter.read(reading)
-        unseen = owners or granted or visited
-        rest, self._rest = self._rest, None
-        if rest is not None and not unseen and metered is not None and self._rests(rest, reading, now, metered, cycle):
-            self._rest = rest
-            return self._go_on(rest, reading, metered, cycle)
         memory, hidden = self._holdings.observe(reading, now, self._here, owners, cycle, granted=granted)
         compute = self._rows.observe(reading.utilization, cycle.window_us)
         strangers = unexplained_bytes(memory) >= UNEXPLAINED_BYTES or (not cycle.infers and _cannot_tell(memory))
@@ -131,86 +106,7 @@ class GpuTracker:
         if metered is not None and (metered.anomalous or metered.reset):
             anomalies += 1
         estimate = self._baseline.estimate()
-        result = GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies, lists_told, crowded)
-        quiet = compute is not None and compute.is_quiet
-        if quiet and known and cycle.infers and metered is not None and not unseen and not result.infers:
-            self._note_rest(reading, result, strangers=strangers)
-        return result
-
-    # -- rest -----------------------------------------------------------------------
-
-    def _note_rest(self, reading: GpuReading, result: GpuCycle, *, strangers: bool) -> None:
-        now = result.residents
-        if reading.mig is None and reading.processes is not None and self._here is now:
-            parties = self._quiet_parties.of(now, told=True)
-            self._rest = _Rest(
-                now, reading.processes, reading.memory, result.memory, result.hidden, parties, strangers, self._span
-            )
-
-    def _rests(
-        self, rest: _Rest, reading: GpuReading, now: Mapping[ProcessAt, Resident], metered: Metered, cycle: Cycle
-    ) -> bool:
-        """Whether this cycle is such a one as well, right after that: only its time and energy are to be taken in."""
-        read = reading.utilization
-        return (
-            now is rest.now
-            and now is self._here
-            and rest.span is self._span
-            and read is not None
-            and not read.rows
-            and reading.mig is None
-            and cycle.window_us > 0
-            and cycle.infers
-            and cycle.complete
-            and metered.duration_s > 0
-            and not metered.anomalous
-            and not metered.reset
-            and reading.processes == rest.listed
-            and reading.memory == rest.whole
-        )
-
-    def _go_on(self, rest: _Rest, reading: GpuReading, metered: Metered, cycle: Cycle) -> GpuCycle:
-        """What ``observe`` does of such a cycle. The span is one of this cycle only, and begins anew as it was."""
-        self._holdings.go_on(cycle.now_s)
-        read = reading.utilization
-        compute = None if read is None else self._rows.without_rows(read, cycle.window_us)
-        told = compute is not None and compute.covered_us > 0
-        parties, dt_s, limit_w = rest.parties, metered.duration_s, reading.power_limit_w
-        power_w = metered.delta_mj / 1000 / dt_s
-        self._baseline.observe(
-            power_w=power_w,
-            utilization=0.0 if told or not parties else None,
-            resident=bool(parties) or rest.strangers,
-            power_limit_w=limit_w,
-            dt_s=dt_s,
-        )
-        estimate = self._baseline.estimate()
-        if compute is not None and told:
-            self._learned.rest(
-                power_w=power_w, power_limit_w=limit_w, held_w=estimate.held_w, samples=compute.samples, dt_s=dt_s
-            )
-        alone = len(parties) == 1 and not rest.strangers
-        division = None if alone else self._divider.go_on(parties, metered.delta_mj)
-        if division is None:
-            interval = _interval(
-                metered.delta_mj, dt_s, parties, alone=alone, strangers=rest.strangers, held_w=estimate.held_w
-            )
-            division = self._divider.divide(interval)
-        anomalies = self._oddities.again(reading)
-        result = (
-            rest.now,
-            rest.memory,
-            rest.hidden,
-            compute,
-            metered,
-            division,
-            estimate,
-            anomalies,
-            True,
-            False,
-            True,
-        )
-        return _tuple(GpuCycle, result)
+        return GpuCycle(now, memory, hidden, compute, metered, division, estimate, anomalies, lists_told, crowded)
 
     def forget(self, ended: frozenset[ProcessAt]) -> None:
         """Drop what is remembered of processes that have ended."""
@@ -219,7 +115,6 @@ class GpuTracker:
 
     def gap(self, window_us: int, gone: Callable[[ProcessAt], bool] = lambda _: False) -> None:
         """The GPU did not answer for so long, or was not asked; whoever is ``gone`` from the books is from here."""
-        self._rest = None
         self._rows.observe(None, window_us)
         self._span.gap(window_us)
         if ended := frozenset(filter(gone, self._here)):
@@ -227,7 +122,6 @@ class GpuTracker:
 
     def be_away(self, window_us: int) -> None:
         """The agent did not run for so long."""
-        self._rest = None
         self._rows.observe(None, window_us)
         self._span.be_away(window_us)
 

@@ -26,7 +26,7 @@ from otel_gpu.export.table_figures import (
     watts,
     whole,
 )
-from otel_gpu.export.table_names import origin, workload_names
+from otel_gpu.export.table_names import name_key, origin, workload_names
 from otel_gpu.export.text import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
@@ -264,7 +264,7 @@ def _workloads(attribution: Report, width: int, paint: Paint) -> list[str]:
     ordered = sorted(attribution.workloads, key=lambda workload: (-_held(workload), workload.display_name))
     rows = [
         [
-            printable(name_of[workload.ref.key]),
+            printable(name_of[name_key(workload)]),
             workload.ref.kind.value,
             printable(origin(workload)),
             _gpu_label(index_of.get(part.gpu_uuid), part.mig_uuid),
@@ -298,7 +298,7 @@ def _processes(attribution: Report, width: int, paint: Paint) -> list[str]:
         [
             str(process.key.pid),
             printable(process.name or UNKNOWN),
-            printable(name_of.get(process.workload.key, process.workload.unnamed)),
+            printable(name_of.get((process.workload.key, process.naming), process.workload.unnamed)),
             _gpu_label(index_of.get(process.gpu_uuid), process.mig_uuid),
             size(process.memory_bytes),
             *_use(process, attribution.window_s),

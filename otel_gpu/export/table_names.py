@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from otel_gpu.export.table_figures import UNKNOWN
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKey, WorkloadReport
@@ -16,8 +16,17 @@ _HASH, _SHORT = 64, 12
 """Digits of a container's id, and how many of them docker ps shows."""
 
 
-def workload_names(workloads: Sequence[WorkloadReport]) -> dict[WorkloadKey, str]:
-    """The name of each by its key. Those who share one have behind it what tells them apart.
+NameKey: TypeAlias = tuple[WorkloadKey, int]
+"""A workload under one of the names it had: a renamed workload is reported once per naming during the retention."""
+
+
+def name_key(workload: WorkloadReport) -> NameKey:
+    """The key of a workload in ``workload_names``."""
+    return workload.ref.key, workload.naming
+
+
+def workload_names(workloads: Sequence[WorkloadReport]) -> dict[NameKey, str]:
+    """The name of each workload. Workloads that share a name get a suffix that tells them apart.
 
     That is the end of the pod's name, as much of it as it takes, as in ``eval (5w7lx)``; where pods do not differ the
     namespace too, and where there is none the id, or the kind of who is called by his id.
@@ -25,13 +34,15 @@ def workload_names(workloads: Sequence[WorkloadReport]) -> dict[WorkloadKey, str
     alike: defaultdict[str, list[WorkloadReport]] = defaultdict(list)
     for workload in workloads:
         alike[_name(workload)].append(workload)
-    names: dict[WorkloadKey, str] = {}
+    names: dict[NameKey, str] = {}
     for name, group in alike.items():
-        if len(group) == 1:
-            names[group[0].ref.key] = name
-        else:
-            marks = _told_apart(group)
-            names |= {one.ref.key: f"{name} ({mark})" for one, mark in zip(group, marks, strict=True)}
+        # Entries of one workload under several namings are not told apart: they are the same workload.
+        distinct = {one.ref.key: one for one in group}
+        shown = dict.fromkeys(distinct, name)
+        if len(distinct) > 1:
+            suffixes = _told_apart(list(distinct.values()))
+            shown = {key: f"{name} ({suffix})" for key, suffix in zip(distinct, suffixes, strict=True)}
+        names |= {name_key(one): shown[one.ref.key] for one in group}
     return names
 
 

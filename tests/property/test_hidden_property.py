@@ -184,21 +184,3 @@ def test_one_by_one_arrivals_are_all_found_exactly(arrivals: list[tuple[int, int
     for candidate, (_, size) in zip(here, arrivals, strict=True):
         assert abs(split.inferred[candidate.id].bytes - size) <= len(arrivals)
         assert split.inferred[candidate.id].confidence == 1.0
-
-
-@given(CYCLES, st.lists(st.integers(0, 3), min_size=12, max_size=12))
-def test_where_nobody_could_hold_any_and_nothing_changes_the_books_go_on_as_if_looked_at(
-    cycles: list[Cycle], repeats: list[int]
-) -> None:
-    looked_at, gone_on = HiddenMemory(), HiddenMemory()
-    for cycle, now_s, again in zip(cycles, clock(cycles), repeats, strict=False):
-        split = feed(looked_at, cycle, now_s)
-        assert feed(gone_on, cycle, now_s) == split
-        if cycle.candidates:
-            continue
-        for number in range(again):
-            later_s = now_s + 5.0 * number
-            still = cycle._replace(arrivals=0, departures=0)
-            assert feed(looked_at, still, later_s) == split
-            gone_on.go_on(later_s)
-            assert gone_on.to_state() == looked_at.to_state()

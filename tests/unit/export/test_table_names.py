@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.export.table import render
+from otel_gpu.export.table_names import workload_names
 from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from tests.builders import GIB, attribute, facts, gpu, listed, memory, snapshot
 
@@ -58,3 +60,22 @@ def test_no_two_rows_are_alike_in_a_narrow_terminal(width: int) -> None:
         names = [re.sub(r"^ *\d+", "", line) for line in section[1:]]
         assert len(names) == len(set(names)) == 2
         assert max(map(len, section)) <= width
+
+
+def renamed(before: WorkloadNames, after: WorkloadNames) -> list[str]:
+    """The names in the workload table after a container was renamed: its ended and its live entry."""
+    ref = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64)
+    attributor = Attributor()
+    for number, names in enumerate((before, before, after, after), start=1):
+        one = gpu(0, [listed(1, GIB)], memory=memory(used_gib=1), energy_mj=number * 100_000)
+        report = attributor.observe(snapshot(one, processes=[facts(1, ref)], names={ref.id: names}, at_s=5.0 * number))
+    return sorted(workload_names(report.workloads).values())
+
+
+def test_a_container_whose_label_changed_keeps_its_plain_name() -> None:
+    before = WorkloadNames(container="train", extra=(("team", "a"),))
+    assert renamed(before, WorkloadNames(container="train", extra=(("team", "b"),))) == ["train", "train"]
+
+
+def test_after_a_rename_the_ended_entry_keeps_the_old_name() -> None:
+    assert renamed(WorkloadNames(container="old"), WorkloadNames(container="new")) == ["new", "old"]
