@@ -1,4 +1,4 @@
-"""From the books and one cycle's figures to the frozen Report that everybody reads."""
+"""Builds the frozen Report of a cycle from the ledger and the cycle's figures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Composer:
         window_s: float | None,
         anomalies: int,
     ) -> Report:
-        """The answer of this cycle: everybody who is there, and who ended within the retention."""
+        """Build the report of this cycle: active workloads and processes, and those that ended within the retention."""
         ledger = self._ledger
         self._order.follow()
         scenes, errors_mj = _Scenes(ledger, views), ledger.energy_errors_mj()

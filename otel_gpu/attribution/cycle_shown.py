@@ -18,7 +18,7 @@ from otel_gpu.model import MemorySplit
 class GpuCycle(NamedTuple):
     """What one cycle showed of one GPU. ``memory`` and ``hidden`` are by MIG instance, "" for the GPU itself.
 
-    ``crowded`` says that others may be on it of whom nothing can be seen: neither how many, nor what they do.
+    ``crowded`` is true where processes that the agent cannot see may use the GPU: their number and work are unknown.
     """
 
     residents: Mapping[ProcessAt, Resident]

@@ -36,7 +36,7 @@ def workload_names(workloads: Sequence[WorkloadReport]) -> dict[NameKey, str]:
         alike[_name(workload)].append(workload)
     names: dict[NameKey, str] = {}
     for name, group in alike.items():
-        # Entries of one workload under several namings are not told apart: they are the same workload.
+        # Several namings of one workload share its name without a suffix: they are the same workload.
         distinct = {one.ref.key: one for one in group}
         shown = dict.fromkeys(distinct, name)
         if len(distinct) > 1:
