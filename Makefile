@@ -13,13 +13,14 @@ FUZZ_INPUTS ?= 10000
 FUZZ_SEED ?= 1
 FLEET_ARGS ?=
 BENCH_ARGS ?=
+WALK_ARGS ?=
 SOAK_DAYS ?= 7
 SOAK_SEED ?= 1
 # Where it is set, each of the hundreds of agents that tests start would be compiled anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy bench bench-guard fleet proto lock clean compiler
+.PHONY: help run test test-long test-real collector manifests dashboards pictures check fmt fuzz soak sbom accuracy bench bench-guard walk fleet proto lock clean compiler
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,11 +72,14 @@ sbom: $(VENV)/.dev ## write what the agent is made of, with versions, licences a
 accuracy: $(VENV)/.dev ## our split beside the formulas in use today, against a simulated host's truth
 	$(BIN)/python -m bench.accuracy $(or $(ACCURACY_ARGS),--page docs/accuracy.md)
 
-bench: compiler $(VENV)/.dev ## what the agent costs, beside nvitop-exporter on the same worlds (nine minutes; BENCH_ARGS="--world M" for less)
+bench: compiler $(VENV)/.dev ## cost of the agent beside nvitop-exporter on the same worlds (eleven minutes; BENCH_ARGS="--world M" for less)
 	$(BIN)/python -m bench.cost $(BENCH_ARGS)
 
-bench-guard: compiler $(VENV)/.dev ## counts of one cycle beside those recorded: calls, files, bytes, memory (seconds)
+bench-guard: compiler $(VENV)/.dev ## counts of a cycle, a scrape and a push beside the record: calls, files, bytes, memory (seconds)
 	$(BIN)/python -m bench.cost.guard
+
+walk: $(VENV)/.runtime ## how many functions ten steady seconds of the demo run, by package (half a minute)
+	@$(BIN)/python -m tools.walk $(WALK_ARGS)
 
 fleet: $(VENV)/.dev ## hundreds of agents through two tiers of Collectors, a gateway killed meanwhile (three minutes; needs Go)
 	@tools/collector/build.sh >/dev/null

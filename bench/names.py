@@ -1,7 +1,7 @@
-"""What names cost: CPU per cycle with 500 containers of which none changes. ``python -m bench.names``
+"""CPU time per cycle for the names of 500 containers on GPUs. ``python -m bench.names``
 
-The servers run in a process of their own, so that only what an agent would pay is counted: reading the sources, putting
-together what they know, taking up the names, and whatever their threads do meanwhile.
+The servers run in a process of their own, so that only the agent's cost is counted: reading the sources, resolving
+names and grants, observing the names, and the threads of the sources meanwhile.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from otel_gpu.attribution.naming import Namings
+from otel_gpu.attribution.naming import WAIT_CYCLES, Namings
 from otel_gpu.clock import SystemClock
-from otel_gpu.directory import Directory, PidsByWorkload
 from otel_gpu.model import WorkloadKind, WorkloadRef
+from otel_gpu.resolver import NameResolver, pids_by_workload
 from otel_gpu.sources.base import NameSource
 from otel_gpu.sources.docker import DockerSource
 from otel_gpu.sources.kubelet.cri import CriSource
@@ -35,7 +35,7 @@ _GPU: Final = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
 
 
 def serve(directory: Path, ready: Event, stop: Event) -> None:
-    """A Docker engine, a container runtime and a kubelet, with these containers each."""
+    """Run a Docker engine, a container runtime and a kubelet, each with ``CONTAINERS`` containers."""
     engine = docker_api.DockerApi()
     for number in range(CONTAINERS):
         engine.run(number, f"job-{number}")
@@ -64,7 +64,7 @@ def serve(directory: Path, ready: Event, stop: Event) -> None:
 
 @contextmanager
 def servers() -> Iterator[Path]:
-    """The servers in another process, and the directory of their sockets."""
+    """Run the servers in another process; the directory of their sockets."""
     context = multiprocessing.get_context("spawn")
     ready, stop = context.Event(), context.Event()
     with TemporaryDirectory(prefix="og-") as name:
@@ -79,22 +79,20 @@ def servers() -> Iterator[Path]:
 
 
 def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef], cycles: int) -> float:
-    """CPU of this process, user and system, over that many cycles in real time."""
-    directory, namings, gpus = Directory(), Namings(), (gpu(0), gpu(1))
+    """CPU time of this process per cycle, user and system, over that many cycles in real time."""
+    resolver, namings, gpus = NameResolver(), Namings(), (gpu(0), gpu(1))
     processes = {number: facts(number, ref) for number, ref in enumerate(refs, start=1)}
 
-    pids_by_workload = PidsByWorkload()
-
     def cycle() -> None:
-        workloads = pids_by_workload.of(processes)
-        named = directory.update([source.read(workloads) for source in sources], workloads, gpus)
+        workloads = pids_by_workload(processes.values())
+        named = resolver.resolve([source.read(workloads) for source in sources], workloads, gpus)
         namings.observe(refs, named.names, pending=named.pending)
         assert len(named.names) == len(refs), f"{len(named.names)} of {len(refs)} are known"
 
     for source in sources:
-        source.read(pids_by_workload.of(processes))
+        source.read(pids_by_workload(processes.values()))
         source.wait(60)
-    while not namings.are_settled:  # whoever is new is looked at for some cycles: that is a change
+    for _ in range(WAIT_CYCLES + 1):  # a new workload may change its names in its first cycles
         cycle()
         time.sleep(1)
     started_s = time.process_time()
@@ -105,8 +103,8 @@ def cpu_ms_per_cycle(sources: Sequence[NameSource], refs: Sequence[WorkloadRef],
 
 
 def main() -> int:
-    """Measure and print; 1 if it is more than it may be."""
-    parser = argparse.ArgumentParser(description="CPU per cycle for the names of 500 containers that do not change")
+    """Measure and print; 1 if a cost exceeds ``LIMIT_MS``."""
+    parser = argparse.ArgumentParser(description="CPU time per cycle for the names of 500 containers on GPUs")
     parser.add_argument("--cycles", type=int, default=12, help="cycles of 5 s to measure (default 12)")
     cycles = parser.parse_args().cycles
     clock = SystemClock()

@@ -15,17 +15,17 @@ from otel_gpu.control.pausing import pause_handlers
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
-from otel_gpu.exporting import Exporting
+from otel_gpu.export.pipeline import ExportPipeline
+from otel_gpu.export.prometheus import PrometheusRenderer
 from otel_gpu.host import Host
-from otel_gpu.metrics.collection import Resources
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.readings import Readings
+from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import Report
 from otel_gpu.sampler import FRESH_S
 from otel_gpu.sampling import Sampling
 from otel_gpu.sources.pausing import PausableGpus
-from otel_gpu.state.keeper import Keeper
+from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
 from otel_gpu.web.compat import CompatServers
 from otel_gpu.web.events import PATH as EVENTS_PATH
@@ -62,18 +62,24 @@ class Agent:
         clock: Clock,
         *,
         control: Path | None = None,
-        keeper: Keeper | None = None,
+        attributor: PersistentAttributor | None = None,
     ) -> None:
-        """``control`` is where it can be told to pause; without such a place, or a ``keeper``, it runs as well."""
+        """``control`` is the socket for ``otel-gpu pause``. It and the ``attributor`` are optional."""
         self._config = config
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
         self._gpu_source_name = host.gpus.name
         self._outdated = host.outdated
-        self._sampling = Sampling(config, host, clock, keeper)
+        self._sampling = Sampling(config, host, clock, attributor)
         self.engine, self._sampler = self._sampling.engine, self._sampling.sampler
-        metrics = AgentMetrics(self._sampling.readings)
-        self.exporting = Exporting(config, resources, metrics.collect, clock, restored=self._sampling.restored)
+        metrics = AgentMetrics(self._sampling.metrics)
+        self.export_pipeline = ExportPipeline(
+            config,
+            resources,
+            metrics.collect,
+            lambda: clock.monotonic_ns() / 1e9,
+            restored=self._sampling.restored,
+        )
         host_name = resources.shared.get("host.name", "")
         self._page = Page(
             simulated=host.simulated_because is not None,
@@ -100,13 +106,12 @@ class Agent:
             "/readyz": self._readyz,
         }
         if config.serves_prometheus:
-            routes[METRICS_PATH] = metrics_route(metrics.collect, resources)
+            renderer = PrometheusRenderer(resources, created=config.openmetrics_created)
+            routes[METRICS_PATH] = metrics_route(metrics.collect, renderer)
         absent = {METRICS_PATH: "metrics are not served here; --prometheus serves them"}
-        # With processes, whatever the agent's own metrics have: other exporters are about them.
-        self._compat_readings = Readings(self._sampler.fresh, self._sampling.account)
         self.compat = CompatServers(
             config.compat,
-            self._reading,
+            self._rows,
             host=config.listen.host,
             host_name=host_name,
             health=self._healthz,
@@ -129,20 +134,20 @@ class Agent:
 
         ``on_sample`` sees every answer. That ``stop`` was set is noticed after ``wake``, and sooner or later without.
         """
-        passes = 0
+        cycles = 0
         try:
             self._start_threads()
             on_start()
             while not (stop.is_set() or self._outdated.is_set()):
-                seen = self._sampler.wait_for_pass(passes, _LOOK_AROUND_S, unless=stop.is_set)
+                seen = self._sampler.wait_for_cycle(cycles, _LOOK_AROUND_S, unless=stop.is_set)
                 attribution = self.engine.latest
-                if seen > passes and attribution is not None:
+                if seen > cycles and attribution is not None:
                     self.events.observe(attribution)
                     on_sample(attribution)
-                passes = seen
+                cycles = seen
         finally:
             # What is under way is exported first: after that there is nothing left to collect.
-            self.exporting.stop(_LAST_EXPORT_S)
+            self.export_pipeline.stop(_LAST_EXPORT_S)
             self.web.close()
             self.compat.close()
             if self._control is not None:
@@ -158,7 +163,7 @@ class Agent:
             self._sampling.start()
             self.web.start()
             self.compat.start()
-            self.exporting.start()
+            self.export_pipeline.start()
             if self._control is not None:
                 self._control.start()
         except RuntimeError as error:
@@ -179,10 +184,10 @@ class Agent:
 
     # -- what is served -------------------------------------------------------------
 
-    def _reading(self, max_age_s: float) -> Reading | None:
-        """The cycle that other exporters' listeners tell of, at most so old if it can be had."""
-        attribution = self._sampler.fresh(max(FRESH_S, max_age_s))
-        return None if attribution is None else self._compat_readings.of(attribution)
+    def _rows(self, max_age_s: float) -> ReportRows | None:
+        """The cycle that other exporters' listeners render, at most so old if it can be had."""
+        report = self._sampler.fresh(max(FRESH_S, max_age_s))
+        return None if report is None else report_rows(report)
 
     def _json(self, _: Request) -> Response:
         attribution = self._sampler.fresh()

@@ -20,20 +20,18 @@ from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.control.renewal import renew
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
-from otel_gpu.export import prometheus
 from otel_gpu.export.document import to_json
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import fit_for
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
 from otel_gpu.footprint import bound_heaps, guess_no_encodings, settle
 from otel_gpu.host import BRIEF_NAMES_S, Host, open_host
-from otel_gpu.keeping import open_keeper
 from otel_gpu.logs import remark
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.names import prometheus_name
-from otel_gpu.metrics.points import Reading
 from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Pod, Report, SourceOutcome, SourceState
@@ -44,6 +42,7 @@ from otel_gpu.settings_names import Environment
 from otel_gpu.setup import Mode, accounting, is_done
 from otel_gpu.setup import report as report_setup
 from otel_gpu.sources.nvml.api import NvmlApi
+from otel_gpu.state.factory import open_attributor
 from otel_gpu.streams import write
 from otel_gpu.version import __version__
 from otel_gpu.view import View
@@ -99,7 +98,7 @@ def once(settings: Config, *, form: str) -> int:
         gpus=host.gpus,
         processes=host.processes,
         names=host.names,
-        lookout=host.lookout,
+        discovery=host.discovery,
         clock=clock,
         options=settings.attribution,
         pod=host.pod,
@@ -112,8 +111,8 @@ def once(settings: Config, *, form: str) -> int:
             if settings.interval_s > 2:
                 text = f"sampling for {settings.interval_s:g} s…"
                 remark(f"{text}\n", text, {})
-            if host.lookout is not None:
-                host.lookout.wait(BRIEF_NAMES_S)  # whoever knows those whom only this sample has found
+            if host.discovery is not None:
+                host.discovery.wait(BRIEF_NAMES_S)  # sources for workloads that only this sample has found
             time.sleep(settings.interval_s)
             with _told("reading GPUs and processes again"):
                 attribution = engine.sample()
@@ -186,11 +185,12 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
     reachable = host.simulated_because is None or not settings.control_socket.auto
     control = settings.control_socket.for_agent(os.environ) if reachable else None
     with _told("going on from what was kept"):
-        keeper = open_keeper(settings, host, clock, os.environ)
-    if keeper is not None:
-        host.recall(keeper.known_gpus)
+        simulated = host.simulated_because is not None
+        attributor = open_attributor(settings.attribution, settings.state_dir, clock, os.environ, simulated=simulated)
+    if attributor is not None:
+        host.recall(attributor.known_gpus)
     resources = _resources(settings, host.pod)
-    agent = Agent(settings, host, resources, clock, control=control, keeper=keeper)
+    agent = Agent(settings, host, resources, clock, control=control, attributor=attributor)
     # Only now: a driver that hangs while it is opened must not make SIGTERM wait for it.
     stop = threading.Event()
     # A terminal that is closed is an end like any other, unless somebody said nohup.
@@ -233,11 +233,11 @@ def _announce(settings: Config, host: Host, agent: Agent) -> None:
     lines += [f"  {agent.web.url}{pad(path, width)}  {what}" for path, what in paths.items()]
     lines += [f"  {url}  as {exporter}" for url, exporter in agent.compat.urls.items()]
     every = f"every {settings.export_interval_s:g} s"
-    lines += [f"and it exports to {pusher.target} {every}" for pusher in agent.exporting.pushers]
+    lines += [f"and it exports to {pusher.target} {every}" for pusher in agent.export_pipeline.pushers]
     fields = {
         "version": __version__,
         "urls": [*(f"{agent.web.url}{path}" for path in paths), *agent.compat.urls],
-        "exporters": [pusher.target for pusher in agent.exporting.pushers],
+        "exporters": [pusher.target for pusher in agent.export_pipeline.pushers],
     }
     remark("\n".join(lines) + "\n", "otel-gpu is running", fields)
 
@@ -259,23 +259,22 @@ def _ignore(attribution: Report) -> None:
 
 def _exported(attribution: Report, stats: SelfStats, settings: Config, resources: Resources, form: str) -> str:
     """What the agent would export of this."""
-    reading = Reading.of(
-        attribution,
-        stats,
+    collector = MetricCollector(
+        lambda: stats,
         currency=settings.currency,
         process_level=settings.process_metrics,
-        held_too=True,  # there is no later cycle to tell them in
+        include_awaiting_names=True,  # there is no later cycle to export them in
     )
-    collection = collect(reading)
+    collection = collector.collect(attribution)
     if form == "prometheus":
-        return prometheus.render(collection, resources, prometheus.Exposition.TEXT).decode()
+        return PrometheusRenderer(resources).render(collection, Exposition.TEXT).decode()
     from otel_gpu.export.otlp_json import to_otlp_json  # noqa: PLC0415 - takes a while, and nobody else needs it
 
     return to_otlp_json(collection, resources)
 
 
 def _resources(settings: Config, pod: Pod | None = None) -> Resources:
-    # By what may come, not by what is there: a job that turns up later must not bring labels that others lack.
+    # Keys that workloads may have: an attribute of the host must not take their place.
     extra_keys = settings.extra_keys(slurm=settings.environment in {Environment.AUTO, Environment.SLURM})
     taken = taken_keys(settings.resource_attributes, extra_keys)
     if taken:

@@ -16,11 +16,11 @@ from otel_gpu.clock import SystemClock
 from otel_gpu.config import SETTINGS, Config, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.host import open_host
-from otel_gpu.keeping import open_keeper
 from otel_gpu.metrics.instruments import create_instruments
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.series import Collection
 from otel_gpu.sampling import Sampling
 from otel_gpu.settings_names import NAMES_SETTINGS
+from otel_gpu.state.factory import open_attributor
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class _Instruments:
         self.were_global = were_global
         self.sampling: Sampling | None = None
 
-    def newest(self) -> Reading | None:
+    def collect(self) -> Collection | None:
         sampling = self.sampling
-        return None if sampling is None else sampling.readings.newest()
+        return None if sampling is None else sampling.metrics.collect()
 
 
 _lock: Final = threading.Lock()
@@ -95,11 +95,13 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
         host = open_host(config, clock)
         if host.simulated_because is not None:
             log.warning("simulated host, no figure is of a real GPU: %s", host.simulated_because)
-        # Not in the environment's place for state, which is the service's own; only where somebody says.
-        sampling = Sampling(config, host, clock, open_keeper(config, host, clock, {}))
+        # Without the environment: its state directory is that of the service. Only a directory that is named counts.
+        simulated = host.simulated_because is not None
+        attributor = open_attributor(config.attribution, config.state_dir, clock, {}, simulated=simulated)
+        sampling = Sampling(config, host, clock, attributor)
         if instruments is None:
             instruments = _Instruments(were_global=provider is get_meter_provider())
-            create_instruments(provider, instruments.newest)
+            create_instruments(provider, instruments.collect)
             _instruments[provider] = instruments
         sampling.start()
         instruments.sampling = sampling

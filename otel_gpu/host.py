@@ -22,7 +22,7 @@ from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.bounded import BoundedProcessSource
 from otel_gpu.sources.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial
-from otel_gpu.sources.late import Lookout
+from otel_gpu.sources.late import SourceDiscovery
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.pausing import PausableGpus
 from otel_gpu.sources.procfs import OWN_PROC, ProcfsSource
@@ -48,7 +48,8 @@ _HINT: Final = "; without a GPU try: otel-gpu demo"
 class Host:
     """The sources of one host. ``simulated_because`` says why it is not a real one, where it is not.
 
-    ``lookout`` finds more who know names, where that is wanted. ``pod`` is the only one that is told of, where so.
+    ``discovery`` finds further name sources, ``None`` where that is switched off. ``pod`` is the only pod that is
+    reported, ``None`` for the whole host.
     ``pausing`` lets go of the GPUs for a while. ``outdated`` is set once only a new process could read them.
     ``recall`` tells it of GPUs that an earlier run of the agent saw.
     """
@@ -57,7 +58,7 @@ class Host:
     processes: ProcessSource
     names: tuple[NameSource, ...]
     simulated_because: str | None = None
-    lookout: Lookout | None = None
+    discovery: SourceDiscovery | None = None
     pod: Pod | None = None
     pausing: PausableGpus | None = None
     outdated: threading.Event = field(default_factory=threading.Event)
@@ -121,7 +122,7 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
         except Unavailable as error:
             nvml.close()
             return _simulated(config, clock, str(error).removesuffix(_HINT), pod)
-    names, lookout = open_names(config, clock).open_all()
+    names, discovery = open_names(config, clock).open_all()
     if briefly:
         begin(names, {}, clock, BRIEF_NAMES_S)
     gpus = PausableGpus(nvml, clock, holds=nvml.holds)
@@ -131,7 +132,7 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
         nvml.recall(known)
         gpus.recall(known)
 
-    return Host(gpus, processes, names, lookout=lookout, pod=pod, pausing=gpus, outdated=outdated, recall=recall)
+    return Host(gpus, processes, names, discovery=discovery, pod=pod, pausing=gpus, outdated=outdated, recall=recall)
 
 
 def _is_left_alone(config: Config, clock: Clock) -> bool:

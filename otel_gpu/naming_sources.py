@@ -15,7 +15,7 @@ from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.settings_names import Environment
 from otel_gpu.sources.absent import AbsentSource
 from otel_gpu.sources.base import NameSource, PodContainer
-from otel_gpu.sources.late import Found, Lookout
+from otel_gpu.sources.late import DiscoveredSources, SourceDiscovery
 from otel_gpu.values import Daemon
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class NameSources:
             facts = replace(facts, slurm="its jobs are on GPUs")
         return candidates(self._config, facts)
 
-    def open_all(self) -> tuple[tuple[NameSource, ...], Lookout | None]:
-        """Whoever is to be asked; and who looks out for others, in auto or where one of them could not be opened."""
+    def open_all(self) -> tuple[tuple[NameSource, ...], SourceDiscovery | None]:
+        """The sources to read; and discovery of others, in auto or where one of them could not be opened."""
         found = self.open_new()
         if self._config.environment is not Environment.AUTO and not found.failed:
             return found.sources, None
-        return found.sources, Lookout(self.open_new, self._clock)
+        return found.sources, SourceDiscovery(self.open_new, self._clock)
 
-    def open_new(self, kinds: Collection[WorkloadKind] = ()) -> Found:
+    def open_new(self, kinds: Collection[WorkloadKind] = ()) -> DiscoveredSources:
         """Whoever is to be asked and was not opened before, with workloads of these kinds on GPUs."""
         opened: list[NameSource] = []
         failed: list[str] = []
@@ -75,7 +75,7 @@ class NameSources:
                 failed.append(f"{candidate.name} cannot be asked: {str(error) or type(error).__name__}")
             else:
                 self._opened.add(candidate.name)
-        return Found(tuple(opened), tuple(failed))
+        return DiscoveredSources(tuple(opened), tuple(failed))
 
     def open(self, candidate: Candidate) -> NameSource:
         """The source of one of them. Nothing is asked before it is read."""

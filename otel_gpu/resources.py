@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.collection import Resources
-from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.labels import IDENTITY_KEYS, Resources
 from otel_gpu.model import Pod
 from otel_gpu.version import __version__
 
@@ -54,7 +53,7 @@ def host_resources(
         **{key: value for key, value in given.items() if key.startswith("service.")},
         "service.name": service_name,
     }
-    return Resources(shared=known, agent=agent, extra_keys=extra_keys)
+    return Resources(shared=known, agent=agent)
 
 
 def taken_keys(given: Mapping[str, str], extra_keys: Iterable[str] = ()) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Keeps the answer fresh: a steady cadence of its own, and sooner when somebody asks."""
+"""The background sampler: runs cycles at a steady cadence, and sooner when a reader asks for a fresh Report."""
 
 from __future__ import annotations
 
@@ -13,84 +13,85 @@ from otel_gpu.model import Report
 log = logging.getLogger(__name__)
 
 FRESH_S: Final = 1.0
-"""How old an answer may be for a reader that asks."""
+"""The age up to which a Report is fresh enough for a reader."""
 
-PATIENCE_S: Final = 0.5
-"""How long a reader waits for a sample under way before it takes the newest there is."""
+FRESH_WAIT_S: Final = 0.5
+"""How long a reader waits for a fresh Report before it takes the newest one."""
 
 
 class Sampler:
-    """A thread that samples every ``interval_s``, because the driver's utilisation ring wraps in about 10 s.
+    """A thread that runs a cycle every ``interval_s``: the driver's utilisation ring wraps in about 10 s.
 
-    The interval counts from start to start, however long a sample takes; one asked for in between restarts it.
-    ``on_sample`` sees every answer, in this thread.
+    The interval counts from start to start, however long a cycle takes. A cycle that a reader asks for restarts it.
+    ``on_sample`` is called with every Report, in this thread.
     """
 
     def __init__(self, engine: Engine, interval_s: float, on_sample: Callable[[Report], None] = lambda _: None) -> None:
         self._engine = engine
         self._interval_s = interval_s
         self._on_sample = on_sample
-        # One lock, and two to wait for: who wants a sample need not wake everybody who waits for one.
+        # One lock with two conditions, so that asking for a cycle does not wake the readers that wait for one.
         lock = threading.RLock()
-        self._turn, self._passed = threading.Condition(lock), threading.Condition(lock)
-        self._wanted = True
+        self._requested, self._completed = threading.Condition(lock), threading.Condition(lock)
+        self._is_requested = True
         self._stopped = False
-        self._passes = 0
+        self._cycles = 0
         self._failure: str | None = None
         self._thread = threading.Thread(target=self._loop, name="otel-gpu-sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first sample is taken at once."""
+        """Start the thread. The first cycle runs at once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End after the sample under way, or without it if it takes longer than ``timeout_s``."""
-        with self._turn:
+        """Stop after the present cycle, or without waiting for it if it takes longer than ``timeout_s``."""
+        with self._requested:
             self._stopped = True
-            self._turn.notify_all()
-            self._passed.notify_all()
+            self._requested.notify_all()
+            self._completed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     @property
-    def passes(self) -> int:
-        """Samples taken so far."""
-        return self._passes
+    def cycles(self) -> int:
+        """The number of cycles so far, those that failed included."""
+        return self._cycles
 
-    def fresh(self, max_age_s: float = FRESH_S, wait_s: float = PATIENCE_S) -> Report | None:
-        """An answer at most ``max_age_s`` old if one can be had within ``wait_s``, else the newest there is."""
+    def fresh(self, max_age_s: float = FRESH_S, wait_s: float = FRESH_WAIT_S) -> Report | None:
+        """A Report at most ``max_age_s`` old if there is one within ``wait_s``, else the newest one."""
         age_s = self._engine.age_s()
         if age_s is None or age_s > max_age_s:
-            with self._turn:
-                seen = self._passes
-                self._wanted = True
-                self._turn.notify_all()
-                self._passed.wait_for(lambda: self._passes > seen or self._stopped, wait_s)
+            with self._requested:
+                seen = self._cycles
+                self._is_requested = True
+                self._requested.notify_all()
+                self._completed.wait_for(lambda: self._cycles > seen or self._stopped, wait_s)
         return self._engine.latest
 
-    def wait_for_pass(self, seen: int, timeout_s: float, unless: Callable[[], bool] = lambda: False) -> int:
-        """Wait until more than ``seen`` samples were taken, or the time is up; the number taken.
+    def wait_for_cycle(self, seen: int, timeout_s: float, unless: Callable[[], bool] = lambda: False) -> int:
+        """Wait at most ``timeout_s`` until there are more than ``seen`` cycles; returns their number.
 
-        It is not waited at all if there is something else to do; ``wake`` has whoever waits find out whether there is.
+        Returns at once if ``unless`` is true. ``wake`` makes a waiting thread check it again.
         """
-        with self._passed:
-            self._passed.wait_for(lambda: self._passes > seen or self._stopped or unless(), timeout_s)
-            return self._passes
+        with self._completed:
+            self._completed.wait_for(lambda: self._cycles > seen or self._stopped or unless(), timeout_s)
+            return self._cycles
 
     def wake(self) -> None:
-        """Have whoever waits for a pass look around. A signal's handler may call this in the thread that waits: the
-        lock can be taken twice by one thread, and nobody has it while he waits.
+        """Make threads in ``wait_for_cycle`` check again. Safe in a signal handler of the waiting thread.
+
+        The lock is reentrant, and a thread releases it while it waits.
         """
-        with self._passed:
-            self._passed.notify_all()
+        with self._completed:
+            self._completed.notify_all()
 
     def _until_next_s(self) -> float:
-        """Time to the next whole interval after the start of the newest sample; those missed are not made up for."""
+        """Time to the next whole interval after the start of the newest cycle. Missed cycles are not made up for."""
         age_s = self._engine.age_s()
         return self._interval_s if age_s is None else self._interval_s - age_s % self._interval_s
 
-    def _note(self, error: Exception | None) -> None:
-        """One log line when sampling begins to fail, or fails in another way, and one when it works again."""
+    def _log_outcome(self, error: Exception | None) -> None:
+        """Log one line when sampling starts to fail or fails in another way, and one when it works again."""
         failure = None if error is None else type(error).__name__
         before, self._failure = self._failure, failure
         if failure is not None and failure != before:
@@ -100,16 +101,16 @@ class Sampler:
 
     def _loop(self) -> None:
         while True:
-            with self._turn:
-                self._turn.wait_for(lambda: self._wanted or self._stopped, self._until_next_s())
+            with self._requested:
+                self._requested.wait_for(lambda: self._is_requested or self._stopped, self._until_next_s())
                 if self._stopped:
                     return
-                self._wanted = False
+                self._is_requested = False
             try:
                 self._on_sample(self._engine.sample())
-                self._note(None)
-            except Exception as error:  # the agent must outlive a bug in one pass
-                self._note(error)
-            with self._turn:
-                self._passes += 1
-                self._passed.notify_all()
+                self._log_outcome(None)
+            except Exception as error:  # a bug in one cycle must not end the agent
+                self._log_outcome(error)
+            with self._requested:
+                self._cycles += 1
+                self._completed.notify_all()

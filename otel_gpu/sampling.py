@@ -1,4 +1,4 @@
-"""A host under observation: sampled in the background, laid out for instruments."""
+"""Sampling of one host: engine, background sampler, and readings for metrics, wired together."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from otel_gpu.config import Config
 from otel_gpu.engine import Engine
 from otel_gpu.gpu_log import GpuLog
 from otel_gpu.host import Host
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection
-from otel_gpu.metrics.points import Reading
-from otel_gpu.metrics.readings import Readings
+from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
+from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.sampler import Sampler
 from otel_gpu.scope import narrowed
 from otel_gpu.selfcost import SelfCost
 from otel_gpu.sources.beside import NOT_YET
-from otel_gpu.state.keeper import Keeper
+from otel_gpu.state.persistent import PersistentAttributor
 
 log = logging.getLogger(__name__)
 
 _FIRST_ANSWER_S: Final = 10.0
-"""By then a source has answered, or has said that it had no answer in time; one that has done neither hangs."""
+"""A source answers or reports a timeout within this time. One that does neither hangs."""
 
 
 class Sampling:
-    """Engine, sampler and the agent's own account, made together and ended together. Nothing runs before ``start``.
+    """The engine, its sampler and the agent's own account. Nothing runs before ``start``.
 
-    A source whose state changes is logged, and so is a GPU. With a ``keeper`` counters are kept over restarts.
+    Changes of state of a source or a GPU are logged. With an ``attributor`` counters persist across restarts.
     """
 
-    def __init__(self, config: Config, host: Host, clock: Clock, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self, config: Config, host: Host, clock: Clock, attributor: PersistentAttributor | None = None
+    ) -> None:
         self._config, self._pod = config, host.pod
-        self._keeper = keeper
+        self._attributor = attributor
         self.engine = Engine(
             gpus=host.gpus,
             processes=host.processes,
             names=host.names,
-            lookout=host.lookout,
+            discovery=host.discovery,
             clock=clock,
             options=config.attribution,
-            rules=self._keeper,
+            rules=self._attributor,
             pod=host.pod,
         )
         cost = SelfCost()
         self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
         self.sampler = Sampler(self.engine, config.interval_s, on_sample=self._observe)
-        self.readings = Readings(
+        self.metrics = CycleMetrics(
             self._fresh, self.account, currency=config.currency, process_level=config.process_metrics
         )
         self._state_log = StateLog(max(WAIT_CYCLES, math.ceil(_FIRST_ANSWER_S / config.interval_s)))
@@ -60,42 +60,43 @@ class Sampling:
         self._stopped = False
 
     def start(self) -> None:
-        """Take the first sample and go on."""
+        """Start the sampler. The first cycle runs at once."""
         self.sampler.start()
 
     def stop(self) -> None:
-        """Sample no more and let go of the driver; from now on there is nothing to read."""
+        """Stop the sampler and release the driver. After that there is nothing to read."""
         self._stopped = True
         self.sampler.stop()
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._attributor is not None:
+            self._attributor.close()
         self.engine.close()
 
     def restored(self) -> Collection | None:
-        """What had been counted when an earlier run's counters were taken up; ``None`` if none were."""
-        attribution = None if self._keeper is None else self._keeper.restored
-        if attribution is None:
+        """Metrics with the counters restored from an earlier run; ``None`` if none were restored."""
+        report = None if self._attributor is None else self._attributor.restored
+        if report is None:
             return None
         if self._pod is not None:
-            attribution = narrowed(attribution, self._pod)
-        # Of the agent itself nothing is taken up.
-        nothing = SelfStats(started_ns=attribution.wall_ns)
+            report = narrowed(report, self._pod)
+        # Counters of the agent itself are not restored.
+        stats = SelfStats(started_ns=report.wall_ns)
         config = self._config
-        return collect(Reading.of(attribution, nothing, currency=config.currency, process_level=config.process_metrics))
+        collector = MetricCollector(lambda: stats, currency=config.currency, process_level=config.process_metrics)
+        return collector.collect(report)
 
-    def _observe(self, attribution: Report) -> None:
-        self.account.observe(attribution)
-        self._state_log.observe(attribution.sources)
-        self._gpu_log.observe(attribution)
+    def _observe(self, report: Report) -> None:
+        self.account.observe(report)
+        self._state_log.observe(report.sources)
+        self._gpu_log.observe(report)
 
     def _fresh(self) -> Report | None:
         return None if self._stopped else self.sampler.fresh()
 
 
 class StateLog:
-    """One log line per change of a source's state, none while it stays.
+    """Logs one line per change of a source's state.
 
-    That a source has not answered yet is usual when it begins, and no news for so many cycles.
+    A source that has not answered yet is not logged for the first ``patience_cycles`` cycles.
     """
 
     def __init__(self, patience_cycles: int = WAIT_CYCLES) -> None:
@@ -104,14 +105,14 @@ class StateLog:
         self._waited: dict[str, int] = {}
 
     def observe(self, sources: tuple[SourceOutcome, ...]) -> None:
-        """Log what changed since the last time."""
+        """Log what has changed since the last cycle."""
         for source in sources:
             if source.reason == NOT_YET:
                 self._waited[source.name] = self._waited.get(source.name, 0) + 1
                 if self._waited[source.name] <= self._patience_cycles:
                     continue
             before = self._states.get(source.name, SourceState.OK)
-            state = SourceState.OK if source.by_gpu else source.state  # each GPU has a line of its own
+            state = SourceState.OK if source.by_gpu else source.state  # GpuLog logs each GPU
             self._states[source.name] = state
             if state is before:
                 continue
@@ -120,7 +121,7 @@ class StateLog:
                 if source.state is SourceState.OK:
                     extra["fields"]["reason"] = None
                     log.info("%s is ok again", source.name, extra=extra)
-                else:  # not all of its GPUs are
+                else:  # some of its GPUs are not ok
                     extra["fields"]["state"] = source.state.value
                     log.info("%s answers again", source.name, extra=extra)
             elif state is SourceState.PAUSED:

@@ -71,6 +71,7 @@ class ExportConfig:
     resource_attributes: Mapping[str, str]
     service_name: str
     process_metrics: bool
+    openmetrics_created: bool
 
     @property
     def serves_prometheus(self) -> bool:
@@ -237,5 +238,11 @@ EXPORT_SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "process-metrics", "process_metrics", "on", values.switch,
         "on or off", "whether processes have metrics of their own beside their workloads", switch=True,
+    ),
+    Setting(
+        "openmetrics-created", "openmetrics_created", "off", values.switch,
+        "on or off",
+        "add the start time of counters (_created) to OpenMetrics; Prometheus stores each as one more series",
+        switch=True,
     ),
 )  # fmt: skip

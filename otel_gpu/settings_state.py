@@ -1,4 +1,4 @@
-"""Where counters are kept over restarts."""
+"""The setting for the state directory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_gpu.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class StateDir:
-    """What was chosen: a directory; none at all; or ``auto``, whatever place there is: without one it is no news."""
+    """The choice: a directory, none, or ``auto``, which is the first of several defaults, or none without a warning."""
 
     path: Path | None = None
     auto: bool = False
 
     def place(self, environment: Mapping[str, str]) -> Path | None:
-        """The directory: what systemd made for the unit, else the user's own place for state; ``None`` for nowhere.
+        """The directory that systemd created for the unit, else the user's directory for state; ``None`` for none.
 
-        systemd.exec(5): directories between colons, the first being the one named first in the unit; with DynamicUser=
-        it is a link of systemd's to one below /var/lib/private, which is followed. Paths of the XDG Base Directory
+        systemd.exec(5): STATE_DIRECTORY has directories between colons, in the order of the unit. With DynamicUser= it
+        is a link to a directory below /var/lib/private, which is followed. Paths of the XDG Base Directory
         Specification count only if they are absolute.
         """
         if not self.auto:

@@ -1,4 +1,4 @@
-"""Small worlds for tests: readings, facts, snapshots and sources, each with only what the test is about."""
+"""Builders for tests: readings, process facts, snapshots, reports and fake sources."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def nothing() -> None:
     """Do nothing."""
 
 
-# ---------------------------------------------------------------------------- what a driver says
+# ---------------------------------------------------------------------------- the driver
 
 
 def uuid_of(index: int) -> str:
@@ -56,7 +56,7 @@ def uuid_of(index: int) -> str:
 def memory(
     *, total_gib: float = 80, used_gib: float = 10, free_gib: float | None = None, reserved_gib: float | None = 1
 ) -> DeviceMemory:
-    """A device's memory; what is free follows from the rest unless told."""
+    """A device's memory. Free memory is the rest, unless ``free_gib`` is given."""
     free = total_gib - used_gib - (reserved_gib or 0) if free_gib is None else free_gib
     return DeviceMemory(
         total_bytes=int(total_gib * GIB),
@@ -85,7 +85,7 @@ def mig(
     profile: str | None = "1g.10gb",
     memory: DeviceMemory | None = None,
 ) -> MigReading:
-    """A MIG instance; ``processes`` is ``None`` where it gives no lists."""
+    """A MIG instance; ``processes`` is ``None`` where its lists cannot be read."""
     return MigReading(
         uuid=uuid,
         gpu_instance_id=instance[0],
@@ -128,16 +128,16 @@ def gpu(
 
 
 def failed_gpu(index: int = 0, reason: str = "GPU is lost") -> GpuReading:
-    """A GPU that keeps its place and has no figures."""
+    """A GPU that does not answer: in the snapshot, without figures."""
     return gpu(index, None, health=GpuHealth.FAILED, reason=reason)
 
 
 def gpu_read(*gpus: GpuReading, state: SourceState = SourceState.OK, reason: str | None = None) -> GpuRead:
-    """What the driver said in one cycle."""
+    """The driver's read of one cycle."""
     return GpuRead(gpus, DRIVER, state, reason, errors=int(reason is not None))
 
 
-# ---------------------------------------------------------------------------- what /proc says
+# ---------------------------------------------------------------------------- /proc and snapshots
 
 
 def facts(
@@ -166,14 +166,14 @@ def facts(
 
 
 def by_pid(*processes: ProcessFacts) -> dict[int, ProcessFacts]:
-    """Processes as a source answers them."""
+    """Processes by pid, as a source returns them."""
     return {process.key.pid: process for process in processes}
 
 
 def process_read(
     *processes: ProcessFacts, state: SourceState = SourceState.OK, reason: str | None = None
 ) -> ProcessRead:
-    """What ``/proc`` said in one cycle."""
+    """The read of ``/proc`` in one cycle."""
     return ProcessRead(by_pid(*processes), state, reason)
 
 
@@ -184,7 +184,7 @@ def snapshot(
     sources: Iterable[SourceOutcome] = (SourceOutcome("nvml", SourceState.OK), SourceOutcome("procfs", SourceState.OK)),
     at_s: float = 0,
 ) -> Snapshot:
-    """The world of one cycle, ``at_s`` seconds after the first; ``names`` are containers' by their ids."""
+    """The snapshot of a cycle ``at_s`` seconds after the first. ``names`` are by container id."""
     at_ns = round(at_s * 1e9)
     gpus = tuple(replace(reading, taken_at_ns=at_ns) for reading in gpus)
     keyed = {(WorkloadKind.CONTAINER.value, id_): known for id_, known in names.items()}
@@ -192,7 +192,7 @@ def snapshot(
 
 
 def attribute(previous: Snapshot | None, now: Snapshot) -> Report:
-    """The answer of a cycle that follows another, or is the first."""
+    """The report of a cycle, with or without a cycle before it."""
     attributor = Attributor()
     if previous is not None:
         attributor.observe(previous)
@@ -200,9 +200,9 @@ def attribute(previous: Snapshot | None, now: Snapshot) -> Report:
 
 
 def attribution(name: str = "vllm-chat") -> Report:
-    """An answer with something of everything: MIG, a lost GPU, names known and unknown, figures missing.
+    """A report with MIG, a lost GPU, known and unknown names, and missing figures.
 
-    ``name`` is what one container calls itself, its pod and its process.
+    ``name`` is the name of one container and its process, and a prefix of its pod's.
     """
     before = snapshot(gpu(0, energy_mj=1_000_000), gpu(1, energy_mj=7_000))
     on_instance = listed(300, 4 * GIB, instance=(1, 0))
@@ -250,7 +250,7 @@ def attribution(name: str = "vllm-chat") -> Report:
 
 
 class _Script(Generic[T]):
-    """Answers one after the other, the last one again and again; ``on_read`` runs before each."""
+    """Returns these reads in order, then the last one forever. ``on_read`` runs before each."""
 
     def __init__(self, name: str, answers: Sequence[T], on_read: Callable[[], None]) -> None:
         self.name = name
@@ -265,14 +265,14 @@ class _Script(Generic[T]):
 
 
 class FakeGpus(_Script[GpuRead]):
-    """A GPU source that answers what it is told."""
+    """A GPU source with scripted reads."""
 
     def __init__(self, *answers: GpuRead, name: str = "nvml", on_read: Callable[[], None] = nothing) -> None:
         super().__init__(name, answers or (GpuRead(),), on_read)
         self.closed = False
 
     def read(self) -> GpuRead:
-        """The next answer."""
+        """The next read."""
         return self._next()
 
     def close(self) -> None:
@@ -281,36 +281,35 @@ class FakeGpus(_Script[GpuRead]):
 
 
 class FakeProcesses(_Script[ProcessRead]):
-    """A process source that answers what it is told, and remembers what it was asked."""
+    """A process source with scripted reads. ``asked`` are the pids of each read."""
 
     def __init__(self, *answers: ProcessRead, name: str = "procfs", on_read: Callable[[], None] = nothing) -> None:
         super().__init__(name, answers or (ProcessRead(),), on_read)
         self.asked: list[set[int]] = []
 
     def read(self, pids: Collection[int]) -> ProcessRead:
-        """The next answer."""
+        """The next read."""
         self.asked.append(set(pids))
         return self._next()
 
 
 class FakeNames(_Script[NameRead]):
-    """A name source that answers what it is told, and remembers what it was asked."""
+    """A name source with scripted reads. ``asked`` are the workloads of each read."""
 
     def __init__(self, *answers: NameRead, name: str = "names", on_read: Callable[[], None] = nothing) -> None:
         super().__init__(name, answers or (NameRead(),), on_read)
         self.asked: list[set[WorkloadRef]] = []
-
         self.closed = False
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """The next answer."""
+        """The next read."""
         self.asked.append(set(workloads))
         return self._next()
 
     def wait(self, timeout_s: float) -> bool:
-        """Nothing has to be found out."""
+        """No look-up is pending."""
         return timeout_s >= 0
 
     def close(self) -> None:
-        """Remember that it was asked to."""
+        """Remember that it was closed."""
         self.closed = True

@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from tests.nvml_stage import Stage
 from tests.nvml_stub.build import build
+from tests.state_dirs import end_threads
 
 # `make test` has three minutes for everything; laws that need more examples say so themselves.
 settings.register_profile("quick", max_examples=40, deadline=None)
@@ -69,3 +70,10 @@ def stage(stub_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """A stage on which a world is played through the real nvidia-ml-py in this process."""
     with Stage(stub_dir, tmp_path, monkeypatch) as ready:
         yield ready
+
+
+@pytest.fixture(autouse=True)
+def no_threads_of_state() -> Iterator[None]:
+    """End the threads of agents with a state directory that a test does not close, because they count as killed."""
+    yield
+    end_threads()

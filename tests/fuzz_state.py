@@ -1,9 +1,9 @@
 """Damages real state directories: ``python -m tests.fuzz_state --inputs 10000 --seed 1``.
 
 Each is flipped, cut, inserted into, swapped, replaced or removed somewhere. Then an agent must start, without an
-exception, and either go on from the books that there were, or start at 0; and what it writes must be recoverable. Only
-a file put back from another moment may lead to the books of that, if they are later: a journal whose end is cut off is
-found out by the number of its last cycle, which another file has. A failure prints what was done; the exit code is 1 if
+exception, and either resume the state that there was, or start at 0; and what it writes must be recoverable. Only a
+file put back from another moment may lead to the state of that moment, if it is later: a journal whose end is cut off
+is detected by the number of its last cycle, which the lock file has. A failure prints the damage; the exit code is 1 if
 there was any.
 """
 
@@ -25,14 +25,14 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.model import ProcessFacts, Report, Snapshot
 from otel_gpu.sources.sim.host import SimulatedHost
-from otel_gpu.state.recovery import LOCK, NotTrusted
+from otel_gpu.state.recovery import LOCK, UntrustedState
 from tests.kill_run import world
-from tests.state_dirs import OPTIONS, books, open_keeper, recovered, settle
+from tests.state_dirs import OPTIONS, StatefulAgent, attribution, end_threads, recovered
 
 CYCLES: Final = 16
 PROGRESS_EVERY: Final = 1_000
 STARTED_EVERY: Final = 5
-"""Reading finds out what is damaged; in one of so many an agent starts there, too, which takes longer."""
+"""Recovery detects damage; for one of so many an agent also starts, which takes longer."""
 
 FAILURES_SHOWN: Final = 10
 FOREIGN: Final = (
@@ -51,7 +51,7 @@ Files = dict[str, bytes]
 
 
 class Recorder:
-    """Rules that remember every Snapshot they were shown."""
+    """Rules that remember every Snapshot."""
 
     def __init__(self) -> None:
         self._attributor = Attributor(OPTIONS)
@@ -69,7 +69,7 @@ class Recorder:
 
     @property
     def known_processes(self) -> Mapping[int, ProcessFacts]:
-        """Nobody, before the first cycle."""
+        """None, before the first cycle."""
         return {}
 
     def observe(self, snapshot: Snapshot) -> Report:
@@ -88,7 +88,7 @@ def history() -> list[Snapshot]:
         processes=host.process_source(),
         names=[host.name_source()],
         clock=clock,
-        rules=rules,  # type: ignore[arg-type]  # it hands on what it is given
+        rules=rules,  # type: ignore[arg-type]  # it passes on what it is given
     )
     for _ in range(CYCLES + 1):
         engine.sample()
@@ -98,21 +98,22 @@ def history() -> list[Snapshot]:
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A directory as an agent leaves it that is killed, or ends, and the books then."""
+    """A directory that a killed or stopped agent leaves, and its attribution state."""
 
     files: Files
-    books: str
+    attribution: str
 
 
 def originals(cycles: list[Snapshot], root: Path) -> list[Original]:
-    """One for each cycle that the agent could be killed after, and for its end."""
+    """One for a kill after each cycle, and one for a clean stop."""
     found: list[Original] = []
-    keeper = open_keeper(root)
+    agent = StatefulAgent(root)
     for cycle in cycles[:CYCLES]:
-        keeper.observe(cycle)
-        settle(keeper)
-        found.append(Original(_read(root), books(keeper._attributor)))
-    keeper.close()
+        agent.observe(cycle)
+        agent.settle()
+        found.append(Original(_read(root), agent.attribution))
+    agent.close()
+    agent.settle()
     return [*found, replace(found[-1], files=_read(root))]
 
 
@@ -153,7 +154,7 @@ def swap(rng: random.Random, content: bytes) -> bytes:
 
 
 def foreign(rng: random.Random, content: bytes) -> bytes:
-    """Something else altogether."""
+    """Replace all of it."""
     return rng.choice((*FOREIGN, rng.randbytes(rng.randrange(200)), content + content))
 
 
@@ -162,7 +163,7 @@ KINDS: Final[tuple[Callable[[random.Random, bytes], bytes], ...]] = (flip, cut, 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A directory that is not as it was, what was done to it, and whether it may look like one of another moment."""
+    """A damaged directory, what was done, and whether its files may be valid files of another moment."""
 
     files: Files
     done: str
@@ -170,7 +171,7 @@ class Damage:
 
 
 def damage(rng: random.Random, files: Files, others: Sequence[Original]) -> Damage:
-    """Something that becomes of a directory."""
+    """Damage a directory."""
     name = rng.choice(sorted(files.keys() - {LOCK}))
     draw = rng.random()
     if draw < 0.1:
@@ -188,29 +189,31 @@ def damage(rng: random.Random, files: Files, others: Sequence[Original]) -> Dama
 def violation(
     original: Original, damaged: Damage, root: Path, genuine: Set[str], after: Snapshot, *, start: bool
 ) -> str | None:
-    """What is wrong with what an agent makes of it, or with how it starts there; ``None`` if nothing."""
+    """What is wrong with recovery, or with a start there; ``None`` if nothing."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(mode=0o700)
     for name, content in damaged.files.items():
         (root / name).write_bytes(content)
     try:
         found = recovered(root)
-    except NotTrusted:
+    except UntrustedState:
         found = None
-    if found is not None and books(found.attributor) != original.books:
+    if found is not None and attribution(found.attributor) != original.attribution:
         if not damaged.genuine:
-            return "other books were recovered than there were"
-        if books(found.attributor) not in genuine:
-            return "books were recovered that never were"
+            return "another state was recovered than there was"
+        if attribution(found.attributor) not in genuine:
+            return "a state was recovered that never was"
     if not start:
         return None
-    keeper = open_keeper(root)
-    answer = keeper.observe(after)
-    if found is None and answer.epoch_ns != after.wall_ns:
-        return "it was not trusted, and yet gone on from"
-    keeper.close()
+    agent = StatefulAgent(root)
+    report = agent.observe(after)
+    if found is None and report.epoch_ns != after.wall_ns:
+        return "it was not trusted, and yet resumed"
+    agent.close()
+    agent.settle()
+    end_threads()
     again = recovered(root)
-    if again is None or books(again.attributor) != books(keeper._attributor):
+    if again is None or attribution(again.attributor) != agent.attribution:
         return "what it wrote cannot be recovered"
     return None
 
@@ -227,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as directory:
         cycles = history()
         undamaged = originals(cycles, Path(directory) / "original")
-        genuine = {each.books for each in undamaged}
+        genuine = {each.attribution for each in undamaged}
         place = Path(directory) / "state"
         for number in range(options.inputs):
             original = rng.choice(undamaged)

@@ -1,12 +1,12 @@
 """Kills an agent again and again through a simulated day: ``python -m tests.kill_run --kills 200 --seed 1``.
 
-This process is the hardware: it plays a simulated host, which goes on whatever becomes of the agent, and judges what
-the agent tells. The agent is the real engine with the real rules and a real state directory, forked, and killed with
-SIGKILL at a random moment of a random cycle: before it writes, as it writes, as it saves, before and after it tells.
-Then the host goes on without it for a while, and the next agent starts; now and then before the driver is there.
+This process is the hardware: it simulates a host, which runs whatever happens to the agent, and checks what the agent
+reports. The agent is the real engine with the real rules and a real state directory, forked, and killed with SIGKILL at
+a random moment of a random cycle: before it writes, while it writes, during a checkpoint, before and after it reports.
+Then the host runs without it for a while, and the next agent starts; now and then before the driver responds.
 
-No counter may ever fall that has the same identity and start. At the end, per GPU, what all workloads were ever told to
-have used, idle and unattributed must be what the counter of the GPU has advanced by, to the millijoule.
+No counter may ever fall that has the same identity and start. At the end, per GPU, the energy of all workloads, idle
+and unattributed, must be the advance of the GPU's counter, to the millijoule.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 from otel_gpu.sources.sim.activity import Bursty, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, JobStream, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
-from tests.state_dirs import OPTIONS, counters, fallen, open_keeper
+from tests.state_dirs import OPTIONS, StatefulAgent, counters, fallen
 
 DAY_S: Final = 86_400.0
 CYCLE_S: Final = 20.0
@@ -44,7 +44,7 @@ Counters = dict[tuple[Any, ...], tuple[int, ...]]
 
 
 def world(seed: int) -> WorldSpec:
-    """Three GPUs: one with a single tenant, one that is shared, one where somebody hides; and jobs that come and go."""
+    """Three GPUs: one with one workload, one that is shared, one with a hidden process; and jobs that start and end."""
 
     def use(gpu: int, gib: float, work: Any, watts: float, **more: Any) -> GpuUse:
         return GpuUse(gpu, Steady(gib * GIB), work, Steady(watts), **more)
@@ -90,7 +90,7 @@ def send(descriptor: int, message: Any) -> None:
 
 
 def receive(descriptor: int) -> Any:
-    """The next message; ``None`` where the other end is gone, in the middle of one too."""
+    """The next message; ``None`` if the other end is closed, in the middle of a message too."""
     head = _exactly(descriptor, 4)
     body = None if head is None else _exactly(descriptor, struct.unpack("<I", head)[0])
     return None if body is None else pickle.loads(body)
@@ -110,13 +110,13 @@ def _exactly(descriptor: int, count: int) -> bytes | None:
 
 
 class Hardware:
-    """The host as the agent sees it: whatever it reads, it asks the other process."""
+    """The host as the agent sees it: every read is a question to the other process."""
 
     def __init__(self, questions: int, answers: int) -> None:
         self._questions, self._answers = questions, answers
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """What is so now."""
+        """The answer to a question."""
         send(self._questions, (what, *arguments))
         answer = receive(self._answers)
         if answer is None:
@@ -132,15 +132,15 @@ class FarClock:
         self._now: tuple[int, int] = (0, 0)
 
     def look(self) -> None:
-        """See what time it is."""
+        """Read the time."""
         self._now = self._hardware.ask("time")
 
     def wall_ns(self) -> int:
-        """Unix time when last looked at."""
+        """Unix time at the last look."""
         return self._now[0]
 
     def monotonic_ns(self) -> int:
-        """Monotonic time when last looked at."""
+        """Monotonic time at the last look."""
         return self._now[1]
 
 
@@ -153,12 +153,12 @@ class FarGpus:
         self._hardware = hardware
 
     def read(self) -> GpuRead:
-        """What the driver says."""
+        """Read the GPUs."""
         read: GpuRead = self._hardware.ask("gpus")
         return read
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class FarProcesses:
@@ -170,7 +170,7 @@ class FarProcesses:
         self._hardware = hardware
 
     def read(self, pids: Collection[int]) -> ProcessRead:
-        """What /proc shows."""
+        """Read the processes."""
         read: ProcessRead = self._hardware.ask("processes", frozenset(pids))
         return read
 
@@ -184,32 +184,32 @@ class FarNames:
         self._hardware = hardware
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """What it calls them."""
+        """Names of all containers."""
         return NameRead(self._hardware.ask("names"))
 
     def wait(self, timeout_s: float) -> bool:
-        """It knows at once."""
+        """Names are known at once."""
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
-def agent(directory: Path, hardware: Hardware, save_every_s: float) -> None:
-    """Sample, and tell what came of it, until killed; saves and ends if told that it is over."""
+def agent(directory: Path, hardware: Hardware, checkpoint_every_s: float) -> None:
+    """Sample and report until killed, or close and exit if the answer is to end."""
     clock = FarClock(hardware)
-    keeper = open_keeper(directory, OPTIONS, save_every_s=save_every_s)
+    attributor = StatefulAgent(directory, OPTIONS, checkpoint_every_s=checkpoint_every_s)
     engine = Engine(
         gpus=FarGpus(hardware),
         processes=FarProcesses(hardware),
         names=[FarNames(hardware)],
         clock=clock,
-        rules=keeper,
+        rules=attributor,
     )
     while True:
         clock.look()
-        if hardware.ask("told", counters(engine.sample())) == "end":
-            keeper.close()
+        if hardware.ask("report", counters(engine.sample())) == "end":
+            attributor.close()
             os._exit(0)
 
 
@@ -217,24 +217,24 @@ def agent(directory: Path, hardware: Hardware, save_every_s: float) -> None:
 
 
 class Judge:
-    """What was told so far, and what is wrong with it."""
+    """All counters that were reported so far, and what is wrong with them."""
 
     def __init__(self) -> None:
-        self.told: Counters = {}
+        self.reported: Counters = {}
         self.cycles = 0
-        self.told_last = 0
+        self.reported_last = 0
         self.wrong: list[str] = []
 
     def hear(self, new: Counters) -> None:
-        """Take in what an agent tells."""
+        """Take in a report."""
         self.cycles += 1
-        self.wrong += [f"{key} fell from {before} to {after}" for key, before, after in fallen(self.told, new)]
-        self.told |= new
+        self.wrong += [f"{key} fell from {before} to {after}" for key, before, after in fallen(self.reported, new)]
+        self.reported |= new
 
     def missing_mj(self, uuid: str, advanced_mj: int) -> int:
-        """How far all that was told of a GPU's energy misses what its counter advanced by."""
-        parts = sum(sum(sums[:3]) for key, sums in self.told.items() if key[0] == "workload" and key[-3] == uuid)
-        devices = [sums for key, sums in self.told.items() if key[:2] == ("gpu", uuid)]
+        """The advance of a GPU's counter without all energy that was reported of it."""
+        parts = sum(sum(sums[:3]) for key, sums in self.reported.items() if key[0] == "workload" and key[-3] == uuid)
+        devices = [sums for key, sums in self.reported.items() if key[:2] == ("gpu", uuid)]
         return advanced_mj - parts - sum(idle + unattributed for _, idle, unattributed in devices)
 
 
@@ -256,16 +256,15 @@ class Day:
     def life(self, cycles: int | None) -> None:
         """One agent: killed in the cycle after so many, or asked to end when the day does."""
         mine, theirs = os.pipe(), os.pipe()
-        save_every_s = self._dice.choice((CYCLE_S, 10 * CYCLE_S))
+        checkpoint_every_s = self._dice.choice((CYCLE_S, 10 * CYCLE_S))
         pid = os.fork()
         if pid == 0:
             os.close(mine[0])
             os.close(theirs[1])
-            agent(self._directory, Hardware(mine[1], theirs[0]), save_every_s)
+            agent(self._directory, Hardware(mine[1], theirs[0]), checkpoint_every_s)
         os.close(mine[1])
         os.close(theirs[0])
-        # The utilisation that a driver is asked for is the agent's own, and so are the XIDs that it has seen: with one
-        # that is new they begin anew.
+        # Utilisation since the last query and XIDs are counted per agent: they start again with each.
         self._xids.clear()
         self._away_cycles = 0 if cycles is None else self._dice.choice((0, 0, 0, 1, 3))
         self._sources = (self.host.gpu_source(), self.host.process_source(), self.host.name_source())
@@ -280,7 +279,7 @@ class Day:
         heard = 0
         while (question := receive(questions)) is not None:
             what, *arguments = question
-            if what == "told":
+            if what == "report":
                 self.judge.hear(arguments[0])
                 heard += 1
                 self.clock.advance(CYCLE_S)
@@ -289,13 +288,13 @@ class Day:
                     return
             send(answers, self._answer(what, arguments))
             if heard == cycles and what == "names":
-                # It has read everything: within some milliseconds it will have written, booked and told of it.
+                # It has read everything: within some milliseconds it writes, attributes and reports the cycle.
                 time.sleep(self._dice.choice((0.001, 0.01, 0.03)) * self._dice.random())
                 os.kill(pid, signal.SIGKILL)
                 while (question := receive(questions)) is not None:
-                    if question[0] == "told":  # it was quicker, and others may have seen this
+                    if question[0] == "report":  # it was faster, and the report counts as exported
                         self.judge.hear(question[1])
-                        self.judge.told_last += 1
+                        self.judge.reported_last += 1
                 return
 
     def _answer(self, what: str, arguments: list[Any]) -> Any:
@@ -316,23 +315,23 @@ class Day:
                 return processes.read(arguments[0])
             case "names":
                 return names.read({}).known
-        return "go on"
+        return "continue"
 
     def _with_xids(self, gpu: GpuReading) -> GpuReading:
-        """A GPU that has critical errors now and then."""
+        """A reading with a critical error now and then."""
         uuid = gpu.identity.uuid
         self._xids[uuid] += self._dice.random() < 0.05
         return replace(gpu, xid_errors=self._xids[uuid], last_xid=79 if self._xids[uuid] else None)
 
     def away(self, seconds: float) -> None:
-        """The host goes on, and nobody looks."""
+        """Let the host run without an agent."""
         self.clock.advance(seconds)
 
     def missing(self) -> list[str]:
-        """What does not add up at the end."""
-        epochs = {key[-1] for key in self.judge.told if key[0] == "gpu"}
+        """GPUs whose energy does not add up."""
+        epochs = {key[-1] for key in self.judge.reported if key[0] == "gpu"}
         if len(epochs) != 1:
-            return [f"the books began {len(epochs)} times"]
+            return [f"the ledger began {len(epochs)} times"]
         first_mj, last_mj = self._counters_mj[epochs.pop()], self._counters_mj[max(self._counters_mj)]
         return [
             f"{uuid}: {missing_mj} mJ are missing"
@@ -342,14 +341,14 @@ class Day:
 
 
 def _silent(gpu: GpuReading) -> GpuReading:
-    """A GPU as an agent tells of it that knows it from an earlier run."""
+    """A GPU that is known from an earlier run and does not respond."""
     return GpuReading(gpu.identity, gpu.taken_at_ns, GpuHealth.FAILED, "not loaded")
 
 
 def play(
     kills: int, seed: int, directory: Path, day_s: float = DAY_S, *, say: Callable[[str], object]
 ) -> tuple[Judge, list[str]]:
-    """A day with so many kills; what was told, and what is wrong. ``say`` hears how far it is."""
+    """A day with so many kills; the reports, and what is wrong. ``say`` prints progress."""
     dice = random.Random(seed)
     day = Day(seed, directory, day_s)
     most_cycles = max(2, round((day_s / (kills + 1) - LONGEST_AWAY_S / 6) / CYCLE_S * 2))
@@ -376,8 +375,8 @@ def main(arguments: list[str] | None = None) -> int:
     for each in wrong[:10]:
         sys.stdout.write(f"{each}\n")
     sys.stdout.write(
-        f"{options.kills} kills, {judge.told_last} of them after it had told, {judge.cycles} cycles told, "
-        f"{len(judge.told)} series, {len(wrong)} wrong, {time.monotonic() - started_s:.0f} s\n"
+        f"{options.kills} kills, {judge.reported_last} of them after a report, {judge.cycles} cycles reported, "
+        f"{len(judge.reported)} series, {len(wrong)} wrong, {time.monotonic() - started_s:.0f} s\n"
     )
     return 1 if wrong else 0
 

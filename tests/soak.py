@@ -25,12 +25,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.clock import ManualClock, SystemClock
+from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.engine import Engine
-from otel_gpu.exporting import Exporting
+from otel_gpu.export.pipeline import ExportPipeline
+from otel_gpu.export.prometheus import PrometheusRenderer
+from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.resources import host_resources
 from otel_gpu.selfcost import SelfCost
@@ -40,7 +41,7 @@ from otel_gpu.web.server import WebServer
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
 from tests.soak_judge import Books, Footprint, not_flat, summary
 from tests.soak_receiver import Mood, Receiver
-from tests.state_dirs import OPTIONS, counters, killed, open_keeper
+from tests.state_dirs import OPTIONS, StatefulAgent, counters, killed
 
 CYCLE_S: Final = 30.0
 HOUR_S: Final = 3600.0
@@ -55,21 +56,21 @@ LAST_EXPORT_S: Final = 0.5
 
 
 class Agent:
-    """One life of the agent: engine, keeper, exporter and listener, as the real one has them, without its clock."""
+    """One run of the agent: engine, attributor, exporter and listener, as the real one has them, without its clock."""
 
     def __init__(self, host: SoakHost, directory: Path, receiver: Receiver, *, delta: bool) -> None:
         self.directory = directory
-        self.keeper = open_keeper(directory, OPTIONS, save_every_s=SAVE_EVERY_S)
+        self.attributor = StatefulAgent(directory, OPTIONS, checkpoint_every_s=SAVE_EVERY_S)
         self.engine = Engine(
-            gpus=SoakGpus(host, self.keeper.known_gpus),
+            gpus=SoakGpus(host, self.attributor.known_gpus),
             processes=SoakProcesses(host),
             names=[SoakNames(host)],
             clock=host.clock,
-            rules=self.keeper,
+            rules=self.attributor,
         )
         cost = SelfCost()
         account = SelfAccount(started_ns=host.clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
-        metrics = AgentMetrics(Readings(lambda: self.engine.latest, account))
+        metrics = AgentMetrics(CycleMetrics(lambda: self.engine.latest, account))
         resources = host_resources(service_name="soak", given={}, environment={})
         flags = {
             "otlp-endpoint": receiver.url,
@@ -78,10 +79,12 @@ class Agent:
             "otlp-timeout": "500ms",
             "otlp-temporality": "delta" if delta else "cumulative",
         }
-        self.exporting = Exporting(load(flags, {}).config, resources, metrics.collect, SystemClock())
-        self.web = WebServer(Address("127.0.0.1", 0), {"/metrics": metrics_route(metrics.collect, resources)})
+        self.export_pipeline = ExportPipeline(load(flags, {}).config, resources, metrics.collect, time.monotonic)
+        self.web = WebServer(
+            Address("127.0.0.1", 0), {"/metrics": metrics_route(metrics.collect, PrometheusRenderer(resources))}
+        )
         self.web.start()
-        self.exporting.start()
+        self.export_pipeline.start()
 
     def scrape(self) -> str:
         """What Prometheus would get."""
@@ -94,14 +97,14 @@ class Agent:
 
     def exports(self) -> Counter[str]:
         """How many exports there were."""
-        (pusher,) = self.exporting.pushers
+        (pusher,) = self.export_pipeline.pushers
         return Counter({"ok": pusher.exports_ok, "failed": pusher.exports_failed})
 
     def close(self) -> None:
         """End properly: export, save, let go."""
-        self.exporting.stop(LAST_EXPORT_S)
+        self.export_pipeline.stop(LAST_EXPORT_S)
         self.web.close()
-        self.keeper.close()
+        self.attributor.close()
         self.engine.close()
 
 
@@ -179,7 +182,7 @@ class Soak:
         directory = self._agent.directory
         how = self._dice.choice(("stopped", "killed"))
         if how == "killed":
-            copy = killed(directory, self._agent.keeper, self.restarts.total() + 1)
+            copy = killed(directory, self._agent.attributor, self.restarts.total() + 1)
         self._end()
         if how == "killed":
             shutil.rmtree(directory)

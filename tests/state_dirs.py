@@ -1,64 +1,104 @@
-"""State directories for tests: an agent that was killed leaves what a copy of its directory has."""
+"""State directories for tests: a copy of the directory is what a killed agent leaves."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
+from otel_gpu.errors import Unavailable
 from otel_gpu.model import ProcessReport, Report, Snapshot, WorkloadGpu
-from otel_gpu.state.awaited import AwaitedStore
+from otel_gpu.sources.workers import Worker
+from otel_gpu.state.deadline_store import DeadlineStore
 from otel_gpu.state.files import PrivateDirectory
-from otel_gpu.state.keeper import SAVE_EVERY_S, Keeper
-from otel_gpu.state.prompt import PromptStore
-from otel_gpu.state.recovery import Recovered, recover
-from otel_gpu.state.store import Store
-from otel_gpu.state.unjournalled import Unjournalled
+from otel_gpu.state.gap_marker import GapMarker
+from otel_gpu.state.persistent import CHECKPOINT_EVERY_S, PersistentAttributor
+from otel_gpu.state.recovery import RecoveredState, recover
+from otel_gpu.state.store import CheckpointStore
 from tests.builders import DRIVER
 
 AGENT: Final = "1.2.3"
 BOOT: Final = "11111111-2222-3333-4444-555555555555"
 OPTIONS: Final = AttributionOptions()
-PATIENCE_S: Final = 30.0
-"""What a test's disk may take: a machine that is busy is not a disk that hangs."""
+PATIENT_S: Final = 30.0
+"""Deadline for the disk in tests: a machine that is busy is not a disk that hangs."""
+
+_workers: WeakSet[Worker] = WeakSet()
+"""Those of all agents that were opened."""
 
 
-def open_store(path: Path, *, agent: str = AGENT, boot_id: str = BOOT) -> Store:
-    """A state directory in use."""
-    return Store.open(path, agent=agent, boot_id=boot_id)
+class StatefulAgent(PersistentAttributor):
+    """The attributor of an agent with a state directory, and the parts that a test controls."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: AttributionOptions = OPTIONS,
+        *,
+        agent: str = AGENT,
+        boot_id: str = BOOT,
+        renewed: bool = False,
+        checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+        markers: Sequence[Path] = (),
+        deadline_s: float = PATIENT_S,
+        start_s: float = PATIENT_S,
+        may_wait: bool = False,
+    ) -> None:
+        """``markers`` are runtime directories. With ``may_wait`` the directory need not be usable yet."""
+        self.journal_worker, self.writer = Worker("otel-gpu-journal"), Worker("otel-gpu-checkpoint")
+        _workers.update((self.journal_worker, self.writer))
+        open_store = partial(CheckpointStore.open, path, agent=agent, boot_id=boot_id, writer=self.writer)
+        self.store = DeadlineStore(
+            path,
+            open_store,
+            GapMarker(markers, boot_id),
+            deadline_s=deadline_s,
+            start_s=start_s,
+            worker=self.journal_worker,
+        )
+        try:
+            self.store.open()
+        except Unavailable:
+            if not may_wait:
+                raise
+        super().__init__(options, self.store, ManualClock(), renewed=renewed, checkpoint_every_s=checkpoint_every_s)
+
+    @property
+    def attribution(self) -> str:
+        """The attribution state, in one text."""
+        return json.dumps(self.to_checkpoint().attribution)
+
+    def settle(self) -> None:
+        """Wait until the disk is done with what it was given."""
+        wait_until_idle(self.journal_worker)
+        wait_until_idle(self.writer)
 
 
-def open_keeper(
-    path: Path,
-    options: AttributionOptions = OPTIONS,
-    *,
-    agent: str = AGENT,
-    boot_id: str = BOOT,
-    renewed: bool = False,
-    save_every_s: float = SAVE_EVERY_S,
-    notes: Sequence[Path] = (),
-) -> Keeper:
-    """An agent's rules, which take up what is there; ``notes`` are its runtime directories."""
-    store = open_store(path, agent=agent, boot_id=boot_id)
-    prompt = PromptStore(store, Unjournalled(notes, boot_id), deadline_s=PATIENCE_S)
-    return Keeper(options, prompt, ManualClock(), renewed=renewed, save_every_s=save_every_s)
+def wait_until_idle(worker: Worker) -> None:
+    """Wait until the call of a worker has returned."""
+    ends_s = time.monotonic() + PATIENT_S
+    while worker.stuck:
+        assert time.monotonic() < ends_s, "the call does not return"
+        time.sleep(0.001)
 
 
-def open_awaiting(path: Path, options: AttributionOptions = OPTIONS, *, notes: Sequence[Path] = ()) -> Keeper:
-    """The rules of an agent that found the directory in use."""
-    awaited = AwaitedStore(path, partial(open_store, path), "another uses it")
-    return Keeper(options, PromptStore(awaited, Unjournalled(notes, BOOT), deadline_s=PATIENCE_S), ManualClock())
+def end_threads() -> None:
+    """End the threads of all agents, also of those that count as killed."""
+    while _workers:
+        _workers.pop().close()
 
 
-def recovered(path: Path, options: AttributionOptions = OPTIONS) -> Recovered | None:
-    """What an agent would find there."""
+def recovered(path: Path, options: AttributionOptions = OPTIONS) -> RecoveredState | None:
+    """What an agent would recover there."""
     directory = PrivateDirectory.open(path)
     try:
         return recover(directory, agent=AGENT, boot_id=BOOT, options=options)
@@ -66,31 +106,21 @@ def recovered(path: Path, options: AttributionOptions = OPTIONS) -> Recovered | 
         directory.close()
 
 
-def settle(keeper: Keeper) -> None:
-    """Wait until what is being saved is: a copy of a directory in motion is no picture of it."""
-    assert isinstance(keeper._store, PromptStore)
-    inner = keeper._store._store
-    store = inner._store if isinstance(inner, AwaitedStore) else inner
-    writer = None if store is None else store._writer
-    if writer is not None:
-        writer.join()
-
-
-def killed(path: Path, keeper: Keeper, number: int = 0) -> Path:
-    """Another directory as an agent that is killed now would leave this one."""
-    settle(keeper)
+def killed(path: Path, agent: StatefulAgent, number: int = 0) -> Path:
+    """Another directory, as an agent that is killed now would leave this one."""
+    agent.settle()  # a copy of a directory that changes is no picture of it
     copy = path.with_name(f"{path.name}-{number}")
     shutil.rmtree(copy, ignore_errors=True)
     return Path(shutil.copytree(path, copy))
 
 
 def with_driver(history: Iterable[Snapshot]) -> list[Snapshot]:
-    """The same cycles, with a driver that tells its version."""
+    """The same cycles, with a driver that reports its version."""
     return [replace(snapshot, driver=DRIVER) for snapshot in history]
 
 
-def books(attributor: Attributor) -> str:
-    """All that it remembers, in one text."""
+def attribution(attributor: Attributor) -> str:
+    """Its state, in one text."""
     return json.dumps(attributor.to_state())
 
 

@@ -91,7 +91,7 @@ def busy_s(answer: Report) -> dict[str, float]:
 
 def standing_w(answer: Report) -> float:
     """The power the agent takes the GPU to draw with contexts and no work."""
-    return _needed(only_gpu(answer).basis, "energy basis").held_w
+    return _needed(only_gpu(answer).basis, "energy basis").context_power_w
 
 
 def inferred_bytes(answer: Report) -> dict[str, int]:

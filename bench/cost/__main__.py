@@ -1,4 +1,4 @@
-"""``python -m bench.cost``: the agent beside nvitop-exporter on the same worlds; fails if it costs more than it may."""
+"""``python -m bench.cost``: the agent beside nvitop-exporter on the same worlds; fails if a target is missed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _interrupt)
     began_s = time.monotonic()
     try:
-        result = run(options, lambda text: _say(f"{time.monotonic() - began_s:4.0f} s  {text}"))
+        result = run(options, lambda text: _print_status(f"{time.monotonic() - began_s:4.0f} s  {text}"))
     except (CostError, BuildError) as error:
-        _say(str(error))
+        _print_status(str(error))
         return 1
     except KeyboardInterrupt:
-        _say("interrupted; everything has ended")
+        _print_status("interrupted; all processes have ended")
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -47,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line)
     missed = [target["what"] for target in document["targets"] if target["reached"] is False]
     for what in missed:
-        _say(f"missed: {what}")
+        _print_status(f"missed: {what}")
     return 1 if missed and given.gate else 0
 
 
 def _about() -> dict[str, str]:
-    """When and where a record was made: seconds are this machine's, ratios travel."""
+    """When and where a record was made: times depend on the machine, ratios hardly."""
     git = ("git", "describe", "--always", "--dirty")
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - fixed
     return {
@@ -65,7 +65,7 @@ def _about() -> dict[str, str]:
     }
 
 
-def _say(text: str) -> None:
+def _print_status(text: str) -> None:
     sys.stderr.write(f"bench: {text}\n")
 
 
@@ -76,8 +76,8 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     usual = Options()
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__)
-    parser.add_argument("--world", action="append", choices=SIZES, help="only this one; repeatable (all)")
-    parser.add_argument("--rounds", type=_count, default=usual.rounds, metavar="N", help="turns of each (%(default)s)")
+    parser.add_argument("--world", action="append", choices=SIZES, help="only this world; repeatable (default: all)")
+    parser.add_argument("--rounds", type=_count, default=usual.rounds, metavar="N", help="turns per tool (%(default)s)")
     parser.add_argument("--cycles", type=_count, default=usual.cycles, metavar="N", help="cycles a turn (%(default)s)")
     parser.add_argument("--alone", action="store_true", help="without nvitop-exporter")
     parser.add_argument("--no-gate", dest="gate", action="store_false", help="exit with 0 even if a target is missed")

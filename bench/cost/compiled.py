@@ -1,4 +1,4 @@
-"""The bench's programs in C, compiled once for a user."""
+"""The bench's programs in C, compiled once per user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.cost.errors import CostError
 
 
 def compiled(source: Path, *options: str) -> Path:
-    """What a C file becomes with these options. CostError where there is no compiler."""
+    """The program or library that a C file compiles to. CostError if there is no compiler."""
     digest = sha256(source.read_bytes() + "\0".join(options).encode()).hexdigest()[:16]
     target = Path(tempfile.gettempdir()) / f"otel-gpu-{source.stem}-{os.getuid()}-{digest}"
     if not target.exists():

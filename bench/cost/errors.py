@@ -1,4 +1,4 @@
-"""What keeps the bench from being run."""
+"""Why the bench cannot run."""
 
 from __future__ import annotations
 

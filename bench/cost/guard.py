@@ -1,8 +1,8 @@
-"""``python -m bench.cost.guard``: what a cycle costs in counts; fails where one is a quarter over what was recorded.
+"""``python -m bench.cost.guard``: counts of a cycle, a scrape and a push; fails where one is 25 % over the record.
 
-Counts, no seconds: a machine that is busy or slow gives the same. One world (M), the stub driver in this process, a
-``/proc`` of plain files and a clock that is told the time, so every run counts the same things. ``record`` writes
-the counts down as those to compare with.
+It counts and takes no times: a busy or slow machine gives the same counts. World M, the stub driver in this process, a
+``/proc`` of plain files and a manual clock make every run the same. A scrape follows each cycle, and a push every 15
+cycles, as by default. ``record`` writes the counts as the record.
 """
 
 from __future__ import annotations
@@ -14,23 +14,28 @@ import os
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Final
+from typing import Final, Protocol, TypeAlias
+
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from bench.cost.compiled import compiled
+from bench.cost.run import PUSH_EVERY_CYCLES
 from bench.cost.worlds import SIZES, Size, write_world
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.export.otlp_wire import WireEncoder
-from otel_gpu.export.prometheus import Exposition, PrometheusText
-from otel_gpu.metrics.collection import Resources
+from otel_gpu.export.batches import split_by_size
+from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.collect import CycleMetrics
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.metrics.series import Collection
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.procfs import ProcfsSource
 from otel_gpu.sources.procfs_scan import STEADY
@@ -42,82 +47,30 @@ from tests.procfs_tree import UVM, ProcTree, maps_line
 
 RECORD: Final = Path(__file__).with_name("counts.json")
 ALLOWED: Final = 1.25
-CYCLES: Final = 30
-"""Every slow figure and file is asked for at least once in so many seconds."""
+CYCLES: Final = 2 * PUSH_EVERY_CYCLES
+"""Every figure and file that is read less than once per cycle is read at least once in 30 s."""
 
 _SETTLE_CYCLES: Final = 10
 _ALLOCATING_CYCLES: Final = 10
-_BUSY_S: Final = CYCLES + _SETTLE_CYCLES + _ALLOCATING_CYCLES + 5
+_WORLD_S: Final = _SETTLE_CYCLES + CYCLES + _ALLOCATING_CYCLES + 10
 _ALLOCATIONS: Final = Path(__file__).with_name("allocations.c")
 _FIRST_PID: Final = 1000
 _BYSTANDERS: Final = 50
 
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of one cycle, read, attributed, scraped and pushed, on average; driver calls are of one GPU.
-
-    ``allocations`` are those asked of the C library, ``held_bytes`` is how much more memory a cycle has at its peak
-    than at its start.
-    """
-
-    driver_calls: float
-    files_opened: float
-    python_calls: float
-    sent_bytes: float
-    allocations: float
-    held_bytes: float
+Counts: TypeAlias = dict[str, dict[str, float]]
+"""Means by part (cycle, scrape, push) and by count. Driver calls are per GPU; ``allocations`` are calls of the C
+library's allocator; ``peak_bytes`` is the peak of memory in the part over that at its start."""
 
 
-class _Counter:
-    """Counts what Python does, in all threads that start after it."""
-
-    def __init__(self) -> None:
-        self.python_calls = 0
-        self.files_opened = 0
-        self._counting = False
-        sys.addaudithook(self._audit)  # for good: there is no way to take it away, so this is a process of its own
-
-    def start(self) -> None:
-        """Have threads that start from now on counted too."""
-        threading.setprofile(self._profile)
-
-    def count(self, cycle: Callable[[], None]) -> tuple[float, float]:
-        """Calls of Python functions and files opened in a cycle."""
-        self.python_calls = self.files_opened = 0
-        for _ in range(CYCLES):
-            self._run(cycle)
-        return self.python_calls / CYCLES, self.files_opened / CYCLES
-
-    def _run(self, cycle: Callable[[], None]) -> None:
-        self._counting = True
-        sys.setprofile(self._profile)
-        try:
-            cycle()
-        finally:
-            sys.setprofile(None)
-            self._counting = False
-
-    def _profile(self, _: FrameType, event: str, __: object) -> None:
-        if event == "call" and self._counting:
-            self.python_calls += 1
-
-    def _audit(self, event: str, _: tuple[object, ...]) -> None:
-        if event == "open" and self._counting:
-            self.files_opened += 1
-
-
-class _Host:
-    """An agent's parts on one world, a cycle at a time."""
+class Agent:
+    """The parts of an agent on one world; the caller advances it second by second."""
 
     def __init__(self, directory: Path, size: Size) -> None:
         pids = [
             [_FIRST_PID + gpu + number * size.gpus for number in range(size.processes_per_gpu)]
             for gpu in range(size.gpus)
         ]
-        world = write_world(
-            directory / "world", size, pids, epoch_us=STEPPED_EPOCH_US, seconds=3 * _BUSY_S, busy_s=_BUSY_S
-        )
+        world = write_world(directory / "world", size, pids, epoch_us=STEPPED_EPOCH_US, seconds=_WORLD_S)
         self._stub_clock = StubClock(directory / "clock")
         self._library = preload(build())
         os.environ.update(stub_variables(world, self._stub_clock))
@@ -127,25 +80,36 @@ class _Host:
         processes = ProcfsSource(_write_proc(directory / "proc", pids, size), self._clock, pace=STEADY)
         self._engine = Engine(gpus=self._nvml, processes=processes, clock=self._clock)
         account = SelfAccount(started_ns=self._clock.wall_ns(), cpu_s=lambda: 1.0, memory_bytes=lambda: 1)
-        self._metrics = AgentMetrics(Readings(lambda: self._engine.latest, account))
+        self._metrics = AgentMetrics(CycleMetrics(lambda: self._engine.latest, account))
         resources = Resources({"host.name": "bench", "host.id": "0" * 32}, {"service.name": "otel-gpu"})
-        self._wire, self._text, self._encoder = WireEncoder(resources), PrometheusText(resources), Encoder()
-        self.sent_bytes = 0
+        self._resources, self._renderer, self._compression = resources, PrometheusRenderer(resources), Encoder()
 
-    def cycle(self) -> None:
-        """A second later, everything once."""
+    def cycle(self) -> int:
+        """Read and attribute, one second later; sends no bytes."""
         self._clock.advance(1)
         self._stub_clock.advance_s(1)
         self._engine.sample()
+        return 0
+
+    def scrape(self) -> int:
+        """Collect, render and compress as for Prometheus; the bytes sent."""
+        response = Response(self._renderer.render(self._collected(), Exposition.OPENMETRICS))
+        return len(self._compression.encode(response, "gzip")[0])
+
+    def push(self) -> int:
+        """Encode as the official exporter does; the bytes sent."""
+        batches = split_by_size(self._collected(), self._resources)
+        requests = (encode_metrics(metrics_data(batch, self._resources)) for batch in batches)
+        return sum(len(request.SerializeToString()) for request in requests)
+
+    def _collected(self) -> Collection:
         collection = self._metrics.collect()
         assert collection is not None
-        self.sent_bytes += sum(len(batch.data) for batch in self._wire.batches(collection))
-        scrape = Response(self._text.parts(collection, Exposition.OPENMETRICS))
-        self.sent_bytes += len(self._encoder.encode(scrape, "gzip")[0])  # as Prometheus asks for it
+        return collection
 
-    def driver_calls(self) -> int:
-        """Calls that named a GPU, so far."""
-        return sum(int(self._library.stub_device_call_count(gpu)) for gpu in range(self._size.gpus))
+    def driver_calls_per_gpu(self) -> float:
+        """Driver calls that named a GPU so far, per GPU."""
+        return sum(int(self._library.stub_device_call_count(gpu)) for gpu in range(self._size.gpus)) / self._size.gpus
 
     def close(self) -> None:
         """End its threads."""
@@ -166,90 +130,198 @@ def _write_proc(root: Path, pids: Sequence[Sequence[int]], size: Size) -> Path:
     return tree.root
 
 
-def count(size: Size = SIZES["M"]) -> Counts:
-    """Count; once for a process, since a stub driver and an audit hook stay."""
-    counter = _Counter()
-    with TemporaryDirectory(prefix="og-") as directory:
-        counter.start()
-        host = _Host(Path(directory), size)
+# ---------------------------------------------------------------------------- counting
+
+
+class Gauge(Protocol):
+    """Runs a part of the agent and counts something meanwhile."""
+
+    def measure(self, part: str, work: Callable[[], int]) -> None:
+        """Run ``work`` and count it under ``part``."""
+
+
+class _Unmeasured:
+    """Counts nothing."""
+
+    def measure(self, part: str, work: Callable[[], int]) -> None:  # noqa: ARG002 - the protocol's
+        """Run ``work``."""
+        work()
+
+
+class _Means:
+    """Values by part and count, and their means."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], list[float]] = {}
+
+    def add(self, part: str, **values: float) -> None:
+        """Take in one run of a part."""
+        for name, value in values.items():
+            self._values.setdefault((part, name), []).append(value)
+
+    def counts(self) -> Counts:
+        """The means. What a part never does is left out."""
+        found: Counts = {}
+        for (part, name), values in self._values.items():
+            if any(values):
+                found.setdefault(part, {})[name] = fmean(values)
+        return found
+
+
+class CallGauge:
+    """Counts Python calls, files opened, driver calls and bytes sent, in all threads that start after it."""
+
+    def __init__(self) -> None:
+        self.means = _Means()
+        self.driver_calls: Callable[[], float] = lambda: 0.0
+        self._python_calls = 0
+        self._files_opened = 0
+        self._counting = False
+        sys.addaudithook(self._audit)  # it cannot be removed, so this is a process of its own
+        threading.setprofile(self._profile)
+
+    def measure(self, part: str, work: Callable[[], int]) -> None:
+        """Run ``work`` with a profile function and an audit hook."""
+        self._python_calls = self._files_opened = 0
+        driver_calls = self.driver_calls()
+        self._counting = True
+        sys.setprofile(self._profile)
         try:
-            for _ in range(_SETTLE_CYCLES):
-                host.cycle()
-            calls, sent = host.driver_calls(), host.sent_bytes
-            python_calls, files_opened = counter.count(host.cycle)
-            calls, sent = host.driver_calls() - calls, host.sent_bytes - sent
-            allocated = _allocated(host.cycle)
-            held_bytes = _held_bytes(host.cycle)
+            sent_bytes = work()
         finally:
-            threading.setprofile(None)
-            host.close()
-    return Counts(
-        driver_calls=round(calls / CYCLES / size.gpus, 2),
-        files_opened=round(files_opened, 1),
-        python_calls=round(python_calls),
-        sent_bytes=round(sent / CYCLES),
-        allocations=round(allocated),
-        held_bytes=held_bytes,
-    )
+            sys.setprofile(None)
+            self._counting = False
+        self.means.add(
+            part,
+            driver_calls=self.driver_calls() - driver_calls,
+            files_opened=self._files_opened,
+            python_calls=self._python_calls,
+            sent_bytes=sent_bytes,
+        )
+
+    def _profile(self, _: FrameType, event: str, __: object) -> None:
+        if event == "call" and self._counting:
+            self._python_calls += 1
+
+    def _audit(self, event: str, _: tuple[object, ...]) -> None:
+        if event == "open" and self._counting:
+            self._files_opened += 1
 
 
-def _allocated(cycle: Callable[[], None]) -> float:
-    """How often memory is asked for in a cycle, by everybody in this process."""
-    library = ctypes.CDLL(None)
-    before = int(library.otel_gpu_allocations())
-    for _ in range(_ALLOCATING_CYCLES):
-        cycle()
-    return (int(library.otel_gpu_allocations()) - before) / _ALLOCATING_CYCLES
+class AllocationGauge:
+    """Counts allocations of the whole process, by a library that is preloaded."""
+
+    def __init__(self) -> None:
+        self.means = _Means()
+        self._library = ctypes.CDLL(None)
+
+    def measure(self, part: str, work: Callable[[], int]) -> None:
+        """Run ``work``."""
+        before = int(self._library.otel_gpu_allocations())
+        work()
+        self.means.add(part, allocations=int(self._library.otel_gpu_allocations()) - before)
 
 
-def _held_bytes(cycle: Callable[[], None]) -> int:
-    tracemalloc.start()
-    try:
-        cycle()  # what is kept from cycle to cycle is there once this one is over
+class PeakGauge:
+    """Measures the peak of Python's memory, while tracemalloc runs."""
+
+    def __init__(self) -> None:
+        self.means = _Means()
+
+    def measure(self, part: str, work: Callable[[], int]) -> None:
+        """Run ``work``."""
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        cycle()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
+        work()
+        self.means.add(part, peak_bytes=tracemalloc.get_traced_memory()[1] - before)
+
+
+def _play(agent: Agent, cycles: int, gauge: Gauge) -> None:
+    """So many seconds: a cycle and a scrape in each, and a push in the first of every fifteen."""
+    for number in range(cycles):
+        gauge.measure("cycle", agent.cycle)
+        gauge.measure("scrape", agent.scrape)
+        if number % PUSH_EVERY_CYCLES == 0:
+            gauge.measure("push", agent.push)
+
+
+def count(size: Size = SIZES["M"]) -> Counts:
+    """Count; once per process, since the stub driver and the audit hook stay."""
+    calls, allocations, peaks = CallGauge(), AllocationGauge(), PeakGauge()
+    with TemporaryDirectory(prefix="og-") as directory:
+        agent = Agent(Path(directory), size)
+        calls.driver_calls = agent.driver_calls_per_gpu
+        try:
+            _play(agent, _SETTLE_CYCLES, _Unmeasured())
+            _play(agent, CYCLES, calls)
+            _play(agent, _ALLOCATING_CYCLES, allocations)
+            tracemalloc.start()
+            _play(agent, 1, _Unmeasured())  # what is kept from cycle to cycle is traced from here on
+            _play(agent, 1, peaks)
+        finally:
+            tracemalloc.stop()
+            threading.setprofile(None)
+            agent.close()
+    return _joined(calls.means.counts(), allocations.means.counts(), peaks.means.counts())
+
+
+def _joined(*found: Counts) -> Counts:
+    joined: Counts = {}
+    for counts in found:
+        for part, values in counts.items():
+            rounded = {name: round(value, 1 if value < 100 else None) for name, value in values.items()}
+            joined.setdefault(part, {}).update(rounded)
+    return joined
+
+
+# ---------------------------------------------------------------------------- comparing
+
+
+def judged(found: Mapping[str, Mapping[str, float]], recorded: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What is more than a quarter over the record, a line each."""
+    return [
+        f"{name} of a {part}: {value:,.6g}, recorded {limit:,.6g} ({value / limit - 1:+.0%})"
+        for part, limits in recorded.items()
+        for name, limit in limits.items()
+        if (value := found[part].get(name, 0.0)) > limit * ALLOWED
+    ]
+
+
+def table(found: Mapping[str, Mapping[str, float]], recorded: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """What was counted beside the record."""
+    yield f"{'M':24}{'found':>14}{'recorded':>14}"
+    for part, counts in found.items():
+        for name, value in counts.items():
+            limit = recorded.get(part, {}).get(name)
+            yield f"{f'{part} {name}':24}{value:14,.6g}" + ("" if limit is None else f"{limit:14,.6g}")
 
 
 def _have_allocations_counted(arguments: Sequence[str]) -> None:
-    """Start anew with what counts allocations, unless this process has it."""
+    """Start again with the library that counts allocations, unless this process has it."""
     counting = {"LD_PRELOAD": str(compiled(_ALLOCATIONS, "-shared", "-fPIC")), "PYTHONMALLOC": "malloc"}
     if counting.items() <= os.environ.items():
         return
     os.execve(sys.executable, (sys.executable, "-m", "bench.cost.guard", *arguments), {**os.environ, **counting})  # noqa: S606 - ours
 
 
-def judged(found: Mapping[str, float], recorded: Mapping[str, float]) -> list[str]:
-    """What is more than a quarter over what was recorded, a line each."""
-    return [
-        f"{name}: {found[name]:,.6g} in a cycle, recorded are {limit:,.6g} ({found[name] / limit - 1:+.0%})"
-        for name, limit in recorded.items()
-        if found[name] > limit * ALLOWED
-    ]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and compare; 0 if nothing grew by more than a quarter, 1 if something did."""
+    """Count and compare; 0 if nothing is more than a quarter over the record, else 1."""
     parser = argparse.ArgumentParser(prog="python -m bench.cost.guard", description=__doc__)
-    parser.add_argument("record", nargs="?", choices=("record",), help="write the counts down as those to compare with")
+    parser.add_argument("record", nargs="?", choices=("record",), help="write the counts as the record")
     given = parser.parse_args(arguments)
     _have_allocations_counted(sys.argv[1:] if arguments is None else arguments)
-    found = asdict(count())
+    found = count()
     if given.record:
         RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
-    print(f"{'in a cycle of M':20}{'found':>14}{'recorded':>14}")
-    for name, value in found.items():
-        print(f"{name:20}{value:14,.10g}{recorded[name]:14,.10g}")
-    grown = judged(found, recorded)
-    for line in grown:
-        print(f"more than a quarter over: {line}")
-    if grown:
-        print("if it is worth it: python -m bench.cost.guard record, and say why in the change")
-    return 1 if grown else 0
+    for line in table(found, recorded):
+        print(line)
+    missed = judged(found, recorded)
+    for line in missed:
+        print(f"more than a quarter over the record: {line}")
+    if missed:
+        print("if the change is worth it: python -m bench.cost.guard record, with the reason in the commit message")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a process has used so far, as the kernel and the stub driver count it."""
+"""What a process has used so far, as counted by the kernel, the stub driver and the sink."""
 
 from __future__ import annotations
 
@@ -8,52 +8,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.cost.sink import Sink
 from bench.cost.tools import Running
 
 _CPUCLOCK_SCHED: Final = 2
-"""Linux, include/linux/posix-timers_types.h: a process's CPU clock is ``(~pid << 3) | CPUCLOCK_SCHED``."""
+"""Linux, include/linux/posix-timers_types.h: the CPU clock of a process is ``(~pid << 3) | CPUCLOCK_SCHED``."""
 
 _CYCLE: Final = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2")
-"""Both tools ask each GPU for its memory once a cycle, by one of these."""
+"""Both tools call one of these once per GPU and cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The counts of one moment; differences of two are what was used between them."""
+    """Running counts at one moment; the difference of two is the use between them."""
 
-    time_s: float
     cpu_s: float
     cycles: float
     device_calls: int
-    all_calls: int
+    pushes: int
     pushed_bytes: int
-    requests: int
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process takes while it runs."""
+    """Memory and threads of a running process."""
 
     rss_bytes: int
     threads: int
 
 
-def mark(running: Running, *, pushed_bytes: int, requests: int) -> Mark:
-    """The counts of now."""
+def mark(running: Running, sink: Sink) -> Mark:
+    """The counts as of now."""
     calls = running.counts.calls()
     return Mark(
-        time_s=time.monotonic(),
         cpu_s=time.clock_gettime((~running.pid << 3) | _CPUCLOCK_SCHED),
         cycles=sum(calls.get(name, 0) for name in _CYCLE) / running.size.gpus,
         device_calls=running.counts.device_calls(running.size.gpus),
-        all_calls=sum(calls.values()),
-        pushed_bytes=pushed_bytes,
-        requests=requests,
+        pushes=sink.pushes,
+        pushed_bytes=sink.body_bytes,
     )
 
 
 def footprint(pid: int) -> Footprint:
-    """Resident memory and threads of now."""
+    """Resident memory and threads as of now."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     return Footprint(_number("VmRSS", status) * 1024, _number("Threads", status))
 

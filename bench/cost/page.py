@@ -1,4 +1,4 @@
-"""``python -m bench.cost.page``: writes the figures in docs/performance.md, from what runs of the bench recorded."""
+"""``python -m bench.cost.page``: writes the figures in docs/performance.md from the recorded runs of the bench."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bench.cost.sums import Assumed, sums
 PAGE: Final = Path(__file__).parents[2] / "docs/performance.md"
 RECORDS: Final = Path(__file__).with_name("records")
 _SECTION: Final = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_WHAT: Final = {
+_COUNTS: Final = {
     "driver_calls": "driver calls per GPU",
     "files_opened": "files opened",
     "python_calls": "calls of Python functions",
-    "sent_bytes": "bytes sent, scraped and pushed",
+    "sent_bytes": "bytes sent",
     "allocations": "allocations",
-    "held_bytes": "bytes more at the peak of a cycle than at its start",
+    "peak_bytes": "peak of memory over that at the start, bytes",
 }
 
 
 def page(text: str) -> str:
-    """The page with its figures as they are recorded."""
+    """The page with the recorded figures."""
     return _SECTION.sub(lambda found: "\n".join((found[1].rstrip(), *_lines(found[2]), found[3])), text)
 
 
@@ -40,10 +40,7 @@ def _lines(section: str) -> Iterator[str]:
         case "story":
             yield from _story(read("before"), document)
         case "counts":
-            yield "| in a cycle of M | recorded |"
-            yield "|---|--:|"
-            for name, value in json.loads(COUNTS.read_text(encoding="utf-8")).items():
-                yield f"| {_WHAT[name]} | {value:,.10g} |"
+            yield from _counts(json.loads(COUNTS.read_text(encoding="utf-8")))
         case "sums":
             yield from _sums(document)
 
@@ -59,7 +56,7 @@ def _about(document: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"Recorded on {about['date']} at {about['commit']}: otel-gpu {about['otel-gpu']}, nvitop-exporter "
         f"{about['nvitop-exporter']}, Python {about['python']}, {about['machine']}; {options['rounds']} turns of "
-        f"{options['cycles']} cycles each, on a machine that did other work meanwhile."
+        f"{options['cycles']} cycles each, on a machine with two cores."
     )
     yield ""
 
@@ -77,6 +74,14 @@ def _story(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
             f"| {what} | {ours['driver_calls_per_gpu']:.1f} | {ours['cpu_ms'] / other['cpu_ms']:.2f} "
             f"| {ours['scrape_ms']:.1f} | {ours['rss_mb']:.0f} | {together_s / alone_s:.2f} |"
         )
+
+
+def _counts(recorded: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    yield f"| M | {' | '.join(f'a {part}' for part in recorded)} |"
+    yield f"|---|{'--:|' * len(recorded)}"
+    for name, what in _COUNTS.items():
+        cells = (f"{counts[name]:,.10g}" if name in counts else "" for counts in recorded.values())
+        yield f"| {what} | {' | '.join(cells)} |"
 
 
 def _sums(document: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One run: every tool on every world, in turns, so that what else the machine does meanwhile strikes all alike."""
+"""One run: every tool on every world, in turns, so that other load on the machine affects both tools alike."""
 
 from __future__ import annotations
 
@@ -8,51 +8,63 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench.cost.meter import Footprint, Mark, footprint, mark
 from bench.cost.sink import Sink, serving
-from bench.cost.tools import OURS, PEER, Running, our_agent, peer, started
+from bench.cost.tools import OURS, PEER, Running, Scrape, our_agent, peer, started
 from bench.cost.worlds import SIZES, Place, Population, Size, named, populated, write_world
 
-IDLE: Final = "otel-gpu, nothing changes"
+PUSH_EVERY_CYCLES: Final = 15
+"""The default export interval, 15 s, in cycles of one second."""
+
 _SETTLE_CYCLES: Final = 3
-"""After its turn came a tool has so many cycles to catch up, which are not counted."""
+"""Cycles at the start of a turn that are not counted: a resumed tool catches up, and pushes what is overdue."""
+
+_START_CYCLES: Final = 5
+"""Cycles that a tool runs before it is paused for the first time. Paused earlier, the agent exports containers before
+their names are resolved, and the renamed series stay for the retention."""
 
 _SPARE_S: Final = 60
-"""How much longer than planned a world goes on: one that ends before a slow machine is through would be an idle one.
-Not much longer, for the stub has all of it in the memory of the process that is measured."""
+"""How much longer than planned a world lasts: when it ends, its GPUs are idle, and a slow machine is not done yet.
+Not much longer, since the stub driver loads all of it into the memory of the measured process."""
 
-_SOURCE: Final = re.compile(r'^otel_gpu_collection_duration_seconds\{.*otel_gpu_source="nvml".*\} (\S+)$', re.MULTILINE)
+_NVML_DURATION: Final = re.compile(
+    r'^otel_gpu_collection_duration_seconds\{.*otel_gpu_source="nvml".*\} (\S+)$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How much is measured."""
+    """How much is measured.
+
+    ``cycles`` are those of one turn. As a multiple of ``PUSH_EVERY_CYCLES`` it holds as many pushes as the default
+    interval gives, whenever in the turn they happen.
+    """
 
     worlds: tuple[str, ...] = ("S", "M", "L")
     rounds: int = 3
-    cycles: int = 20
-    """Cycles of one turn."""
+    cycles: int = 2 * PUSH_EVERY_CYCLES
     latency_cycles: int = 8
     beside_peer: bool = True
 
     @property
     def world_s(self) -> int:
-        """How long a world has to go on: three tools take turns."""
-        return 3 * self.rounds * (self.cycles + _SETTLE_CYCLES) + _SPARE_S
+        """How long a world has to last: two tools take turns."""
+        return 2 * (self.rounds * (self.cycles + _SETTLE_CYCLES) + _START_CYCLES) + _SPARE_S
 
 
 @dataclass(slots=True)
 class Turns:
-    """What one tool did in all its turns on one world."""
+    """All turns of one tool on one world: of each turn, the marks at its start and after each second."""
 
     tool: str
     world: Size
     start_s: float
-    turns: list[tuple[Mark, Mark]] = field(default_factory=list)
+    turns: list[list[Mark]] = field(default_factory=list)
     scrape_s: list[float] = field(default_factory=list)
     scrape_bytes: list[int] = field(default_factory=list)
     series: int = 0
@@ -60,12 +72,23 @@ class Turns:
 
     def total(self, figure: Callable[[Mark], float]) -> float:
         """What a count came to over all turns."""
-        return sum(figure(after) - figure(before) for before, after in self.turns)
+        return sum(figure(marks[-1]) - figure(marks[0]) for marks in self.turns)
+
+    def seconds(self) -> Iterator[tuple[float, bool]]:
+        """Of each second, the CPU time used (s) and whether a push may be part of it.
+
+        A push is encoded before it arrives and ends after that: the seconds next to its arrival count as well.
+        """
+        for marks in self.turns:
+            pairs = list(pairwise(marks))
+            arrived = [after.pushes > before.pushes for before, after in pairs]
+            for number, (before, after) in enumerate(pairs):
+                yield after.cpu_s - before.cpu_s, any(arrived[max(0, number - 1) : number + 2])
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything that was measured. ``pass_s`` is the time to read one GPU, and all of M, at 5 ms a driver call."""
+    """Everything measured. ``pass_s`` is the time to read one GPU, and all of M, with 5 ms per driver call."""
 
     options: Options
     turns: tuple[Turns, ...]
@@ -73,7 +96,7 @@ class Result:
 
 
 def run(options: Options, progress: Callable[[str], None]) -> Result:
-    """Measure; minutes."""
+    """Measure; takes minutes."""
     found: list[Turns] = []
     with TemporaryDirectory(prefix="og-") as name, serving() as sink:
         for world in options.worlds:
@@ -91,53 +114,41 @@ class _Host:
     docker: Path
     world_s: int
 
-    def place(self, name: str, *, busy: bool = True, latency_ms: int = 0) -> Place:
+    def place(self, name: str, *, latency_ms: int = 0) -> Place:
         """A history of this host's GPUs that begins now."""
         path = self.directory / f"{name}.world"
-        now_us = time.time_ns() // 1000
-        pids = self.population.pids
         write_world(
             path,
             self.size,
-            pids,
-            epoch_us=now_us,
+            self.population.pids,
+            epoch_us=time.time_ns() // 1000,
             seconds=self.world_s,
-            busy_s=None if busy else 0,
             latency_ms=latency_ms,
         )
         return Place(path, self.population.proc)
 
 
 @contextmanager
-def _host(size: Size, directory: Path, world_s: int = 300) -> Iterator[_Host]:
+def _host(size: Size, directory: Path, world_s: int) -> Iterator[_Host]:
     directory.mkdir(parents=True)
     with populated(size, directory) as population, named(size, directory / "docker.sock") as docker:
         yield _Host(size, directory, population, docker, world_s)
 
 
 def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str], None]) -> list[Turns]:
+    """Start the tools, pause them, and let one run at a time."""
     size = host.size
-    busy = host.place("busy")
+    place = host.place("busy")
     with ExitStack() as stack:
         running: list[tuple[Turns, Running]] = []
-
-        def start(name: str, on: _Host, place: Place, directory: Path) -> None:
+        for name in (OURS, PEER) if options.beside_peer else (OURS,):
             progress(f"{size.name}: starting {name}")
-            tool = peer(place) if name == PEER else our_agent(place, directory, sink_url=sink.url, docker=on.docker)
+            directory = host.directory / name
+            tool = peer(place) if name == PEER else our_agent(place, directory, sink_url=sink.url, docker=host.docker)
             process = stack.enter_context(started(tool, size, place, directory))
             running.append((Turns(name, size, process.start_s), process))
+            _settle(process, _START_CYCLES)
             process.pause()
-
-        start(OURS, host, busy, host.directory / "ours")
-        if options.beside_peer:
-            start(PEER, host, busy, host.directory / "peer")
-        if size.name == "M":
-            # Processes of its own, which always sleep: had they run in the turns of others, it would find that out in
-            # its turn, and look at all of them again. Those of the others go on in its turn as well, so that the
-            # machine does the same in every turn.
-            still = stack.enter_context(_host(size, host.directory / "still", host.world_s))
-            still.population.run(busy=False)
-            start(IDLE, still, still.place("idle", busy=False), still.directory / "ours")
         for number in range(options.rounds):
             for turns, process in running:
                 progress(f"{size.name}: {turns.tool}, turn {number + 1} of {options.rounds}")
@@ -148,40 +159,46 @@ def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str
 
 
 def _take_turn(turns: Turns, process: Running, cycles: int, sink: Sink) -> None:
-    """Scrape once a second, and count what is used meanwhile."""
+    """Scrape once a second and count what the tool uses meanwhile."""
+    _settle(process, _SETTLE_CYCLES)
+    marks = [mark(process, sink)]
+    for scrape in _scrapes(process, cycles):
+        marks.append(mark(process, sink))
+        turns.scrape_s.append(scrape.took_s)
+        turns.scrape_bytes.append(scrape.sent_bytes)
+        turns.series = sum(not line.startswith("#") for line in scrape.text.splitlines())
+    turns.turns.append(marks)
+    turns.footprint = footprint(process.pid)
 
-    def now() -> Mark:
-        return mark(process, pushed_bytes=sink.body_bytes, requests=sink.requests)
 
+def _settle(process: Running, cycles: int) -> None:
+    """Let a tool run, scraped as always; nothing is counted."""
+    for _ in _scrapes(process, cycles):
+        pass
+
+
+def _scrapes(process: Running, count: int) -> Iterator[Scrape]:
+    """So many scrapes, one a second."""
     due_s = time.monotonic()
-    before = now()
-    for number in range(_SETTLE_CYCLES + cycles):
+    for _ in range(count):
         due_s += 1.0
         time.sleep(max(0.0, due_s - time.monotonic()))
-        scrape = process.scrape()
-        if number == _SETTLE_CYCLES - 1:
-            before = now()
-        elif number >= _SETTLE_CYCLES:
-            turns.scrape_s.append(scrape.took_s)
-            turns.scrape_bytes.append(scrape.sent_bytes)
-            turns.series = sum(not line.startswith("#") for line in scrape.text.splitlines())
-    turns.turns.append((before, now()))
-    turns.footprint = footprint(process.pid)
+        yield process.scrape()
 
 
 def _pass_times(
     directory: Path, options: Options, sink: Sink, progress: Callable[[str], None]
 ) -> tuple[float, float] | None:
-    """How long one GPU, and all of M, take to read where every call takes 5 ms."""
-    progress("M and one GPU of it, 5 ms for every driver call")
+    """How long one GPU, and all of M, take to read with 5 ms per driver call."""
+    progress("M and one GPU of it, 5 ms per driver call")
     one = Size("one", 1, SIZES["M"].processes_per_gpu, 8)
     with ExitStack() as stack:
         agents = []
         for size in (one, SIZES["M"]):
             host = stack.enter_context(_host(size, directory / f"{size.name}-slow", _SPARE_S))
             place = host.place("slow", latency_ms=5)
-            tool = our_agent(place, host.directory / "ours", sink_url=sink.url, docker=host.docker)
-            agents.append(stack.enter_context(started(tool, size, place, host.directory / "ours")))
+            tool = our_agent(place, host.directory / OURS, sink_url=sink.url, docker=host.docker)
+            agents.append(stack.enter_context(started(tool, size, place, host.directory / OURS)))
         taken_s: list[list[float]] = [[] for _ in agents]
         for _ in range(options.latency_cycles):
             time.sleep(1)
@@ -192,5 +209,5 @@ def _pass_times(
 
 
 def _pass_s(text: str) -> float:
-    found: Sequence[str] = _SOURCE.findall(text)
+    found: Sequence[str] = _NVML_DURATION.findall(text)
     return float(found[0])

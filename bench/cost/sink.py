@@ -1,25 +1,38 @@
-"""Where the agent pushes to: takes OTLP over HTTP, counts what comes, and says it was taken."""
+"""A receiver of OTLP over HTTP: counts what arrives and answers that all of it was accepted."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+_SAME_PUSH_S: Final = 5.0
+"""Requests closer together than this belong to one push: a large push is split, and pushes are 15 s apart."""
 
 
 class Sink:
-    """Requests and their bytes so far, as they came over the wire."""
+    """Pushes and their bytes so far, as received. It has one sender at a time."""
 
     def __init__(self) -> None:
-        self.requests = 0
+        self.pushes = 0
         self.body_bytes = 0
         self.url = ""
+        self._last_s: float | None = None
+
+    def received(self, body_bytes: int, now_s: float) -> None:
+        """Count one request."""
+        if self._last_s is None or now_s - self._last_s > _SAME_PUSH_S:
+            self.pushes += 1
+        self._last_s = now_s
+        self.body_bytes += body_bytes
 
 
 @contextmanager
 def serving() -> Iterator[Sink]:
-    """A sink on a port of its own, on a thread of this process: what it costs is not the agent's."""
+    """A sink on a free port, on a thread of this process: its cost is not the agent's."""
     sink = Sink()
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,8 +40,7 @@ def serving() -> Iterator[Sink]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            sink.requests += 1
-            sink.body_bytes += len(body)
+            sink.received(len(body), time.monotonic())
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", "0")

@@ -1,27 +1,20 @@
-/* sleeper DEV_DIR GPUS PER_GPU MAPPINGS BYSTANDERS: processes that have a GPU's device files open and mapped.
+/* sleeper DEV_DIR GPUS PER_GPU MAPPINGS BYSTANDERS: processes that have the device files of a GPU open and mapped.
  *
- * Prints their pids, one a line; the first is on GPU 0, the next on GPU 1, and so on in turn; then those of bystanders,
- * who have no GPU. They end with it, and it ends when its standard input does.
+ * Prints their pids, one per line: the first is on GPU 0, the next on GPU 1, and so on in turn; then the pids of
+ * bystanders, which use no GPU. They end with this program, and it ends when its standard input does.
  *
- * Those on a GPU and every fourth bystander run ten times a second, for as long as it takes to look at a word, as who
- * drives a GPU does; all others sleep. An 's' on its standard input has everybody sleep, and an 'r' has them run again. */
+ * Processes on a GPU and every fourth bystander wake ten times a second, as a process that drives a GPU does; the other
+ * bystanders sleep. */
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 static const struct timespec between = {0, 100000000};
-
-/* Shared by all of them. */
-static atomic_int *running;
 
 static int open_device(const char *directory, const char *name) {
     char path[4096];
@@ -32,7 +25,7 @@ static int open_device(const char *directory, const char *name) {
     return file;
 }
 
-/* Neighbours of different protection stay apart in maps; one in ten is of managed memory. */
+/* Adjacent mappings of different protection are separate lines of maps; one in ten is of managed memory. */
 static void map(int uvm, int mappings) {
     for (int i = 0; i < mappings; i++) {
         int protection = i % 2 ? PROT_READ : PROT_READ | PROT_WRITE;
@@ -60,10 +53,8 @@ static void sleep_as(const char *directory, int gpu, int number, int mappings, p
     for (;;)
         if (gpu < 0 && number % 4)
             pause();
-        else if (atomic_load(running))
-            nanosleep(&between, NULL);
         else
-            syscall(SYS_futex, running, FUTEX_WAIT, 0, NULL, NULL, 0);
+            nanosleep(&between, NULL);
 }
 
 int main(int count, char **arguments) {
@@ -72,10 +63,6 @@ int main(int count, char **arguments) {
     int gpus = atoi(arguments[2]), per_gpu = atoi(arguments[3]), mappings = atoi(arguments[4]);
     int holders = gpus * per_gpu, bystanders = atoi(arguments[5]);
     pid_t self = getpid();
-    running = mmap(NULL, sizeof *running, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (running == MAP_FAILED)
-        return 1;
-    *running = 1;
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int i = 0; i < holders + bystanders; i++) {
         pid_t child = fork();
@@ -90,10 +77,8 @@ int main(int count, char **arguments) {
         printf("%d\n", (int)child);
     }
     fflush(stdout);
-    char told;
-    while (read(0, &told, 1) > 0) {
-        atomic_store(running, told == 'r');
-        syscall(SYS_futex, running, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    }
+    char ignored;
+    while (read(0, &ignored, 1) > 0)
+        ;
     return 0;
 }

@@ -1,4 +1,4 @@
-"""What the figures of one host say of many: arithmetic, with every assumption by its name."""
+"""What the figures of one host come to for many: arithmetic, with every assumption by its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """So many hosts together. CPU is that of one core; bytes are what Collectors receive, not compressed."""
+    """Several hosts together. CPU is in cores; bytes are those that Collectors receive, uncompressed."""
 
     what: str
     hosts: int
@@ -34,22 +34,22 @@ class Sum:
 
 
 def sums(document: Mapping[str, Any], assumed: Assumed) -> tuple[Sum, ...]:
-    """A host like M, a rack and a fleet of them.
-
-    CPU is reckoned from above: in the measured cycles there is a push and a scrape in each.
-    """
+    """A host like M, a rack and a fleet of them. Every cycle has a scrape, as in the measurement."""
     host = next(each for each in document["figures"] if (each["tool"], each["world"]) == (OURS, "M"))
+    push_cpu_ms, pushed_bytes = host["push_cpu_ms"] or 0.0, host["pushed_bytes"] or 0
+    cycle_cpu_ms = host["cpu_ms"] - push_cpu_ms * (host["pushes"] or 0) / host["cycles"]
+    cpu_cores = (cycle_cpu_ms / assumed.interval_s + push_cpu_ms / assumed.export_interval_s) / 1e3
 
     def of(what: str, hosts: int) -> Sum:
         return Sum(
             what=what,
             hosts=hosts,
             gpus=hosts * host["gpus"],
-            cpu_cores=hosts * host["cpu_ms"] / 1e3 / assumed.interval_s,
+            cpu_cores=hosts * cpu_cores,
             memory_gb=hosts * host["rss_mb"] / 1e3,
             series=hosts * host["series"],
             points_per_s=hosts * host["series"] / assumed.export_interval_s,
-            received_bytes_per_s=hosts * host["pushed_bytes"] / assumed.export_interval_s,
+            received_bytes_per_s=hosts * pushed_bytes / assumed.export_interval_s,
         )
 
     return of("a host", 1), of("a rack", assumed.rack_hosts), of("a fleet", assumed.fleet_hosts)

@@ -1,4 +1,4 @@
-"""The two tools: how each is started on a world, and how one can tell that it has told the first metrics."""
+"""The two tools: how each is started on a world, and how to see that it exports its first metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AS_PROMETHEUS: Final = {
     "text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
     "Accept-Encoding": "gzip",
 }
-"""What Prometheus sends with a scrape: it takes what is compressed, and that is work."""
+"""The headers of a scrape by Prometheus. It accepts gzip, so compression is part of the cost."""
 
 OURS: Final = "otel-gpu"
 PEER: Final = "nvitop-exporter"
@@ -40,7 +40,7 @@ PEER: Final = "nvitop-exporter"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool on a world. ``ready`` stands in its answer once for every GPU, as soon as it has figures."""
+    """A tool on a world. ``ready`` is in its exposition once per GPU as soon as it has figures."""
 
     name: str
     command: tuple[str, ...]
@@ -49,7 +49,7 @@ class Tool:
 
 
 class Scrape(NamedTuple):
-    """An answer to a scrape: what it says, how many bytes came, and the seconds it took to have them."""
+    """An answer to a scrape: its text, the bytes received, and how long it took (s)."""
 
     text: str
     sent_bytes: int
@@ -57,7 +57,7 @@ class Scrape(NamedTuple):
 
 
 class Running:
-    """A tool that runs. Paused it uses nothing; what it has used until then stays counted."""
+    """A running tool. While it is paused it uses nothing, and its counts stay."""
 
     def __init__(self, tool: Tool, size: Size, counts: LiveCounts, env: Mapping[str, str], log: Path) -> None:
         self.tool, self.size, self.counts = tool, size, counts
@@ -77,11 +77,11 @@ class Running:
         self.start_s = time.monotonic() - began_s
 
     def scrape(self) -> Scrape:
-        """What it tells to who asks as Prometheus does."""
+        """Scrape it as Prometheus does."""
         began_s = time.monotonic()
         try:
             answer, body = self._asked()
-        except ConnectionError:  # it was paused for longer than it keeps a connection; Prometheus asks again, too
+        except ConnectionError:  # paused for longer than it keeps an idle connection; Prometheus retries as well
             self._connection.close()
             answer, body = self._asked()
         took_s = time.monotonic() - began_s
@@ -96,15 +96,15 @@ class Running:
             return answer, answer.read()
 
     def pause(self) -> None:
-        """Let it do nothing."""
+        """Stop it from running."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it run again."""
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End it."""
+        """Terminate it."""
         self._connection.close()
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
@@ -120,19 +120,19 @@ class Running:
                 said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise CostError(f"{self.tool.name} ended with {self._process.returncode}: {' '.join(said)}")
             try:
-                told = self.scrape().text
+                text = self.scrape().text
             except (OSError, http.client.HTTPException, CostError):
                 self._connection.close()
             else:
-                if told.count(self.tool.ready) >= self.size.gpus:
+                if text.count(self.tool.ready) >= self.size.gpus:
                     return
             time.sleep(_POLL_S)
-        raise CostError(f"{self.tool.name} tells no metrics within {START_S:g} s; its log is {self._log}")
+        raise CostError(f"{self.tool.name} exports no metrics within {START_S:g} s; its log is {self._log}")
 
 
 @contextmanager
 def started(tool: Tool, size: Size, place: Place, directory: Path) -> Iterator[Running]:
-    """The tool on a world, until this ends."""
+    """Run the tool on a world; it ends with this context."""
     directory.mkdir(parents=True, exist_ok=True)
     counts = LiveCounts(directory / "calls")
     env = stub_env(build(), place.world, live=counts)
@@ -144,12 +144,12 @@ def started(tool: Tool, size: Size, place: Place, directory: Path) -> Iterator[R
 
 
 def our_agent(place: Place, directory: Path, *, sink_url: str, docker: Path, options: Sequence[str] = ()) -> Tool:
-    """The agent as anybody runs it, with counters kept, but a cycle, a push and a scrape every second."""
+    """The agent in its usual configuration, with a state directory, and a cycle each second. It pushes every 15 s."""
     port = free_port()
     directory.mkdir(parents=True, exist_ok=True)
     command = (
         *(sys.executable, "-m", "otel_gpu", "run", "--source", "nvml", "--proc-root", str(place.proc)),
-        *("--interval", "1s", "--export-interval", "1s", "--exporters", "otlp,prometheus", "--otlp-endpoint", sink_url),
+        *("--interval", "1s", "--exporters", "otlp,prometheus", "--otlp-endpoint", sink_url),
         *("--environment", "docker", "--docker-host", f"unix://{docker}", "--listen", f"127.0.0.1:{port}"),
         *("--state-dir", str(directory / "state"), "--control-socket", str(directory / "control.sock"), *options),
     )
@@ -157,7 +157,7 @@ def our_agent(place: Place, directory: Path, *, sink_url: str, docker: Path, opt
 
 
 def peer(place: Place) -> Tool:
-    """The other exporter: it reads the GPUs every second by itself, and tells what it read last."""
+    """The other exporter: it reads the GPUs every second by itself, and exports what it read last."""
     port = free_port()
     python = str(peer_python())
     command = (python, str(_LAUNCHER), str(place.proc), "--port", str(port), "--interval", "1", "--hostname", "bench")
@@ -165,7 +165,7 @@ def peer(place: Place) -> Tool:
 
 
 def peer_python() -> Path:
-    """The interpreter that has the other exporter, in an environment of its own, made once."""
+    """The interpreter of an environment that has the other exporter; created at first use."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel-gpu/bench"
     target = cache / sha256(_CONSTRAINTS.read_bytes() + sys.version.encode()).hexdigest()[:16]
     python = target / "bin/python"
@@ -188,7 +188,7 @@ def peer_version() -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

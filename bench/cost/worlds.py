@@ -1,19 +1,18 @@
 """The hosts that are measured: how many GPUs and processes, in how many containers, and what happens on them.
 
-GPUs are played by the stub driver. Processes are real ones that have device files open and mapped, as CUDA has, and run
-many times a second for next to nothing; ``/proc`` is the real one of each, behind a directory of links in which only
-``cgroup`` is a file of ours. So both tools read the same kernel's answers, without root.
+GPUs are simulated by the stub driver. Processes are real: they have device files open and mapped, as CUDA has, and wake
+ten times a second for next to no time. Their ``/proc`` is the kernel's, behind a directory of links in which only
+``cgroup`` is a file of the bench. So both tools read the same answers of the same kernel, without root.
 """
 
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from bench.cost.compiled import compiled
 from bench.cost.errors import CostError
@@ -21,17 +20,17 @@ from tests.docker_api import DockerApi, container_id, serving_docker
 from tests.nvml_stub.world import Listed, World
 
 STEP_US: Final = 500_000
-"""The energy counter's step. Drivers' are shorter, but the stub has every step in the memory of who is measured."""
+"""The step of the energy counter. Drivers have shorter ones, but the stub keeps every step in the memory of the
+measured process."""
+
 SAMPLE_US: Final = 167_000
-"""The time between utilisation samples, as drivers have it."""
+"""The time between utilisation samples, as in drivers."""
+
 MAPPINGS: Final = 300
 """Lines in a process's ``maps``. A CUDA program has some hundreds, one with many libraries thousands."""
 
 BYSTANDERS: Final = 200
-"""Processes that have nothing to do with GPUs, as every host has them."""
-
-_NOTICED_S: Final = 0.3
-"""By then everybody has run once more, and seen whether to sleep."""
+"""Processes that use no GPU, as every host has them."""
 
 _GIB: Final = 1 << 30
 _TOTAL_BYTES: Final = 80 * _GIB
@@ -53,11 +52,11 @@ class Size:
 
     @property
     def processes(self) -> int:
-        """All of them."""
+        """Processes on all GPUs."""
         return self.gpus * self.processes_per_gpu
 
     def container_of(self, number: int) -> int:
-        """Whose process this is: everybody's are on one GPU, in small worlds as in large ones."""
+        """The container of a process. All processes of a container are on one GPU."""
         on_gpu = range(number % self.gpus, self.containers, self.gpus)
         return on_gpu[number // self.gpus % len(on_gpu)]
 
@@ -74,47 +73,32 @@ class Place:
 
 
 def write_world(
-    path: Path,
-    size: Size,
-    pids: Sequence[Sequence[int]],
-    *,
-    epoch_us: int,
-    seconds: int,
-    busy_s: int | None = None,
-    latency_ms: int = 0,
+    path: Path, size: Size, pids: Sequence[Sequence[int]], *, epoch_us: int, seconds: int, latency_ms: int = 0
 ) -> Path:
-    """The GPUs of a host for so long. Everybody works in turn and memory moves; after ``busy_s`` only the counter goes
-    on, and slower.
-    """
+    """Write the GPUs of a host for ``seconds``: processes work in turn, and memory changes each second."""
     world = World(epoch_us=epoch_us)
     if latency_ms:
         world.latency(latency_ms, function="nvmlDeviceGet*")
-    busy_s = seconds if busy_s is None else busy_s
-    busy_us, end_us = busy_s * 1_000_000, seconds * 1_000_000
+    end_us = seconds * 1_000_000
     for index in range(size.gpus):
         gpu = world.gpu()
         gpu.typical()
         mine = pids[index]
-        counted_mj = 1_000_000
-        for from_us, until_us, watts in ((0, busy_us, 380.0 + index), (busy_us, end_us, 70.0)):
-            if from_us < until_us:
-                gpu.power_mw(from_us, round(watts * 1000))
-                counted_mj = gpu.energy_steps(from_us, until_us, watts, start_mj=counted_mj, step_us=STEP_US)
+        watts = 380.0 + index
+        gpu.power_mw(0, round(watts * 1000))
+        gpu.energy_steps(0, end_us, watts, start_mj=1_000_000, step_us=STEP_US)
         held = [(1 + number % 4) * _GIB // (1 if len(mine) <= 16 else 8) for number in range(len(mine))]
-        for second in range(max(1, busy_s)):
-            # One process's memory moves each second, as allocations do.
+        for second in range(seconds):
+            # The memory of one process changes each second, as by allocations.
             held[second % len(held)] += (1 << 20) * (1 if second % 2 else -1)
             at_us = second * 1_000_000
             gpu.compute(at_us, [Listed(pid, amount) for pid, amount in zip(mine, held, strict=True)])
             gpu.memory(
                 at_us, total_bytes=_TOTAL_BYTES, reserved_bytes=_RESERVED_BYTES, used_bytes=sum(held) + 300_000_000
             )
-            if busy_s:
-                gpu.temperature_c(at_us, 55 + second % 7)
-                gpu.utilization(at_us, 70 + second % 20, 30)
-        if busy_us < end_us:
-            gpu.utilization(busy_us, 0, 0)
-        for number, at_us in enumerate(range(0, busy_us, SAMPLE_US)):
+            gpu.temperature_c(at_us, 55 + second % 7)
+            gpu.utilization(at_us, 70 + second % 20, 30)
+        for number, at_us in enumerate(range(0, end_us, SAMPLE_US)):
             gpu.sample(at_us, mine[number % len(mine)], 60 + number % 40, memory=20)
     return world.write(path)
 
@@ -125,18 +109,11 @@ class Population:
 
     pids: list[list[int]]
     proc: Path
-    orders: IO[str]
-
-    def run(self, *, busy: bool) -> None:
-        """Have those on GPUs run as they do at first, or else sleep until told otherwise; all of them do after this."""
-        self.orders.write("r" if busy else "s")
-        self.orders.flush()
-        time.sleep(_NOTICED_S)
 
 
 @contextmanager
 def populated(size: Size, directory: Path) -> Iterator[Population]:
-    """The processes of a host; all of them end with this."""
+    """Start the processes of a host; they end with this context."""
     devices = directory / "dev"
     devices.mkdir()
     for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(size.gpus))):
@@ -144,7 +121,6 @@ def populated(size: Size, directory: Path) -> Iterator[Population]:
     counts = (size.gpus, size.processes_per_gpu, MAPPINGS, BYSTANDERS)
     command = [str(compiled(_SLEEPER)), str(devices), *map(str, counts)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crew:  # noqa: S603
-        assert crew.stdin is not None
         assert crew.stdout is not None
         try:
             wanted = size.processes + BYSTANDERS
@@ -153,14 +129,14 @@ def populated(size: Size, directory: Path) -> Iterator[Population]:
                 raise CostError(f"only {found.index(0)} of {wanted} processes could be started: raise ulimit -u")
             holders, others = found[: size.processes], found[size.processes :]
             by_gpu = [holders[start :: size.gpus] for start in range(size.gpus)]
-            yield Population(by_gpu, _write_proc(directory / "proc", holders, others, size), crew.stdin)
+            yield Population(by_gpu, _write_proc(directory / "proc", holders, others, size))
         finally:
             crew.terminate()
 
 
 @contextmanager
 def named(size: Size, path: Path) -> Iterator[Path]:
-    """A Docker engine's API that knows the containers of a host, at this socket."""
+    """Serve the API of a Docker engine that has the containers of a host, at this socket."""
     engine = DockerApi()
     for number in range(size.containers):
         engine.run(number, f"job-{number}")
@@ -169,7 +145,7 @@ def named(size: Size, path: Path) -> Iterator[Path]:
 
 
 def _write_proc(root: Path, pids: Sequence[int], others: Sequence[int], size: Size) -> Path:
-    """A directory that is ``/proc`` with these processes only, and says which container each of the first is in."""
+    """Write a directory like ``/proc`` with these processes only, each of ``pids`` in the cgroup of its container."""
     root.mkdir()
     general = (path.name for path in Path("/proc").iterdir() if not path.name.isdecimal())
     for name in (*general, "1", *map(str, others)):

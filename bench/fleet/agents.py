@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics.export import MetricsData
 
 from bench.fleet.ledger import Sent, counters_of, metrics_of
@@ -18,9 +19,8 @@ from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.export.exporter_log import ExporterLog
 from otel_gpu.export.otlp import open_otlp
-from otel_gpu.export.otlp_wire import WireEncoder
 from otel_gpu.export.push import Pusher
-from otel_gpu.export.sender import Delivery, Sender
+from otel_gpu.export.sender import ExportResult, Sender
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.resources import host_resources
 from otel_gpu.sampling import Sampling
@@ -78,37 +78,45 @@ class _Account:
         self.host = host
         self.points: dict[int, int] = {}
         self.untaken_points = 0
-        self.last: list[bytes] = []
+        self._last: list[MetricsData] = []
         self._last_ns = 0
 
-    def note(self, body: bytes, *, taken: bool) -> None:
-        """One request, after it was answered or given up."""
-        metrics = metrics_of(body)
-        count = sum(len(points) for _, points in metrics)
-        time_ns = metrics[0][1][0].time_unix_nano
-        self.points[time_ns] = self.points.get(time_ns, 0) + count
-        if not taken:
-            self.untaken_points += count  # it may be there all the same: only the answer was late
+    def note(self, data: MetricsData, *, accepted: bool) -> None:
+        """Record one request after it was answered or given up."""
+        points = [
+            point
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in metric.data.data_points
+        ]
+        time_ns = points[0].time_unix_nano
+        self.points[time_ns] = self.points.get(time_ns, 0) + len(points)
+        if not accepted:
+            self.untaken_points += len(points)  # the receiver may have it all the same: only the answer was late
         if time_ns == self._last_ns:
-            self.last.append(body)
+            self._last.append(data)
         else:
-            self._last_ns, self.last = time_ns, [body]
+            self._last_ns, self._last = time_ns, [data]
+
+    def last(self) -> list[bytes]:
+        """The requests of the last export."""
+        return [encode_metrics(data).SerializeToString() for data in self._last]
 
     def sent(self) -> Sent:
-        return Sent(self.host, dict(self.points), self.untaken_points, counters_of(self.last))
+        return Sent(self.host, dict(self.points), self.untaken_points, counters_of(self.last()))
 
 
 class _Noting:
-    """A sender whose requests are noted."""
+    """A sender whose requests are recorded."""
 
     def __init__(self, sender: Sender, account: _Account) -> None:
         self._sender, self._account = sender, account
 
-    def send(self, data: MetricsData | bytes) -> Delivery:
-        delivery = self._sender.send(data)
-        assert isinstance(data, bytes)  # what the encoder below makes
-        self._account.note(data, taken=delivery.taken)
-        return delivery
+    def send(self, data: MetricsData) -> ExportResult:
+        result = self._sender.send(data)
+        self._account.note(data, accepted=result.accepted)
+        return result
 
     def close(self) -> None:
         self._sender.close()
@@ -136,8 +144,8 @@ class FleetAgent:
         self.pusher = Pusher(
             str(config.otlp_target),
             lambda timeout_s: _Noting(open_otlp(config, log, timeout_s), self.account),
-            WireEncoder(resources),
-            AgentMetrics(self._sampling.readings).collect,
+            AgentMetrics(self._sampling.metrics).collect,
+            resources,
             interval_s=config.export_interval_s,
             export_timeout_s=config.export_timeout_s,
             request_timeout_s=config.otlp_timeout_s,
@@ -147,7 +155,7 @@ class FleetAgent:
     @property
     def cycles(self) -> int:
         """Samples taken."""
-        return self._sampling.sampler.passes
+        return self._sampling.sampler.cycles
 
     @property
     def simulation_cpu_s(self) -> float:
@@ -213,7 +221,7 @@ class Crew:
                 agent.finish_stop()
         look = self.look()
         self._log.remove()
-        last = running[0].account.last if running else []
+        last = running[0].account.last() if running else []
         return End(
             look=look,
             sent=[agent.account.sent() for agent in self._agents],

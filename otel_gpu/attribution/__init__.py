@@ -1,1 +1,1 @@
-"""From what was read to who used what. Pure: no file, no driver, no clock, no state of its own."""
+"""Attribution: from a Snapshot to what each workload used. Pure: it reads no file, driver or clock."""

@@ -1,4 +1,4 @@
-"""What use has cost: totals times prices. Busy and idle apart, so that waste has a price of its own."""
+"""Billed time and cost: a GPU's time divided among its holders, and totals times prices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.attribution.places import Place, WorkloadLine
+from otel_gpu.attribution.keys import AccountKey, DeviceKey
 from otel_gpu.model import Cost, CostBasis, GpuState, Totals
 
 _US_PER_HOUR: Final = 3_600_000_000
@@ -16,7 +16,7 @@ _MJ_PER_KWH: Final = 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices in one currency. ``gpu_hour`` is by the words a GPU's name must contain; the longest match counts.
+    """Prices in one currency. ``gpu_hour`` is by a word in the GPU's name; the longest match counts.
 
     The empty word matches every GPU.
     """
@@ -32,7 +32,7 @@ class Prices:
 
 
 def costs(totals: Totals, gpu_name: str, prices: Prices | None) -> tuple[Cost, ...]:
-    """What these totals come to, by what was done; empty without prices. What is undecided costs when it is decided."""
+    """The cost of these totals by state; empty without prices. Undecided time costs when its state is decided."""
     if prices is None:
         return ()
     found: list[Cost] = []
@@ -55,31 +55,23 @@ def costs(totals: Totals, gpu_name: str, prices: Prices | None) -> tuple[Cost, .
 
 
 def billed_us(
-    window_us: int, payers: Mapping[Place, Sequence[WorkloadLine]], sm_counts: Mapping[str, int]
-) -> dict[WorkloadLine, int]:
-    """A GPU's time divided among those who pay for it: equally in a place, between MIG instances by their SMs.
+    window_us: int, holders: Mapping[DeviceKey, Collection[AccountKey]], sm_counts: Mapping[str, int]
+) -> dict[AccountKey, int]:
+    """Divide a GPU's time among its holders: equally on a device, between MIG instances by their SMs.
 
-    The part of an instance that nobody is in is nobody's, and who is in no instance that is known pays for none.
-    ``sm_counts`` are those of all instances there are; without them places share alike.
+    ``sm_counts`` are those of all MIG instances; without MIG it is empty and devices share equally. The time of an
+    instance without holders is billed to none, and a holder of no known instance is billed nothing.
     """
-    parts: dict[WorkloadLine, int] = {}
-    places = sorted(payers)
-    for place, share_us in zip(places, places_us(window_us, places, sm_counts), strict=True):
-        lines = sorted(payers[place])
-        parts.update(zip(lines, equal_parts(share_us, len(lines)), strict=True))
-    return parts
-
-
-def places_us(window_us: int, places: Collection[Place], sm_counts: Mapping[str, int]) -> list[int]:
-    """A GPU's time divided among the places on it where anybody pays for it."""
-    if not sm_counts and len(places) == 1:
-        return [window_us]
-    weights = sm_counts or dict.fromkeys((place.mig_uuid for place in places), 1)
+    weights = sm_counts or dict.fromkeys((device.mig_uuid for device in holders), 1)
     whole = max(1, sum(weights.values()))
-    return [window_us * weights.get(place.mig_uuid, 0) // whole for place in places]
+    billed: dict[AccountKey, int] = {}
+    for device, keys in holders.items():
+        share_us = window_us * weights.get(device.mig_uuid, 0) // whole
+        billed.update(zip(sorted(keys), _equal_parts(share_us, len(keys)), strict=True))
+    return billed
 
 
-def equal_parts(total: int, count: int) -> list[int]:
-    """A whole number in whole parts, of which the first are larger by one where it does not divide."""
-    each, rest = divmod(total, max(1, count))
+def _equal_parts(total: int, count: int) -> Sequence[int]:
+    """A whole number in ``count`` whole parts; the first ones are larger by one where it does not divide evenly."""
+    each, rest = divmod(total, count)
     return [each + 1] * rest + [each] * (count - rest)

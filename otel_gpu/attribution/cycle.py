@@ -1,43 +1,51 @@
-"""One cycle as every rule sees it: when it was, and which processes there are."""
+"""The time and the processes of one cycle, as every rule sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from otel_gpu.attribution.lines import Moment
-from otel_gpu.attribution.places import ProcessAt
+from otel_gpu.attribution.keys import ProcessOnDevice
 from otel_gpu.model import Grant, ProcessFacts
 
 
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """``window_us`` is 0 for the first; ``complete`` is false where pids may be invisible.
+class LedgerTime(NamedTuple):
+    """The time of a cycle in the ledger, which never goes back.
 
-    ``infers`` is false where those who are seen must not be given what those who are not may have used.
-    ``wall_s`` and ``now_s`` are the clocks as read; ``moment`` is the time of the books, which never goes back.
+    ``now_ns`` is monotonic. ``window_start_ns`` and ``wall_ns`` are Unix time, the start and the end of the window.
+    """
+
+    now_ns: int
+    window_start_ns: int
+    wall_ns: int
+
+
+class Cycle(NamedTuple):
+    """One cycle. ``window_us`` is the time since the cycle before, 0 for the first.
+
+    ``wall_s`` (Unix time) and ``now_s`` (monotonic) are the clocks as read, ``time`` is the ledger's.
+    ``pids_complete`` is false where the driver may hide processes from the agent. ``may_infer`` is false where memory
+    and energy without a visible user must not be given to visible ones.
     """
 
     wall_s: float
     now_s: float
     window_us: int
-    complete: bool
-    moment: Moment
+    time: LedgerTime
     processes: Mapping[int, ProcessFacts]
     grants: tuple[Grant, ...] = ()
-    infers: bool = True
+    pids_complete: bool = True
+    may_infer: bool = True
 
-    def granted(self, gpu_uuid: str) -> tuple[Grant, ...]:
-        """Who was given this GPU, or an instance of it."""
-        if not self.grants:
-            return ()
+    def grants_of(self, gpu_uuid: str) -> tuple[Grant, ...]:
+        """Grants of this GPU and of its MIG instances; mere possible access is not among them."""
         return tuple(grant for grant in self.grants if grant.gpu_uuid == gpu_uuid and not grant.possible)
 
     def age_s(self, since_s: float | None) -> float:
-        """How long ago that was; 0 where it is not known."""
+        """Seconds since a moment in Unix time; 0 where it is not known."""
         return 0.0 if since_s is None else max(0.0, self.wall_s - since_s)
 
-    def alive(self, at: ProcessAt) -> bool:
+    def is_alive(self, at: ProcessOnDevice) -> bool:
         """Whether /proc shows this very process."""
-        facts = self.processes.get(at.key.pid)
-        return facts is not None and facts.alive and facts.key == at.key
+        facts = self.processes.get(at.process.pid)
+        return facts is not None and facts.alive and facts.key == at.process

@@ -1,25 +1,22 @@
-"""Who gets the joules of an interval. Every millijoule goes to a process, to idle, or to unattributed.
+"""Divide the energy of an interval: every millijoule goes to a process, to idle, or to unattributed.
 
-An interval is what happened on one GPU between two readings of its energy counter. It is divided once, in whole
-millijoules; a workload is the sum of its processes and never a second division.
+An interval is the time between two readings of a GPU's energy. It is divided once, in whole millijoules; the energy of
+a workload is the sum of its processes' and never a second division.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from otel_gpu.attribution.apportion import SCALE, Weights, apportion, whole_weights
-from otel_gpu.attribution.places import Place, ProcessAt
+from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
+from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
-from otel_gpu.model.made import quickly_made
 
 
 class EnergyPolicy(StrEnum):
-    """Who pays for power that nobody's work explains: a GPU that is on, and contexts that are only held."""
+    """Which consumers pay for power that no work explains: the GPU being on, and contexts that only exist."""
 
     RESIDENT = "resident"
     SM = "sm"
@@ -28,30 +25,22 @@ class EnergyPolicy(StrEnum):
 
 
 class Method(StrEnum):
-    """How a process's part was found."""
+    """How a consumer's energy was obtained."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
     INFERRED = "inferred"
 
 
-_MEASURED: Final = Method.MEASURED
-_ESTIMATED: Final = Method.ESTIMATED
-_INFERRED: Final = Method.INFERRED
-"""A member of an enumeration is looked up anew each time that it is named."""
+class Consumer(NamedTuple):
+    """A process that was on the GPU during the interval.
 
-
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Party:
-    """A process that was on the GPU in the interval.
-
-    ``presence`` is the part of the interval it was there, 0 to 1. ``sm_us`` is its work in GPU-microseconds, ``None``
-    where the driver does not tell. ``hidden`` is a process that the driver does not list. ``sm_count`` is the size of
-    its MIG instance.
+    ``presence`` is the fraction of the interval it was there, 0 to 1. ``sm_us`` is its work in GPU-microseconds,
+    ``None`` where the driver reports none. ``hidden`` is a process in none of the driver's lists. ``sm_count`` is the
+    size of its MIG instance.
     """
 
-    at: ProcessAt
+    at: ProcessOnDevice
     workload: WorkloadRef
     presence: float
     memory_bytes: int | None
@@ -60,332 +49,215 @@ class Party:
     sm_count: int | None = None
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """What is to be divided. ``foreign_sm_us`` is work of pids that nobody can identify.
+class Interval(NamedTuple):
+    """Energy to divide, and what is known of the time in which it was used.
 
-    ``alone`` says that the one listed process was so at both ends, and nobody left in between. ``strangers`` says
-    that somebody must be on the GPU whom nothing shows: memory in use that no list and no evidence explains.
-    ``known`` is false where the lists could not be read, or need not be complete: nobody listed is not nobody there.
-    ``held_w`` is the GPU's power with contexts and no work. ``crowded`` says that of others on the GPU nothing is known
-    but that they may be there: what they do not use for certain is all that the parties can be given. ``away`` says
-    that the agent did not run for a part of it: who was alone before and after is taken to have been so all the time,
-    and nobody else is given anything.
+    ``unidentified_sm_us`` is work of pids that no process is known for. ``is_exclusive``: the one listed process was
+    the only one at both ends and in between. ``has_unexplained_memory``: memory is in use that no list and no evidence
+    explains, so further processes exist. ``lists_complete`` is false where lists could not be read or may lack
+    processes. ``context_power_w`` is the GPU's power with contexts and no work. ``may_have_unseen_users``: of other
+    users nothing is known but that they may exist, so consumers get only what those certainly did not use.
+    ``agent_was_away``: the agent did not run for part of the interval, so only an exclusive consumer gets anything.
     """
 
     delta_mj: int
     duration_s: float
-    parties: tuple[Party, ...]
-    foreign_sm_us: int = 0
-    alone: bool = False
-    strangers: bool = False
-    held_w: float = 0.0
+    consumers: Sequence[Consumer]
+    unidentified_sm_us: int = 0
+    is_exclusive: bool = False
+    has_unexplained_memory: bool = False
+    context_power_w: float = 0.0
     anomalous: bool = False
-    known: bool = True
-    crowded: bool = False
-    away: bool = False
+    lists_complete: bool = True
+    may_have_unseen_users: bool = False
+    agent_was_away: bool = False
 
 
 class Division(NamedTuple):
-    """Millijoules of an interval: the parts, idle and unattributed sum to the whole.
+    """Millijoules of an interval: parts, idle and unattributed sum to the whole. Keys are in order."""
 
-    ``parts_mj`` are those of ``ats``, who are in order. ``method`` is how all of them were found, ``None`` where that
-    is not the same for all, or nobody has a part.
-    """
-
-    ats: tuple[ProcessAt, ...]
-    parts_mj: Sequence[int]
-    methods: Mapping[ProcessAt, Method]
-    method: Method | None
+    parts_mj: Mapping[ProcessOnDevice, int]
+    methods: Mapping[ProcessOnDevice, Method]
     idle_mj: int
     unattributed_mj: int
 
     @property
     def attributed_mj(self) -> int:
-        """What the parts come to."""
-        return sum(self.parts_mj)
-
-    @property
-    def parts(self) -> Mapping[ProcessAt, int]:
-        """Everybody's part."""
-        return dict(zip(self.ats, self.parts_mj, strict=True))
+        """The sum of the parts."""
+        return sum(self.parts_mj.values())
 
 
-_tuple: Final = tuple.__new__
+_Claimant: TypeAlias = tuple[int, ProcessOnDevice]
+"""A consumer (rank 0), idle or unattributed, in the order in which ties are broken."""
 
-_Claims = dict[int, float]
-"""What each claims of the energy, by number: the parties' are their places, and after them are idle and unattributed.
+_NO_PROCESS: Final = ProcessOnDevice(ProcessKey(0, 0), DeviceKey("", ""))
+_IDLE: Final[_Claimant] = (1, _NO_PROCESS)
+_UNATTRIBUTED: Final[_Claimant] = (2, _NO_PROCESS)
 
-That is the order in which ties are broken."""
+_Claims: TypeAlias = dict[_Claimant, float]
+"""The claim of each on the energy, in millijoules or any common unit."""
 
-_IDLE: Final = 1
-_UNATTRIBUTED: Final = 2
-"""Beside the parties, who are 0: the rank of what is saved."""
+_Methods: TypeAlias = dict[ProcessOnDevice, Method]
 
-_NOBODY: Final = ProcessAt(ProcessKey(0, 0), Place("", ""))
-_MOST_OWED: Final = SCALE << 16
-"""More than all roundings of a division together, however many share a GPU."""
+_MAX_RESIDUE: Final = SCALE << 16
+"""More than all roundings of one division, however many processes share a GPU."""
 
 
 class EnergyDivider:
-    """Divides the intervals of one GPU one after the other; carries what rounding owes to whom."""
+    """Divides the intervals of one GPU one after the other; carries the residues of rounding."""
 
-    __slots__ = (
-        "_ats",
-        "_by_workload",
-        "_given",
-        "_method",
-        "_methods",
-        "_owed_by_number",
-        "_owed_in_order",
-        "_parties",
-        "_policy",
-        "_stands",
-        "_weights",
-        "_who",
-    )
+    __slots__ = ("_policy", "_residues")
 
     def __init__(self, policy: EnergyPolicy) -> None:
         self._policy = policy
-        # The parties of the last division: as given, in order, who they are, and what depends on nothing else.
-        self._given: tuple[Party, ...] | None = None
-        self._parties: list[Party] = []
-        self._who: list[tuple[ProcessAt, WorkloadRef, float, bool]] = []
-        self._methods: Mapping[ProcessAt, Method] = {}
-        self._method: Method | None = None
-        self._by_workload: _Claims | None = None
-        self._weights: Weights | None = None
-        self._stands: bool | None = None
-        # What is owed to them, by number as in claims.
-        self._ats: tuple[ProcessAt, ...] = ()
-        self._owed_by_number: dict[int, int] = {}
-        self._owed_in_order: list[int] | None = None  # to all parties and nobody else, since they only stood there
+        self._residues: dict[_Claimant, int] = {}
 
-    @property
-    def _owed(self) -> dict[int, int]:
-        if self._owed_in_order is not None:
-            self._owed_by_number, self._owed_in_order = dict(enumerate(self._owed_in_order)), None
-        return self._owed_by_number
-
-    @_owed.setter
-    def _owed(self, owed: dict[int, int]) -> None:
-        self._owed_by_number, self._owed_in_order = owed, None
-
-    def divide(self, interval: Interval, factors: Mapping[ProcessAt, float] | None = None) -> Division:
-        """Divide an interval. ``factors`` weigh a process's work by what it was seen to draw (1 where not given).
-
-        Its parts are in the order of their keys.
-        """
-        if interval.parties is not self._given:
-            self._take_in(interval.parties)
-        parties = self._parties
-        if self._is_standing(interval):
-            return self._divide_standing(interval.delta_mj)
-        claims, methods = self._claims(interval, parties, factors or {})
-        parts, self._owed = apportion(interval.delta_mj, whole_weights(claims), self._owed)
-        method = self._method if methods is self._methods else None
+    def divide(self, interval: Interval, factors: Mapping[ProcessOnDevice, float] | None = None) -> Division:
+        """Divide an interval. ``factors`` weigh a process's work by the power it was seen to draw (default 1)."""
+        interval = interval._replace(consumers=sorted(interval.consumers, key=lambda consumer: consumer.at))
+        claims, methods = _claims(interval, self._policy, factors or {})
+        parts_mj, self._residues = apportion(interval.delta_mj, whole_weights(claims), self._residues)
         return Division(
-            self._ats if methods else (),  # parts of all parties, or of none
-            [parts.get(number, 0) for number in range(len(methods))],
+            {at: parts_mj.get((0, at), 0) for at in methods},
             methods,
-            next(iter(methods.values())) if len(methods) == 1 else method,
-            parts.get(_idle(parties), 0),
-            parts.get(_unattributed(parties), 0),
+            parts_mj.get(_IDLE, 0),
+            parts_mj.get(_UNATTRIBUTED, 0),
         )
 
-    def _is_standing(self, interval: Interval) -> bool:
-        """Whether all of it divides by who was there: several were, or one not alone, and nobody worked."""
-        if interval.foreign_sm_us or interval.anomalous or interval.away or interval.crowded:
-            return False
-        if self._stands is None:
-            self._stands = self._nobody_works()
-        return self._stands and not (interval.alone and len(self._parties) == 1)
-
-    def _nobody_works(self) -> bool:
-        """Whether it is told that none of the parties worked, all were there all the time, and policy looks no further.
-
-        Among those who came or left, parts of the interval are weighed as what they come to in millijoules.
-        """
-        parties = self._parties
-        if self._policy not in (EnergyPolicy.RESIDENT, EnergyPolicy.SM) or all(party.hidden for party in parties):
-            return False
-        if any(party.sm_us or party.presence != 1.0 for party in parties):
-            return False
-        return any(party.sm_us is not None for party in parties)
-
-    def _divide_standing(self, delta_mj: int) -> Division:
-        """By workload. The weights are the parties' alone: they last for as long as those do."""
-        if self._weights is None:
-            if self._by_workload is None:
-                self._by_workload = _by_workload(self._parties)
-            self._weights = Weights.of(list(whole_weights(self._by_workload).values()))
-        owed = self._owed_in_order
-        if owed is None:
-            owed = [self._owed_by_number.get(number, 0) for number in range(len(self._parties))]
-        parts_mj, self._owed_in_order = self._weights.divide(delta_mj, owed)
-        return _tuple(Division, (self._ats, parts_mj, self._methods, self._method, 0, 0))
-
-    def _take_in(self, given: tuple[Party, ...]) -> None:
-        """Put the parties in order; if they are others than those before, find out what depends on them."""
-        parties = sorted(given, key=attrgetter("at"))
-        who = [(party.at, party.workload, party.presence, party.hidden) for party in parties]
-        if self._given is None or who != self._who:
-            self._who, self._by_workload, self._weights = who, None, None
-            self._methods = {party.at: _INFERRED if party.hidden else _ESTIMATED for party in parties}
-            hidden = {party.hidden for party in parties}
-            self._method = None if len(hidden) != 1 else _INFERRED if parties[0].hidden else _ESTIMATED
-            self._hand_on(tuple([party.at for party in parties]))
-        self._given, self._parties, self._stands = given, parties, None
-
-    def _hand_on(self, ats: tuple[ProcessAt, ...]) -> None:
-        """Have what is owed by the numbers that these have now."""
-        if ats != self._ats:
-            before, self._ats = self._by_rank(), ats
-            ranked = _ranked(ats)
-            self._owed = {number: before[claim] for number, claim in enumerate(ranked) if claim in before}
-
-    def _by_rank(self) -> dict[tuple[int, ProcessAt], int]:
-        """What is owed to whom: a party of rank 0, or to nobody, of the rank of idle or of unattributed."""
-        return {claim: self._owed[number] for number, claim in enumerate(_ranked(self._ats)) if number in self._owed}
-
-    def _claims(
-        self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]
-    ) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
-        if interval.anomalous:
-            return {_unattributed(parties): 1.0}, {}
-        if interval.away:
-            return _nobody_looked(interval, parties)
-        if not [party for party in parties if not party.hidden]:
-            return _nobody_listed(interval, parties)
-        if len(parties) == 1 and interval.alone and not interval.foreign_sm_us:
-            return {0: 1.0}, {parties[0].at: _MEASURED}
-        return self._estimate(interval, parties, factors), self._methods
-
-    def _estimate(self, interval: Interval, parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> _Claims:
-        """Static and context by policy, the rest by work; without figures of work, all by what each could use."""
-        total = float(max(0, interval.delta_mj))
-        work = _work(parties, factors)
-        if work is None:
-            return {_unattributed(parties): 1.0} if interval.crowded else _add({}, _by_capacity(parties), total)
-        foreign = float(max(0, interval.foreign_sm_us))
-        worked = sum(work) + foreign
-        standing = min(total, max(0.0, interval.held_w) * interval.duration_s * 1000) if worked > 0 else total
-        claims = _add({}, self._standing(parties, work, foreign, crowded=interval.crowded), standing)
-        if worked > 0:
-            _add(claims, {**dict(enumerate(work)), _unattributed(parties): foreign}, total - standing)
-        return claims
-
-    def _standing(self, parties: Sequence[Party], work: Sequence[float], foreign: float, *, crowded: bool) -> _Claims:
-        if self._policy is EnergyPolicy.NONE:
-            return {_idle(parties): 1.0}
-        if self._policy is EnergyPolicy.SM and sum(work) + foreign > 0:
-            return {**dict(enumerate(work)), _unattributed(parties): foreign}
-        if crowded:  # among how many it divides is not known
-            return {_unattributed(parties): 1.0}
-        if self._policy is EnergyPolicy.MEMORY and any(party.memory_bytes for party in parties):
-            return {number: (party.memory_bytes or 0) * party.presence for number, party in enumerate(parties)}
-        if self._by_workload is None:
-            self._by_workload = _by_workload(parties)
-        return self._by_workload
-
-    # -- state ----------------------------------------------------------------------
+    # -- checkpoint -----------------------------------------------------------------
 
     def to_state(self) -> list[list[Any]]:
-        """What is carried, as plain data."""
-        return [[rank, *at.key, *at.place, owed] for (rank, at), owed in sorted(self._by_rank().items())]
+        """The residues, as plain data."""
+        return [[rank, *at.process, *at.device, owed] for (rank, at), owed in sorted(self._residues.items())]
 
     def restore(self, state: Any) -> None:
-        """Take up what was carried; ValueError if it is not what ``to_state`` gave."""
-        owed_to: dict[tuple[int, ProcessAt], int] = {}
+        """Take over residues; ValueError if they are not what ``to_state`` gave."""
+        residues: dict[_Claimant, int] = {}
         try:
             for rank, pid, start, gpu, mig, owed in state:
-                numbers, names = (rank, pid, start, owed), (gpu, mig)
-                if {type(each) for each in numbers} != {int} or {type(each) for each in names} != {str}:
-                    raise ValueError("not what rounding owes")
-                if abs(owed) > _MOST_OWED:
-                    raise ValueError("more than rounding can owe")
-                owed_to[rank, ProcessAt(ProcessKey(pid, start), Place(gpu, mig))] = owed
+                numbers, texts = (rank, pid, start, owed), (gpu, mig)
+                if {type(each) for each in numbers} != {int} or {type(each) for each in texts} != {str}:
+                    raise ValueError("not residues of rounding")
+                if abs(owed) > _MAX_RESIDUE:
+                    raise ValueError("more than rounding can leave")
+                residues[rank, ProcessOnDevice(ProcessKey(pid, start), DeviceKey(gpu, mig))] = owed
         except TypeError as error:
-            raise ValueError("not what rounding owes") from error
-        self._given = None
-        self._ats = tuple(sorted(at for rank, at in owed_to if rank == 0))
-        self._owed = {number: owed_to[claim] for number, claim in enumerate(_ranked(self._ats)) if claim in owed_to}
+            raise ValueError("not residues of rounding") from error
+        self._residues = residues
 
 
-def _ranked(ats: tuple[ProcessAt, ...]) -> list[tuple[int, ProcessAt]]:
-    """Whom the numbers of claims mean, in their order."""
-    return [*((0, at) for at in ats), (_IDLE, _NOBODY), (_UNATTRIBUTED, _NOBODY)]
+# ---------------------------------------------------------------------------- claims
 
 
-def _idle(parties: Sequence[Party]) -> int:
-    return len(parties) - 1 + _IDLE
+def _claims(
+    interval: Interval, policy: EnergyPolicy, factors: Mapping[ProcessOnDevice, float]
+) -> tuple[_Claims, _Methods]:
+    """What each claims of the interval's energy, and the method by which its part is obtained."""
+    consumers = interval.consumers
+    if interval.anomalous:
+        return {_UNATTRIBUTED: 1.0}, {}
+    if interval.agent_was_away:
+        return _claims_of_absence(interval)
+    if all(consumer.hidden for consumer in consumers):
+        return _claims_of_unlisted(interval)
+    if len(consumers) == 1 and interval.is_exclusive and not interval.unidentified_sm_us:
+        return _all_to_the_only(consumers, Method.MEASURED)
+    methods = {each.at: Method.INFERRED if each.hidden else Method.ESTIMATED for each in consumers}
+    return _estimated_claims(interval, policy, factors), methods
 
 
-def _unattributed(parties: Sequence[Party]) -> int:
-    return len(parties) - 1 + _UNATTRIBUTED
+def _claims_of_absence(interval: Interval) -> tuple[_Claims, _Methods]:
+    """The agent was away: a consumer that was alone before and after is taken to have been alone throughout."""
+    consumers = interval.consumers
+    is_alone = len(consumers) == 1 and interval.is_exclusive and not interval.unidentified_sm_us
+    if is_alone and not interval.may_have_unseen_users:
+        return _all_to_the_only(consumers, Method.INFERRED if consumers[0].hidden else Method.ESTIMATED)
+    return {_UNATTRIBUTED: 1.0}, {}
 
 
-def _nobody_listed(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
-    if len(parties) == 1 and not interval.foreign_sm_us and not interval.crowded:
-        return {0: 1.0}, {parties[0].at: _INFERRED}
-    if parties or interval.foreign_sm_us or interval.strangers or not interval.known:
-        return {_unattributed(parties): 1.0}, {}
-    return {_idle(parties): 1.0}, {}
+def _claims_of_unlisted(interval: Interval) -> tuple[_Claims, _Methods]:
+    """No process is listed: a single hidden one gets all; several, or signs of others, and it is unattributed."""
+    consumers = interval.consumers
+    if len(consumers) == 1 and not interval.unidentified_sm_us and not interval.may_have_unseen_users:
+        return _all_to_the_only(consumers, Method.INFERRED)
+    if consumers or interval.unidentified_sm_us or interval.has_unexplained_memory or not interval.lists_complete:
+        return {_UNATTRIBUTED: 1.0}, {}
+    return {_IDLE: 1.0}, {}
 
 
-def _nobody_looked(interval: Interval, parties: Sequence[Party]) -> tuple[_Claims, Mapping[ProcessAt, Method]]:
-    if len(parties) == 1 and interval.alone and not interval.foreign_sm_us and not interval.crowded:
-        return {0: 1.0}, {parties[0].at: _INFERRED if parties[0].hidden else _ESTIMATED}
-    return {_unattributed(parties): 1.0}, {}
+def _all_to_the_only(consumers: Sequence[Consumer], method: Method) -> tuple[_Claims, _Methods]:
+    return {(0, consumers[0].at): 1.0}, {consumers[0].at: method}
 
 
-def _work(parties: Sequence[Party], factors: Mapping[ProcessAt, float]) -> list[float] | None:
-    """Weighted work; ``None`` where the driver tells nobody's. A factor does not count for hidden parties."""
-    told_us = [party.sm_us for party in parties]
-    if told_us.count(None) == len(told_us):
-        return None
-    if not factors:
-        return [sm_us * 1.0 if sm_us is not None and sm_us > 0 else 0.0 for sm_us in told_us]
-    return [max(0, party.sm_us or 0) * factors.get(party.at, 1.0) for party in parties]
+def _estimated_claims(interval: Interval, policy: EnergyPolicy, factors: Mapping[ProcessOnDevice, float]) -> _Claims:
+    """Static and context energy by policy, the rest by work; without work figures, all by what each could use."""
+    consumers = interval.consumers
+    total_mj = float(max(0, interval.delta_mj))
+    if all(consumer.sm_us is None for consumer in consumers):
+        if interval.may_have_unseen_users:
+            return {_UNATTRIBUTED: 1.0}
+        return _add({}, _by_capacity(consumers), total_mj)
+    work: _Claims = {(0, each.at): max(0, each.sm_us or 0) * factors.get(each.at, 1.0) for each in consumers}
+    work[_UNATTRIBUTED] = float(max(0, interval.unidentified_sm_us))
+    worked = sum(work.values())
+    static_mj = total_mj
+    if worked > 0:
+        static_mj = min(total_mj, max(0.0, interval.context_power_w) * interval.duration_s * 1000)
+    claims = _add({}, _static_weights(interval, policy, work), static_mj)
+    return _add(claims, work, total_mj - static_mj) if worked > 0 else claims
 
 
-def _by_workload(parties: Sequence[Party]) -> _Claims:
-    """Equal among workloads by the time they were there, then among each one's processes likewise.
+def _static_weights(interval: Interval, policy: EnergyPolicy, work: _Claims) -> _Claims:
+    """The weights by which static and context energy is divided."""
+    consumers = interval.consumers
+    if policy is EnergyPolicy.NONE:
+        return {_IDLE: 1.0}
+    if policy is EnergyPolicy.SM and sum(work.values()) > 0:
+        return work
+    if interval.may_have_unseen_users:  # it is unknown among how many it divides
+        return {_UNATTRIBUTED: 1.0}
+    if policy is EnergyPolicy.MEMORY and any(consumer.memory_bytes for consumer in consumers):
+        return {(0, each.at): (each.memory_bytes or 0) * each.presence for each in consumers}
+    return _by_workload(consumers)
 
-    Among processes at once, a pod with eight workers would pay eight times what a pod with one pays.
+
+def _by_workload(consumers: Sequence[Consumer]) -> _Claims:
+    """Equal among workloads by the time they were present, then among the processes of each in the same way.
+
+    Directly among processes, a pod with eight workers would pay eight times what a pod with one pays.
     """
-    by_workload: dict[WorkloadKey, list[float]] = {}
-    for party in parties:
-        by_workload.setdefault(party.workload.key, []).append(max(0.0, party.presence))
-    wholes = {key: (max(there), sum(there) or 1.0) for key, there in by_workload.items()}
-    weights: _Claims = {}
-    for number, party in enumerate(parties):
-        longest, together = wholes[party.workload.key]
-        weights[number] = max(0.0, party.presence) * longest / together
-    return weights
-
-
-def _by_capacity(parties: Sequence[Party]) -> _Claims:
-    """By the SMs of the MIG instance, then by memory held there; by memory alone without MIG."""
-    places: dict[Place, list[tuple[int, Party]]] = {}
-    for number, party in enumerate(parties):
-        places.setdefault(party.at.place, []).append((number, party))
+    presence: dict[WorkloadKey, list[float]] = {}
+    for consumer in consumers:
+        presence.setdefault(consumer.workload.key, []).append(max(0.0, consumer.presence))
+    longest_and_sum = {key: (max(of_workload), sum(of_workload) or 1.0) for key, of_workload in presence.items()}
     claims: _Claims = {}
-    for _, members in sorted(places.items(), key=lambda item: item[0]):
-        size = float(members[0][1].sm_count or 1)
-        held = [(party.memory_bytes or 0) * party.presence for _, party in members]
-        shares = held if sum(held) > 0 else [party.presence for _, party in members]
+    for consumer in consumers:
+        longest, whole = longest_and_sum[consumer.workload.key]
+        claims[0, consumer.at] = max(0.0, consumer.presence) * longest / whole
+    return claims
+
+
+def _by_capacity(consumers: Sequence[Consumer]) -> _Claims:
+    """By the SMs of the MIG instance, then by memory held there; by memory alone without MIG."""
+    by_device: dict[DeviceKey, list[Consumer]] = {}
+    for consumer in consumers:
+        by_device.setdefault(consumer.at.device, []).append(consumer)
+    claims: _Claims = {}
+    for _, members in sorted(by_device.items()):
+        size = float(members[0].sm_count or 1)
+        shares = [(each.memory_bytes or 0) * each.presence for each in members]
+        if not sum(shares) > 0:
+            shares = [each.presence for each in members]
         whole = sum(shares) or 1.0
-        for (number, _), share in zip(members, shares, strict=True):
-            claims[number] = size * share / whole
+        for consumer, share in zip(members, shares, strict=True):
+            claims[0, consumer.at] = size * share / whole
     return claims
 
 
 def _add(claims: _Claims, weights: _Claims, amount_mj: float) -> _Claims:
     """Divide an amount by weights and add it to the claims; equally if all weights are 0."""
     whole = sum(weights.values())
-    for number, weight in weights.items():
+    for claimant, weight in weights.items():
         share = weight / whole if whole > 0 else 1 / len(weights)
-        claims[number] = claims.get(number, 0.0) + amount_mj * share
+        claims[claimant] = claims.get(claimant, 0.0) + amount_mj * share
     return claims

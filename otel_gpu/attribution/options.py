@@ -1,4 +1,4 @@
-"""What can be chosen about attribution."""
+"""The choices of attribution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["AttributionOptions", "EnergyModel", "EnergyPolicy", "Prices"]
 
 
 class EnergyModel(StrEnum):
-    """How the energy of work is divided: by SM share, or by SM share times the watts each process was seen to draw."""
+    """How the energy of work divides: by SM share, or by SM share times the power learnt for each process."""
 
     SM = "sm"
     LEARNED = "learned"
@@ -20,7 +20,7 @@ class EnergyModel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttributionOptions:
-    """Choices, with their defaults. Idle power that was never seen is taken to be this fraction of the power limit."""
+    """Choices with their defaults. ``assumed_idle_fraction`` of the power limit is assumed as unobserved idle power."""
 
     energy_policy: EnergyPolicy = EnergyPolicy.RESIDENT
     energy_model: EnergyModel = EnergyModel.LEARNED

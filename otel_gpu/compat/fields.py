@@ -9,12 +9,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from otel_gpu.compat.subjects import OfContainer, OfDevice, OfProcess, held_bytes, named
-from otel_gpu.metrics import points_use
-from otel_gpu.metrics.points import points
-from otel_gpu.metrics.points_reading import Device
-from otel_gpu.metrics.points_use import Values
-from otel_gpu.metrics.rows import Rows
-from otel_gpu.model import MemorySplit, ProcessReport
+from otel_gpu.metrics import device_values, process_values, use_values
+from otel_gpu.metrics.rows import GpuRow, GpuValues
+from otel_gpu.model import MemorySplit
 
 MIB = 1 << 20
 _SHORT_ID = 12
@@ -163,23 +160,24 @@ def temperature(subject: OfDevice) -> float | None:
 def attributed_joules(subject: OfDevice) -> float | None:
     """Joules of all processes since the books began, those forgotten since then too."""
     totals = subject.device.gpu.totals
-    return totals.attributed_mj / 1e3 if totals is not None and subject.device.tells_energy else None
+    return totals.attributed_mj / 1e3 if totals is not None and subject.device.gpu.has_energy else None
 
 
 def process_count(subject: OfDevice) -> float | None:
     """Processes on the GPU now."""
-    return _of_gpu("gpu.device.process.count", subject)
+    return _of_gpu(device_values.process_count, subject)
 
 
 def idle_memory_total(subject: OfDevice) -> float | None:
     """Bytes held by its idle processes; unknown where nobody can tell who is idle."""
-    return _of_gpu("gpu.device.idle.memory", subject)
+    return _of_gpu(device_values.idle_memory, subject)
 
 
-def _of_gpu(metric: str, subject: OfDevice) -> float | None:
-    """The sum of a metric of our own over a GPU."""
-    uuid = subject.device.gpu.identity.uuid
-    found = [point.value for point in points(metric, subject.scene.reading) if point.attributes["hw.id"] == uuid]
+def _of_gpu(values: Callable[[GpuRow], GpuValues], subject: OfDevice) -> float | None:
+    """The sum of a metric of our own over a GPU. An agent of one pod has no figures of whole GPUs."""
+    if subject.scene.rows.report.pod is not None:
+        return None
+    found = [value for value, _ in values(subject.device) if value is not None]
     return sum(found) if found else None
 
 
@@ -189,7 +187,7 @@ def _of_gpu(metric: str, subject: OfDevice) -> float | None:
 def process_joules(subject: OfProcess) -> float | None:
     """Joules since it was first seen, however they were found."""
     totals = subject.row.use.totals
-    if totals is None or not subject.row.tells_energy:
+    if totals is None or not subject.row.has_energy:
         return None
     return (totals.energy.total_mj or 0) / 1e3
 
@@ -197,7 +195,7 @@ def process_joules(subject: OfProcess) -> float | None:
 def process_joules_by_method(subject: OfProcess) -> float | None:
     """Joules that were measured, or those that were not."""
     totals = subject.row.use.totals
-    if totals is None or not subject.row.tells_energy:
+    if totals is None or not subject.row.has_energy:
         return None
     energy = totals.energy
     parts = (energy.estimated_mj, energy.inferred_mj) if subject.estimated else (energy.measured_mj,)
@@ -206,7 +204,7 @@ def process_joules_by_method(subject: OfProcess) -> float | None:
 
 def sm_ratio(subject: OfProcess) -> float | None:
     """SM share of the last window, 0 to 1."""
-    return _of_row(points_use.utilization, subject)
+    return use_values.utilization(subject.row)
 
 
 def sm_percent(subject: OfProcess) -> float | None:
@@ -216,22 +214,22 @@ def sm_percent(subject: OfProcess) -> float | None:
 
 def bandwidth_ratio(subject: OfProcess) -> float | None:
     """Share of the last window with memory traffic, 0 to 1."""
-    return _of_row(points_use.bandwidth, subject)
+    return use_values.bandwidth_utilization(subject.row)
 
 
 def process_memory(subject: OfProcess) -> float | None:
     """Bytes as the driver lists them; none are held by what has ended."""
-    return subject.row.use.memory_bytes if subject.row.use.active else 0
+    return process_values.memory_bytes(subject.row)
 
 
 def idle_seconds(subject: OfProcess) -> float | None:
     """Seconds without work, 0 while it works; unknown is not idle."""
-    return _of_row(points_use.idle_duration, subject)
+    return use_values.idle_duration_s(subject.row)
 
 
 def idle_memory(subject: OfProcess) -> float | None:
     """Bytes held while idle, 0 while it works."""
-    return _of_row(points_use.idle_memory, subject)
+    return use_values.idle_memory_bytes(subject.row)
 
 
 def start_time(subject: OfProcess) -> float | None:
@@ -285,11 +283,5 @@ def scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _limit(device: Device | None) -> int | None:
+def _limit(device: GpuRow | None) -> int | None:
     return None if device is None or device.gpu.memory is None else device.gpu.memory.limit_bytes
-
-
-def _of_row(values: Callable[[Rows[ProcessReport]], Values], subject: OfProcess) -> float | None:
-    """A value of our own of one process."""
-    (value,) = values(Rows.of(subject.row))
-    return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Generic, TypeVar
 
-from otel_gpu.metrics.points_reading import Reading
+from otel_gpu.metrics.rows import ReportRows
 
 S = TypeVar("S")
 
@@ -30,7 +30,7 @@ class Join(Enum):
 class Scene:
     """What a listener tells of: a cycle, the host it was read on, and whether pods are told of."""
 
-    reading: Reading
+    rows: ReportRows
     host_name: str = ""
     kubernetes: bool = True
 

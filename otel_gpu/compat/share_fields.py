@@ -7,7 +7,7 @@ from collections.abc import Callable
 from otel_gpu.compat.fields import MIB, scaled
 from otel_gpu.compat.shares import Claims, Extent, Share
 from otel_gpu.compat.subjects import named
-from otel_gpu.metrics.points_reading import Device
+from otel_gpu.metrics.rows import GpuRow
 from otel_gpu.model import GpuReading, MigReading
 
 # ---------------------------------------------------------------------------- labels
@@ -58,7 +58,7 @@ def host_name(share: Share) -> str:
 
 def driver_version(share: Share) -> str:
     """The driver's version."""
-    driver = share.scene.reading.attribution.driver
+    driver = share.scene.rows.report.driver
     return "" if driver is None else driver.driver_version or ""
 
 
@@ -86,9 +86,9 @@ def _instance(share: Share) -> MigReading | None:
 
 
 def _divided(
-    whole: Callable[[Device], float | None],
+    whole: Callable[[GpuRow], float | None],
     claimed: Callable[[Claims], float | None],
-    measure: Callable[[Device, float], float | None] = lambda _, together: together,
+    measure: Callable[[GpuRow, float], float | None] = lambda _, together: together,
 ) -> Callable[[Share], float | None]:
     """One's part of ``whole``: what one has ``claimed``, by a ``measure`` which is all claims together unless told.
 
@@ -114,7 +114,7 @@ def _divided(
     return value
 
 
-def _drawn_mj(device: Device, together: float) -> float | None:
+def _drawn_mj(device: GpuRow, together: float) -> float | None:
     """What the GPU drew in the window; idle and unattributed energy is in it, and in nobody's claim."""
     energy = device.gpu.energy
     return None if energy is None else max(energy.delta_mj, together)
@@ -145,9 +145,9 @@ def energy_mj(share: Share) -> float | None:
     """
     if share.row is None:
         device = share.device.gpu.totals
-        return device.idle_mj + device.unattributed_mj if device is not None and share.device.tells_energy else None
+        return device.idle_mj + device.unattributed_mj if device is not None and share.device.gpu.has_energy else None
     totals = share.row.use.totals
-    return None if totals is None or not share.row.tells_energy else totals.energy.total_mj or 0
+    return None if totals is None or not share.row.has_energy else totals.energy.total_mj or 0
 
 
 # ---------------------------------------------------------------------------- values that do not

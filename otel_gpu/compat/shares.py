@@ -11,8 +11,7 @@ from otel_gpu.attribution.apportion import apportion
 from otel_gpu.compat.fields import used_bytes
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.subjects import held_bytes, newest
-from otel_gpu.metrics.points_reading import Device
-from otel_gpu.metrics.rows import Row
+from otel_gpu.metrics.rows import GpuRow, UseRow
 from otel_gpu.model import MemorySplit, WorkloadGpu
 
 N = TypeVar("N", int, float)
@@ -66,25 +65,25 @@ class Share:
     """A workload's share of a GPU; without ``row`` and ``own`` it is nobody's. ``all`` is what all did together."""
 
     scene: Scene
-    device: Device
+    device: GpuRow
     extent: Extent
     all: Claims
     memory: Memory = Memory()
-    row: Row[WorkloadGpu] | None = None
+    row: UseRow[WorkloadGpu] | None = None
     own: Claims | None = None
 
 
 def shares(scene: Scene) -> Iterator[Share]:
     """Every workload's share of every GPU that answers, those that have left too, and what nobody has of it."""
-    rows: dict[str, list[Row[WorkloadGpu]]] = {}
-    for row in newest(scene.reading.workloads):
+    rows: dict[str, list[UseRow[WorkloadGpu]]] = {}
+    for row in newest(scene.rows.workloads):
         if not row.use.possible:
             rows.setdefault(row.use.gpu_uuid, []).append(row)
-    for device in scene.reading.devices:
+    for device in scene.rows.gpus:
         yield from _of_device(scene, device, rows.get(device.gpu.identity.uuid, ()))
 
 
-def _of_device(scene: Scene, device: Device, rows: Sequence[Row[WorkloadGpu]]) -> Iterator[Share]:
+def _of_device(scene: Scene, device: GpuRow, rows: Sequence[UseRow[WorkloadGpu]]) -> Iterator[Share]:
     present = [row for row in rows if row.use.active]
     everybody_is_told = not _others_unseen(scene, device)
     alone = everybody_is_told and len(present) == 1 and present[0].use.mig_uuid is None
@@ -100,13 +99,13 @@ def _of_device(scene: Scene, device: Device, rows: Sequence[Row[WorkloadGpu]]) -
     yield Share(scene, device, extent, together, nobodys)
 
 
-def _others_unseen(scene: Scene, device: Device) -> bool:
+def _others_unseen(scene: Scene, device: GpuRow) -> bool:
     """Whether somebody may be on the GPU who is not told of: an agent of one pod, names that are still looked up."""
-    attribution = scene.reading.attribution
+    attribution = scene.rows.report
     return attribution.pod is not None or any(
         part.gpu_uuid == device.gpu.identity.uuid and part.active and not part.possible
         for workload in attribution.workloads
-        if workload.held
+        if workload.awaiting_names
         for part in workload.gpus
     )
 
@@ -118,7 +117,7 @@ _REST: Final = -1
 
 
 def _memories(
-    device: Device, rows: Sequence[Row[WorkloadGpu]], *, everybody_is_told: bool
+    device: GpuRow, rows: Sequence[UseRow[WorkloadGpu]], *, everybody_is_told: bool
 ) -> tuple[list[Memory], Memory]:
     """The memory of everybody who is on a GPU, in this order, and nobody's. Of a MIG instance its own is divided."""
     pools: dict[str | None, MemorySplit | None] = {None: device.gpu.memory}

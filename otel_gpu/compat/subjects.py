@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from otel_gpu.compat.form import Scene
-from otel_gpu.metrics.points_reading import Device
-from otel_gpu.metrics.rows import Row, Use
+from otel_gpu.metrics.rows import GpuRow, Use, UseRow
 from otel_gpu.model import ProcessReport, WorkloadGpu, WorkloadKind
 
 _IDENTITY = ("gpu.workload.kind", "gpu.workload.id", "gpu.workload.outer.id")
@@ -19,7 +18,7 @@ class OfDevice:
     """A GPU."""
 
     scene: Scene
-    device: Device
+    device: GpuRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class OfProcess:
     """A process on a GPU; ``device`` is ``None`` where the GPU has gone. ``estimated`` is which part of its energy."""
 
     scene: Scene
-    row: Row[ProcessReport]
-    device: Device | None
+    row: UseRow[ProcessReport]
+    device: GpuRow | None
     estimated: bool = False
 
 
@@ -37,8 +36,8 @@ class OfContainer:
     """A container on a GPU. ``inferred`` is which part of its memory."""
 
     scene: Scene
-    row: Row[WorkloadGpu]
-    device: Device | None
+    row: UseRow[WorkloadGpu]
+    device: GpuRow | None
     inferred: bool = False
 
 
@@ -48,9 +47,9 @@ def held_bytes(use: WorkloadGpu) -> int | None:
     return sum(known) if known else None
 
 
-def named(row: Row[WorkloadGpu] | Row[ProcessReport], key: str) -> str:
+def named(row: UseRow[WorkloadGpu] | UseRow[ProcessReport], key: str) -> str:
     """What a workload is called under a key of its identity; empty where nobody knows."""
-    return next((value for name, value in row.identity.attributes if name == key), "")
+    return next((value for name, value in row.workload.attributes if name == key), "")
 
 
 # ---------------------------------------------------------------------------- whom there is
@@ -58,13 +57,13 @@ def named(row: Row[WorkloadGpu] | Row[ProcessReport], key: str) -> str:
 
 def devices(scene: Scene) -> Iterator[OfDevice]:
     """Every GPU."""
-    return (OfDevice(scene, device) for device in scene.reading.devices)
+    return (OfDevice(scene, device) for device in scene.rows.gpus)
 
 
 def processes(scene: Scene) -> Iterator[OfProcess]:
     """Every process on a GPU, those that ended and are still told of too."""
     by_uuid = _devices(scene)
-    return (OfProcess(scene, row, by_uuid.get(row.use.gpu_uuid)) for row in newest(scene.reading.processes))
+    return (OfProcess(scene, row, by_uuid.get(row.use.gpu_uuid)) for row in newest(scene.rows.processes))
 
 
 def living_processes(scene: Scene) -> Iterator[OfProcess]:
@@ -87,7 +86,7 @@ def process_energies(scene: Scene) -> Iterator[OfProcess]:
 def containers(scene: Scene) -> Iterator[OfContainer]:
     """Every container that uses a GPU or was given one."""
     by_uuid = _devices(scene)
-    for row in newest(scene.reading.workloads):
+    for row in newest(scene.rows.workloads):
         if _in_container(row) and row.use.active:
             yield OfContainer(scene, row, by_uuid.get(row.use.gpu_uuid))
 
@@ -100,24 +99,24 @@ def container_memories(scene: Scene) -> Iterator[OfContainer]:
             yield OfContainer(scene, each.row, each.device, inferred=True)
 
 
-def newest(rows: Iterable[Row[Use]]) -> Iterable[Row[Use]]:
+def newest(rows: Iterable[UseRow[Use]]) -> Iterable[UseRow[Use]]:
     """One row for each workload or process and place. After a rename, the old name is left out: the new one counts on
     from zero, which Prometheus takes for a restart. Most exporters do not have the names that tell the two apart.
     """
-    found: dict[tuple[str, ...], Row[Use]] = {}
+    found: dict[tuple[str, ...], UseRow[Use]] = {}
     for row in rows:  # older names come first
         found[_series(row)] = row
     return found.values()
 
 
-def _series(row: Row[WorkloadGpu] | Row[ProcessReport]) -> tuple[str, ...]:
+def _series(row: UseRow[WorkloadGpu] | UseRow[ProcessReport]) -> tuple[str, ...]:
     who = tuple(named(row, key) for key in _IDENTITY)
     return *who, row.use.gpu_uuid, row.use.mig_uuid or "", str(row.attributes.get("process.pid"))
 
 
-def _devices(scene: Scene) -> dict[str, Device]:
-    return {device.gpu.identity.uuid: device for device in scene.reading.devices}
+def _devices(scene: Scene) -> dict[str, GpuRow]:
+    return {device.gpu.identity.uuid: device for device in scene.rows.gpus}
 
 
-def _in_container(row: Row[WorkloadGpu] | Row[ProcessReport]) -> bool:
+def _in_container(row: UseRow[WorkloadGpu] | UseRow[ProcessReport]) -> bool:
     return named(row, "gpu.workload.kind") in _CONTAINERS

@@ -9,7 +9,6 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.directory import pids_by_workload
 from otel_gpu.doctor.clock import examine_clock, read_synchronised
 from otel_gpu.doctor.devices import examine_devices
 from otel_gpu.doctor.exports import REQUEST_S, export_checks
@@ -24,6 +23,7 @@ from otel_gpu.errors import OtelGpuError
 from otel_gpu.host import open_names, open_nvml, open_procfs, own_pod
 from otel_gpu.model import WorkloadRef
 from otel_gpu.naming_sources import begin
+from otel_gpu.resolver import pids_by_workload
 from otel_gpu.setup import GpuAccounting, accounting
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.workers import Pending, Worker

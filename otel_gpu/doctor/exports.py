@@ -14,7 +14,7 @@ from typing import Final
 from otel_gpu.config import Config
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.export.sender import TLS, UNREACHABLE, Trouble
+from otel_gpu.export.sender import TLS, UNREACHABLE, ExportFailure
 from otel_gpu.settings_export import Exporter, Protocol
 from otel_gpu.values import Address
 
@@ -58,20 +58,20 @@ def export_checks(config: Config) -> Iterator[tuple[str, Callable[[], Finding]]]
 
 
 def examine_otlp(config: Config, timeout_s: float = REQUEST_S) -> Finding:
-    """Judge whether the receiver of OTLP takes requests: it gets one that is empty."""
-    # Here, not above: clients of HTTP and gRPC take longer to load than most checks take.
+    """Check whether the OTLP receiver accepts an empty request."""
+    # Imported here: clients of HTTP and gRPC take longer to load than most checks take.
     from otel_gpu.export.probe import probe_otlp  # noqa: PLC0415
 
-    trouble = probe_otlp(config, min(timeout_s, config.otlp_timeout_s))
+    failure = probe_otlp(config, min(timeout_s, config.otlp_timeout_s))
     about = f"{config.otlp_target} ({config.otlp_protocol})"
-    if trouble is None:
+    if failure is None:
         return ok("otlp", f"{about} took an empty request")
-    return degraded("otlp", f"{about}: {trouble.text}", _otlp_fix(config, trouble))
+    return degraded("otlp", f"{about}: {failure.text}", _otlp_fix(config, failure))
 
 
-def _otlp_fix(config: Config, trouble: Trouble) -> str:
+def _otlp_fix(config: Config, failure: ExportFailure) -> str:
     other = Protocol.HTTP if config.otlp_protocol is Protocol.GRPC else Protocol.GRPC
-    return _FIXES.get(trouble.kind, f"is that a Collector? if it speaks the other protocol: --otlp-protocol {other}")
+    return _FIXES.get(failure.kind, f"is that a Collector? if it speaks the other protocol: --otlp-protocol {other}")
 
 
 def examine_address(subject: str, address: Address, web_config: Path | None, what: str, choose: str) -> Finding:

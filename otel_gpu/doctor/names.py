@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from otel_gpu.directory import Directory
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
 from otel_gpu.environment import Candidate, Kind, Presence
 from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.resolver import NameResolver
 from otel_gpu.settings_names import Environment
 from otel_gpu.sources.base import NameRead
 
@@ -57,11 +57,9 @@ class Asked:
 
 
 def judged(asked: Sequence[Asked], workloads: Collection[WorkloadRef], gpus: Sequence[GpuReading]) -> list[Asked]:
-    """Everybody with what is wrong with his answer beside the others' or on this host, as the agent finds it."""
-    directory = Directory()
+    """The same with the problems that the agent would find in each answer."""
     reads = [each.read for each in asked if each.read is not None]
-    directory.update(reads, workloads, gpus)
-    answers = iter([directory.judged(number, read) for number, read in enumerate(reads)])
+    answers = iter(NameResolver().resolve(reads, workloads, gpus).reads)
     return [each if each.read is None else replace(each, read=next(answers)) for each in asked]
 
 
@@ -101,7 +99,7 @@ def _source(asked: Asked) -> Finding:
 
 
 def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
-    names = Directory().update([each.read for each in asked if each.read is not None], workloads, ()).names
+    names = NameResolver().resolve([each.read for each in asked if each.read is not None], workloads, ()).names
     named = {key for key, known in names.items() if known != WorkloadNames()}
     could = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
     nameless = [ref for _, ref in sorted(could.items()) if ref.key not in named]

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_gpu.doctor.findings import Finding, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
-from otel_gpu.pidspace import trust
+from otel_gpu.pidspace import pid_trust
 from otel_gpu.scope import POD_UID_FIX, OwnPod
 from otel_gpu.sources.base import GpuRead, ProcessRead
 
@@ -30,7 +30,7 @@ def _scope(own: OwnPod) -> Finding:
 def _pids(gpus: GpuRead, processes: ProcessRead) -> Finding:
     if processes.pids_complete:
         return ok("pid namespace", "the host's: NVML shows every process")
-    trusted = trust(gpus.driver, processes)
+    trusted = pid_trust(gpus.driver, processes)
     if not trusted.lists:
         found = "not the host's: what NVML tells of processes cannot be matched with those here"
         return blind("pid namespace", found, _DRIVER_FIX)
@@ -52,7 +52,7 @@ def _members(own: OwnPod, gpus: GpuRead, processes: ProcessRead) -> Iterator[Fin
 
 
 def _inference(processes: ProcessRead) -> Finding:
-    if processes.everybody:
+    if processes.all_visible:
         return ok("inference", "every process of the host is seen")
     found = "off: memory that the driver does not measure may as well be that of pods which cannot be seen"
     return unused("inference", found)

@@ -1,120 +1,127 @@
-"""Delta temporality: what was added to each counter since a receiver last took it.
+"""Delta temporality: what was added to each counter since the receiver last accepted it.
 
-What is told is forgotten only when it has been taken, so a receiver that is away loses nothing
-of what is still told of when it returns.
+A counter advances only when a request that carries it was accepted. So a receiver that is away loses nothing that is
+still exported when it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from otel_gpu.metrics.catalogue import Kind
-from otel_gpu.metrics.collection import Collection
-from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.series import Point
+from otel_gpu.export.batches import Batch, Block
+from otel_gpu.metrics.catalogue import Kind, Metric
+from otel_gpu.metrics.labels import WorkloadIdentity
+from otel_gpu.metrics.series import Collection, Point
 
 LONGEST_ABSENCE_NS: Final = 3600 * 10**9
 MOST_ABSENT: Final = 20_000
-"""How long, and how many, series of workloads are remembered that are not there."""
+"""How long, and how many, absent series of workloads are remembered."""
 
 SeriesKey: TypeAlias = tuple[str, WorkloadIdentity | None, frozenset[tuple[str, str | int | bool]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A counter as it was told: its value then, its start, and when."""
+class AcceptedCounter(NamedTuple):
+    """A counter as the receiver last accepted it: its value, its start and the time of its collection (Unix time)."""
 
     value: int | float
     start_ns: int | None
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What to tell now, and what will have been told once it is taken. Without a start that is unknown."""
-
-    value: int | float
-    start_ns: int | None
-    key: SeriesKey
-    told: Told
-
-
 class Deltas:
-    """What one receiver has been told of every counter. No delta is ever below 0.
+    """The counters that one receiver has accepted. No delta is negative.
 
-    A series may be absent from collections, as while a driver is away, and return: what was told of it stays told.
-    ``restored`` is what an earlier run of the agent had counted and told, if this one goes on from there.
+    A series may be absent from collections, as while a driver is reloaded, and return: what was accepted of it is
+    remembered. ``restored`` returns what an earlier run of the agent had counted, if this run continues its counters.
     """
 
     def __init__(self, restored: Callable[[], Collection | None] = lambda: None) -> None:
         self._restored: Callable[[], Collection | None] | None = restored
-        self._told: dict[SeriesKey, Told] = {}
+        self._accepted: dict[SeriesKey, AcceptedCounter] = {}
+        self._pending: dict[SeriesKey, AcceptedCounter] = {}
         self._absent_since_ns: dict[SeriesKey, int] = {}  # the longest absent first
 
-    def take_up(self) -> None:
-        """Begin with what an earlier run had told, where counters go on; asked for until it is known."""
+    def growth(self, collection: Collection) -> Batch:
+        """The collection with counters replaced by what was added to them since they were last accepted."""
+        self._restore()
+        self._pending = {}
+        blocks = tuple(Block(block.metric, self._deltas(block, collection.time_ns)) for block in _blocks(collection))
+        self._forget_absent(collection.time_ns)
+        return Batch(collection.time_ns, blocks)
+
+    def accept(self, batch: Batch) -> None:
+        """Advance the counters of a batch, which is all of the newest ``growth`` or a part of it."""
+        for block in batch.blocks:
+            for point in block.points if block.metric.kind is Kind.COUNTER else ():
+                key = _key(block.metric, point)
+                self._accepted[key] = self._pending[key]
+
+    def _deltas(self, block: Block, time_ns: int) -> tuple[Point, ...]:
+        if block.metric.kind is not Kind.COUNTER:
+            return tuple(block.points)
+        return tuple(self._delta(_key(block.metric, point), point, time_ns) for point in block.points)
+
+    def _delta(self, key: SeriesKey, point: Point, time_ns: int) -> Point:
+        """A counter's growth since it was last accepted. All of it if it never was, or if it has started again."""
+        now = self._pending[key] = AcceptedCounter(point.value, point.start_ns, time_ns)
+        if point.start_ns is None:
+            # Its start is unknown, so earlier receivers may have its past: it grows from its first collection on.
+            before = self._accepted.setdefault(key, now)
+        else:
+            accepted = self._accepted.get(key)
+            if accepted is None or _starts_later(point.start_ns, accepted.start_ns):
+                return point
+            before = accepted
+        was_cleared = point.value < before.value  # nvidia-smi --reset-ecc-errors
+        value = point.value if was_cleared else difference(point.value, before.value)
+        return point._replace(value=value, start_ns=before.time_ns)
+
+    def _restore(self) -> None:
+        """Start with the counters of an earlier run. Asked for until they are known."""
         collection = None if self._restored is None else self._restored()
         if collection is None:
             return
         self._restored = None
-        for family in collection.blocks:
-            for point in family.points if family.metric.kind is Kind.COUNTER else ():
+        for block in _blocks(collection):
+            for point in block.points if block.metric.kind is Kind.COUNTER else ():
                 if point.start_ns is not None:
-                    told = Told(point.value, point.start_ns, collection.time_ns)
-                    self._told.setdefault(_key(family.metric.name, point), told)
+                    counter = AcceptedCounter(point.value, point.start_ns, collection.time_ns)
+                    self._accepted.setdefault(_key(block.metric, point), counter)
 
-    def of(self, metric_name: str, point: Point, time_ns: int) -> Delta:
-        """A counter's growth since it was last taken: all of it if it never was, or if it began anew since."""
-        key = _key(metric_name, point)
-        now = Told(point.value, point.start_ns, time_ns)
-        if point.start_ns is None:
-            # What counts since before anybody can tell has been told to others: from the first sight on, it grows.
-            before = self._told.setdefault(key, now)
-        elif (before := self._told.get(key, now)) is now or _begins_later(point.start_ns, before.start_ns):
-            return Delta(point.value, point.start_ns, key, now)
-        if point.value < before.value:  # cleared: nvidia-smi --reset-ecc-errors
-            return Delta(point.value, before.time_ns, key, now)
-        return Delta(difference(point.value, before.value), before.time_ns, key, now)
-
-    def taken(self, told: Mapping[SeriesKey, Told]) -> None:
-        """These have arrived."""
-        self._told.update(told)
-
-    def seen(self, keys: Iterable[SeriesKey], time_ns: int) -> None:
-        """These are all there are now. Of workloads, those that stay away are forgotten; of GPUs there are few."""
-        present = set(keys)
+    def _forget_absent(self, time_ns: int) -> None:
+        """Forget series of workloads that stay absent. Series of GPUs are few, and kept."""
         absent = self._absent_since_ns
-        for key in present & absent.keys():
+        for key in self._pending.keys() & absent.keys():
             del absent[key]
-        for key in self._told.keys() - present - absent.keys():
+        for key in self._accepted.keys() - self._pending.keys() - absent.keys():
             _, workload, _ = key
             if workload is not None:
                 absent[key] = time_ns
-        for key in [key for key, since_ns in absent.items() if time_ns - since_ns > LONGEST_ABSENCE_NS]:
-            self._forget(key)
-        for key in list(absent)[: max(0, len(absent) - MOST_ABSENT)]:
-            self._forget(key)
-
-    def _forget(self, key: SeriesKey) -> None:
-        del self._absent_since_ns[key], self._told[key]
+        too_many = max(0, len(absent) - MOST_ABSENT)
+        too_long = [key for key, since_ns in absent.items() if time_ns - since_ns > LONGEST_ABSENCE_NS]
+        for key in {*too_long, *list(absent)[:too_many]}:
+            del absent[key], self._accepted[key]
 
 
-def _key(metric_name: str, point: Point) -> SeriesKey:
-    return metric_name, point.workload, frozenset(point.attributes.items())
+def _blocks(collection: Collection) -> tuple[Block, ...]:
+    return tuple(Block(block.metric, tuple(block.points)) for block in collection.blocks)
 
 
-def _begins_later(start_ns: int, told_ns: int | None) -> bool:
-    """Whether a counter is a successor. The same start, or an earlier one, is of the counter that was told."""
-    return told_ns is None or start_ns > told_ns
+def _key(metric: Metric, point: Point) -> SeriesKey:
+    return metric.name, point.workload, frozenset(point.attributes.items())
+
+
+def _starts_later(start_ns: int, accepted_ns: int | None) -> bool:
+    """Whether a counter is a successor. The same or an earlier start belongs to the counter that was accepted."""
+    return accepted_ns is None or start_ns > accepted_ns
 
 
 def difference(after: float, before: float) -> int | float:
-    """``after - before`` as people would subtract the two as written: differences of millijoules add up again.
+    """``after - before`` in decimal, so that differences of millijoules sum to the counter again.
 
-    Floats would not: 0.3 - 0.1 is 0.19999999999999998.
+    In binary, 0.3 - 0.1 is 0.19999999999999998.
     """
     if isinstance(after, int) and isinstance(before, int):
         return after - before

@@ -1,4 +1,4 @@
-"""The answer as one JSON object: bytes, millijoules, seconds; what is not known is null."""
+"""The report as one JSON object, in bytes, millijoules and seconds. Unknown values are null."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from otel_gpu.model import (
 Object = dict[str, Any]
 
 
-def to_json(attribution: Report) -> str:
-    """The document as text, with everything outside ASCII escaped so that any terminal and pipe takes it."""
-    return json.dumps(document(attribution), indent=2, allow_nan=False)
+def to_json(report: Report) -> str:
+    """The document as ASCII text, so that it is safe for any terminal and pipe."""
+    return json.dumps(document(report), indent=2, allow_nan=False)
 
 
-def document(attribution: Report) -> Object:
-    """The document as plain data: who is there, or drew energy in this window. Its keys are a contract."""
+def document(report: Report) -> Object:
+    """The document as plain data: what is on a GPU, or used energy in this window. Its keys are stable."""
     return {
-        "gpus": [_gpu(gpu) for gpu in attribution.gpus],
-        "workloads": [_workload(workload) for workload in attribution.workloads if workload.told_gpus],
-        "processes": [_process(process) for process in attribution.processes if process.told],
-        "sources": [_source(source) for source in attribution.sources],
+        "gpus": [_gpu(gpu) for gpu in report.gpus],
+        "workloads": [_workload(workload) for workload in report.workloads if workload.reported_gpus],
+        "processes": [_process(process) for process in report.processes if process.is_reported],
+        "sources": [_source(source) for source in report.sources],
     }
 
 
@@ -80,7 +80,7 @@ def _workload(workload: WorkloadReport) -> Object:
         "pod_uid": (names.pod_uid if names is not None else None) or workload.ref.pod_uid,
         "container": names.container if names is not None else None,
         "image": names.image if names is not None else None,
-        "gpus": [_workload_gpu(part) for part in workload.told_gpus],
+        "gpus": [_workload_gpu(part) for part in workload.reported_gpus],
     }
 
 

@@ -1,5 +1,7 @@
-"""What OpenTelemetry's exporters and their clients log, kept instead of printed: they log every attempt, some with a
-traceback, and a reason that they tell nobody else.
+"""Captures what OpenTelemetry's exporters and their clients log.
+
+They log every attempt, some with a traceback. Over gRPC the log is also the only public place that has the reason of a
+failure.
 """
 
 from __future__ import annotations
@@ -15,22 +17,22 @@ _MOST_LINES: Final = 50
 
 
 class ExporterLog(logging.Handler):
-    """Takes over their loggers between ``install`` and ``remove``. What is not about an export goes its usual way."""
+    """Handles their loggers between ``install`` and ``remove``. Records outside of an export are passed on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard: dict[int, list[str]] = {}
+        self._captured: dict[int, list[str]] = {}
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Start to capture."""
         for name in _LOGGERS:
             logger = logging.getLogger(name)
             logger.propagate = False
             logger.addHandler(self)
 
     def remove(self) -> None:
-        """Leave the loggers as they were; not while an export that was left to itself may still have its say."""
-        if self._heard:
+        """Restore the loggers, unless an export that was abandoned may still log."""
+        if self._captured:
             return
         for name in _LOGGERS:
             logger = logging.getLogger(name)
@@ -38,18 +40,18 @@ class ExporterLog(logging.Handler):
             logger.propagate = True
 
     @contextmanager
-    def heard(self) -> Iterator[list[str]]:
-        """Warnings and errors that are logged on this thread meanwhile, the first of them if there are many."""
+    def capture(self) -> Iterator[list[str]]:
+        """The first warnings and errors that this thread logs in the meantime, one line each."""
         lines: list[str] = []
-        self._heard[threading.get_ident()] = lines
+        self._captured[threading.get_ident()] = lines
         try:
             yield lines
         finally:
-            del self._heard[threading.get_ident()]
+            del self._captured[threading.get_ident()]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record, or hand it on."""
-        lines = self._heard.get(record.thread or 0)
+        """Capture a record, or pass it on."""
+        lines = self._captured.get(record.thread or 0)
         if lines is None or record.levelno < logging.WARNING:
             logging.getLogger().handle(record)
         elif len(lines) < _MOST_LINES:

@@ -1,7 +1,7 @@
-"""OTLP as configured. Everything is passed to OpenTelemetry's exporters by their constructors.
+"""OTLP senders as configured. All settings are passed to OpenTelemetry's exporters through their constructors.
 
-They read variables on their own as well, otherwise than the specification and beside what is passed: a timeout in
-seconds, headers of one receiver sent to another, an error for ``none``. So this process forgets those variables.
+The exporters also read environment variables: headers are merged with those passed, a timeout is in seconds, some
+values raise errors. The agent's settings follow the specification, so these variables are removed from the process.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from otel_gpu.export.exporter_log import ExporterLog
 from otel_gpu.export.sender import Sender
 from otel_gpu.settings_export import ExportConfig, Protocol
 
-_THEIRS: Final = ("OTEL_EXPORTER_OTLP_", "OTEL_PYTHON_")
+_EXPORTER_PREFIXES: Final = ("OTEL_EXPORTER_OTLP_", "OTEL_PYTHON_")
 
 
 def open_otlp(config: ExportConfig, log: ExporterLog, timeout_s: float) -> Sender:
-    """A sender whose requests, with their repetitions, take no longer than ``timeout_s``. Nothing is connected yet."""
-    _forget_their_variables()
-    # Here, not above: each takes memory that the other does not need.
+    """A sender whose requests, with their retries, take at most ``timeout_s``. It does not connect yet."""
+    _remove_exporter_variables()
+    # Imported here: each needs memory that the other does not.
     if config.otlp_protocol is Protocol.GRPC:
-        # Its core prints every failed handshake by itself; what it is about comes with the error.
+        # gRPC's core prints every failed handshake; the reason also comes with the error.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from otel_gpu.export.otlp_grpc import GrpcSender  # noqa: PLC0415
 
@@ -31,7 +31,7 @@ def open_otlp(config: ExportConfig, log: ExporterLog, timeout_s: float) -> Sende
     return HttpSender(config, timeout_s, log)
 
 
-def _forget_their_variables() -> None:
-    """For good: put back, they would be taken away again for the last export, while other threads read others."""
-    for name in [name for name in os.environ if name.startswith(_THEIRS)]:
+def _remove_exporter_variables() -> None:
+    """Remove them for good. Restored, they would be removed again for the last export while other threads run."""
+    for name in [name for name in os.environ if name.startswith(_EXPORTER_PREFIXES)]:
         del os.environ[name]

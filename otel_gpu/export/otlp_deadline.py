@@ -1,6 +1,7 @@
-"""HTTP whose answers come within the timeout as a whole.
+"""HTTP connections whose timeout is for a whole answer.
 
-Python's sockets, and with them ``requests``, have a timeout for each read: who answers byte by byte is never late.
+The timeout of a socket, and so that of ``requests``, is for each read: an answer that arrives byte by byte never
+exceeds it.
 """
 
 from __future__ import annotations
@@ -18,33 +19,22 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 
-def left_s(until_s: float) -> float:
-    """Seconds until a moment of the monotonic clock; TimeoutError after it."""
-    left = until_s - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left
+class _DeadlineStream(io.RawIOBase):
+    """Reads a socket until ``deadline_s`` (monotonic clock); TimeoutError after that."""
 
-
-class _Stream(io.RawIOBase):
-    """What came of a socket already, and then what it reads until ``until_s``."""
-
-    def __init__(self, sock: socket.socket, inner: io.RawIOBase, until_s: float, already: bytes) -> None:
+    def __init__(self, sock: socket.socket, inner: io.RawIOBase, deadline_s: float) -> None:
         self._sock = sock
         self._inner = inner
-        self._until_s = until_s
-        self._already = already
+        self._deadline_s = deadline_s
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
-        if self._already:
-            room = memoryview(buffer).cast("B")
-            part, self._already = self._already[: len(room)], self._already[len(room) :]
-            room[: len(part)] = part
-            return len(part)
-        self._sock.settimeout(left_s(self._until_s))
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
         return self._inner.readinto(buffer)
 
     def close(self) -> None:
@@ -52,28 +42,28 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-class TimelyResponse(http.client.HTTPResponse):
-    """Reads status, headers and body within the timeout that its socket has at the start, ``already`` of it read."""
+class _DeadlineResponse(http.client.HTTPResponse):
+    """Reads status, headers and body within the timeout that the socket has when the answer begins."""
 
-    def __init__(self, sock: socket.socket, *arguments: Any, already: bytes = b"", **named: Any) -> None:
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
         super().__init__(sock, *arguments, **named)
         timeout_s = sock.gettimeout()
         if timeout_s is not None:
             inner = self.fp.detach()
-            self.fp = io.BufferedReader(_Stream(sock, inner, time.monotonic() + timeout_s, already))
+            self.fp = io.BufferedReader(_DeadlineStream(sock, inner, time.monotonic() + timeout_s))
 
 
 class _Http(HTTPConnection):
-    response_class = TimelyResponse
+    response_class = _DeadlineResponse
 
 
 class _Https(HTTPSConnection):
-    response_class = TimelyResponse
+    response_class = _DeadlineResponse
 
 
-def bound_answers(pool: HTTPConnectionPool) -> None:
-    """Let a pool make such connections: with ``Timeout(total=…)``, connecting, sending and the answer share one time.
+def set_answer_deadline(pool: HTTPConnectionPool) -> None:
+    """Let a pool open such connections. With ``urllib3.Timeout(total=…)``, the whole exchange shares one timeout.
 
-    By then urllib3 has given the socket what is left of the total.
+    When an answer begins, urllib3 has set the timeout of the socket to what is left of the total.
     """
     pool.ConnectionCls = _Https if pool.scheme == "https" else _Http

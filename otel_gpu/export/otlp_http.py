@@ -1,6 +1,7 @@
-"""OTLP over HTTP, by OpenTelemetry's exporter, with a session of ours: it alone sees what was answered.
+"""OTLP over HTTP, by OpenTelemetry's exporter with a ``requests`` session of ours.
 
-The exporter takes any answer from 200 to 399 for a success, does not read it, and names no reason when it gives up.
+The exporter treats any status from 200 to 399 as success, does not read the answer, and does not report why it gave
+up. The session reads and judges every answer.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import contextlib
 import http
 import http.client
 import json
+import os
 import ssl
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -24,289 +25,179 @@ from opentelemetry.exporter.otlp.proto.http import Compression as SdkCompression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
-from requests.cookies import extract_cookies_to_jar
-from requests.utils import select_proxy
-from urllib3.connection import HTTPConnection
-from urllib3.connectionpool import HTTPConnectionPool
+from requests.utils import get_environ_proxies
 
 from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.otlp_deadline import bound_answers
-from otel_gpu.export.otlp_line import LARGEST_ANSWER_BYTES, Answer, Line, NoAnswer
-from otel_gpu.export.sender import PROTOCOL, TAKEN, TLS, UNREACHABLE, Delivery, Trouble, rejected
+from otel_gpu.export.otlp_deadline import set_answer_deadline
+from otel_gpu.export.sender import ACCEPTED, PROTOCOL, TLS, UNREACHABLE, ExportFailure, ExportResult, rejected_points
 from otel_gpu.settings_export import Compression, ExportConfig
+
+LARGEST_ANSWER_BYTES: Final = 64 << 10
 
 _COMPRESSION: Final = {Compression.NONE: SdkCompression.NoCompression, Compression.GZIP: SdkCompression.Gzip}
 _LONGEST_REASON: Final = 200
 _SHORTEST_S: Final = 0.001
 _GRPC_PORT: Final = 4317
-_PORTS: Final = {"http": 80, "https": 443}
-_Settings = dict[str, Any]
-"""What ``requests`` sends with: proxies, trust, certificates."""
-
-_IS_GRPC: Final = f"; {_GRPC_PORT} is usually gRPC: --otlp-protocol grpc"
+_GRPC_HINT: Final = f"; {_GRPC_PORT} is usually gRPC: --otlp-protocol grpc"
+_NO_REASON: Final = "the exporter gives no reason"
 
 
-class _Refused(Exception):
-    """An answer that is none; the exporter repeats no request for it."""
+class _NotAccepted(Exception):
+    """The answer is not an OTLP success. The exporter does not retry a request that raises this."""
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Uses connections that read an answer within one timeout, straight or by a proxy."""
+    """Reads every answer within one timeout, with or without a proxy."""
 
     def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
-        """The pool for a request."""
+        """The connection pool for a request."""
         pool = super().get_connection_with_tls_context(*arguments, **named)
-        bound_answers(pool)
+        set_answer_deadline(pool)
         return pool
-
-    def connected(self, request: requests.PreparedRequest, settings: _Settings, timeout_s: float) -> HTTPConnection:
-        """A connection straight to a receiver, with the trust and the certificates that ``requests`` would use."""
-        url, verify, cert = str(request.url), settings["verify"], settings["cert"]
-        pool: HTTPConnectionPool = self.get_connection_with_tls_context(request, verify, cert=cert)
-        self.cert_verify(pool, url, verify, cert)
-        connection = pool._new_conn()  # noqa: SLF001 - urllib3 has no other way; a test fails where the name changes
-        connection.timeout = timeout_s
-        try:
-            connection.connect()
-        except BaseException:
-            connection.close()
-            raise
-        return connection  # type: ignore[return-value]  # it is one, though only promised to be like one
 
 
 class _Session(requests.Session):
-    """Remembers how the last request went, and takes its orders from the configuration alone.
+    """Judges answers and keeps the failure of the last request.
 
-    ``requests`` would prefer REQUESTS_CA_BUNDLE to the certificates configured, and ``~/.netrc`` to a header. It says
-    what is to be sent and to whom to connect, and asks by proxies; requests straight to a receiver go by a line.
+    Of the environment it uses proxies only. ``requests`` would let REQUESTS_CA_BUNDLE replace the configured
+    certificates and ``~/.netrc`` the configured authorization header.
     """
 
-    def __init__(self, authorities: Path | None, port: int | None) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__()
-        self._adapter = _Adapter()
+        self.trust_env = False
+        self.proxies.update(get_environ_proxies(url))
         for scheme in ("http://", "https://"):
-            self.mount(scheme, self._adapter)
-        self.auth = _unchanged
-        self.trouble: Trouble | None = None
-        self.refused = False
-        self._authorities = authorities
-        self._port = port
-        self._settings: _Settings | None = None
-        self._by_proxy: bool | None = None
-        self._prepared = requests.PreparedRequest()
-        self._prepared_for: tuple[str, Mapping[str, str]] | None = None
-        self._head = b""
-        self._line = Line(self._connect)
+            self.mount(scheme, _Adapter())
+        self.failure: ExportFailure | None = None
+        self.is_refusal = False
 
     def forget(self) -> None:
-        """Nothing has been answered yet."""
-        self.trouble, self.refused = None, False
-
-    def merge_environment_settings(self, *arguments: Any, **named: Any) -> _Settings:
-        """Proxies from the environment, certificates from the configuration; of one receiver, so looked up once."""
-        if self._settings is None:
-            self._settings = super().merge_environment_settings(*arguments, **named)
-            if self._authorities is not None:
-                self._settings["verify"] = str(self._authorities)
-        return dict(self._settings)
+        """Forget the last request."""
+        self.failure, self.is_refusal = None, False
 
     def request(self, *arguments: Any, **named: Any) -> requests.Response:
-        """One attempt, over when its timeout is: the exporter makes several. Only an answer's beginning is read."""
+        """Make one attempt within its timeout, and read at most the beginning of the answer."""
         self.forget()
-        timeout_s: float = named["timeout"]
-        try:
-            if self._by_proxy is None:
-                settings = self.merge_environment_settings(named["url"], {}, stream=True, verify=None, cert=None)
-                self._by_proxy = select_proxy(named["url"], settings["proxies"]) is not None
-            if self._by_proxy:
-                answer = self._ask_by_proxy(arguments, named, max(timeout_s, _SHORTEST_S))
-            else:
-                answer = self._ask(named["url"], named["headers"], named["data"], max(timeout_s, _SHORTEST_S))
-        except Exception as error:
-            self.trouble = _trouble(error, timeout_s, self._port)
-            raise
-        self.trouble = _judged(answer)
-        self.refused = 400 <= answer.status < 500 and answer.status != http.HTTPStatus.TOO_MANY_REQUESTS
-        if self.trouble is not None and answer.status < 400 and self.trouble.kind != "partial":
-            raise _Refused(self.trouble.text)
-        return _Taken(answer.status, answer.reason, answer.headers)  # type: ignore[return-value]  # as much as is read
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self._line.close()
-        super().close()
-
-    # -- straight -------------------------------------------------------------------
-
-    def _ask(self, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> Answer:
-        """Errors are those of ``requests``, by which the exporter tells whether to try again."""
-        wanted = url, headers
-        if wanted != self._prepared_for or self.cookies:  # cookies that a receiver has set go into a header
-            self._prepared = self.prepare_request(requests.Request("POST", url, headers))
-            self._head = _head(self._prepared)
-            self._prepared_for = wanted
-        try:
-            answer = self._line.post(b"%s%d\r\n\r\n" % (self._head, len(body)), body, timeout_s)
-        except NoAnswer as error:
-            raise requests.ConnectionError(*error.args) from error
-        if answer.raw is not None:
-            extract_cookies_to_jar(self.cookies, self._prepared, answer.raw)
-        return answer
-
-    def _connect(self, timeout_s: float) -> HTTPConnection:
-        return self._adapter.connected(self._prepared, self._settings or {}, timeout_s)
-
-    # -- by a proxy -----------------------------------------------------------------
-
-    def _ask_by_proxy(self, arguments: tuple[Any, ...], named: Mapping[str, Any], timeout_s: float) -> Answer:
+        timeout_s = max(named["timeout"], _SHORTEST_S)
         limits = {"stream": True, "timeout": urllib3.Timeout(total=timeout_s)}
-        with super().request(*arguments, **{**named, **limits}) as response:
-            body = response.raw.read(LARGEST_ANSWER_BYTES, decode_content=True)
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status_code, response.reason or "", headers, body)
-
-
-class _Taken(NamedTuple):
-    """An answer, as far as the exporter looks at one."""
-
-    status_code: int
-    reason: str
-    headers: Mapping[str, str]
-
-
-class _Encoded:
-    """A request that is encoded already, as far as the exporter looks at one. It would count points in it, for metrics
-    of its own that nobody has switched on."""
-
-    resource_metrics: Final = ()
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        return self._body
-
-
-class _Exporter(OTLPMetricExporter):
-    """Also takes what is encoded. The private name is the exporter's own; a test fails where it changes."""
-
-    def export_encoded(self, body: bytes) -> MetricExportResult:
-        """Post a request."""
-        return self._export_batch(_Encoded(body))  # type: ignore[arg-type]  # as much of it as is looked at
+        try:
+            with super().request(*arguments, **{**named, **limits}) as response:
+                body = response.raw.read(LARGEST_ANSWER_BYTES, decode_content=True)
+        except Exception as error:
+            self.failure = transport_failure(error, timeout_s, urlsplit(named["url"]).port)
+            raise
+        status = response.status_code
+        self.failure = _judged(response, body)
+        self.is_refusal = 400 <= status < 500 and status != http.HTTPStatus.TOO_MANY_REQUESTS
+        if self.failure is not None and self.failure.kind != "partial" and status < 400:
+            raise _NotAccepted(self.failure.text)
+        return response
 
 
 class HttpSender:
-    """Posts requests to a Collector, with the exporter's repetitions."""
+    """Posts requests to a Collector, with the exporter's retries."""
 
     def __init__(self, config: ExportConfig, timeout_s: float, log: ExporterLog) -> None:
         self._log = log
         endpoint = config.otlp_target
-        certificate, key = config.otlp_client_certificate, config.otlp_client_key
-        self._session = _Session(config.otlp_certificate, urlsplit(f"//{endpoint.authority}").port)
-        self._exporter = _Exporter(
-            endpoint=f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}",
-            certificate_file=None if config.otlp_certificate is None else str(config.otlp_certificate),
-            client_key_file=None if key is None else str(key),
-            client_certificate_file=None if certificate is None else str(certificate),
+        url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}"
+        self._session = _Session(url)
+        self._exporter = OTLPMetricExporter(
+            endpoint=url,
+            certificate_file=_text(config.otlp_certificate) or _environment_certificates(),
+            client_key_file=_text(config.otlp_client_key),
+            client_certificate_file=_text(config.otlp_client_certificate),
             headers=dict(config.otlp_headers),
             timeout=timeout_s,
             compression=_COMPRESSION[config.otlp_compression],
             session=self._session,
         )
 
-    def send(self, data: MetricsData | bytes) -> Delivery:
+    def send(self, data: MetricsData) -> ExportResult:
         """Post a request."""
         self._session.forget()
-        export = self._exporter.export_encoded if isinstance(data, bytes) else self._exporter.export
-        with self._log.heard() as lines:
-            taken = export(data) is MetricExportResult.SUCCESS  # type: ignore[arg-type]  # by its type
-        trouble = self._session.trouble
-        if taken:
-            return Delivery(taken=True, trouble=trouble) if trouble is not None else TAKEN
-        if trouble is None:  # it never came to a request
-            said = lines[-1] if lines else "the exporter gives no reason"
-            return Delivery(taken=False, trouble=Trouble("failed", said), go_on=True)
-        return Delivery(taken=False, trouble=trouble, go_on=self._session.refused)
+        with self._log.capture() as lines:
+            is_accepted = self._exporter.export(data) is MetricExportResult.SUCCESS
+        failure = self._session.failure
+        if is_accepted:
+            return ACCEPTED if failure is None else ExportResult(accepted=True, failure=failure)
+        if failure is None:  # the exporter made no HTTP request
+            reason = lines[-1][-_LONGEST_REASON:] if lines else _NO_REASON
+            return ExportResult(accepted=False, failure=ExportFailure("failed", reason), try_next=True)
+        return ExportResult(accepted=False, failure=failure, try_next=self._session.is_refusal)
 
     def close(self) -> None:
-        """End waiting between repetitions. An answer that is being waited for is waited for."""
+        """End waiting between retries. A read in progress ends with its timeout."""
         self._exporter.shutdown()
 
 
-def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
-def _head(request: requests.PreparedRequest) -> bytes:
-    """A request's line and headers, up to the length of its body."""
-    lines = [f"POST {request.path_url} HTTP/1.1"]
-    if "host" not in request.headers:
-        lines.append(f"Host: {_host(str(request.url))}")
-    for name, value in request.headers.items():
-        if name.lower() != "content-length":
-            lines.append(f"{name}: {value if isinstance(value, str) else value.decode('latin-1')}")
-    return "\r\n".join([*lines, "Content-Length: "]).encode("latin-1")
+def _environment_certificates() -> str | None:
+    """The bundle that ``requests`` uses by default."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
 
 
-def _host(url: str) -> str:
-    """Whom a URL names, in a header: without a user, the dot that ends a full name, or the usual port."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "").rstrip(".")
-    named = f"[{host}]" if ":" in host else host
-    return named if parts.port in (None, _PORTS.get(parts.scheme)) else f"{named}:{parts.port}"
+# -- answers ------------------------------------------------------------------------
 
 
-def _judged(answer: Answer) -> Trouble | None:
-    """What is wrong with an answer, if anything is. One that is empty says in all its languages that all was taken."""
-    status, headers, body = answer.status, answer.headers, answer.body
+def _judged(response: requests.Response, body: bytes) -> ExportFailure | None:
+    """What is wrong with an answer; ``None`` for a success. An empty body is a success in every encoding."""
+    status, headers = response.status_code, response.headers
     if status < 300 and not body:
         return None
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if status >= 300:
-        said = f", to {headers['location']}" if "location" in headers else _reason_given(kind, body)
-        return Trouble(str(status), f"HTTP {status} {answer.reason}".rstrip() + said)
-    message = _parsed(kind, body)
+        detail = f", to {headers['location']}" if "location" in headers else _reason_given(content_type, body)
+        return ExportFailure(str(status), f"HTTP {status} {response.reason or ''}".rstrip() + detail)
+    message = _parsed(content_type, body)
     if message is None:
-        return Trouble("garbage", f"HTTP {status} with an answer that is not OTLP; is that a Collector?")
-    return rejected(message.partial_success.rejected_data_points, message.partial_success.error_message)
+        return ExportFailure("garbage", f"HTTP {status} with an answer that is not OTLP; is that a Collector?")
+    return rejected_points(message.partial_success.rejected_data_points, message.partial_success.error_message)
 
 
-def _parsed(kind: str, body: bytes) -> ExportMetricsServiceResponse | None:
+def _parsed(content_type: str, body: bytes) -> ExportMetricsServiceResponse | None:
     answer = ExportMetricsServiceResponse()
     try:
-        if kind == "application/json":
-            told = json.loads(body or b"{}")
-            if not isinstance(told, dict) or (told and "partialSuccess" not in told):  # fields to come may be beside it
+        if content_type == "application/json":
+            found = json.loads(body)
+            if not isinstance(found, dict) or (found and "partialSuccess" not in found):  # it may have other fields too
                 return None
-            json_format.ParseDict(told, answer, ignore_unknown_fields=True)
-        elif kind in ("", "application/x-protobuf", "application/protobuf"):
+            json_format.ParseDict(found, answer, ignore_unknown_fields=True)
+        elif content_type in ("", "application/x-protobuf", "application/protobuf"):
             answer.ParseFromString(body)
         elif body.strip():
             return None
-    except (DecodeError, json_format.ParseError, ValueError, RecursionError):  # ValueError: no JSON, no UTF-8
+    except (DecodeError, json_format.ParseError, ValueError, RecursionError):  # ValueError: not JSON or not UTF-8
         return None
     return answer
 
 
-def _reason_given(kind: str, body: bytes) -> str:
-    """What the receiver says of its refusal: OTLP has it in a google.rpc.Status, others in a line of text."""
+def _reason_given(content_type: str, body: bytes) -> str:
+    """The receiver's reason for a refusal: a google.rpc.Status as OTLP requires, or a line of text."""
     text = ""
-    if kind == "application/x-protobuf":
+    if content_type == "application/x-protobuf":
         with contextlib.suppress(DecodeError):
             text = Status.FromString(body).message
-    elif kind == "text/plain":
+    elif content_type == "text/plain":
         text = body.decode("utf-8", "replace")
     line = " ".join(text.split())
     return f": {line[:_LONGEST_REASON]}" if line else ""
 
 
-def _trouble(error: BaseException, timeout_s: float, port: int | None) -> Trouble:
-    """An exception's deepest cause, in words: what is above it only says that it happened.
+# -- errors -------------------------------------------------------------------------
 
-    Of few kinds: a server that speaks no HTTP closes, resets and talks as it comes, and is one trouble all the same.
+
+def transport_failure(error: BaseException, timeout_s: float, port: int | None) -> ExportFailure:
+    """The root cause of an exception in words.
+
+    There are few kinds: a server of another protocol closes, resets and answers by turns, which is one kind of failure.
     """
-    cause = _deepest(error)
-    kind, hint = (PROTOCOL, _IS_GRPC) if port == _GRPC_PORT else (UNREACHABLE, "")
+    cause = _root_cause(error)
+    kind, hint = (PROTOCOL, _GRPC_HINT) if port == _GRPC_PORT else (UNREACHABLE, "")
     match cause:
         case ssl.SSLCertVerificationError():
             kind, text = TLS, f"certificate verify failed: {cause.verify_message}"
@@ -317,22 +208,22 @@ def _trouble(error: BaseException, timeout_s: float, port: int | None) -> Troubl
         case ConnectionResetError() | BrokenPipeError():
             text = f"the connection was reset{hint}"
         case http.client.HTTPException():
-            kind, text = PROTOCOL, f"the answer is not HTTP ({type(cause).__name__}){_IS_GRPC}"
+            kind, text = PROTOCOL, f"the answer is not HTTP ({type(cause).__name__}){_GRPC_HINT}"
         case TimeoutError() | urllib3.exceptions.TimeoutError():
             kind, text = UNREACHABLE, f"no whole answer within {timeout_s:.3g} s"
         case OSError() if cause.strerror:
             kind, text = UNREACHABLE, cause.strerror[0].lower() + cause.strerror[1:]
         case _:
             kind, text = UNREACHABLE, " ".join(f"{type(cause).__name__}: {cause}".split())
-    return Trouble(kind, text)
+    return ExportFailure(kind, text)
 
 
-def _deepest(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     seen: list[BaseException] = []
     inner: BaseException | None = error
     while inner is not None and inner not in seen:
         seen.append(inner)
-        if isinstance(inner, http.client.HTTPException):  # below it is only what was wrong with a number
+        if isinstance(inner, http.client.HTTPException):  # its own cause only says which number could not be parsed
             break
         reason = getattr(inner, "reason", None)
         wrapped = next((each for each in (reason, *inner.args) if isinstance(each, BaseException)), None)

@@ -1,4 +1,4 @@
-"""What a pusher hands requests to, and what becomes of them."""
+"""The interface between the pusher and the exporters: one request, and its result."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from opentelemetry.sdk.metrics.export import MetricsData
 UNREACHABLE: Final = "unreachable"
 PROTOCOL: Final = "protocol"
 TLS: Final = "tls"
-"""Kinds of trouble of which no receiver tells: nobody answers, somebody who does not speak OTLP, or no trust."""
+"""Kinds of failure in which no receiver answered: no connection, another protocol, no trust."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a request was not taken as it should be. ``kind`` is one of few, and told once; ``text`` may vary."""
+class ExportFailure:
+    """Why a request, or a part of it, was not accepted. ``kind`` is one of few; ``text`` may vary within a kind."""
 
     kind: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """What became of a request: taken or not, and with what trouble.
+class ExportResult:
+    """What became of a request. An accepted request may have a failure too: some of its points were rejected.
 
-    ``go_on`` says of one that was not taken whether the next may fare better: the receiver is there, and chooses.
+    ``try_next`` says of a request that was not accepted whether the receiver may accept the next one: it is there, and
+    refused this request only.
     """
 
-    taken: bool
-    trouble: Trouble | None = None
-    go_on: bool = False
+    accepted: bool
+    failure: ExportFailure | None = None
+    try_next: bool = False
 
 
-TAKEN = Delivery(taken=True)
+ACCEPTED: Final = ExportResult(accepted=True)
 
 
-def rejected(points: int, reason: str) -> Trouble | None:
-    """A partial success of OTLP: the request was taken, some of its points were not."""
-    if not points:
+def rejected_points(count: int, reason: str) -> ExportFailure | None:
+    """The failure of a partial success; ``None`` if no point was rejected."""
+    if not count:
         return None
-    return Trouble("partial", f"{points} points were rejected: {' '.join(reason.split())}".removesuffix(": "))
+    return ExportFailure("partial", f"{count} points were rejected: {' '.join(reason.split())}".removesuffix(": "))
 
 
 class Sender(Protocol):
-    """Takes requests to one receiver, one at a time."""
+    """Sends requests to one receiver, one at a time."""
 
-    def send(self, data: MetricsData | bytes) -> Delivery:
-        """Send and wait, no longer than the sender was made for. Bytes are an ExportMetricsServiceRequest."""
+    def send(self, data: MetricsData) -> ExportResult:
+        """Send a request and wait for its answer, for at most the timeout of the sender."""
 
     def close(self) -> None:
-        """Let go; a request under way on another thread is given up as soon as may be."""
+        """Close connections. A request in progress on another thread ends as soon as its protocol allows."""

@@ -1,4 +1,4 @@
-"""The answer as a table for people, fit for a ticket. A dash means "not known", which is not zero."""
+"""The report as tables in plain text. A dash means "not known", which is not zero."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from otel_gpu.version import __version__
 
 _SIMULATED: Final = "SIMULATED HOST: no figure here is of a real GPU"
 _LEAST_LINES: Final = 3
-"""Of each table on a small screen: its heading, who comes first, and how many more there are."""
+"""Least lines of each table on a small screen: heading, first row, number of further rows."""
 
 _WIDE: Final = 100
-"""From so many columns on there is room for a long bar."""
+"""Width in columns from which memory is drawn as a long bar."""
 
 
 def render(
-    attribution: Report,
+    report: Report,
     *,
     width: int = 100,
     height: int | None = None,
@@ -59,17 +59,17 @@ def render(
     notes: Sequence[str] = (),
     host_name: str | None = None,
 ) -> str:
-    """The whole answer: GPUs, their sums, workloads, processes, what the marks mean, and what went wrong.
+    """The whole report: GPUs, their sums, workloads, processes, the legend of the marks, and problems.
 
-    ``notes`` stand under the title. With a ``height`` in lines the tables are cut to fit, the first of them last; sums
-    are there if they leave half of the lines to those who use GPUs, marks if there is room for all.
+    ``notes`` are printed under the title. With a ``height`` in lines, the tables are cut to fit, the last one first.
+    Sums are included if half of the lines remain for the other tables, the legend only if nothing is cut.
     """
     paint = paint or Paint(enabled=False)
-    head = _title(attribution, width, paint, simulated=simulated, host_name=host_name)
+    head = _title(report, width, paint, simulated=simulated, host_name=host_name)
     head += [shorten(printable(note), width) for note in notes]
-    gpus, *users = (part(attribution, width, paint) for part in (_gpus, _workloads, _processes))
-    troubles = [paint(line, Style.YELLOW) for line in _troubles(attribution, width, simulated=simulated)]
-    sums, legend = _sums(attribution, width, paint), [paint(line, Style.DIM) for line in _legend(attribution, width)]
+    gpus, *users = (part(report, width, paint) for part in (_gpus, _workloads, _processes))
+    troubles = [paint(line, Style.YELLOW) for line in _troubles(report, width, simulated=simulated)]
+    sums, legend = _sums(report, width, paint), [paint(line, Style.DIM) for line in _legend(report, width)]
     lines = _joined(head, gpus, sums, *users, legend, troubles)
     if height is not None and len(lines) > height:
         around = [*head, "", *troubles] if troubles else head
@@ -82,18 +82,18 @@ def render(
 
 
 def _joined(*parts: Sequence[str]) -> list[str]:
-    """The lines of all parts that have any, a blank one between two."""
+    """The lines of all parts that have any, with a blank line between parts."""
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
-def _title(attribution: Report, width: int, paint: Paint, *, simulated: bool, host_name: str | None) -> list[str]:
-    words = [f"otel-gpu {__version__}", utc(attribution.wall_ns / 1e9, "%Y-%m-%dT%H:%M:%SZ")]
+def _title(report: Report, width: int, paint: Paint, *, simulated: bool, host_name: str | None) -> list[str]:
+    words = [f"otel-gpu {__version__}", utc(report.wall_ns / 1e9, "%Y-%m-%dT%H:%M:%SZ")]
     if host_name:
         words.insert(1, printable(host_name))
-    if attribution.driver is not None and attribution.driver.driver_version is not None:
-        words.append(f"driver {printable(attribution.driver.driver_version)}")
-    if attribution.pod is not None:
-        words.append(f"pod {printable(str(attribution.pod))}")
+    if report.driver is not None and report.driver.driver_version is not None:
+        words.append(f"driver {printable(report.driver.driver_version)}")
+    if report.pod is not None:
+        words.append(f"pod {printable(str(report.pod))}")
     text = shorten("  ".join(words), width)
     title = text.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
     if not simulated:
@@ -103,40 +103,40 @@ def _title(attribution: Report, width: int, paint: Paint, *, simulated: bool, ho
     return [f"{title}  {warning}"] if fits else [title, warning]
 
 
-def _troubles(attribution: Report, width: int, *, simulated: bool) -> list[str]:
-    """What went wrong, not cut: the reason names the way out, and where it does not, doctor does."""
+def _troubles(report: Report, width: int, *, simulated: bool) -> list[str]:
+    """GPUs and sources with problems. Wrapped and not cut, because the reason says how to fix it."""
     texts = [
         f"GPU {gpu.identity.index}: {printable(state_because(gpu.reading.health.value, gpu.reading.reason))}"
-        for gpu in attribution.gpus
+        for gpu in report.gpus
         if gpu.reading.health is not GpuHealth.OK
     ]
     texts += [
         f"{source.name}: {printable(state_because(source.state.value, source.reason))}"
-        for source in attribution.sources
+        for source in report.sources
         if source.state is not SourceState.OK and not (source.by_gpu and texts)
     ]
-    if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in attribution.workloads):
+    if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in report.workloads):
         texts.append(f"{UNIDENTIFIED_WORKLOAD.id}: the driver names processes that /proc, as seen here, does not have")
     if texts and not simulated:
         texts.append("otel-gpu doctor tells what to do about it")
     return [line for text in texts for line in textwrap.wrap(text, width, subsequent_indent="  ")]
 
 
-def _legend(attribution: Report, width: int) -> list[str]:
-    """What the marks mean, as far as any can be there."""
-    drawn = attribution.pod is None and any(gpu.memory is not None for gpu in attribution.gpus)
+def _legend(report: Report, width: int) -> list[str]:
+    """The meaning of the marks that can occur in this report."""
+    drawn = report.pod is None and any(gpu.memory is not None for gpu in report.gpus)
     texts = ["  ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())] if drawn else []
-    if any(workload.active_gpus for workload in attribution.workloads):
+    if any(workload.active_gpus for workload in report.workloads):
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
-    if any(part.confidence is not None for workload in attribution.workloads for part in workload.told_gpus):
+    if any(part.confidence is not None for workload in report.workloads for part in workload.reported_gpus):
         texts.append("INFERRED is what the driver does not list and evidence explains, with how sure that is")
-    if attribution.window_s and any(gpu.energy is not None for gpu in attribution.gpus):
-        texts.append(f"POWER is the mean of the last {attribution.window_s:.1f} s")
+    if report.window_s and any(gpu.energy is not None for gpu in report.gpus):
+        texts.append(f"POWER is the mean of the last {report.window_s:.1f} s")
     return [line for text in texts for line in textwrap.wrap(text, width)]
 
 
 def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]]:
-    """The tables in ``room`` lines, a blank one before each: what can be spared goes to the first, then the second."""
+    """Cut the tables to ``room`` lines, with a blank line before each. Earlier tables keep more than later ones."""
     fitted: list[list[str]] = []
     for index, lines in enumerate(tables):
         later = sum(1 + min(len(other), _LEAST_LINES) for other in tables[index + 1 :])
@@ -152,9 +152,9 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpus(attribution: Report, width: int, paint: Paint) -> list[str]:
-    if attribution.pod is not None:
-        return []  # an answer of one pod has no figures of GPUs
+def _gpus(report: Report, width: int, paint: Paint) -> list[str]:
+    if report.pod is not None:
+        return []  # a report for one pod has no figures of whole GPUs
     columns = (
         Column("GPU", right=True),
         Column("NAME", shrinks=True),
@@ -168,7 +168,7 @@ def _gpus(attribution: Report, width: int, paint: Paint) -> list[str]:
     )
     bar_width = 20 if width >= _WIDE else 10
     rows: list[list[str]] = []
-    for gpu in attribution.gpus:
+    for gpu in report.gpus:
         reading = gpu.reading
         rows.append(
             [
@@ -177,7 +177,7 @@ def _gpus(attribution: Report, width: int, paint: Paint) -> list[str]:
                 bar(gpu.memory, bar_width),
                 *_memory_cells(gpu.memory),
                 percent(reading.gpu_ratio),
-                watts(gpu_power_w(gpu, attribution.window_s)),
+                watts(gpu_power_w(gpu, report.window_s)),
                 celsius(reading.temperature_c),
                 gpu.reading.health.value,
             ]
@@ -197,46 +197,46 @@ def _memory_cells(split: MemorySplit | None) -> list[str]:
 # ---------------------------------------------------------------------------- sums
 
 
-def _sums(attribution: Report, width: int, paint: Paint) -> list[str]:
-    """A line per GPU that can be added up: memory in MiB and, where there is room, energy of the window in J."""
-    if attribution.pod is not None or all(gpu.memory is None for gpu in attribution.gpus):
+def _sums(report: Report, width: int, paint: Paint) -> list[str]:
+    """A line of sums per GPU: memory in MiB and, if the width allows, the energy of the window in J."""
+    if report.pod is not None or all(gpu.memory is None for gpu in report.gpus):
         return []
-    metered = any(gpu.energy is not None for gpu in attribution.gpus)
+    metered = any(gpu.energy is not None for gpu in report.gpus)
     for energy_too in (True, False) if metered else (False,):
-        heading, *lines = _sums_table(attribution, energy_too=energy_too)
+        heading, *lines = _sums_table(report, energy_too=energy_too)
         if max(map(len, (heading, *lines))) <= width:
             return [paint(heading, Style.DIM), *lines]
     return []
 
 
-def _sums_table(attribution: Report, *, energy_too: bool) -> list[str]:
-    overcounted = any(gpu.memory is not None and gpu.memory.overcount_bytes for gpu in attribution.gpus)
+def _sums_table(report: Report, *, energy_too: bool) -> list[str]:
+    overcounted = any(gpu.memory is not None and gpu.memory.overcount_bytes for gpu in report.gpus)
     headings = ["GPU", "MiB", "= MEASURED", *(["- OVERCOUNT"] if overcounted else [])]
     headings += ["+ INFERRED", "+ UNATTR", "+ DRIVER", "+ FREE"]
     if energy_too:
-        window = "" if attribution.window_s is None else f" IN {attribution.window_s:.1f} s"
+        window = "" if report.window_s is None else f" IN {report.window_s:.1f} s"
         headings += [f"J{window}", "= WORKLOADS", "+ NOBODY", "+ UNATTR"]
     rows = []
-    for gpu in attribution.gpus:
+    for gpu in report.gpus:
         memory = _memory_sum(gpu.memory, overcounted=overcounted)
         rows.append([str(gpu.identity.index), *memory, *(_energy_sum(gpu) if energy_too else [])])
     return table([Column(heading, right=True) for heading in headings], rows, 0, Paint(enabled=False))
 
 
 def _memory_sum(split: MemorySplit | None, *, overcounted: bool) -> list[str]:
-    """The limit and what it is made of, in MiB."""
+    """The limit and its parts, in MiB."""
     if split is None:
         return [UNKNOWN] * (7 if overcounted else 6)
     parts = [split.measured_bytes, -split.overcount_bytes, split.inferred_bytes, split.unattributed_bytes]
     shown = whole([*parts, split.reserved_bytes or 0, split.free_bytes], MIB)
     texts = [str(sum(shown)), *(str(abs(part)) for part in shown)]
     if split.reserved_bytes is None:
-        texts[5] = UNKNOWN  # it is in use as far as this driver tells
+        texts[5] = UNKNOWN  # this driver includes it in the memory in use
     return texts if overcounted else [*texts[:2], *texts[3:]]
 
 
 def _energy_sum(gpu: GpuReport) -> list[str]:
-    """What the window took and who took it, in J."""
+    """The energy of the window and its parts, in J."""
     energy = gpu.energy
     if energy is None:
         return [UNKNOWN] * 4
@@ -249,7 +249,7 @@ def _energy_sum(gpu: GpuReport) -> list[str]:
 # ---------------------------------------------------------------------------- workloads and processes
 
 
-def _workloads(attribution: Report, width: int, paint: Paint) -> list[str]:
+def _workloads(report: Report, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("WORKLOAD", shrinks=True, ends=True),
         Column("KIND", drops=True),
@@ -259,9 +259,9 @@ def _workloads(attribution: Report, width: int, paint: Paint) -> list[str]:
         Column("INFERRED, SURE", right=True),
         *_USE_COLUMNS,
     )
-    index_of = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-    name_of = workload_names(attribution.workloads)
-    ordered = sorted(attribution.workloads, key=lambda workload: (-_held(workload), workload.display_name))
+    index_of = {gpu.identity.uuid: gpu for gpu in report.gpus}
+    name_of = workload_names(report.workloads)
+    ordered = sorted(report.workloads, key=lambda workload: (-_held(workload), workload.display_name))
     rows = [
         [
             printable(name_of[name_key(workload)]),
@@ -270,19 +270,19 @@ def _workloads(attribution: Report, width: int, paint: Paint) -> list[str]:
             _gpu_label(index_of.get(part.gpu_uuid), part.mig_uuid),
             size(part.measured_bytes),
             _inferred(part),
-            *_use(part, attribution.window_s),
+            *_use(part, report.window_s),
         ]
         for workload in ordered
-        for part in workload.told_gpus  # who ended in the window too: without it the GPU's power does not add up
+        for part in workload.reported_gpus  # also those that ended in the window: they are part of the GPU's power
     ]
     if rows:
         return table(columns, rows, width, paint)
-    if attribution.pod is not None:
+    if report.pod is not None:
         return ["nobody of this pod is seen on a GPU"]
-    return ["nobody holds a GPU" if all_told(attribution) else "who holds a GPU is not known"]
+    return ["nobody holds a GPU" if all_told(report) else "who holds a GPU is not known"]
 
 
-def _processes(attribution: Report, width: int, paint: Paint) -> list[str]:
+def _processes(report: Report, width: int, paint: Paint) -> list[str]:
     columns = (
         Column("PID", right=True),
         Column("PROCESS", shrinks=True),
@@ -291,9 +291,9 @@ def _processes(attribution: Report, width: int, paint: Paint) -> list[str]:
         Column("MEMORY", right=True),
         *_USE_COLUMNS,
     )
-    index_of = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-    name_of = workload_names(attribution.workloads)
-    ordered = sorted(attribution.processes, key=lambda process: (-(process.memory_bytes or -1), process.key))
+    index_of = {gpu.identity.uuid: gpu for gpu in report.gpus}
+    name_of = workload_names(report.workloads)
+    ordered = sorted(report.processes, key=lambda process: (-(process.memory_bytes or -1), process.key))
     rows = [
         [
             str(process.key.pid),
@@ -301,16 +301,16 @@ def _processes(attribution: Report, width: int, paint: Paint) -> list[str]:
             printable(name_of.get((process.workload.key, process.naming), process.workload.unnamed)),
             _gpu_label(index_of.get(process.gpu_uuid), process.mig_uuid),
             size(process.memory_bytes),
-            *_use(process, attribution.window_s),
+            *_use(process, report.window_s),
         ]
         for process in ordered
-        if process.told
+        if process.is_reported
     ]
     if rows:
         return table(columns, rows, width, paint)
-    if attribution.pod is not None:
+    if report.pod is not None:
         return ["no process of this pod is seen on a GPU"]
-    return ["no process is on a GPU" if all_told(attribution) else "which processes are on a GPU is not known"]
+    return ["no process is on a GPU" if all_told(report) else "which processes are on a GPU is not known"]
 
 
 _USE_COLUMNS: Final = (
@@ -321,23 +321,23 @@ _USE_COLUMNS: Final = (
 
 
 def _use(part: WorkloadGpu | ProcessReport, window_s: float | None) -> list[str]:
-    """SM share, mean power of the window, and what it does with the GPU: for how long it has been idle."""
+    """SM share, mean power of the window, and state."""
     power = signed(watts(power_w(part.energy, window_s)), part.energy)
     state = state_words(part.state, part.idle_s) if part.active else "ended"
     return [percent(part.sm_ratio), power, state]
 
 
 def _inferred(part: WorkloadGpu) -> str:
-    """Inferred memory and how sure it is; nothing where nothing is inferred."""
+    """Inferred memory and its confidence; empty where none is inferred."""
     if not part.inferred_bytes:
         return ""
     sure = "" if part.confidence is None else f" {percent(part.confidence)}"
     return f"~ {size(part.inferred_bytes)}{sure}"
 
 
-def all_told(attribution: Report) -> bool:
-    """Whether every GPU said who is on it, so that nobody means nobody."""
-    readings = [gpu.reading for gpu in attribution.gpus]
+def all_told(report: Report) -> bool:
+    """Whether the process lists of every GPU were read, so that no process in them means no process on a GPU."""
+    readings = [gpu.reading for gpu in report.gpus]
     lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]
     return bool(readings) and all(processes is not None for processes in lists)
 
@@ -348,7 +348,7 @@ def _held(workload: WorkloadReport) -> int:
 
 def _gpu_label(gpu: GpuReport | None, mig_uuid: str | None) -> str:
     if gpu is None:
-        return UNKNOWN  # the driver does not show it now, and what was on it may come back
+        return UNKNOWN  # the driver does not list this GPU now
     index = str(gpu.identity.index)
     profile = next((mig.profile for mig in gpu.mig or () if mig.uuid == mig_uuid), None)
     return f"{index} {printable(profile)}" if profile is not None else index

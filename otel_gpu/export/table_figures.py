@@ -1,4 +1,4 @@
-"""Figures as people read them on a terminal, in the page's words. A dash means "not known", which is not zero."""
+"""Figures as text for a terminal, in the words of the web page. A dash means "not known", which is not zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGEND: Final = {
     RESERVED: "the driver's own",
     FREE: "free",
 }
-"""How memory is drawn: the denser, the better it is known who holds it."""
+"""Marks of memory in a bar: the denser, the better its holder is known."""
 
 MARKS: Final = {"≈": "estimated", "~": "inferred", UNKNOWN: "not known, which is not zero"}
 
@@ -41,7 +41,7 @@ def size(bytes_: float | None) -> str:
 
 
 def out_of(part_bytes: int, all_bytes: int) -> str:
-    """Bytes of others, in the unit of these."""
+    """A part of an amount of bytes, such as ``1.5/8.0 GiB``; the unit is printed once where both have the same."""
     part, (whole_, unit) = size(part_bytes), size(all_bytes).split(" ")
     return f"{part.removesuffix(f' {unit}')}/{whole_} {unit}"
 
@@ -62,7 +62,7 @@ def celsius(temperature_c: float | None) -> str:
 
 
 def joules(energy_mj: float | None) -> str:
-    """Millijoules in the largest unit of joules that leaves a figure before the point."""
+    """Millijoules in the largest unit of joules that gives a number of at least 1."""
     if energy_mj is None:
         return UNKNOWN
     energy_j = energy_mj / 1000
@@ -83,53 +83,53 @@ def span(seconds: float | None) -> str:
 
 
 def money(amount: float | None, currency: str) -> str:
-    """An amount of a currency; what is less than one with the digits that matter."""
+    """An amount of a currency: 2 decimals, 4 for amounts below 1."""
     if amount is None:
         return UNKNOWN
     return f"{amount:.{2 if amount == 0 or amount >= 1 else 4}f} {currency}"
 
 
 def signed(text: str, energy: MethodEnergy) -> str:
-    """A figure of energy or power with the mark of how it was found; none before what was measured or is not known."""
+    """A figure of energy or power with the mark of its method; no mark where it was measured or is unknown."""
     if energy.inferred_mj:
         return f"~ {text}"
     return f"≈ {text}" if energy.estimated_mj else text
 
 
 def power_w(energy: MethodEnergy, window_s: float | None) -> float | None:
-    """The mean power of a window."""
+    """The mean power of a window in W."""
     energy_mj = energy.total_mj
     return energy_mj / 1000 / window_s if energy_mj is not None and window_s else None
 
 
 def gpu_power_w(gpu: GpuReport, window_s: float | None) -> float | None:
-    """The mean of the window, of which the workloads' are parts; where no energy is counted, what is drawn now."""
+    """A GPU's mean power of the window in W, the sum over its workloads; its present power where energy is unknown."""
     if gpu.energy is None or not window_s:
         return gpu.reading.power_w
     return gpu.energy.delta_mj / 1000 / window_s
 
 
 def state_words(state: str | None, idle_s: float | None) -> str:
-    """What somebody does with a GPU; for how long, where that is known of who is idle."""
+    """State on a GPU, with the idle time where it is known."""
     if state is None:
         return UNKNOWN
     return f"idle {span(idle_s)}" if state == "idle" and idle_s is not None else state
 
 
 def state_because(state: str, reason: str | None) -> str:
-    """A state and its reason, without saying twice what the reason begins with: ``paused at 10:00 until resumed``."""
+    """A state and its reason. A reason that begins with the state is used alone: ``paused at 10:00 until resumed``."""
     if not reason or reason.startswith(f"{state} "):
         return reason or state
     return f"{state}: {reason}"
 
 
 def model(name: str) -> str:
-    """A GPU's name without its vendor: they are all of one."""
+    """A GPU's name without the vendor, which is the same for all."""
     return name.removeprefix("NVIDIA ")
 
 
 def utc(unix_s: float, form: str) -> str:
-    """A time of the world's clock; a dash where no calendar has it."""
+    """Unix time in UTC; a dash where it is outside the calendar."""
     try:
         return datetime.fromtimestamp(unix_s, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -140,14 +140,14 @@ def utc(unix_s: float, form: str) -> str:
 
 
 def used_bytes(split: MemorySplit) -> int:
-    """All but what is free and the driver's own."""
+    """Memory in use, without what the driver reserves."""
     return split.limit_bytes - split.free_bytes - (split.reserved_bytes or 0)
 
 
 def bar_parts(split: MemorySplit, width: int) -> list[tuple[str, int]]:
-    """The marks of a bar of ``width`` cells, each with how many there are of it.
+    """The marks of a bar of ``width`` cells, each with its number of cells.
 
-    Whatever is used has a cell, however little it is, at the cost of what has most.
+    Memory in use gets at least one cell per mark, taken from the mark with the most cells.
     """
     used = used_bytes(split)
     parts = {
@@ -173,16 +173,16 @@ def bar(split: MemorySplit | None, width: int) -> str:
 
 
 def whole(parts: Sequence[int], unit: int) -> list[int]:
-    """Parts in whole units that add up as shown: their running sum is rounded, not each of them."""
+    """Parts in whole units whose sum is the rounded total: the running sum is rounded, not each part."""
     ends = [0, *((2 * end + unit) // (2 * unit) for end in accumulate(parts))]
     return [end - start for start, end in pairwise(ends)]
 
 
-# ---------------------------------------------------------------------------- terminals that know no more
+# ---------------------------------------------------------------------------- ASCII terminals
 
 
 def in_ascii(text: str) -> str:
-    """The text for a terminal that shows ASCII only: our own marks by others, the rest by ``?`` in as many cells."""
+    """The text in ASCII: our marks as ASCII marks, other characters as ``?`` in as many cells."""
     if text.isascii():
         return text
     translated = text.translate(_IN_ASCII)

@@ -1,4 +1,4 @@
-"""What workloads are called in a table, so that no two of them look like one."""
+"""Names of workloads in a table, unique in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_gpu.export.table_figures import UNKNOWN
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKey, WorkloadReport
 
 HOST_ITSELF: Final = "the host itself"
-"""Where somebody is who is in nobody's container, job or unit."""
+"""The origin of processes outside of containers, jobs and units."""
 
 _HASH, _SHORT = 64, 12
 """Digits of a container's id, and how many of them docker ps shows."""
@@ -26,10 +26,10 @@ def name_key(workload: WorkloadReport) -> NameKey:
 
 
 def workload_names(workloads: Sequence[WorkloadReport]) -> dict[NameKey, str]:
-    """The name of each workload. Workloads that share a name get a suffix that tells them apart.
+    """The name of each workload. Workloads that share a name get a suffix that distinguishes them.
 
-    That is the end of the pod's name, as much of it as it takes, as in ``eval (5w7lx)``; where pods do not differ the
-    namespace too, and where there is none the id, or the kind of who is called by his id.
+    The suffix is the shortest end of the pod's name that differs, as in ``eval (5w7lx)``, or namespace and pod where
+    only the namespaces differ. Without pods it is the id, or the kind where the name is the id.
     """
     alike: defaultdict[str, list[WorkloadReport]] = defaultdict(list)
     for workload in workloads:
@@ -40,14 +40,14 @@ def workload_names(workloads: Sequence[WorkloadReport]) -> dict[NameKey, str]:
         distinct = {one.ref.key: one for one in group}
         shown = dict.fromkeys(distinct, name)
         if len(distinct) > 1:
-            suffixes = _told_apart(list(distinct.values()))
+            suffixes = _suffixes(list(distinct.values()))
             shown = {key: f"{name} ({suffix})" for key, suffix in zip(distinct, suffixes, strict=True)}
         names |= {name_key(one): shown[one.ref.key] for one in group}
     return names
 
 
 def origin(workload: WorkloadReport) -> str:
-    """The pod it is of, or else the image it was made from."""
+    """The workload's pod, else its image."""
     if workload.ref == HOST_WORKLOAD:
         return HOST_ITSELF
     names = workload.names
@@ -67,14 +67,14 @@ def _id(workload: WorkloadReport) -> str:
 
 
 def _pod(workload: WorkloadReport) -> str:
-    """``namespace/pod``, as far as it is known; nothing where there is no pod."""
+    """``namespace/pod``, as far as known; empty without a pod."""
     names = workload.names
     if names is None or names.pod is None:
         return ""
     return names.pod if names.namespace is None else f"{names.namespace}/{names.pod}"
 
 
-def _told_apart(group: Sequence[WorkloadReport]) -> list[str]:
+def _suffixes(group: Sequence[WorkloadReport]) -> list[str]:
     pods = [_pod(workload) for workload in group]
     if len(set(pods)) < len(pods) or not all(pods):
         return [one.ref.kind.value if _id(one) == _name(one) else _id(one) for one in group]

@@ -1,4 +1,4 @@
-"""Text for terminals: safe whatever a container calls itself, coloured only for people."""
+"""Text for terminals: columns by display width, optional colour, and no control characters from names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Style(StrEnum):
-    """The few styles used, as SGR codes."""
+    """Styles, as SGR codes."""
 
     BOLD = "1"
     DIM = "2"
@@ -24,7 +24,7 @@ class Style(StrEnum):
 
 
 class Paint:
-    """Adds colour, or nothing where nobody would see it."""
+    """Adds colour if enabled."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -37,24 +37,24 @@ class Paint:
 
 
 def printable(text: str) -> str:
-    """The text with everything a terminal might act on replaced: control characters, bidi marks, lone surrogates."""
+    """The text with everything that a terminal may act on replaced: control characters, bidi marks, lone surrogates."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def cells(text: str) -> int:
-    """How many cells of a terminal the text takes."""
+    """The width of the text in terminal cells."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 
 def _cells(character: str) -> int:
-    """Two for wide characters (UAX #11), none for marks that stand on the one before."""
+    """2 for wide characters (UAX #11), 0 for combining marks, else 1."""
     if unicodedata.category(character) in {"Mn", "Me"}:
         return 0
     return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
 
 
 def shorten(text: str, width: int) -> str:
-    """The text in at most ``width`` cells, with the loss shown."""
+    """The text in at most ``width`` cells; an ellipsis marks the cut."""
     if cells(text) <= width:
         return text
     end, left = 0, width - 1
@@ -64,7 +64,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """The text in at most ``width`` cells, both ends kept: what tells replicas apart stands last in their names."""
+    """The text in at most ``width`` cells, both ends kept: the names of replicas differ at the end."""
     if cells(text) <= width:
         return text
     start, left = len(text), (width - 1) // 2
@@ -83,9 +83,10 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, whether its cells lean right, whether it may give way when room is short, or go.
+    """A column of a table. ``right`` aligns its cells to the right.
 
-    Of what is cut, ``ends`` keeps the end as well as the beginning.
+    Where the table is too wide, columns with ``shrinks`` are cut and one with ``drops`` is left out. ``ends`` keeps the
+    end of a cut cell as well as the beginning.
     """
 
     heading: str
@@ -98,11 +99,11 @@ class Column:
 _GAP: Final = "  "
 _NARROWEST: Final = 8
 _READABLE: Final = 16
-"""Before a name has less than this, a column that may go does."""
+"""A column with ``drops`` is left out before a shrinking column gets narrower than this."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, paint: Paint) -> list[str]:
-    """Lines of an aligned table that fits ``width`` where columns that shrink and drop can make it."""
+    """Lines of an aligned table. It fits ``width`` as far as columns can shrink and drop."""
     widths = [max(len(column.heading), *(cells(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
     excess = sum(widths) + len(_GAP) * (len(columns) - 1) - width
     give = sum(max(0, widths[i] - _READABLE) for i, column in enumerate(columns) if column.shrinks)

@@ -1,4 +1,4 @@
-"""Every metric, declared once. Instruments, points, documentation and the checks of dashboards follow from this table.
+"""Every metric, declared once. Instruments, documentation and the checks of dashboards follow from this table.
 
 Names and attributes of ``hw.*`` are those of OpenTelemetry's semantic conventions v1.44 for hardware.
 """
@@ -11,13 +11,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from otel_gpu.attribution.baseline import Origin
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
+from otel_gpu.attribution.power.baseline import Origin
 from otel_gpu.model import CostBasis, GpuHealth, GpuState, SourceState
 
 
 class Kind(StrEnum):
-    """The instrument: a gauge is not summed, a counter never falls, an updowncounter is summed and may fall."""
+    """The instrument. A gauge is not summed, a counter never falls, an updowncounter is summed and may fall."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 class Level(StrEnum):
-    """What a metric speaks of. Those of workloads and processes are on their workload's Resource."""
+    """The subject of a metric. Metrics of workloads and processes are on the workload's Resource."""
 
     DEVICE = "device"
     WORKLOAD = "workload"
@@ -34,7 +34,7 @@ class Level(StrEnum):
 
 
 class Stability(StrEnum):
-    """How far a name can be relied on: a convention in development may still change; ours only with notice."""
+    """The stability of a name. A convention in development may still change; a name of ours changes with notice."""
 
     DEVELOPMENT = "development"
     ALPHA = "alpha"
@@ -42,9 +42,9 @@ class Stability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A key on points, with one type everywhere. ``values`` are all it can have, where that is known.
+    """A key on points, with one type everywhere. ``values`` are all its possible values, where they are known.
 
-    It is on every point of its metrics, empty where it does not apply, unless ``optional``.
+    It is on every point of its metrics unless ``optional``. No attribute is empty.
     """
 
     key: str
@@ -58,8 +58,8 @@ class Attribute:
 class Metric:
     """One metric: one instrument, with one set of keys. ``unit`` is in UCUM.
 
-    ``of_pod`` is whether it is told of a single pod too. What speaks of whole GPUs is not: every pod on them would tell
-    the same, and a sum over agents would count it as often.
+    ``of_pod`` says whether an agent of a single pod exports it. Metrics of whole GPUs are not: every pod on a GPU would
+    export the same value, and a sum over agents would count it once per pod.
     """
 
     name: str
@@ -73,21 +73,26 @@ class Metric:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of its points, in order, the optional ones included."""
+        """The keys of its points in order, including optional ones."""
         return tuple(attribute.key for attribute in self.attributes)
 
 
 # ---------------------------------------------------------------------------- attributes
 
 HW_ID: Final = Attribute("hw.id", str, "UUID of the physical GPU")
-GPU_INDEX: Final = Attribute("gpu.index", str, "the GPU's index, which may change when the driver is loaded anew")
-MIG_UUID: Final = Attribute("gpu.mig.uuid", str, "UUID of the MIG instance; empty for the GPU itself")
-MIG_PROFILE: Final = Attribute("gpu.mig.profile", str, "profile of the MIG instance, such as 1g.10gb; empty without")
-HW_NAME: Final = Attribute("hw.name", str, "the GPU's name, as the driver gives it")
-HW_MODEL: Final = Attribute("hw.model", str, "its model: the name without the vendor")
+GPU_INDEX: Final = Attribute(
+    "gpu.index", str, "index of the GPU, which may change when the driver is loaded again; absent if never read",
+    optional=True,
+)  # fmt: skip
+MIG_UUID: Final = Attribute("gpu.mig.uuid", str, "UUID of the MIG instance; absent for the GPU itself", optional=True)
+MIG_PROFILE: Final = Attribute(
+    "gpu.mig.profile", str, "profile of the MIG instance, such as 1g.10gb; absent without one", optional=True
+)
+HW_NAME: Final = Attribute("hw.name", str, "name of the GPU, as the driver reports it", optional=True)
+HW_MODEL: Final = Attribute("hw.model", str, "its model: the name without the vendor", optional=True)
 HW_VENDOR: Final = Attribute("hw.vendor", str, "its vendor", ("NVIDIA",))
 HW_TYPE: Final = Attribute("hw.type", str, "the type of hardware", ("gpu",))
-HW_TASK: Final = Attribute("hw.gpu.task", str, "what the GPU works on", ("general", "encoder", "decoder"))
+HW_TASK: Final = Attribute("hw.gpu.task", str, "the task of the GPU", ("general", "encoder", "decoder"))
 HW_STATE: Final = Attribute("hw.state", str, "a state the GPU may be in", tuple(GpuHealth))
 ERROR_TYPE: Final = Attribute(
     "error.type",
@@ -96,31 +101,46 @@ ERROR_TYPE: Final = Attribute(
     ("corrected", "uncorrected", "xid"),
 )
 MEMORY_STATE: Final = Attribute(
-    "gpu.memory.state", str, "what becomes of it", ("reserved", "measured", "inferred", "unattributed", "free")
+    "gpu.memory.state", str, "how the memory is used", ("reserved", "measured", "inferred", "unattributed", "free")
 )
-ENERGY_STATE: Final = Attribute("gpu.energy.state", str, "where it went", ("attributed", "idle", "unattributed"))
+ENERGY_STATE: Final = Attribute(
+    "gpu.energy.state", str, "where the energy went", ("attributed", "idle", "unattributed")
+)
 ENERGY_SOURCE: Final = Attribute(
-    "source", str, "the hardware's counter, or the integral of power", ("counter", "power")
+    "source", str, "the energy counter of the hardware, or the integral of power", ("counter", "power")
 )
-ENERGY_POLICY: Final = Attribute("policy", str, "who pays for power that no work explains", tuple(EnergyPolicy))
-ENERGY_MODEL: Final = Attribute("model", str, "how the energy of work divides", tuple(EnergyModel))
-IDLE_ORIGIN: Final = Attribute("gpu.energy.idle.origin", str, "how power with nobody there was found", tuple(Origin))
+ENERGY_POLICY: Final = Attribute("policy", str, "what is charged for power that no work explains", tuple(EnergyPolicy))
+ENERGY_MODEL: Final = Attribute("model", str, "how the energy of work is divided", tuple(EnergyModel))
+IDLE_ORIGIN: Final = Attribute(
+    "gpu.energy.idle.origin", str, "how the power without contexts was determined", tuple(Origin)
+)
 HELD_ORIGIN: Final = Attribute(
-    "gpu.energy.held.origin", str, "how power of contexts without work was found", tuple(Origin)
+    "gpu.energy.held.origin", str, "how the power of contexts without work was determined", tuple(Origin)
 )
-METHOD: Final = Attribute("gpu.attribution.method", str, "how it was found", ("measured", "estimated", "inferred"))
-MEMORY_METHOD: Final = Attribute("gpu.attribution.method", str, "how it was found", ("measured", "inferred"))
-LISTED_METHOD: Final = Attribute("gpu.attribution.method", str, "how it was found", ("measured",))
-STATE: Final = Attribute("gpu.state", str, "what is done with the GPU", tuple(GpuState))
-PROCESS_STATE: Final = Attribute("gpu.state", str, "what is done with the GPU", ("busy", "idle", "unknown"))
-COST_BASIS: Final = Attribute("gpu.cost.basis", str, "what is paid for", tuple(CostBasis))
-CURRENCY: Final = Attribute("gpu.cost.currency", str, "currency of the prices configured")
-PID: Final = Attribute("process.pid", int, "the process's pid on the host")
-EXECUTABLE: Final = Attribute("process.executable.name", str, "its name when it was first seen; empty if never seen")
+METHOD: Final = Attribute(
+    "gpu.attribution.method", str, "how the value was determined", ("measured", "estimated", "inferred")
+)
+MEMORY_METHOD: Final = Attribute(
+    "gpu.attribution.method", str, "how the value was determined", ("measured", "inferred")
+)
+LISTED_METHOD: Final = Attribute("gpu.attribution.method", str, "how the value was determined", ("measured",))
+STATE: Final = Attribute("gpu.state", str, "what the workload or process does with the GPU", tuple(GpuState))
+PROCESS_STATE: Final = Attribute(
+    "gpu.state", str, "what the workload or process does with the GPU", ("busy", "idle", "unknown")
+)
+COST_BASIS: Final = Attribute("gpu.cost.basis", str, "what the price is for", tuple(CostBasis))
+CURRENCY: Final = Attribute("gpu.cost.currency", str, "currency of the configured prices")
+PID: Final = Attribute("process.pid", int, "pid of the process on the host")
+EXECUTABLE: Final = Attribute(
+    "process.executable.name", str, "its name when it was first seen; absent if /proc never showed it", optional=True
+)
 OVERFLOW: Final = Attribute(
-    "otel.metric.overflow", bool, "true on the one entry for all who came when the books were full", optional=True
+    "otel.metric.overflow",
+    bool,
+    "true on the one entry for everything beyond the caps; absent elsewhere",
+    optional=True,
 )
-SOURCE: Final = Attribute("otel_gpu.source", str, "what the agent reads: nvml, procfs, …")
+SOURCE: Final = Attribute("otel_gpu.source", str, "the source that the agent reads: nvml, procfs, …")
 SOURCE_STATE: Final = Attribute("otel_gpu.state", str, "a state the source may be in", tuple(SourceState))
 
 _GPU: Final = (HW_ID, GPU_INDEX)
@@ -155,7 +175,7 @@ def _agent(name: str, kind: Kind, unit: str, description: str, *own: Attribute) 
 
 
 def _explained(name: str, kind: Kind, unit: str, description: str) -> Metric:
-    """How well the agent explains a GPU as a whole."""
+    """A metric of how much of a GPU the agent explains."""
     return Metric(name, kind, unit, description, _GPU, Level.AGENT, Stability.ALPHA, of_pod=False)
 
 
@@ -163,15 +183,15 @@ _GAUGE, _COUNTER, _UPDOWN = Kind.GAUGE, Kind.COUNTER, Kind.UPDOWNCOUNTER
 
 METRICS: Final[tuple[Metric, ...]] = (
     _hardware("hw.gpu.memory.limit", _UPDOWN, "By", "Size of the GPU memory.", _NAMED),
-    _hardware("hw.gpu.memory.usage", _UPDOWN, "By", "GPU memory used, without what the driver reserves.", _NAMED),
+    _hardware("hw.gpu.memory.usage", _UPDOWN, "By", "GPU memory used, without the reserve of the driver.", _NAMED),
     _hardware("hw.gpu.memory.utilization", _GAUGE, "1", "Fraction of GPU memory used.", _GPU),
     _hardware("hw.gpu.utilization", _GAUGE, "1", "Fraction of time spent in a specific task.", (*_GPU, HW_TASK)),
     _hardware("hw.power", _GAUGE, "W", "Power drawn by the GPU.", _TYPED),
-    _hardware("hw.energy", _COUNTER, "J", "Energy consumed by the GPU, over resets of the hardware's counter.", _TYPED),
+    _hardware("hw.energy", _COUNTER, "J", "Energy consumed by the GPU, across resets of the hardware counter.", _TYPED),
     _hardware("hw.temperature", _GAUGE, "Cel", "Temperature of the GPU.", _GPU),
     _hardware(
         "hw.errors", _COUNTER, "{error}",
-        "Errors of the GPU: ECC over the board's life, XID since the agent first saw it.", (*_TYPED, ERROR_TYPE),
+        "Errors of the GPU: ECC over the life of the board, XID since the agent first saw it.", (*_TYPED, ERROR_TYPE),
     ),
     _hardware(
         "hw.status", _UPDOWN, "1", "Operational status: 1 (true) or 0 (false) for each of the possible states.",
@@ -179,57 +199,60 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _device(
         "gpu.device.memory.usage", _UPDOWN, "By",
-        "GPU memory by what becomes of it; the states of a GPU sum to its limit.", MEMORY_STATE,
+        "GPU memory by state; the states of a GPU sum to its limit.", MEMORY_STATE,
     ),
     _device(
         "gpu.device.memory.overcount", _UPDOWN, "By",
-        "Memory the driver's process lists claim beyond what is used (read skew, shared memory).",
+        "Memory that process lists of the driver claim beyond what is used (read skew, shared memory).",
     ),
     _device(
-        "gpu.device.energy", _COUNTER, "J", "GPU energy by where it went; the states sum to hw.energy.", ENERGY_STATE
+        "gpu.device.energy", _COUNTER, "J", "GPU energy by state; the states sum to hw.energy.", ENERGY_STATE
     ),
     _device(
-        "gpu.device.energy.info", _UPDOWN, "1", "What the division of energy rests on. Always 1.",
+        "gpu.device.energy.info", _UPDOWN, "1", "The basis of the division of energy. Always 1.",
         ENERGY_SOURCE, ENERGY_POLICY, ENERGY_MODEL, IDLE_ORIGIN, HELD_ORIGIN,
     ),
     _device("gpu.device.idle.memory", _UPDOWN, "By", "GPU memory held by processes that are idle."),
     _device(
-        "gpu.device.process.count", _UPDOWN, "{process}", "Processes on the GPU by what they do with it.", PROCESS_STATE
+        "gpu.device.process.count", _UPDOWN, "{process}", "Processes on the GPU by state.", PROCESS_STATE
     ),
     _workload(
-        "gpu.workload.memory.usage", _UPDOWN, "By", "GPU memory the workload holds, by how that was found.",
+        "gpu.workload.memory.usage", _UPDOWN, "By", "GPU memory that the workload holds, by method.",
         MEMORY_METHOD,
     ),
     _workload(
         "gpu.workload.memory.confidence", _GAUGE, "1",
-        "How sure the inferred memory is, from 0 to 1; only where memory may be inferred.",
+        "Confidence of the inferred memory, from 0 to 1; only where memory may be inferred.",
     ),
     _workload("gpu.workload.utilization", _GAUGE, "1", "The workload's share of SM time, in the last window."),
     _workload(
         "gpu.workload.memory.bandwidth.utilization", _GAUGE, "1",
         "Fraction of the last window in which the workload read or wrote GPU memory.",
     ),
-    _workload("gpu.workload.compute.time", _COUNTER, "s", "GPU-seconds of work done: SM share, summed over time."),
-    _workload("gpu.workload.energy", _COUNTER, "J", "Energy of the workload, by how that was found.", METHOD),
-    _workload("gpu.workload.time", _COUNTER, "s", "Time the workload was on the GPU, by what it did there.", STATE),
+    _workload("gpu.workload.compute.time", _COUNTER, "s", "GPU-seconds of work: SM share, summed over time."),
+    _workload("gpu.workload.energy", _COUNTER, "J", "Energy of the workload, by method.", METHOD),
+    _workload("gpu.workload.time", _COUNTER, "s", "Time the workload was on the GPU, by state.", STATE),
     _workload(
         "gpu.workload.idle.duration", _GAUGE, "s",
-        "How long the workload has held memory without work: 0 if it works, absent if that is not known.",
+        "How long the workload has held memory without work: 0 while it works, absent if unknown.",
     ),
     _workload("gpu.workload.idle.memory", _UPDOWN, "By", "GPU memory held by the workload's idle processes."),
-    _workload("gpu.workload.idle.memory.time", _COUNTER, "{By.s}", "Memory held while idle, summed over time."),
+    _workload(
+        "gpu.workload.idle.memory.time", _COUNTER, "{By.s}",
+        "Memory held while idle, summed over time, in byte-seconds.",
+    ),
     _workload("gpu.workload.idle.energy", _COUNTER, "J", "Energy of the workload while it was idle."),
     _workload("gpu.workload.access", _UPDOWN, "1", "1 while the workload has the GPU granted or open, else 0."),
     _workload(
         "gpu.workload.allocation", _UPDOWN, "{gpu}",
-        "GPUs granted: 1 exclusive, 1/replicas if time-sliced, the fraction of SMs for a MIG instance.",
+        "GPUs granted: 1 if exclusive, 1/replicas if time-sliced, the fraction of SMs for a MIG instance.",
     ),
     _workload(
-        "gpu.workload.cost", _COUNTER, "{currency}", "What the workload's use has cost; only with prices configured.",
+        "gpu.workload.cost", _COUNTER, "{currency}", "Cost of the workload's use; only with prices configured.",
         STATE, COST_BASIS, CURRENCY,
     ),
     _process(
-        "gpu.process.memory.usage", _UPDOWN, "By", "GPU memory the process holds, as the driver lists it.",
+        "gpu.process.memory.usage", _UPDOWN, "By", "GPU memory that the process holds, as the driver lists it.",
         LISTED_METHOD,
     ),
     _process("gpu.process.utilization", _GAUGE, "1", "The process's share of SM time, in the last window."),
@@ -237,11 +260,11 @@ METRICS: Final[tuple[Metric, ...]] = (
         "gpu.process.memory.bandwidth.utilization", _GAUGE, "1",
         "Fraction of the last window in which the process read or wrote GPU memory.",
     ),
-    _process("gpu.process.compute.time", _COUNTER, "s", "GPU-seconds of work done: SM share, summed over time."),
-    _process("gpu.process.energy", _COUNTER, "J", "Energy of the process, by how that was found.", METHOD),
+    _process("gpu.process.compute.time", _COUNTER, "s", "GPU-seconds of work: SM share, summed over time."),
+    _process("gpu.process.energy", _COUNTER, "J", "Energy of the process, by method.", METHOD),
     _process(
         "gpu.process.idle.duration", _GAUGE, "s",
-        "How long the process has held memory without work: 0 if it works, absent if that is not known.",
+        "How long the process has held memory without work: 0 while it works, absent if unknown.",
     ),
     _process("gpu.process.idle.memory", _UPDOWN, "By", "GPU memory held while idle."),
     _process("gpu.process.start_time", _GAUGE, "s", "When the process started, in Unix time."),
@@ -252,19 +275,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         SOURCE, SOURCE_STATE,
     ),
     _agent("otel_gpu.collection.duration", _GAUGE, "s", "How long the source took in the last cycle.", SOURCE),
-    _agent("otel_gpu.source.errors", _COUNTER, "{error}", "Errors met in reading the source.", SOURCE),
-    _explained("otel_gpu.attribution.coverage", _GAUGE, "1", "Fraction of used GPU memory that somebody's is."),
+    _agent("otel_gpu.source.errors", _COUNTER, "{error}", "Errors while reading the source.", SOURCE),
+    _explained("otel_gpu.attribution.coverage", _GAUGE, "1", "Fraction of used GPU memory that is attributed."),
     _explained(
         "otel_gpu.conservation.memory.error", _GAUGE, "By",
-        "By how much the memory states miss the limit; not 0 is a bug.",
+        "Difference between the memory states and the limit; other than 0 is a bug.",
     ),
     _explained(
         "otel_gpu.conservation.energy.error", _GAUGE, "J",
-        "By how much energy given to somebody misses the GPU's; not 0 is a bug.",
+        "Difference between attributed energy and the GPU's; other than 0 is a bug.",
     ),
     _agent("otel_gpu.cpu.time", _COUNTER, "s", "CPU time of the agent."),
     _agent("otel_gpu.memory.usage", _UPDOWN, "By", "Resident memory of the agent."),
-    # Last: it counts what the others gave.
+    # Last: it counts the series of all others.
     _agent("otel_gpu.series", _UPDOWN, "{series}", "Series in this collection, this one included."),
 )  # fmt: skip
 

@@ -2,62 +2,83 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
-from opentelemetry.util.types import Attributes
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
-from otel_gpu.metrics.points import Point, Reading
-from otel_gpu.metrics.readings import SharedReading
+from otel_gpu.metrics.series import Collection, MetricBlock
 from otel_gpu.version import __version__
 
 SCOPE = "otel_gpu"
 
 
-class Sample(Observation):
-    """An observation that still knows its point: an SDK reads value and attributes, the agent's provider all of it."""
+class SharedCollection:
+    """One collection for all instruments that one OpenTelemetry collection calls.
 
-    def __init__(self, point: Point) -> None:
-        super().__init__(point.value)
-        self.point = point
+    OpenTelemetry calls every instrument once per collection and does not say when a collection begins. An instrument
+    that is called a second time is in the next one: ``collect`` is called again, and the other instruments share the
+    result.
+    """
 
-    @property
-    def attributes(self) -> Attributes:
-        """The point's own, and the workload's identity, which is no Resource in somebody else's provider.
+    def __init__(self, collect: Callable[[], Collection | None]) -> None:
+        self._collect = collect
+        self._lock = threading.Lock()
+        self._blocks: dict[str, MetricBlock] = {}
+        self._served: set[str] = set()
 
-        Every key is there, empty where nothing is known: an instrument has one set of keys.
-        """
-        workload = self.point.workload
-        return self.point.attributes if workload is None else {**self.point.attributes, **workload.complete()}
+    def block(self, metric: Metric) -> MetricBlock | None:
+        """The metric in the collection that calls its instrument; ``None`` if it has no points."""
+        with self._lock:
+            if not self._served or metric.name in self._served:
+                self._begin()
+            self._served.add(metric.name)
+            return self._blocks.get(metric.name)
+
+    def _begin(self) -> None:
+        collection = self._collect()
+        self._blocks = {} if collection is None else {block.metric.name: block for block in collection.blocks}
+        self._served = set()
 
 
-class Observer:
-    """The callback of one metric. Any provider calls it; the agent's own takes all of them together, in columns."""
+class MetricCallback:
+    """The callback of one instrument."""
 
-    def __init__(self, metric: Metric, shared: SharedReading) -> None:
-        self.metric, self.shared = metric, shared
+    def __init__(self, metric: Metric, shared: SharedCollection) -> None:
+        self._metric = metric
+        self._shared = shared
 
     def __call__(self, _: CallbackOptions) -> Iterable[Observation]:
-        """What is observed, one by one."""
-        return map(Sample, self.shared.points(self.metric.name))
+        """Observe every point.
+
+        The workload's identity is on the points, because a provider of the SDK has one Resource.
+        """
+        block = self.block()
+        for point in () if block is None else block.points:
+            identity = () if point.workload is None else point.workload.attributes
+            yield Observation(point.value, {**point.attributes, **dict(identity)})
+
+    def block(self) -> MetricBlock | None:
+        """The same as a block, with workloads and starts, which an Observation has no place for."""
+        return self._shared.block(self._metric)
 
 
-def create_instruments(provider: MeterProvider, newest: Callable[[], Reading | None]) -> None:
-    """Create every instrument of the catalogue; their callbacks only read, all of a collection the same cycle.
+def create_instruments(provider: MeterProvider, collect: Callable[[], Collection | None]) -> None:
+    """Create every instrument of the catalogue. Their callbacks call ``collect`` once per collection.
 
-    Once for a provider: the SDK gives whoever asks again the first instruments, and forgets the new callbacks.
+    Once per provider: the SDK answers a second creation with the first instruments and ignores the new callbacks.
     """
     meter = provider.get_meter(SCOPE, __version__)
-    shared = SharedReading(newest)
+    shared = SharedCollection(collect)
     for metric in METRICS:
-        _create(meter, metric, shared)
+        _create(meter, metric, MetricCallback(metric, shared))
 
 
-def _create(meter: Meter, metric: Metric, shared: SharedReading) -> None:
+def _create(meter: Meter, metric: Metric, callback: MetricCallback) -> None:
     create = {
         Kind.GAUGE: meter.create_observable_gauge,
         Kind.COUNTER: meter.create_observable_counter,
         Kind.UPDOWNCOUNTER: meter.create_observable_up_down_counter,
     }[metric.kind]
-    create(metric.name, [Observer(metric, shared)], metric.unit, metric.description)
+    create(metric.name, [callback], metric.unit, metric.description)

@@ -1,4 +1,4 @@
-"""The catalogue for people: ``docs/metrics.md`` is what this gives."""
+"""The catalogue as documentation: ``docs/metrics.md`` is generated here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Attribute, Metric
-from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
 
 COMMAND: Final = "otel-gpu metrics --format markdown"
@@ -18,7 +18,7 @@ _GROUPS: Final = (
         "GPUs, as OpenTelemetry names them",
         "Physical GPUs, by OpenTelemetry's conventions for hardware. On the host's Resource.",
     ),
-    ("gpu.device.", "GPUs, divided", "Where a GPU's memory and energy go. On the host's Resource."),
+    ("gpu.device.", "GPUs, divided", "How the memory and energy of a GPU are divided. On the host's Resource."),
     (
         "gpu.workload.",
         "Workloads",
@@ -29,18 +29,18 @@ _GROUPS: Final = (
         "Processes",
         "A process on one GPU. On its workload's Resource. This level can be switched off.",
     ),
-    ("otel_gpu.", "The agent", "How the agent itself does. On the host's Resource."),
+    ("otel_gpu.", "The agent", "The state and cost of the agent itself. On the host's Resource."),
 )
 
 _RESOURCE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gpu.workload.kind": "`container`, `slurm_job`, `systemd_unit`, `lxc` or `host`; always there",
         "gpu.workload.id": "container id, Slurm job id, unit or LXC name; "
-        "`host`, `unidentified` (the driver names them, `/proc` never showed them), `overflow`; always there",
+        "`host`, `unidentified` (processes that the driver lists and `/proc` never showed), `overflow`; always there",
         "gpu.workload.name": "the best name known, else the id; always there",
-        "gpu.workload.outer.id": "inside of another container: the outermost one's id or name. Who is inside of one "
-        "is never the same workload as one outside with the same id",
-        "container.id": "id of the container; inside of another one only where somebody knows it by that",
+        "gpu.workload.outer.id": "inside another container: the id or name of the outermost one. A workload inside "
+        "a container is never the same as one outside with the same id",
+        "container.id": "id of the container; inside another one only where a name source knows it by that id",
         "container.name": "its name",
         "container.image.name": "its image, as its runtime names it",
         "container.runtime.name": "its runtime",
@@ -58,23 +58,24 @@ _OPENING: Final = f"""# Metrics
 
 <!-- Made by `{COMMAND}`: change otel_gpu/metrics and run it again. -->
 
-What is not known has no point: no metric is ever 0, -1 or NaN for want of a figure.
-A gauge speaks of the last window between two samples. A counter never falls, and starts at 0.
+What is unknown has no point: no metric is ever 0, -1 or NaN in place of a missing value. No attribute is empty: what is
+unknown, or does not apply, has no key. In PromQL an absent label equals an empty one (`gpu_mig_uuid=""`).
+A gauge describes the last window between two samples. A counter never falls, and starts at 0.
 *development* marks a name of OpenTelemetry's conventions that may still change there, *alpha* one of ours.
-*scope* is with which `--scope` it is told: what speaks of whole GPUs is not told by an agent of one pod."""
+*scope* lists the values of `--scope` that export it: an agent of one pod exports no metrics of whole GPUs."""
 
 _OF_RESOURCES: Final = """
 ## Resources
 
-In OTLP each workload has a Resource of its own, with what is known of these. In Prometheus they are labels on every
-series of workloads and processes, empty where nothing is known. Labels of containers and pods that were chosen
+In OTLP each workload has a Resource of its own, with those of these attributes that are known. In Prometheus they are
+labels on every series of workloads and processes. Labels of containers and pods that were chosen
 (`container.label.…`, `k8s.pod.label.…`) and what a Slurm job says of itself (`slurm.job.…`) are added to them:
 [names.md](names.md).
 """
 
 _OF_HOSTS: Final = """
-Every Resource has `host.name`, `host.id` and, where it is known, `k8s.node.name`. The host's own Resource, on which
-GPUs and the agent are, has `service.name`, `service.version` and `service.instance.id` as well.
+Every Resource has `host.name`, `host.id` and, where it is known, `k8s.node.name`. The host's own Resource, which
+carries the metrics of GPUs and of the agent, has `service.name`, `service.version` and `service.instance.id` as well.
 Exported identity does not change: a workload that is renamed ends, and its successor starts at 0."""
 
 _OF_SUMS: Final = """
@@ -84,29 +85,30 @@ In every cycle, to the byte and to the millijoule:
 """
 
 _RULES: Final = """
-What workloads have, counts those too that are held back while their names are looked up, for two cycles at most.
-A workload's energy is the sum of its processes', those that have ended and been forgotten included.
+The sums over workloads include those that are held back while their names are resolved, for two cycles at most.
+A workload's energy is the sum of its processes', including those that have ended and been forgotten.
 
 ## Rules
 
 * MIG: `hw.*` is of physical GPUs only. On `gpu.*` an instance has its own points, with `gpu.mig.uuid` and
-  `gpu.mig.profile`; what belongs to no instance has points where both are empty. Compute instances that share the
-  memory of one GPU instance have no memory states of their own: theirs are with the rest of the GPU.
-* Access is 1 for who was given a GPU, has one open, or could open any (a privileged container); the latter has no
-  other points until it does. Allocation is told of what was given: 1 for a GPU, 1/replicas where it is time-sliced, its
-  part of the SMs for a MIG instance. What several were given whole they have in equal parts, so that parts sum to GPUs.
-* Start of a counter: when the workload or process started, or when the agent's books began, whichever is later.
-  ECC errors are counted over the board's life, and have no start.
-* Every method and state of a counter is there from the first export of what it belongs to, at 0 where it is unused,
-  so that none of them appears later with a value that `rate` and `increase` take for its start. A newcomer itself is
-  first exported at what it used since it came. OTLP carries the start with it, so nothing is lost there. A Prometheus
-  that scrapes sees no start, and `increase` cannot see that first value: at most what the newcomer used in one scrape
-  interval, and in the two cycles that its names may take.
-* What has ended exports memory, utilisation, access and active as 0, and its counters, until the retention is over;
-  then all of it vanishes.
-* Overflow: beyond the caps on processes and workloads newcomers share one entry for life, so that sums stay exact.
-  Only the points of that entry have `otel.metric.overflow`, which is true, as OpenTelemetry's SDKs have it. In
-  Prometheus that is the label `otel_metric_overflow="true"`, and no label on all others."""
+  `gpu.mig.profile`; the points of the rest of the GPU have neither. Compute instances that share the memory of one GPU
+  instance have no memory states of their own: their memory is counted with the rest of the GPU.
+* Access is 1 for a workload that was granted a GPU, has one open, or could open any (a privileged container); the last
+  has no other points until it opens one. Allocation is exported for grants: 1 for a GPU, 1/replicas where it is
+  time-sliced, its part of the SMs for a MIG instance. A GPU that several workloads were granted whole is divided
+  equally among them, so that allocations sum to GPUs.
+* Start of a counter: when the workload or process started, or when the agent's ledger began, whichever is later.
+  ECC errors are counted over the life of the board, and have no start.
+* Every method and state of a counter is there from the first export of its workload or process, at 0 while it is
+  unused, so that none of them appears later with a value that `rate` and `increase` take for its start. A new workload
+  is first exported at what it used since it started. OTLP carries the start, so nothing is lost there. Prometheus sees
+  no start when it scrapes, and `increase` does not see that first value: at most the use of one scrape interval, and
+  of the two cycles for which names are awaited. `--openmetrics-created` exports the start as `_created` samples.
+* An ended workload or process exports memory, utilisation, access and active as 0, and its counters, until the
+  retention is over; then all its series vanish.
+* Overflow: beyond the caps on processes and workloads, new ones share one entry for life, so that sums stay exact.
+  Only the points of that entry have `otel.metric.overflow`, which is true, as in OpenTelemetry's SDKs. In Prometheus
+  that is the label `otel_metric_overflow="true"`."""
 
 _TYPES: Final[Mapping[type, str]] = MappingProxyType({str: "string", int: "int", bool: "boolean"})
 
@@ -131,7 +133,9 @@ def _tables() -> Iterator[str]:
         common = [each for each in metrics[0].attributes if all(each in metric.attributes for metric in metrics)]
         yield from ("", f"## {title}", "", about)
         if common:
-            yield f"Every point has {_keys(each for each in common if not each.optional)}."
+            optional = _keys(each for each in common if each.optional)
+            applicable = f", and where they apply {optional}" if optional else ""
+            yield f"Every point has {_keys(each for each in common if not each.optional)}{applicable}."
         yield ""
         yield from _table(
             ("metric", "in Prometheus", "kind", "unit", "attributes of its own", "what it is", "scope", "stability"),

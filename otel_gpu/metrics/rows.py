@@ -1,109 +1,171 @@
-"""Workloads and processes on their places, in columns: who they are stays, what they do is of one cycle."""
+"""The rows of a report with the labels of their points: GPUs, workloads on a device, processes on a device.
+
+A device is a physical GPU or one MIG instance of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.tags import Tags
-from otel_gpu.model import ProcessReport, Totals, WorkloadGpu
+from otel_gpu.metrics.labels import (
+    Attributes,
+    WorkloadIdentity,
+    gpu_attributes,
+    mig_attributes,
+    process_attributes,
+    workload_attributes,
+)
+from otel_gpu.model import (
+    OVERFLOW_WORKLOAD,
+    GpuHealth,
+    GpuReport,
+    ProcessReport,
+    Report,
+    WorkloadGpu,
+)
 
 Use = TypeVar("Use", WorkloadGpu, ProcessReport)
+_NamingKey: TypeAlias = tuple[str, str, int]
+"""Kind, id and naming: a workload that was renamed has one entry per name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row(Generic[Use]):
-    """A workload's or process's use of one place, with the attributes of all its points.
+class GpuRow(NamedTuple):
+    """A physical GPU.
 
-    ``watched`` is false while the agent is paused: that somebody was there when it let go says nothing of now.
+    ``instances`` are the attributes of its MIG instances by UUID. ``residents`` are all processes on it now, whether
+    exported or not.
     """
 
-    identity: WorkloadIdentity
-    attributes: Tags
+    gpu: GpuReport
+    attributes: Attributes
+    instances: Mapping[str, Attributes]
+    residents: Sequence[ProcessReport]
+
+
+GpuValues: TypeAlias = Iterable[tuple[int | float | None, Attributes]]
+"""Values of one GPU, ``None`` where there is no point, and the attributes that each adds to the GPU's."""
+
+
+class UseRow(NamedTuple, Generic[Use]):
+    """A workload's or process's use of one device, with the labels that all its points share.
+
+    Energy and utilization that are not counted are absent, not 0. ``is_watched`` is false while the agent is paused:
+    presence at the time of the pause says nothing about now.
+    """
+
     use: Use
-    tells_energy: bool
-    tells_work: bool
-    watched: bool = True
-
-
-class Seats(NamedTuple):
-    """Who the rows are of. While nobody comes or goes it is the same object in every cycle."""
-
-    identities: tuple[WorkloadIdentity, ...]
-    attributes: tuple[Tags, ...]
-
-
-class Standing(NamedTuple):
-    """What of rows does not follow from what they have used. ``starts`` is when each began to count, and the same
-    object while that is the same.
-
-    ``possible`` are the numbers of those who could use a GPU, and neither were given it nor have used it.
-    """
-
-    starts: tuple[int | None, ...]
-    tells_energy: Sequence[bool]
-    tells_work: Sequence[bool]
-    watched: Sequence[bool]
-    possible: Sequence[int] = ()
+    workload: WorkloadIdentity
+    attributes: Attributes
+    has_energy: bool
+    has_utilization: bool
+    is_watched: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Sequence[Row[Use]], Generic[Use]):
-    """All rows of a level; what follows ``totals`` is as ``Standing`` has it."""
+class ReportRows:
+    """A report and its rows."""
 
-    seats: Seats
-    uses: Sequence[Use]
-    totals: Sequence[Totals | None]
-    starts: tuple[int | None, ...]
-    tells_energy: Sequence[bool]
-    tells_work: Sequence[bool]
-    watched: Sequence[bool]
-    possible: Sequence[int] = ()
+    report: Report
+    gpus: tuple[GpuRow, ...]
+    workloads: tuple[UseRow[WorkloadGpu], ...]
+    processes: tuple[UseRow[ProcessReport], ...]
 
-    @classmethod
-    def of(cls, row: Row[Use]) -> Rows[Use]:
-        """One row alone."""
-        totals = row.use.totals
-        return cls(
-            Seats((row.identity,), (row.attributes,)),
-            (row.use,),
-            (totals,),
-            (None if totals is None else totals.since_ns,),
-            (row.tells_energy,),
-            (row.tells_work,),
-            (row.watched,),
-        )
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self.uses)
+def report_rows(report: Report, *, include_awaiting_names: bool = False) -> ReportRows:
+    """The rows of a report. A workload that awaits its names is left out unless ``include_awaiting_names``."""
+    gpus = _gpu_rows(report)
+    identities = _identities(report, include_awaiting_names=include_awaiting_names)
+    by_uuid = {row.gpu.identity.uuid: row for row in gpus}
+    return ReportRows(
+        report, gpus, _workload_rows(report, identities, by_uuid), _process_rows(report, identities, by_uuid)
+    )
 
-    def __iter__(self) -> Iterator[Row[Use]]:
-        """One after the other."""
-        who, flags = self.seats, (self.tells_energy, self.tells_work, self.watched)
-        return map(Row, who.identities, who.attributes, self.uses, *flags)
 
-    @overload
-    def __getitem__(self, number: int) -> Row[Use]: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Row[Use]]: ...
-    def __getitem__(self, number: int | slice) -> Row[Use] | Sequence[Row[Use]]:
-        """One of them, or some."""
-        return tuple(self)[number]
+# ---------------------------------------------------------------------------- GPUs
 
-    def only(self, wanted: Callable[[Row[Use]], bool]) -> Rows[Use]:
-        """Those of whom that is true."""
-        chosen = list(map(wanted, self))
-        return Rows(
-            Seats(tuple(compress(self.seats.identities, chosen)), tuple(compress(self.seats.attributes, chosen))),
-            tuple(compress(self.uses, chosen)),
-            tuple(compress(self.totals, chosen)),
-            tuple(compress(self.starts, chosen)),
-            tuple(compress(self.tells_energy, chosen)),
-            tuple(compress(self.tells_work, chosen)),
-            tuple(compress(self.watched, chosen)),
-            [new for new, old in enumerate(compress(range(len(self)), chosen)) if old in self.possible],
-        )
+
+def _gpu_rows(report: Report) -> tuple[GpuRow, ...]:
+    residents: dict[str, list[ProcessReport]] = {}
+    for process in report.processes:
+        if process.active:
+            residents.setdefault(process.gpu_uuid, []).append(process)
+    gpus = {gpu.identity.uuid: gpu for gpu in report.gpus}
+    return tuple(_gpu_row(gpu, residents.get(uuid, ())) for uuid, gpu in gpus.items())
+
+
+def _gpu_row(gpu: GpuReport, residents: Sequence[ProcessReport]) -> GpuRow:
+    attributes = gpu_attributes(gpu.identity.uuid, gpu.identity.index)
+    instances = {mig.uuid: mig_attributes(mig.uuid, mig.profile) for mig in gpu.mig or ()}
+    return GpuRow(gpu, attributes, instances, residents)
+
+
+# ---------------------------------------------------------------------------- workloads and processes
+
+
+def _identities(report: Report, *, include_awaiting_names: bool) -> dict[_NamingKey, WorkloadIdentity | None]:
+    """The identity of each workload; ``None`` for one that is not exported yet."""
+    return {
+        (*workload.ref.key, workload.naming): None
+        if workload.awaiting_names and not include_awaiting_names
+        else WorkloadIdentity.of(workload.ref, workload.names)
+        for workload in report.workloads
+    }
+
+
+def _workload_rows(
+    report: Report, identities: Mapping[_NamingKey, WorkloadIdentity | None], gpus: Mapping[str, GpuRow]
+) -> tuple[UseRow[WorkloadGpu], ...]:
+    """The exported workloads on their devices.
+
+    A workload that was renamed and renamed back within the retention has two entries with the same labels: only the
+    newest is exported.
+    """
+    newest: dict[tuple[WorkloadIdentity, str, str | None], UseRow[WorkloadGpu]] = {}
+    for workload in sorted(report.workloads, key=lambda each: each.naming):
+        identity = identities[*workload.ref.key, workload.naming]
+        if identity is None:
+            continue
+        is_overflow = workload.ref == OVERFLOW_WORKLOAD
+        for part in workload.gpus:
+            attributes = workload_attributes(part, is_overflow=is_overflow)
+            row = _use_row(part, identity, attributes, gpus.get(part.gpu_uuid))
+            newest[identity, part.gpu_uuid, part.mig_uuid] = row
+    return tuple(newest.values())
+
+
+def _process_rows(
+    report: Report, identities: Mapping[_NamingKey, WorkloadIdentity | None], gpus: Mapping[str, GpuRow]
+) -> tuple[UseRow[ProcessReport], ...]:
+    """The exported processes on their devices.
+
+    Of two processes with the same pid, name and device, only the younger is exported.
+    """
+    newest: dict[tuple[WorkloadIdentity, int, str, str, str | None], UseRow[ProcessReport]] = {}
+    identities = dict(identities)
+    for process in sorted(report.processes, key=lambda each: (each.naming, each.key.start_ticks)):
+        owner = (*process.workload.key, process.naming)
+        if owner not in identities:  # a workload that the report does not list has no names
+            identities[owner] = WorkloadIdentity.of(process.workload, None)
+        identity = identities[owner]
+        if identity is None:
+            continue
+        series = identity, process.key.pid, process.name or "", process.gpu_uuid, process.mig_uuid
+        newest[series] = _use_row(process, identity, process_attributes(process), gpus.get(process.gpu_uuid))
+    return tuple(newest.values())
+
+
+def _use_row(use: Use, workload: WorkloadIdentity, attributes: Attributes, gpu: GpuRow | None) -> UseRow[Use]:
+    """The row of a use. On a GPU that does not answer, what was counted before is still exported."""
+    totals = use.totals
+    counts_energy = gpu is not None and gpu.gpu.has_energy
+    counts_work = gpu is not None and gpu.gpu.has_utilization
+    return UseRow(
+        use,
+        workload,
+        attributes,
+        totals is not None and (counts_energy or bool(totals.energy.total_mj)),
+        counts_work or (totals is not None and totals.compute_us > 0),
+        gpu is None or gpu.gpu.reading.health is not GpuHealth.PAUSED,
+    )

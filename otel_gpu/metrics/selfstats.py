@@ -1,7 +1,8 @@
-"""What the agent knows of itself: its cost, and how often its sources failed."""
+"""The agent's own figures: its cost, and the errors of its sources."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,7 +12,7 @@ from otel_gpu.model import Report
 
 @dataclass(frozen=True, slots=True)
 class SelfStats:
-    """The agent's own figures. Counters are since ``started_ns`` (Unix time); what is not known is ``None``."""
+    """The agent's own figures. Counters count since ``started_ns`` (Unix time); unknown values are ``None``."""
 
     started_ns: int
     cpu_s: float | None = None
@@ -20,7 +21,7 @@ class SelfStats:
 
 
 class SelfAccount:
-    """Keeps the agent's own books. One thread observes cycles; any may ask for the figures."""
+    """Counts the errors of sources over cycles. Any thread may observe a cycle and read the figures."""
 
     def __init__(
         self, *, started_ns: int, cpu_s: Callable[[], float | None], memory_bytes: Callable[[], int | None]
@@ -30,16 +31,18 @@ class SelfAccount:
         self._memory_bytes = memory_bytes
         self._errors: Mapping[str, int] = MappingProxyType({})
         self._newest_ns: int | None = None
+        self._lock = threading.Lock()
 
-    def observe(self, attribution: Report) -> None:
-        """Count a cycle's errors, once: the same cycle shown again, or an older one, changes nothing."""
-        if self._newest_ns is not None and attribution.monotonic_ns <= self._newest_ns:
-            return
-        self._newest_ns = attribution.monotonic_ns
-        errors = dict(self._errors)
-        for source in attribution.sources:
-            errors[source.name] = errors.get(source.name, 0) + source.errors
-        self._errors = MappingProxyType(errors)
+    def observe(self, report: Report) -> None:
+        """Count the errors of a cycle once: the same cycle again, or an older one, changes nothing."""
+        with self._lock:
+            if self._newest_ns is not None and report.monotonic_ns <= self._newest_ns:
+                return
+            self._newest_ns = report.monotonic_ns
+            errors = dict(self._errors)
+            for source in report.sources:
+                errors[source.name] = errors.get(source.name, 0) + source.errors
+            self._errors = MappingProxyType(errors)
 
     def stats(self) -> SelfStats:
         """The figures as they are now."""

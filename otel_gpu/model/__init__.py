@@ -1,6 +1,6 @@
-"""What is known, as frozen data: what was read (Snapshot) and what follows from it (Report).
+"""Frozen data: what was read in a cycle (Snapshot) and what was attributed (Report).
 
-Units are in the names. ``None`` means "not known": never zero, never a sentinel.
+Units are in the names. ``None`` means "unknown": never zero, never a sentinel.
 """
 
 from otel_gpu.model.identity import (
@@ -21,12 +21,11 @@ from otel_gpu.model.identity import (
 from otel_gpu.model.report import (
     Cost,
     CostBasis,
-    Counted,
-    DeviceTotals,
     EnergyBasis,
     EnergySplit,
     GpuReport,
     GpuState,
+    GpuTotals,
     MemorySplit,
     MethodEnergy,
     MigReport,
@@ -67,9 +66,7 @@ __all__ = [
     "AccountingRecord",
     "Cost",
     "CostBasis",
-    "Counted",
     "DeviceMemory",
-    "DeviceTotals",
     "DriverFacts",
     "EnergyBasis",
     "EnergySplit",
@@ -78,6 +75,7 @@ __all__ = [
     "GpuReading",
     "GpuReport",
     "GpuState",
+    "GpuTotals",
     "Grant",
     "ListedProcess",
     "MemorySplit",

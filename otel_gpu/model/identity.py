@@ -1,4 +1,4 @@
-"""Who and what: processes, workloads, GPUs."""
+"""Identities of processes, workloads and GPUs, and the names of workloads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_UNKNOWN: Final = -1
 
 
 class WorkloadKind(StrEnum):
-    """What a process belongs to, as far as its cgroup tells."""
+    """What a process belongs to, by its cgroup."""
 
     CONTAINER = "container"
     SLURM_JOB = "slurm_job"
@@ -33,7 +33,7 @@ WorkloadKey: TypeAlias = tuple[str, str]
 
 _LONG: Final = 64
 _SHORT: Final = 12
-"""Digits of an engine's container id, and how many of them it lists."""
+"""Digits of an engine's container id, and how many of them the engine lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WorkloadRef:
     """Which workload a process belongs to: enough to identify it, nothing that needs a look-up.
 
     ``id`` is the container id, Slurm job id, unit name or LXC name. ``outer_container_id`` is the outermost container
-    around it (a ``kind`` node, Docker in Docker, LXC): what stands inside of that, ``id`` too, may be its own word.
+    around it (a ``kind`` node, Docker in Docker, LXC). That container can choose everything inside it, also ``id``.
     """
 
     kind: WorkloadKind
@@ -52,48 +52,47 @@ class WorkloadRef:
     outer_container_id: str | None = None
 
     key: WorkloadKey = field(init=False, compare=False, repr=False)
-    """What identifies it: a container's id says nothing about a job of that number, nor about one of that id inside of
-    another container. Kept: it is asked for often."""
+    """Kind and id, with the id of the outer container. Equal ids of another kind or inside another container are other
+    workloads. Stored because most look-ups use it."""
 
     def __post_init__(self) -> None:
-        """Make the key."""
+        """Set the key."""
         own_id = self.id if self.outer_container_id is None else f"{self.outer_container_id}/{self.id}"
         object.__setattr__(self, "key", (self.kind, own_id))
 
     @property
     def key_id(self) -> str:
-        """What identifies it among those of its kind."""
+        """The id that is unique among workloads of its kind."""
         return self.key[1]
 
     @property
     def unnamed(self) -> str:
-        """What it goes by where nobody knows a name: its id; inside of another container both, as engines list them."""
+        """The label of a workload without a name: its id, after the outer container's; shortened as engines do."""
         if self.outer_container_id is None:
             return self.id
         return "/".join(each[:_SHORT] if len(each) == _LONG else each for each in (self.outer_container_id, self.id))
 
     def __hash__(self) -> int:
-        """Of what identifies it: equal ones have the same."""
+        """Hash the key: equal references have equal keys."""
         return hash(self.key)
 
 
 HOST_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "host")
-"""Everything that runs on the host in nobody's container, job or unit."""
+"""Every process of the host outside of containers, jobs and units."""
 
 UNIDENTIFIED_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "unidentified")
-"""Processes the driver measured but that this agent cannot see: named, so that nobody is billed for them."""
+"""Processes that the driver measured and the agent cannot see. A workload of their own, so no other is billed."""
 
 OVERFLOW_WORKLOAD: Final = WorkloadRef(WorkloadKind.HOST, "overflow")
 OVERFLOW_PROCESS: Final = ProcessKey(0, 0)
-"""Whoever came when the books were full: together under one entry, so that sums stay exact."""
+"""Processes and workloads that came when the ledger was full. They share one account, so that sums stay exact."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadNames:
-    """The names people know a workload by. What nobody told stays ``None``.
+class WorkloadNames(NamedTuple):
+    """The names of a workload. An unknown name is ``None``.
 
-    ``title`` is the name of what is no container: a Slurm job's. ``extra`` are further attributes of its Resource, in
-    the order of their keys: labels of containers and pods, a job's user and account.
+    ``title`` is the name of a workload that is not a container, such as a Slurm job. ``extra`` are further
+    attributes of its Resource, sorted by key: labels of containers and pods, a job's user and account.
     """
 
     container: str | None = None
@@ -106,7 +105,7 @@ class WorkloadNames:
     extra: tuple[tuple[str, str], ...] = ()
 
     def over(self, other: WorkloadNames) -> WorkloadNames:
-        """These names, and where they are silent the other's."""
+        """These names; an unknown one is taken from ``other``."""
         return WorkloadNames(
             container=other.container if self.container is None else self.container,
             image=other.image if self.image is None else self.image,
@@ -121,14 +120,14 @@ class WorkloadNames:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod of Kubernetes: by its uid, by its name and namespace, or by both."""
+    """A Kubernetes pod: its uid, its name and namespace, or both."""
 
     uid: str | None = None
     name: str | None = None
     namespace: str | None = None
 
     def has(self, ref: WorkloadRef, names: WorkloadNames | None) -> bool:
-        """Whether a workload is in it: by uids where both are known, since a name may come again, else by names."""
+        """Whether a workload is in this pod: by uid where both are known, since names are reused, else by name."""
         uid = ref.pod_uid or (None if names is None else names.pod_uid)
         if uid is not None and self.uid is not None:
             return uid == self.uid
@@ -137,14 +136,14 @@ class Pod:
         return (names.pod, names.namespace) == (self.name, self.namespace)
 
     def __str__(self) -> str:
-        """What people call it, and its uid where that is known."""
+        """``namespace/name (uid)``, as far as known."""
         name = None if self.name is None else f"{self.namespace}/{self.name}" if self.namespace else self.name
         return f"{name} ({self.uid})" if name and self.uid else name or self.uid or "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:
-    """What does not change about a physical GPU while the driver is loaded. ``index`` may, over reloads."""
+    """A physical GPU. Constant while the driver is loaded; ``index`` can change when it is loaded again."""
 
     index: int
     uuid: str
@@ -155,7 +154,7 @@ class GpuIdentity:
 
 
 class MigAccess(NamedTuple):
-    """A capability to use a GPU instance (MIG) of the GPU with this device minor, or one compute instance of it."""
+    """A capability (MIG) for a GPU instance of the GPU with this device minor, or for one compute instance of it."""
 
     gpu_minor: int
     gpu_instance_id: int

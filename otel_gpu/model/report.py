@@ -1,4 +1,4 @@
-"""What follows from it: the answer of one cycle."""
+"""The Report of one cycle: what was attributed to which workload."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from otel_gpu.model.identity import GpuIdentity, Pod, ProcessKey, WorkloadNames, WorkloadRef
-from otel_gpu.model.made import quickly_made
 from otel_gpu.model.snapshot import DriverFacts, GpuReading, SourceOutcome
 
 
@@ -20,12 +19,10 @@ class GpuState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class MemorySplit:
+class MemorySplit(NamedTuple):
     """limit = reserved + measured - overcount + inferred + unattributed + free, in bytes, exactly.
 
-    ``reserved_bytes`` is ``None`` where the driver does not tell it apart; it then counts as 0 in the sum.
+    ``reserved_bytes`` is ``None`` where the driver does not report it; it then counts as 0 in the sum.
     """
 
     limit_bytes: int
@@ -43,9 +40,8 @@ class MemorySplit:
         return self.limit_bytes - (parts + self.inferred_bytes + self.unattributed_bytes + self.free_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class EnergySplit:
-    """What the energy counter advanced by, and to whom it went, in millijoules."""
+class EnergySplit(NamedTuple):
+    """How far the energy counter advanced, and how that divides, in millijoules."""
 
     delta_mj: int
     attributed_mj: int | None = None
@@ -54,10 +50,7 @@ class EnergySplit:
 
 
 class MethodEnergy(NamedTuple):
-    """A workload's or process's energy by how it was found, in millijoules.
-
-    A tuple, as ``Totals``: there are hundreds of both in every cycle, and a frozen dataclass takes ten times as long.
-    """
+    """The energy of a workload or process by method, in millijoules."""
 
     measured_mj: int | None = None
     estimated_mj: int | None = None
@@ -65,20 +58,20 @@ class MethodEnergy(NamedTuple):
 
     @property
     def total_mj(self) -> int | None:
-        """All methods together; ``None`` where none is known."""
+        """The sum over all methods; ``None`` if none has a figure."""
         known = [part for part in (self.measured_mj, self.estimated_mj, self.inferred_mj) if part is not None]
         return sum(known) if known else None
 
 
 NO_ENERGY: Final = MethodEnergy()
-"""Of whom nothing is known."""
+"""No figures."""
 
 
 class Totals(NamedTuple):
-    """What somebody has used of one GPU since ``since_ns`` (Unix time), in integers that never fall.
+    """What a process or workload has used of one GPU since ``since_ns`` (Unix time), in integers that never fall.
 
-    Energy by state is that of time that is decided; what is still held back is in ``energy`` already. Billed is the
-    part of the GPU's time that is this workload's to pay for: those who share it share that.
+    Energy and time by state lack what is still undecided; ``energy`` has all of it. Billed time is the workload's part
+    of the GPU's elapsed time, which its holders share.
     """
 
     since_ns: int
@@ -105,18 +98,16 @@ class CostBasis(StrEnum):
     ENERGY = "energy"
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What a workload's use of one GPU has cost so far, in the currency configured."""
+class Cost(NamedTuple):
+    """The cost of a workload's use of one GPU so far, in the configured currency."""
 
     state: GpuState
     basis: CostBasis
     amount: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTotals:
-    """Where a GPU's energy went since the ledger began, in millijoules."""
+class GpuTotals(NamedTuple):
+    """How a GPU's energy divides since the ledger began, in millijoules."""
 
     attributed_mj: int
     idle_mj: int
@@ -124,29 +115,27 @@ class DeviceTotals:
 
     @property
     def total_mj(self) -> int:
-        """All of it."""
+        """The sum of the three."""
         return self.attributed_mj + self.idle_mj + self.unattributed_mj
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class EnergyBasis:
+class EnergyBasis(NamedTuple):
     """What the division of a GPU's energy rests on: ``source`` is the counter or the integral of power.
 
-    ``idle_w`` is its power with no contexts, ``held_w`` with contexts and no work; an origin says how each was found.
+    ``idle_power_w`` is its power without contexts, ``context_power_w`` with contexts and no work. An origin says how
+    each was obtained.
     """
 
     source: str
     policy: str
     model: str
-    idle_w: float
-    idle_origin: str
-    held_w: float
-    held_origin: str
+    idle_power_w: float
+    idle_power_origin: str
+    context_power_w: float
+    context_power_origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class MigReport:
+class MigReport(NamedTuple):
     """One MIG instance and the split of its memory."""
 
     uuid: str
@@ -154,57 +143,36 @@ class MigReport:
     memory: MemorySplit | None
 
 
-class Counted(NamedTuple):
-    """What is counted of a GPU's users. Where it is not, 0 would only mean that nobody counts."""
+class GpuReport(NamedTuple):
+    """One GPU: its reading, and how its memory and energy divide.
 
-    energy: bool
-    work: bool
-
-
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class GpuReport:
-    """One GPU: what it has, and how that divides.
-
-    ``energy_error_mj`` is how far the books of processes or workloads miss the GPU's; anything but 0 is a bug.
-    ``told_counted`` says what is counted where the figures that would show it are left out.
+    ``energy_error_mj`` is how far the accounts of processes or workloads miss the GPU's; anything but 0 is a bug.
+    ``has_energy`` and ``has_utilization`` say whether the GPU reports these at all: where it does not, a count of 0
+    would only mean that nothing is counted. They hold also where a report for one pod leaves the GPU's figures out.
     """
 
     reading: GpuReading
     memory: MemorySplit | None
     energy: EnergySplit | None
     mig: tuple[MigReport, ...] | None
-    totals: DeviceTotals | None = None
+    totals: GpuTotals | None = None
     basis: EnergyBasis | None = None
     energy_error_mj: int = 0
-    told_counted: Counted | None = None
+    has_energy: bool = False
+    has_utilization: bool = False
 
     @property
     def identity(self) -> GpuIdentity:
-        """The GPU this speaks of."""
+        """The GPU this describes."""
         return self.reading.identity
 
-    @property
-    def counted(self) -> Counted:
-        """What is counted of those who are on it."""
-        if self.told_counted is not None:
-            return self.told_counted
-        reading, totals = self.reading, self.totals
-        metered = reading.energy_mj is not None or reading.power_w is not None
-        return Counted(
-            energy=totals is not None and (metered or totals.total_mj > 0),
-            work=reading.utilization is not None,
-        )
 
+class WorkloadGpu(NamedTuple):
+    """One workload's part of one GPU, or of one MIG instance of it.
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class WorkloadGpu:
-    """One workload's part of one GPU (or of one MIG instance of it).
-
-    ``gpu_index`` and ``mig_profile`` are as last told, also while the GPU does not answer. ``allocation`` is the part
-    of a GPU that it was given. Who could use a GPU (``possible``) and neither was given it nor has used it, has no
-    figures.
+    ``gpu_index`` and ``mig_profile`` are as last read, also while the GPU does not answer. ``allocation`` is the
+    fraction of a GPU that was granted. ``possible`` is a workload that could use the GPU, and neither was granted it
+    nor has used it: it has no figures.
     """
 
     gpu_uuid: str
@@ -227,44 +195,40 @@ class WorkloadGpu:
     possible: bool = False
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class WorkloadReport:
+class WorkloadReport(NamedTuple):
     """A workload, its names and its parts of the GPUs.
 
-    ``naming`` counts its names: after a rename the old entry ends and stays for a while beside its successor. While
-    ``held``, its names are still being looked up, and it is not exported.
+    ``naming`` numbers its names: after a rename the old entry ends and stays for a while beside its successor. While
+    it is ``awaiting_names`` it is not exported.
     """
 
     ref: WorkloadRef
     names: WorkloadNames | None
     gpus: tuple[WorkloadGpu, ...]
     naming: int = 0
-    held: bool = False
+    awaiting_names: bool = False
 
     @property
-    def told_gpus(self) -> tuple[WorkloadGpu, ...]:
-        """Its parts of the GPUs that it is on now or drew energy from in this window: these sum to the GPU's."""
+    def reported_gpus(self) -> tuple[WorkloadGpu, ...]:
+        """Its parts of GPUs that it is on now or used energy of in this window: these sum to the GPU's."""
         return tuple(part for part in self.gpus if part.active or part.energy.total_mj)
 
     @property
     def active_gpus(self) -> tuple[WorkloadGpu, ...]:
-        """Its parts of the GPUs that it is on now; the others it has left."""
+        """Its parts of GPUs that it is on now."""
         return tuple(part for part in self.gpus if part.active)
 
     @property
     def display_name(self) -> str:
-        """The best name known; the id where nobody knows one."""
+        """The best name known, else the id."""
         names = self.names
         return (names is not None and (names.title or names.container)) or self.ref.unnamed
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
-class ProcessReport:
+class ProcessReport(NamedTuple):
     """One process's part of one GPU. ``name`` and ``start_time_s`` are ``None`` if /proc never showed it.
 
-    It belongs to the workload with this ``workload`` and ``naming``.
+    It belongs to the WorkloadReport with the same ``workload`` and ``naming``.
     """
 
     key: ProcessKey
@@ -287,17 +251,17 @@ class ProcessReport:
     mig_profile: str | None = None
 
     @property
-    def told(self) -> bool:
-        """Whether it is there now, or drew energy in this window."""
+    def is_reported(self) -> bool:
+        """Whether it is on the GPU now, or used energy in this window."""
         return self.active or bool(self.energy.total_mj)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
+    """The result of one cycle, which every exporter reads. ``window_s`` is ``None`` for the first cycle.
 
-    ``epoch_ns`` (Unix time) is when the books began. ``anomalies`` counts figures that could not be true, ever since.
-    ``pod`` is the one pod that it speaks of, ``None`` where it speaks of everybody; it has no figures of GPUs then.
+    ``epoch_ns`` (Unix time) is when the ledger began; ``anomalies`` counts figures since then that cannot be true.
+    A report for a single ``pod`` has no figures of whole GPUs.
     """
 
     wall_ns: int

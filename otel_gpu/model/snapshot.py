@@ -1,4 +1,4 @@
-"""What was read: the world of one cycle, before any rule is applied."""
+"""The Snapshot of one cycle: everything that was read, before any rule is applied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_gpu.model.identity import GpuIdentity, MigAccess, ProcessKey, Workload
 
 
 class ProcessKind(StrEnum):
-    """The driver's list a process stands in."""
+    """The driver's list that a process is in."""
 
     COMPUTE = "compute"
     GRAPHICS = "graphics"
@@ -20,9 +20,9 @@ class ProcessKind(StrEnum):
 
 
 class GpuHealth(StrEnum):
-    """How the driver answers for a GPU; it is not asked while it is asleep, nor while the agent is paused.
+    """How the driver answers for a GPU. A GPU that is asleep is not read, and none is while the agent is paused.
 
-    The first three are OpenTelemetry's words for ``hw.state``, which allows others where none of its own applies.
+    The first three are values of OpenTelemetry's ``hw.state``, which allows others where none of its own applies.
     """
 
     OK = "ok"
@@ -33,7 +33,7 @@ class GpuHealth(StrEnum):
 
 
 _ANSWERING: Final = (GpuHealth.OK, GpuHealth.DEGRADED)
-"""A member of an enumeration is looked up anew each time that it is named."""
+"""A constant, because every reference to a member of an enumeration is a look-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class ListedProcess:
-    """One entry of one of the driver's process lists; the same pid may stand in several."""
+    """One entry of one of the driver's process lists; a pid may be in several."""
 
     pid: int
     kind: ProcessKind
@@ -59,7 +59,7 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True)
 class UtilizationRow:
-    """A process's mean use of the engines over the driver's samples, as the driver gave it."""
+    """A process's mean use of the engines over the driver's samples, in percent, as returned by the driver."""
 
     pid: int
     timestamp_us: int
@@ -71,7 +71,7 @@ class UtilizationRow:
 
 @dataclass(frozen=True, slots=True)
 class UtilizationRead:
-    """One answer of the driver: rows of all samples after ``since_us`` (Unix time), read at ``read_at_us``."""
+    """One utilisation read: rows of all samples after ``since_us`` (Unix time), read at ``read_at_us``."""
 
     since_us: int
     read_at_us: int
@@ -80,7 +80,7 @@ class UtilizationRead:
 
 @dataclass(frozen=True, slots=True)
 class AccountingRecord:
-    """What the driver booked for one process over its life, kept after its exit."""
+    """The driver's accounting record of one process over its life, kept after its exit."""
 
     pid: int
     start_time_us: int
@@ -93,7 +93,7 @@ class AccountingRecord:
 
 @dataclass(frozen=True, slots=True)
 class MigReading:
-    """One MIG instance of a GPU. ``index`` is its place among those of its GPU, which can have holes."""
+    """One MIG instance of a GPU. ``index`` is its number among those of its GPU, which can have gaps."""
 
     uuid: str
     gpu_instance_id: int | None
@@ -107,11 +107,11 @@ class MigReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """All that one pass read of one GPU. ``energy_mj`` was read before ``utilization``, always.
+    """Everything read of one GPU in one cycle. ``energy_mj`` is always read before ``utilization``.
 
     ``taken_at_ns`` (monotonic) belongs to ``energy_mj`` and ``power_w``. Ratios are 0 to 1.
-    ``processes`` and ``utilization`` are ``None`` where the driver cannot tell, empty where it says nobody.
-    ``sm_count`` is what the largest MIG instance would have, told of GPUs that are divided into instances.
+    ``processes`` and ``utilization`` are ``None`` where the driver does not report them, and empty where it reports no
+    process. ``sm_count`` is that of the largest possible MIG instance; it is read only of GPUs in MIG mode.
     """
 
     identity: GpuIdentity
@@ -142,13 +142,13 @@ class GpuReading:
 
     @property
     def answered(self) -> bool:
-        """Whether there are figures; without them only its identity stands here, and why."""
+        """Whether the driver returned figures; if not, only the identity, the health and its reason are set."""
         return self.health in _ANSWERING
 
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """Versions of what answers behind NVML."""
+    """Versions of the driver and of NVML."""
 
     driver_version: str | None
     nvml_version: str | None
@@ -158,8 +158,8 @@ class DriverFacts:
 class ProcessFacts:
     """What ``/proc`` shows of one process. ``mig_access`` are the capabilities it has open.
 
-    ``start_time_s`` (Unix time) is ``None`` where the boot time is not known, ``uvm_mapping_bytes`` where it was not
-    readable.
+    ``start_time_s`` (Unix time) is ``None`` where the boot time is unknown, ``uvm_mapping_bytes`` where the mappings
+    could not be read.
     """
 
     key: ProcessKey
@@ -175,7 +175,7 @@ class ProcessFacts:
 
 
 class SourceState(StrEnum):
-    """How a source did in a cycle. Degraded: it answered, and something is missing. Paused: somebody wants it so."""
+    """State of a source in a cycle. Degraded: it answered, and something is missing. Paused: on the user's request."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -184,15 +184,15 @@ class SourceState(StrEnum):
 
     @property
     def answers(self) -> bool:
-        """Whether it told anything."""
+        """Whether the source returned data."""
         return self in (SourceState.OK, SourceState.DEGRADED)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOutcome:
-    """How one source did in one cycle: state, the reason in one line, time taken, errors met.
+    """Outcome of one source in one cycle: state, the reason in one line, duration in seconds, number of errors.
 
-    ``by_gpu``: it is so because of single GPUs, each of which says the same of itself.
+    ``by_gpu``: the state comes from single GPUs, whose readings have the same state and reason.
     """
 
     name: str
@@ -205,10 +205,10 @@ class SourceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A GPU, or a MIG instance of it, that was given to a workload, since ``since_s`` (Unix time) if that is known.
+    """A GPU or MIG instance granted to a workload, since ``since_s`` (Unix time; ``None`` if unknown).
 
-    ``share`` is the part of the GPU that this is, ``None`` where nobody can tell. Who may use it without having been
-    given it (``possible``) has access to it, and no share.
+    ``share`` is the granted part of the GPU, ``None`` where it is unknown. ``possible``: the workload has access to the
+    device without a grant, and has no share.
     """
 
     workload: WorkloadRef
@@ -221,12 +221,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The world as read in one cycle. Nothing after this reads anything.
+    """Everything read in one cycle. No later step reads anything.
 
     ``pids_complete`` is false where the driver may hide processes from this agent (a pid namespace of its own).
-    ``names_pending`` are workloads whose names are still being looked up. ``grants`` are what runtimes and schedulers
-    say who may use. ``infers`` is false where nobody may be given what only evidence points to, because somebody whom
-    this agent cannot see is as likely: an agent that speaks of one pod, and does not see the whole host.
+    ``names_pending`` are workloads whose names are still being looked up. ``grants`` are devices that runtimes and
+    schedulers gave to workloads. ``infers`` is false where memory and energy must not be attributed by evidence alone,
+    because a process that the agent cannot see is as likely: an agent of one pod that does not see the whole host.
     """
 
     wall_ns: int

@@ -1,4 +1,4 @@
-"""What the engine asks of a source, and what a source answers. A partial answer beats none."""
+"""Interfaces of sources and the types of their answers. A partial answer is better than none."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from otel_gpu.model import (
 
 @dataclass(frozen=True, slots=True)
 class GpuRead:
-    """What the driver said this cycle. ``by_gpu``: the state is that of single GPUs, which give the same reasons.
+    """What the driver returned in this cycle.
 
-    ``asleep`` are GPUs that sleep and have not been seen awake: nobody knows who they are.
+    ``by_gpu``: the state is that of single GPUs, which have the same reasons. ``asleep`` is the number of GPUs that
+    sleep and have not been seen awake, so that their identity is unknown.
     """
 
     gpus: tuple[GpuReading, ...] = ()
@@ -36,12 +37,12 @@ class GpuRead:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRead:
-    """What ``/proc`` said this cycle, by its pids: those asked for and those found holding a GPU device.
+    """What ``/proc`` showed in this cycle, by pid: the processes asked for and those with a GPU device open.
 
-    ``pids_complete`` is false in a pid namespace of the agent's own, where drivers hide others' processes.
-    ``pids_are_own`` is false if there, too, these pids are another namespace's: a host's ``/proc`` mounted elsewhere.
-    ``everybody`` is false unless every process of the host was there to be looked at, and what each has open.
-    ``processes`` does not change after that: the same object says the same again.
+    ``pids_complete`` is false in a private pid namespace, where drivers hide processes of others.
+    ``pids_are_own`` is false if the pids are those of another namespace than the agent's: a host's ``/proc`` mounted
+    elsewhere. ``all_visible`` is false unless every process of the host and its open files could be read.
+    ``processes`` is never changed after it was returned.
     """
 
     processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
@@ -50,15 +51,15 @@ class ProcessRead:
     errors: int = 0
     pids_complete: bool = True
     pids_are_own: bool = True
-    everybody: bool = True
+    all_visible: bool = True
 
 
 class Claim(NamedTuple):
-    """A GPU that somebody was given, in the words of whoever gave it.
+    """A claim to a GPU, as the runtime or scheduler that granted it states it.
 
     ``device`` is ``all``, an index (``0``), a MIG instance by indices (``0:1``), a UUID or the beginning of one
-    (``GPU-…``, ``MIG-…``), or a device node (``nvidia0``, ``nvidia0/gi1``). ``replicas`` is among how many it was
-    divided, where it is time-sliced. ``possible`` is one who could use it without having been given it.
+    (``GPU-…``, ``MIG-…``), or a device node (``nvidia0``, ``nvidia0/gi1``). ``replicas`` is the number of parts of a
+    time-sliced GPU. ``possible`` means access without a grant.
     """
 
     device: str
@@ -67,16 +68,15 @@ class Claim(NamedTuple):
 
 
 class PodContainer(NamedTuple):
-    """A container as the kubelet names it: without an id."""
+    """A container by the names that the kubelet uses. The kubelet does not give its id."""
 
     namespace: str
     pod: str
     container: str
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What a source knows of one workload: its names, whether it runs, since when (Unix time), what it was given."""
+class WorkloadInfo(NamedTuple):
+    """What a source knows of one workload: names, whether it runs, since when (Unix time), its claims to GPUs."""
 
     ref: WorkloadRef
     names: WorkloadNames
@@ -85,19 +85,18 @@ class Known:
     claims: tuple[Claim, ...] = ()
 
 
-NOBODY: Final[Mapping[str, Known]] = MappingProxyType({})
+NO_WORKLOADS: Final[Mapping[str, WorkloadInfo]] = MappingProxyType({})
 NO_PODS: Final[Mapping[PodContainer, tuple[Claim, ...]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class NameRead:
-    """What a source of names knows by now: workloads by their ids, and what the kubelet gave to containers of pods.
+    """What a name source knows: workloads by their ids, and the kubelet's claims by pod and container name.
 
-    The mappings are the same objects as long as nothing has changed. ``pending`` are ids of workloads asked for that
-    are still being looked up.
+    The mappings are never changed after they were returned. ``pending`` are ids that are still being looked up.
     """
 
-    known: Mapping[str, Known] = field(default_factory=lambda: NOBODY)
+    known: Mapping[str, WorkloadInfo] = field(default_factory=lambda: NO_WORKLOADS)
     pods: Mapping[PodContainer, tuple[Claim, ...]] = field(default_factory=lambda: NO_PODS)
     pending: frozenset[str] = frozenset()
     state: SourceState = SourceState.OK
@@ -106,7 +105,7 @@ class NameRead:
 
 
 class GpuSource(Protocol):
-    """Reads devices. Never raises; returns within its deadline whatever the driver does."""
+    """Reads GPUs. Never raises; returns within its deadline whatever the driver does."""
 
     @property
     def name(self) -> str:
@@ -116,7 +115,7 @@ class GpuSource(Protocol):
         """Read every GPU once."""
 
     def close(self) -> None:
-        """Let go of the driver; a later read takes hold of it again."""
+        """Release the driver; a later read opens it again."""
 
 
 class ProcessSource(Protocol):
@@ -127,24 +126,21 @@ class ProcessSource(Protocol):
         """Its name in ``sources`` and in ``otel_gpu.source``."""
 
     def read(self, pids: Collection[int]) -> ProcessRead:
-        """Read these pids, and whoever else has a GPU device open."""
+        """Read these pids and every other process that has a GPU device open."""
 
 
 class NameSource(Protocol):
-    """Knows what people call a workload. Never raises, never blocks: it looks up on a thread of its own."""
+    """Knows names of workloads. Never raises and never blocks: it looks them up on a thread of its own."""
 
     @property
     def name(self) -> str:
         """Its name in ``sources`` and in ``otel_gpu.source``."""
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """What is known by now; ``workloads`` are those on GPUs, each with its pids.
-
-        The mapping does not change after that: the same object is the same workloads again.
-        """
+        """What is known by now. ``workloads`` are those on GPUs, each with its pids; the mapping is never changed."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for what it finds out first of all; false if that takes longer."""
+        """Wait for the first answer; false if that takes longer than ``timeout_s``."""
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop looking up names."""

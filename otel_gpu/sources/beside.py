@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.model import SourceState
-from otel_gpu.sources.base import NO_PODS, NOBODY, Claim, Known, NameRead, PodContainer
+from otel_gpu.sources.base import NO_PODS, NO_WORKLOADS, Claim, NameRead, PodContainer, WorkloadInfo
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +26,14 @@ class Board:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: Mapping[str, Known] = NOBODY
+        self._known: Mapping[str, WorkloadInfo] = NO_WORKLOADS
         self._pods: Mapping[PodContainer, tuple[Claim, ...]] = NO_PODS
         self._state = SourceState.DEGRADED
         self._reason: str | None = NOT_YET
         self._errors = 0
         self._told = threading.Event()
 
-    def know(self, known: Mapping[str, Known]) -> None:
+    def know(self, known: Mapping[str, WorkloadInfo]) -> None:
         """Leave workloads by their ids. The mapping must not be changed after that; leave a new one instead."""
         with self._lock:
             self._known = known
@@ -65,7 +65,7 @@ class Board:
         return self._told.is_set()
 
     @property
-    def known(self) -> Mapping[str, Known]:
+    def known(self) -> Mapping[str, WorkloadInfo]:
         """Workloads by their ids."""
         return self._known
 

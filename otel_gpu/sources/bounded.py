@@ -26,7 +26,7 @@ class BoundedProcessSource:
         self._worker = Worker(f"otel-gpu-{source.name}")
         self._late: Pending[ProcessRead] | None = None
         # Until the first answer nobody knows what is missing.
-        self._last = ProcessRead(pids_complete=False, everybody=False)
+        self._last = ProcessRead(pids_complete=False, all_visible=False)
 
     @property
     def name(self) -> str:

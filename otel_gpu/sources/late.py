@@ -1,4 +1,4 @@
-"""Who was not there when the agent started: a runtime that is installed or comes up later, a job from nowhere."""
+"""Discovery of name sources that appear after the agent has started: a runtime installed later, a Slurm job."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 60.0
 SOON_S: Final = 5.0
 EARLY_S: Final = 120.0
-"""How often it looks whether somebody new is there, which takes a few calls of stat(2): soon as long as the host may be
-starting, and while somebody on a GPU has no name; else at leisure."""
+"""The interval between searches, each of which takes a few calls of stat(2). The short one applies while the host may
+still be starting, for ``EARLY_S``, and while a workload on a GPU has no name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Sources that are new, and of those that could not be opened the reasons: they are to be tried again."""
+class DiscoveredSources:
+    """New sources, and the reasons why others could not be opened: those are tried again."""
 
     sources: tuple[NameSource, ...] = ()
     failed: tuple[str, ...] = ()
 
 
-class Lookout:
-    """Looks for sources of names on a thread of its own. ``find`` is told what kinds of workloads lack a name."""
+class SourceDiscovery:
+    """Searches for name sources on a thread of its own. ``find`` takes the kinds of workloads that have no name."""
 
     def __init__(
-        self, find: Callable[[Collection[WorkloadKind]], Found], clock: Clock, *, name: str = "environment"
+        self, find: Callable[[Collection[WorkloadKind]], DiscoveredSources], clock: Clock, *, name: str = "environment"
     ) -> None:
         self._name = name
         self._find = find
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
         self._board = Board()
-        self._board.well()  # nobody is missed yet
+        self._board.well()  # no source is missing yet
         self._beside = Beside(name, self._board, self._follow)
         self._lock = threading.Lock()
         self._closed = False
         self._sources: tuple[NameSource, ...] = ()
-        # Both are replaced as a whole, by one thread each: who is nameless now, and for whom it has looked.
-        self._nameless: Mapping[WorkloadRef, Collection[int]] = {}
-        self._looked_for: frozenset[str] = frozenset()
-        self._looked = threading.Event()
+        # Each is replaced as a whole by one thread: the workloads without a name, and the ids already searched for.
+        self._unnamed: Mapping[WorkloadRef, Collection[int]] = {}
+        self._searched_ids: frozenset[str] = frozenset()
+        self._searched = threading.Event()
 
     @property
     def name(self) -> str:
@@ -58,32 +58,35 @@ class Lookout:
 
     @property
     def sources(self) -> tuple[NameSource, ...]:
-        """Whoever came so far, in the order in which they came."""
+        """The sources found so far, in the order in which they were found."""
         return self._sources
 
-    def look_for(self, nameless: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """Say who has no name, with his pids. Who is new among them is pending until it has looked once."""
-        # Before it begins: it may have looked by the time this returns, and who came is asked in the next cycle only.
-        new = frozenset(ref.id for ref in nameless) - self._looked_for
+    def search_for(self, unnamed: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        """Request a search for workloads without a name, given with their pids. New ones are pending until it is done.
+
+        ``unnamed`` must not change after that.
+        """
+        # Computed before the search starts: it may end before this returns, and what it finds is read next cycle.
+        new = frozenset(ref.id for ref in unnamed) - self._searched_ids
         if new:
-            self._looked.clear()
-        self._nameless = nameless
+            self._searched.clear()
+        self._unnamed = unnamed
         self._beside.start()
         if new:
             self._beside.wake()
         read = self._board.read(new)
-        # Who cannot look is not waited for.
+        # A search that cannot run holds no workload back.
         return replace(read, pending=frozenset()) if read.state is SourceState.UNAVAILABLE else read
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it has looked for those it was told of last, and whoever came has answered; at most so long."""
+        """Wait until the newest search has ended and the sources found have answered, at most ``timeout_s``."""
         deadline_ns = self._clock.monotonic_ns() + round(timeout_s * 1e9)
-        self._looked.wait(timeout_s)
+        self._searched.wait(timeout_s)
         for source in self._sources:
             source.wait(max(0.0, (deadline_ns - self._clock.monotonic_ns()) / 1e9))
 
     def close(self) -> None:
-        """Look no more; waits for nobody. Whoever came is to be closed after it."""
+        """End the search without waiting for it. The sources found are closed by the caller, after this."""
         with self._lock:
             self._closed = True
         self._beside.stop(timeout_s=0.0)
@@ -92,23 +95,23 @@ class Lookout:
 
     def _follow(self, beside: Beside) -> None:
         while not beside.stopping:
-            self._look()
+            self._search()
             beside.well()
             beside.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
         is_early = self._clock.monotonic_ns() - self._started_ns < EARLY_S * 1e9
-        return SOON_S if is_early or self._nameless else LOOK_S
+        return SOON_S if is_early or self._unnamed else LOOK_S
 
-    def _look(self) -> None:
-        nameless = self._nameless
-        found = self._find({ref.kind for ref in nameless})
+    def _search(self) -> None:
+        unnamed = self._unnamed
+        found = self._find({ref.kind for ref in unnamed})
         for source in found.sources:
-            source.read(nameless)  # it begins now, not in the next cycle, in which its names may be known
+            source.read(unnamed)  # starts its look-up now, so that names may be known in the next cycle
             self._add(source)
-        self._looked_for = frozenset(ref.id for ref in nameless)
-        if nameless is self._nameless:
-            self._looked.set()
+        self._searched_ids = frozenset(ref.id for ref in unnamed)
+        if unnamed.keys() == self._unnamed.keys():
+            self._searched.set()
         if found.failed:
             self._board.degraded("; ".join(found.failed), errors=len(found.failed))
         else:
@@ -118,6 +121,6 @@ class Lookout:
         with self._lock:
             if not self._closed:
                 self._sources = (*self._sources, source)
-                log.info("%s has come, and is asked for names", source.name)
+                log.info("name source %s found", source.name)
                 return
         source.close()

@@ -172,7 +172,7 @@ class ProcfsSource:
             len(reasons),
             pids_complete=self._outlook.are_pids_complete,
             pids_are_own=self._outlook.are_pids_own,
-            everybody=self._outlook.shows_everybody(missed),
+            all_visible=self._outlook.shows_everybody(missed),
         )
 
     def _tell(self, facts: Mapping[int, ProcessFacts]) -> None:
@@ -343,5 +343,5 @@ class ProcfsSource:
             errors=1,
             pids_complete=self._outlook.are_pids_complete,
             pids_are_own=self._outlook.are_pids_own,
-            everybody=False,
+            all_visible=False,
         )

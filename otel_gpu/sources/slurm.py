@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from otel_gpu.clock import Clock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Claim, Known, NameRead
+from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
 from otel_gpu.sources.beside import Beside, Board
 from otel_gpu.sources.outside import told
 from otel_gpu.sources.procfs_files import read_file
@@ -146,7 +146,7 @@ class SlurmSource:
         self._answered: frozenset[str] = frozenset()
         self._reading: tuple[int, int] | None = None  # pid, and since when (monotonic ns)
         # The thread's alone:
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, WorkloadInfo] = {}
         self._tries: dict[str, int] = {}
         self._trouble: dict[str, str] = {}
         self._there: Mapping[str, Mapping[str, Path]] = {}  # jobs that have a cgroup, with those of their steps
@@ -233,7 +233,7 @@ class SlurmSource:
         for by_job in (self._tries, self._trouble, self._steps_read):
             for job_id in by_job.keys() - refs.keys():
                 del by_job[job_id]
-        kept = {id_: replace(known, ref=refs[id_]) for id_, known in self._known.items() if id_ in refs}
+        kept = {id_: known._replace(ref=refs[id_]) for id_, known in self._known.items() if id_ in refs}
         changed = kept != self._known
         self._known = kept if changed else self._known
         return changed
@@ -276,11 +276,11 @@ class SlurmSource:
             with self._lock:
                 self._answered |= {job_id}
             return True
-        self._known[job_id] = replace(known, claims=job.claims)  # its names stay what they were
+        self._known[job_id] = known._replace(claims=job.claims)  # its names stay what they were
         return bool(job.claims)
 
     def _know(self, ref: WorkloadRef, job: Job) -> None:
-        self._known[job.id] = Known(ref, job.names, claims=job.claims)
+        self._known[job.id] = WorkloadInfo(ref, job.names, claims=job.claims)
         self._trouble.pop(job.id, None)
         if job.changed is not None:
             self._trouble[job.id] = f"job {job.id}: {job.changed} is too long or no text, and is told in part"

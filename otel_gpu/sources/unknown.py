@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from otel_gpu.model import WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NOBODY, Known
+from otel_gpu.sources.base import NO_WORKLOADS, WorkloadInfo
 
 
 class Unknown:
@@ -14,10 +14,10 @@ class Unknown:
     def __init__(self, may_know: Callable[[WorkloadRef], bool]) -> None:
         self._may_know = may_know
         self._workloads: Collection[WorkloadRef] = ()
-        self._known: Mapping[str, Known] = NOBODY
+        self._known: Mapping[str, WorkloadInfo] = NO_WORKLOADS
         self._unknown: tuple[WorkloadRef, ...] = ()
 
-    def among(self, workloads: Collection[WorkloadRef], known: Mapping[str, Known]) -> tuple[WorkloadRef, ...]:
+    def among(self, workloads: Collection[WorkloadRef], known: Mapping[str, WorkloadInfo]) -> tuple[WorkloadRef, ...]:
         """Those of the workloads; worked out anew for another object of either: neither may be changed after that."""
         if known is not self._known or workloads is not self._workloads:
             self._workloads, self._known = workloads, known

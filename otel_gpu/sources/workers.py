@@ -43,6 +43,7 @@ class Pending(Generic[T]):
         except Exception as error:  # a bug in a source must cost one reading, not the thread
             self._error = Unavailable(f"internal error: {type(error).__name__}: {error}")
         finally:
+            del self._call  # a worker keeps its last call, which may hold a whole checkpoint
             self.finished = True
             self._under_way.release()
 

@@ -1,1 +1,1 @@
-"""What outlives the agent: the cycles it has shown and the books they led to, in a directory of its own."""
+"""Counters across restarts: a journal of cycles and checkpoints of the attribution state, in a private directory."""

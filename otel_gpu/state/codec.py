@@ -1,7 +1,7 @@
-"""Frozen data as JSON and back, by its type hints: a dataclass is the list of its fields.
+"""Frozen data as JSON and back, by type hints. A dataclass is the list of its fields.
 
-Writing happens every cycle and is cheap: what each class consists of is found out once. Reading is strict: what is not
-what was written is a ValueError.
+The fields of each class are looked up once, because every cycle is written. Reading is strict: ValueError for any text
+that ``to_json`` does not write.
 """
 
 from __future__ import annotations
@@ -19,42 +19,37 @@ T = TypeVar("T")
 _Read = Callable[[Any], Any]
 
 _ABSURD: Final = 1 << 100
-"""No count, time or amount of ours comes near; beyond what floats hold, arithmetic would fail."""
+"""No real count, time or amount comes near. Beyond the range of floats arithmetic would fail."""
 
 
 def to_json(data: object) -> str:
-    """One line of ASCII; ``data`` is a dataclass of dataclasses, named tuples, enumerations and plain values."""
+    """One line of ASCII. ``data`` consists of dataclasses, named tuples, enumerations and plain values."""
     return _ENCODER.encode(data)
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """What ``to_json`` was given; ValueError for any other text."""
+    """The data that ``to_json`` was given; ValueError for any other text."""
     return from_plain(kind, loaded(text))
 
 
 def loaded(text: str | bytes) -> Any:
-    """The plain values in a text of JSON; ValueError if it is none."""
+    """Parse JSON; ValueError if the text is not JSON."""
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise ValueError("nested without end") from error
+        raise ValueError("nested too deeply") from error
 
 
 def from_plain(kind: type[T], data: Any) -> T:
-    """The same from what ``json.loads`` makes of it."""
+    """The same as ``from_json``, from parsed JSON."""
     return cast("T", _reader(cast("Hashable", kind))(data))
-
-
-def reader_with(kind: type[T], around: Mapping[str, Callable[[_Read], _Read]]) -> Callable[[Any], T]:
-    """What reads a dataclass as ``from_plain`` does, but some fields by what is made ``around`` their own readers."""
-    return _record(_call(kind), [around.get(name, _as_it_is)(read) for name, read in _field_readers(kind).items()])
 
 
 # ---------------------------------------------------------------------------- writing
 
 
 class _Layout(NamedTuple):
-    """The fields that a dataclass is made of, and which of them are mappings: their keys need not be texts."""
+    """Reads the fields of a dataclass. ``mappings`` are the positions of fields whose keys may not be strings."""
 
     values: Callable[[Any], tuple[Any, ...]]
     mappings: tuple[int, ...]
@@ -70,7 +65,7 @@ def _layout(kind: Any) -> _Layout:
 
 
 def _plain(data: Any) -> Any:
-    """What JSON has no word for: sets, and dataclasses. The encoder asks again for what is within."""
+    """A list or tuple for what JSON lacks: sets and dataclasses. The encoder calls it again for nested ones."""
     if isinstance(data, frozenset):
         return list(data)
     layout = _layout(cast("Hashable", type(data)))
@@ -91,7 +86,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), default=_plain, check_
 
 @cache
 def _reader(hint: Any) -> _Read:
-    """A function that reads what a hint says, or raises ValueError."""
+    """A function that reads a value of this type, or raises ValueError."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (inner,) = (each for each in arguments if each is not NoneType)
@@ -103,25 +98,21 @@ def _reader(hint: Any) -> _Read:
     if origin is Mapping:
         return _mapping(_record(tuple, [_reader(each) for each in arguments]))
     if is_dataclass(hint) or issubclass(hint, tuple):  # a named one
-        return _record(_call(hint), list(_field_readers(hint).values()))
+        return _record(_call(hint), _field_readers(hint))
     return _enumerated(hint) if issubclass(hint, Enum) else _SCALARS[hint]
 
 
-def _field_readers(kind: Any) -> dict[str, _Read]:
-    """By field, in their order."""
+def _field_readers(kind: Any) -> list[_Read]:
+    """One reader per field, in their order."""
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else list(hints)
-    return {name: _reader(hints[name]) for name in names}
-
-
-def _as_it_is(read: _Read) -> _Read:
-    return read
+    return [_reader(hints[name]) for name in names]
 
 
 def _scalar(*kinds: type) -> _Read:
     def read(data: Any) -> Any:
         if type(data) not in kinds or (type(data) is int and not -_ABSURD < data < _ABSURD):
-            raise ValueError(f"a {type(data).__name__} where a {kinds[-1].__name__} belongs, or an absurd one")
+            raise ValueError(f"expected a {kinds[-1].__name__} in range, found a {type(data).__name__}")
         return data
 
     return read
@@ -141,14 +132,14 @@ def _call(kind: Any) -> Callable[[tuple[Any, ...]], Any]:
 
 def _list(data: Any) -> list[Any]:
     if not isinstance(data, list):
-        raise ValueError("no list where one belongs")  # noqa: TRY004 - to the caller it is a bad value, as all of these
+        raise ValueError("expected a list")  # noqa: TRY004 - a bad value to the caller, as all others
     return data
 
 
 def _record(make: Callable[[tuple[Any, ...]], Any], readers: list[_Read]) -> _Read:
     def read(data: Any) -> Any:
         if len(_list(data)) != len(readers):
-            raise ValueError(f"{len(data)} values where {len(readers)} belong")
+            raise ValueError(f"expected {len(readers)} values, found {len(data)}")
         return make(tuple(reader(each) for reader, each in zip(readers, data, strict=True)))
 
     return read

@@ -1,6 +1,6 @@
-"""Files of the agent alone: a directory 0700, files 0600, no symbolic link followed, nothing of anybody else trusted.
+"""Private files: a directory with mode 0700, files with 0600, no symbolic link followed, no file of another user read.
 
-Everything is done relative to the open directory, so that nobody can put another one in its place meanwhile.
+Every call is relative to the open directory, so that no other directory can take its place in between.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from otel_gpu.errors import Unavailable
 _SAFE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 _LARGEST_BYTES: Final = 32 << 20
-"""Far beyond the books of a host; a larger file is not its own, and reading it takes more memory than there may be."""
+"""Far beyond the checkpoint of a host. Reading a larger file could take more memory than the agent may use."""
 
 
 class PrivateDirectory:
-    """An open directory that only this user may enter. OSError where the file system fails, as in all of ``os``."""
+    """An open directory that only this user may enter. Calls raise OSError where the file system fails."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -30,9 +30,9 @@ class PrivateDirectory:
 
     @classmethod
     def open(cls, path: Path, *, as_it_is: bool = False) -> Self:
-        """Open it, made if it is missing, tightened if it is ours; Unavailable says why it cannot be used.
+        """Open it, created if it is missing, and tighten its mode; Unavailable if it cannot be used.
 
-        With ``as_it_is`` it is another's to make the way to it, and to say who may enter; who may write there is us.
+        With ``as_it_is`` no parents are created and the mode stays; only this user may have write permission.
         """
         try:
             path.mkdir(mode=0o700, parents=not as_it_is, exist_ok=True)
@@ -41,7 +41,7 @@ class PrivateDirectory:
             reason = error.strerror
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
                 is_link = path.is_symlink()
-                reason = "it is a symbolic link; name the directory itself" if is_link else "it is no directory"
+                reason = "it is a symbolic link; name the directory itself" if is_link else "it is not a directory"
             raise Unavailable(f"{path}: {reason}") from None
         try:
             _tighten(path, descriptor, as_it_is=as_it_is)
@@ -51,11 +51,11 @@ class PrivateDirectory:
         return cls(path, descriptor)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the directory, and with it the lock of ``wait_for_turn``."""
         os.close(self._descriptor)
 
     def lock(self, name: str) -> int:
-        """A lock that ends with this process, for as long as the descriptor is open; BlockingIOError if it is taken."""
+        """Lock a file until the returned descriptor is closed or the process ends; BlockingIOError if it is locked."""
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | _SAFE, 0o600, dir_fd=self._descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,24 +65,24 @@ class PrivateDirectory:
         return descriptor
 
     def wait_for_turn(self) -> None:
-        """Return when nobody else has the directory to itself; it is ours from then on, until it is closed."""
+        """Wait for an exclusive lock on the directory; ``close`` releases it."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def names(self) -> list[str]:
-        """Everything in it."""
+        """Names of all entries, sorted."""
         return sorted(os.listdir(self._descriptor))  # noqa: PTH208 - of a descriptor
 
     def size_bytes(self, name: str) -> int:
-        """How large a file is; 0 if there is none."""
+        """The size of a file; 0 if there is none."""
         try:
             return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_size
         except FileNotFoundError:
             return 0
 
     def read(self, name: str, most_bytes: int = _LARGEST_BYTES) -> bytes:
-        """A file's content; FileNotFoundError if there is none, ValueError if it is not ours, or larger than that."""
+        """A file's content; ValueError if it is larger than ``most_bytes``, not a regular file, or another user's."""
         try:
-            # Without waiting: a pipe in its place must not stop the agent.
+            # Non-blocking: a pipe in its place must not stop the agent.
             descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno == errno.ELOOP:
@@ -91,19 +91,19 @@ class PrivateDirectory:
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError("it is no file")
+                raise ValueError("it is not a regular file")
             if found.st_uid != os.geteuid():
-                raise ValueError(f"it is a file of user {found.st_uid}")
+                raise ValueError(f"it belongs to user {found.st_uid}")
             if found.st_size > most_bytes:
-                raise ValueError(f"it has {found.st_size} bytes, and no more than {most_bytes} are read")
+                raise ValueError(f"it has {found.st_size} bytes, the limit is {most_bytes}")
             return file.read()
 
     def create(self, name: str) -> int:
-        """A new file to append to, without a buffer; FileExistsError if there is one."""
+        """Create a file and return a descriptor to append to it; FileExistsError if there is one."""
         return os.open(name, _NEW | os.O_APPEND, 0o600, dir_fd=self._descriptor)
 
     def write(self, name: str, content: bytes) -> None:
-        """A file with this content, on disk when this returns."""
+        """Write a file and sync it to disk, in place of any of that name."""
         self.remove(name)
         descriptor = os.open(name, _NEW, 0o600, dir_fd=self._descriptor)
         try:
@@ -113,12 +113,8 @@ class PrivateDirectory:
             os.close(descriptor)
 
     def rename(self, name: str, new_name: str) -> None:
-        """Give a file another name, at once and in place of any that has it."""
+        """Rename a file atomically, in place of any that has the new name."""
         os.rename(name, new_name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-
-    def sync(self) -> None:
-        """Return when the names are on disk."""
-        os.fsync(self._descriptor)
 
     def remove(self, name: str) -> None:
         """Remove a file, if there is one."""
@@ -127,7 +123,7 @@ class PrivateDirectory:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of it, usually in one call; OSError if not all of it could be written."""
+    """Write all of it, usually in one call; OSError if that fails."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -136,13 +132,15 @@ def write_all(descriptor: int, content: bytes) -> None:
 def _tighten(path: Path, descriptor: int, *, as_it_is: bool) -> None:
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid():
-        raise Unavailable(f"{path}: it belongs to user {found.st_uid}, and this is user {os.geteuid()}")
+        raise Unavailable(f"{path}: it belongs to user {found.st_uid}, and the agent runs as user {os.geteuid()}")
     if as_it_is:
         if stat.S_IMODE(found.st_mode) & 0o022:
-            raise Unavailable(f"{path}: others may write to it")
+            raise Unavailable(f"{path}: other users may write to it")
         return
     try:
         if stat.S_IMODE(found.st_mode) & 0o077:
             os.fchmod(descriptor, 0o700)
     except OSError as error:
-        raise Unavailable(f"{path}: others may enter it, and that cannot be changed: {error.strerror}") from None
+        raise Unavailable(
+            f"{path}: other users may enter it, and its mode cannot be changed: {error.strerror}"
+        ) from None

@@ -1,36 +1,34 @@
-"""The journal: what the agent has seen since its books were last saved, one line for each cycle.
+"""The journal: every Snapshot since the last checkpoint, one line per cycle.
 
-The first line of a file says whose and what it is; each of the others is the Snapshot of a cycle, in which the number
-of an earlier one may stand for what that line has in full. A line begins with its number and a checksum of number and
-text. The last one may be torn, where the agent was killed as it wrote: nobody was shown what came of that cycle.
-Anything else that is wrong, and the file is not to be trusted.
+The first line of a file is its head. Each other line is one whole Snapshot. A line begins with a CRC-32 of the rest and
+the number of its cycle. The last line may be torn, where the agent was killed while it wrote: that cycle was never
+exported. With any other fault the file cannot be trusted.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import Snapshot
-from otel_gpu.state.codec import from_json, to_json
-from otel_gpu.state.cycle_reader import CycleReader
+from otel_gpu.state.codec import from_json, from_plain, loaded, to_json
 
-JOURNAL_FORMAT: Final = 2
-_FORMATS: Final = (1, JOURNAL_FORMAT)
-"""Those that are read: in the first, every line has everything in full."""
+T = TypeVar("T")
+
+JOURNAL_FORMAT: Final = 1
+"""Format 2, of development versions only, had references between lines. It is refused as any unknown format is."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalHead:
-    """Whose journal it is. What follows from a cycle depends on rules and options: it counts for those that wrote it.
+    """What a journal belongs to. Replay depends on rules and options, so it counts for the ``agent`` that wrote it.
 
-    ``epoch_ns`` (Unix time) tells the books apart: it is when they began. ``resumed_ns`` (monotonic) is when an earlier
-    run's books were taken up, right before the first line; ``None`` where the same run goes on in another file. With a
-    ``new_driver`` the GPUs' own counters have begun anew then.
+    ``epoch_ns`` (Unix time) is when the ledger began, and identifies it. ``resumed_ns`` (monotonic) is when this run
+    resumed an earlier one, right before the first line; ``None`` where the same run continues in another file. With a
+    ``new_driver`` the hardware counters restarted at that moment.
     """
 
     format: int
@@ -44,7 +42,7 @@ class JournalHead:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """A journal as read: ``base`` is the number of the cycle before its first, ``lines`` are as they were written."""
+    """A parsed journal file. ``base`` is the number of the cycle before its first; ``lines`` are JSON texts."""
 
     base: int
     head_text: bytes
@@ -52,22 +50,17 @@ class Journal:
     torn: bool
 
     def head(self) -> JournalHead:
-        """Its first line, read when it counts: that of an older agent is, if it has nothing that is not saved."""
-        return from_json(JournalHead, head_of_format(self.head_text, _FORMATS))
+        """The head; ValueError if this version cannot read it. Not needed where a checkpoint has all the cycles."""
+        return read_head(JournalHead, JOURNAL_FORMAT, self.head_text)
 
     @property
     def last(self) -> int:
         """The number of its last cycle."""
         return self.base + len(self.lines)
 
-    def snapshots(self) -> Iterator[tuple[int, Snapshot]]:
-        """All cycles with their numbers, read as they are asked for; ValueError where one was not written like that.
-
-        From the first one on, whichever count: later lines rest on earlier ones.
-        """
-        reader = CycleReader()
-        for number, text in enumerate(self.lines, self.base + 1):
-            yield number, reader.of(number, text)
+    def snapshots(self, after: int) -> Iterator[Snapshot]:
+        """The cycles with a number greater than ``after``, parsed one by one; ValueError for an invalid line."""
+        return (from_json(Snapshot, text) for text in self.lines[max(0, after - self.base) :])
 
 
 def head_line(base: int, head: JournalHead) -> bytes:
@@ -75,14 +68,19 @@ def head_line(base: int, head: JournalHead) -> bytes:
     return line(base, to_json(head))
 
 
+def cycle_line(number: int, snapshot: Snapshot) -> bytes:
+    """The line of a cycle. Outcomes of sources are left out: no rule depends on them."""
+    return line(number, to_json(replace(snapshot, sources=())))
+
+
 def line(number: int, text: str) -> bytes:
-    """One line."""
+    """Checksum, number and text as one line."""
     body = b"%d %b" % (number, text.encode("ascii"))
     return b"%08x %b\n" % (zlib.crc32(body), body)
 
 
 def parse_journal(content: bytes) -> Journal | None:
-    """A journal; ``None`` if not even its first line was finished. ValueError if it is not to be trusted."""
+    """Parse a file; ``None`` if not even its first line is complete, ValueError if it cannot be trusted."""
     *complete, rest = content.split(b"\n")
     if not complete:
         return None
@@ -91,19 +89,18 @@ def parse_journal(content: bytes) -> Journal | None:
     for number, each in enumerate(complete[1:], base + 1):
         found, line_text = _parse_line(each)
         if found != number:
-            raise ValueError(f"line {number - base + 1} is number {found}, not {number}")
+            raise ValueError(f"line {number - base + 1} has number {found}, not {number}")
         lines.append(line_text)
     return Journal(base, text, tuple(lines), torn=bool(rest))
 
 
-def head_of_format(text: bytes, formats: Sequence[int]) -> bytes:
-    """The same text, if it is the head of a file in one of these formats; ValueError if not."""
-    found = json.loads(text)
-    if not isinstance(found, list) or not found or found[0] not in formats:
-        told = found[0] if isinstance(found, list) and found else None
-        known = " and ".join(map(str, formats))
-        raise ValueError(f"its format is {told!r:.40}, and this version reads {known}")
-    return text
+def read_head(kind: type[T], expected_format: int, text: bytes) -> T:
+    """Parse the head of a file, whose first value is its format; ValueError for another format."""
+    data = loaded(text)
+    found = data[0] if isinstance(data, list) and data else None
+    if found != expected_format:
+        raise ValueError(f"its format is {found!r:.40}, and this version reads format {expected_format}")
+    return from_plain(kind, data)
 
 
 def _parse_line(content: bytes) -> tuple[int, bytes]:

@@ -1,58 +1,59 @@
-"""From a state directory back to the books: those saved, and then every cycle since, by the rules that told of it."""
+"""Recovery: the attribution state that an earlier run left, from its checkpoint and a replay of its journals."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.model import NO_PROCESSES, ProcessFacts
+from otel_gpu.state.checkpoint import Checkpoint, parse_checkpoint
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import Journal, JournalHead, parse_journal
-from otel_gpu.state.saved import Saved, Shown, parse_saved
-from otel_gpu.state.xids import XidTotals
+from otel_gpu.state.xid_totals import XidTotals
 
 STATE: Final = "state"
 LOCK: Final = "lock"
-"""Of the agent that uses the directory. In it stands the number of the last cycle that may have been told: a journal
-that was cut between two lines looks whole."""
+"""Locked by the agent that uses the directory. It holds the number of the last cycle that may have been exported: a
+journal that was cut between two lines looks complete."""
 
 _NUMBER_BYTES: Final = 8
-LARGEST_JOURNALS_BYTES: Final = 8 << 20
-"""All of them: they are read in the memory that the agent is given, and told again in the 10 s that a start has."""
+LARGEST_JOURNALS_BYTES: Final = 32 << 20
+"""All journals together. They are read into memory."""
 
 _JOURNAL: Final = re.compile(r"journal-([0-9]{6}|[1-9][0-9]{6,})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
-    """An earlier run's books after its last cycle, with what they may be taken up under.
+class RecoveredState:
+    """The state of an earlier run after its last cycle. ``driver_version`` and ``prices`` decide whether it is resumed.
 
-    Beside them whom /proc showed then, and the GPUs' errors until then.
+    ``processes`` are those of the last cycle, by pid.
     """
 
     attributor: Attributor
-    shown: Shown
+    processes: Mapping[int, ProcessFacts]
     xids: XidTotals
     number: int
     driver_version: str | None
     prices: Prices | None
 
 
-class _Later(NamedTuple):
-    """A journal with cycles that the state file does not know of."""
+class _NewerJournal(NamedTuple):
+    """A journal with cycles that the checkpoint does not have."""
 
     name: str
     journal: Journal
     head: JournalHead
 
 
-class NotTrusted(ValueError):
-    """What was saved cannot be gone on from. ``file`` is the one that is damaged, if any is."""
+class UntrustedState(ValueError):
+    """The saved state cannot be used. ``file`` is the damaged file, if one is damaged."""
 
     def __init__(self, reason: str, file: str | None = None) -> None:
         super().__init__(reason)
@@ -60,137 +61,140 @@ class NotTrusted(ValueError):
 
 
 def journal_name(index: int) -> str:
-    """The name of a run's files in the order they are written in."""
+    """The file name of a journal. Indices increase in the order of writing."""
     return f"journal-{index:06}"
 
 
 def journal_names(directory: PrivateDirectory) -> dict[int, str]:
-    """All journals there are, in their order."""
+    """All journals by index, oldest first."""
     found = {int(match[1]): name for name in directory.names() if (match := _JOURNAL.fullmatch(name))}
     return dict(sorted(found.items()))
 
 
 def number_text(number: int) -> bytes:
-    """How the number of a cycle is noted."""
+    """The number of a cycle as the lock file holds it."""
     return number.to_bytes(_NUMBER_BYTES, "big")
 
 
-def _told_number(directory: PrivateDirectory) -> int:
-    """The number that is noted; 0 where none is, as by earlier versions."""
+def _last_exported_number(directory: PrivateDirectory) -> int:
+    """The number in the lock file; 0 where there is none, as in directories of early versions."""
     try:
-        noted = directory.read(LOCK)
+        content = directory.read(LOCK)
     except (OSError, ValueError):
         return 0
-    return int.from_bytes(noted, "big") if len(noted) == _NUMBER_BYTES else 0
+    return int.from_bytes(content, "big") if len(content) == _NUMBER_BYTES else 0
 
 
-def resumed(
-    attributor: Attributor, options: AttributionOptions, now_ns: int, *, new_driver: bool = False
-) -> Attributor:
-    """The same books, as of ``now_ns`` (monotonic): nobody has looked since their last cycle.
+def resume(attributor: Attributor, options: AttributionOptions, now_ns: int, *, new_driver: bool = False) -> Attributor:
+    """A copy of an attributor, resumed at ``now_ns`` (monotonic) after a time without an agent.
 
-    A ``new_driver`` counts from 0, as after a reboot.
+    With a ``new_driver`` hardware counters start at 0, as after a reboot.
     """
-    books = json.loads(json.dumps(attributor.to_state()))
-    return Attributor.from_state(options, books, now_ns=now_ns, same_boot=not new_driver)
+    state = json.loads(json.dumps(attributor.to_state()))
+    return Attributor.from_state(options, state, now_ns=now_ns, same_boot=not new_driver)
 
 
-def recover(directory: PrivateDirectory, *, agent: str, boot_id: str, options: AttributionOptions) -> Recovered | None:
-    """What an earlier run of this boot left; ``None`` if there is nothing. NotTrusted if it is not to be gone on from.
+def recover(
+    directory: PrivateDirectory, *, agent: str, boot_id: str, options: AttributionOptions
+) -> RecoveredState | None:
+    """Recover the state of an earlier run of this boot; ``None`` if there is none, UntrustedState if it is unusable.
 
-    ``options`` count where no cycle has to be told again: those are told by their own.
+    Cycles are replayed with the options in their journals. ``options`` count where there is no cycle to replay.
     """
-    saved = _read_saved(directory)
-    if saved is not None and saved.head.boot_id != boot_id:
-        raise NotTrusted("it is of another boot")
-    number = 0 if saved is None else saved.head.number
-    later = [_checked(name, journal, agent, boot_id) for name, journal in _read_later(directory, saved)]
-    if saved is None and not later:
+    checkpoint = _read_checkpoint(directory)
+    if checkpoint is not None and checkpoint.head.boot_id != boot_id:
+        raise UntrustedState("it is of another boot")
+    number = 0 if checkpoint is None else checkpoint.head.number
+    newer = [_checked(name, journal, agent, boot_id) for name, journal in _read_newer(directory, checkpoint)]
+    if checkpoint is None and not newer:
         return None
-    _check_chain(saved, later)
-    if later:
-        options = later[0].head.options
+    _check_chain(checkpoint, newer)
+    if newer:
+        options = newer[0].head.options
     try:
-        attributor = _from_saved(saved, options)
-    except Exception as error:  # whatever is wrong with it must not keep the agent from starting, time and again
-        raise NotTrusted(f"these are no books: {error}", STATE) from error
-    driver_version = None if saved is None else saved.head.driver_version
-    shown, xids = (Shown(), XidTotals()) if saved is None else (saved.kept.shown, saved.kept.xids)
-    for each in later:
+        attributor = _load(checkpoint, options)
+    except Exception as error:  # damage of any kind must not keep the agent from starting
+        raise UntrustedState(f"it has no valid attribution state: {error}", STATE) from error
+    driver_version = None if checkpoint is None else checkpoint.head.driver_version
+    processes = NO_PROCESSES if checkpoint is None else checkpoint.data.processes
+    recovered = RecoveredState(
+        attributor,
+        processes,
+        XidTotals() if checkpoint is None else checkpoint.data.xids,
+        number,
+        driver_version,
+        options.prices if newer or checkpoint is None else checkpoint.head.prices,
+    )
+    for each in newer:
         try:
-            attributor, found, seen, xids = _told_again(attributor, each, number, xids)
+            recovered = _replay(recovered, each)
         except Exception as error:  # likewise
-            raise NotTrusted(f"a cycle in it cannot be told again: {error}", each.name) from error
-        number, options = each.journal.last, each.head.options
-        driver_version, shown = found or driver_version, seen or shown
-    if number < _told_number(directory):
-        raise NotTrusted("cycles were told that it does not have", later[-1].name if later else STATE)
-    prices = options.prices if later or saved is None else saved.head.prices
-    return Recovered(attributor, shown, xids, number, driver_version, prices)
+            raise UntrustedState(f"a cycle in it cannot be replayed: {error}", each.name) from error
+    if recovered.number < _last_exported_number(directory):
+        raise UntrustedState("cycles were exported that it does not have", newer[-1].name if newer else STATE)
+    return recovered
 
 
-def _told_again(
-    attributor: Attributor, later: _Later, number: int, xids: XidTotals
-) -> tuple[Attributor, str | None, Shown | None, XidTotals]:
-    """The books after the cycles of a journal that come after ``number``; what was last told beside them."""
-    head, journal = later.head, later.journal
-    if head.resumed_ns is not None and journal.base == number:  # else the books saved know of it
-        attributor = resumed(attributor, head.options, head.resumed_ns, new_driver=head.new_driver)
-    driver_version, shown = None, None
-    for cycle, snapshot in journal.snapshots():
-        if cycle <= number:
-            continue
+def _replay(recovered: RecoveredState, newer: _NewerJournal) -> RecoveredState:
+    """The state after the cycles of a journal."""
+    head, journal = newer.head, newer.journal
+    attributor, processes, xids = recovered.attributor, recovered.processes, recovered.xids
+    driver_version = recovered.driver_version
+    if head.resumed_ns is not None and journal.base == recovered.number:  # else the checkpoint is of after that
+        attributor = resume(attributor, head.options, head.resumed_ns, new_driver=head.new_driver)
+    for snapshot in journal.snapshots(recovered.number):
         attributor.observe(snapshot)
         if snapshot.driver is not None:
             driver_version = snapshot.driver.driver_version or driver_version
-        shown, xids = Shown(snapshot.processes), xids.after(snapshot.gpus)
-    return attributor, driver_version, shown, xids
+        processes, xids = snapshot.processes, xids.after(snapshot.gpus)
+    return RecoveredState(attributor, processes, xids, journal.last, driver_version, head.options.prices)
 
 
-def _from_saved(saved: Saved | None, options: AttributionOptions) -> Attributor:
-    if saved is None:
+def _load(checkpoint: Checkpoint | None, options: AttributionOptions) -> Attributor:
+    if checkpoint is None:
         return Attributor(options)
-    # As of its last cycle: that the agent was away is told where it is known until when.
-    books = saved.kept.books
-    restored = Attributor.from_state(options, books, now_ns=books["at_ns"], same_boot=True)
-    if books["ledger"]["epoch_ns"] != saved.head.epoch_ns:
-        raise ValueError("they are not those of its head")
-    return restored
+    # At the time of its last cycle: the time without an agent begins after the replay.
+    state = checkpoint.data.attribution
+    attributor = Attributor.from_state(options, state, now_ns=state["at_ns"], same_boot=True)
+    if state["ledger"]["epoch_ns"] != checkpoint.head.epoch_ns:
+        raise ValueError("it is not that of its head")
+    return attributor
 
 
-def _check_chain(saved: Saved | None, later: Sequence[_Later]) -> None:
-    """No cycle may be missing, none be torn but the last of a run, and all must be of the same books."""
-    number = 0 if saved is None else saved.head.number
-    epoch_ns = saved.head.epoch_ns if saved is not None else later[0].head.epoch_ns
+def _check_chain(checkpoint: Checkpoint | None, newer: Sequence[_NewerJournal]) -> None:
+    """No cycle may be missing, only the last line of a run may be torn, and all files must be of the same ledger."""
+    number = 0 if checkpoint is None else checkpoint.head.number
+    epoch_ns = checkpoint.head.epoch_ns if checkpoint is not None else newer[0].head.epoch_ns
     torn = False
-    for place, (name, journal, head) in enumerate(later):
+    for place, (name, journal, head) in enumerate(newer):
         follows = journal.base <= number if place == 0 else journal.base == number
-        if not follows or head.epoch_ns != epoch_ns or (saved is None and place == 0 and head.resumed_ns is not None):
-            raise NotTrusted("it does not go on where the file before it ends", name)
+        resumes_nothing = checkpoint is None and place == 0 and head.resumed_ns is not None
+        if not follows or head.epoch_ns != epoch_ns or resumes_nothing:
+            raise UntrustedState("it does not continue from the file before it", name)
         if torn and head.resumed_ns is None:
-            raise NotTrusted("a cycle before it is torn", name)
+            raise UntrustedState("a cycle before it is torn", name)
         number, torn = journal.last, journal.torn
 
 
-def _read_saved(directory: PrivateDirectory) -> Saved | None:
+def _read_checkpoint(directory: PrivateDirectory) -> Checkpoint | None:
     try:
-        return parse_saved(directory.read(STATE))
+        return parse_checkpoint(directory.read(STATE))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise NotTrusted(error.strerror or str(error), STATE) from error
+        raise UntrustedState(error.strerror or str(error), STATE) from error
     except ValueError as error:
-        raise NotTrusted(str(error), STATE) from error
+        raise UntrustedState(str(error), STATE) from error
 
 
-def _read_later(directory: PrivateDirectory, saved: Saved | None) -> list[tuple[str, Journal]]:
-    """The journals with cycles that the state file does not know of."""
+def _read_newer(directory: PrivateDirectory, checkpoint: Checkpoint | None) -> list[tuple[str, Journal]]:
+    """The journals with cycles that the checkpoint does not have."""
     found = dict(_read_journals(directory))
-    if saved is None:
+    if checkpoint is None:
         return [(name, journal) for name, journal in found.items() if journal.last > 0]
-    if saved.head.journal is not None and saved.head.journal not in found:
-        raise NotTrusted(f"{saved.head.journal}, which goes on from it, is missing", STATE)
-    return [(name, journal) for name, journal in found.items() if journal.last > saved.head.number]
+    if checkpoint.head.journal is not None and checkpoint.head.journal not in found:
+        raise UntrustedState(f"{checkpoint.head.journal}, which continues from it, is missing", STATE)
+    return [(name, journal) for name, journal in found.items() if journal.last > checkpoint.head.number]
 
 
 def _read_journals(directory: PrivateDirectory) -> Iterator[tuple[str, Journal]]:
@@ -201,20 +205,20 @@ def _read_journals(directory: PrivateDirectory) -> Iterator[tuple[str, Journal]]
             left_bytes -= len(content)
             journal = parse_journal(content)
         except OSError as error:
-            raise NotTrusted(error.strerror or str(error), name) from error
+            raise UntrustedState(error.strerror or str(error), name) from error
         except ValueError as error:
-            raise NotTrusted(str(error), name) from error
+            raise UntrustedState(str(error), name) from error
         if journal is not None:
             yield name, journal
 
 
-def _checked(name: str, journal: Journal, agent: str, boot_id: str) -> _Later:
+def _checked(name: str, journal: Journal, agent: str, boot_id: str) -> _NewerJournal:
     try:
         head = journal.head()
     except ValueError as error:
-        raise NotTrusted(str(error), name) from error
+        raise UntrustedState(str(error), name) from error
     if head.boot_id != boot_id:
-        raise NotTrusted("it is of another boot")
+        raise UntrustedState("it is of another boot")
     if head.agent != agent:
-        raise NotTrusted(f"version {head.agent} was ended before it could save its last cycles")
-    return _Later(name, journal, head)
+        raise UntrustedState(f"version {head.agent} ended before it could save its last cycles")
+    return _NewerJournal(name, journal, head)

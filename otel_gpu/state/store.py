@@ -1,354 +1,407 @@
-"""A state directory in use: every cycle is appended to a journal, and now and then the books are saved whole.
+"""A state directory in use: a journal line per cycle, and a checkpoint now and then.
 
-Only one agent uses a directory. Files are removed in an order such that what is left over, should the agent be killed
-meanwhile, is either all that counts or nothing that is trusted.
+Only one agent uses a directory. Files are removed in an order such that after a kill at any moment the rest is either
+complete or not trusted.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.errors import Unavailable
 from otel_gpu.footprint import give_back
 from otel_gpu.model import Snapshot, SourceState
-from otel_gpu.state.cycle_text import CycleText
+from otel_gpu.sources.workers import Pending, Worker
+from otel_gpu.state.checkpoint import CHECKPOINT_FORMAT, CheckpointData, CheckpointHead, checkpoint_text
 from otel_gpu.state.files import PrivateDirectory, write_all
-from otel_gpu.state.journal import JOURNAL_FORMAT, JournalHead, head_line, line
+from otel_gpu.state.journal import JOURNAL_FORMAT, JournalHead, cycle_line, head_line
 from otel_gpu.state.recovery import (
-    LARGEST_JOURNALS_BYTES,
     LOCK,
     STATE,
-    NotTrusted,
-    Recovered,
+    RecoveredState,
+    UntrustedState,
     journal_name,
     journal_names,
     number_text,
     recover,
 )
-from otel_gpu.state.saved import STATE_FORMAT, Kept, SavedHead, saved_text
 
 log = logging.getLogger(__name__)
 
 _NEW_STATE: Final = "state.new"
-MOST_JOURNALLED_BYTES: Final = LARGEST_JOURNALS_BYTES // 2
-"""Of what is not saved whole: a thousand cycles of a host with 4 GPUs and 17 processes. A start has to tell them again
-in its 10 s, of which each MiB takes one. It reads more than that: versions that wrote every line in full left it."""
+CHECKPOINT_AFTER_BYTES: Final = 8 << 20
+"""Of journal since the last checkpoint: the next one is due early. A cycle of 8 GPUs with 8 processes each has 35 kB,
+one of 16 GPUs with 200 processes each 1.7 MB."""
+
+MOST_JOURNALLED_BYTES: Final = 24 << 20
+"""Of journals that no checkpoint replaces. A start has to replay them within its 10 s, at 0.1 to 0.2 s per MiB."""
 
 MOST_JOURNALS: Final = 8
-"""So many at a start, and what they tell is saved whole first: who dies young, time and again, would never save."""
+"""With more journals than this a start writes a checkpoint first: an agent that is always killed young never would."""
+
+_UNBOUNDED_S: Final = 1e8
 
 
 class InUse(Unavailable):
-    """Another agent has the directory now; it can be had when that one ends."""
+    """Another agent uses the directory. It becomes available when that agent ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Whose books are kept: what all files of a run say."""
+    """What all files of a run have in their heads. ``epoch_ns`` (Unix time) is when the ledger began."""
 
     epoch_ns: int
     driver_version: str | None
     options: AttributionOptions
 
 
-class Store:
-    """What is kept on disk. Used by one thread; books are written by another, which never waits for the first."""
+class _StartedCheckpoint(NamedTuple):
+    """A checkpoint that is being written under a temporary name. ``None`` or the reason of its failure is the result.
 
-    def __init__(self, directory: PrivateDirectory, lock: int, *, agent: str, boot_id: str) -> None:
+    ``replaces`` are the journals that it makes obsolete; ``None`` if it must not be put in place any more.
+    """
+
+    pending: Pending[str | None]
+    replaces: tuple[str, ...] | None
+
+
+class _OpenJournal(NamedTuple):
+    """The journal that cycles are appended to."""
+
+    name: str
+    descriptor: int
+
+
+class CheckpointStore:
+    """Journal and checkpoints in one directory. Used by one thread.
+
+    Writing a checkpoint includes a sync, which may take seconds on a busy disk, and the journal continues meanwhile. So
+    ``writer`` writes it under a temporary name, and the next call puts it in place.
+    """
+
+    def __init__(self, directory: PrivateDirectory, lock: int, *, agent: str, boot_id: str, writer: Worker) -> None:
         self.path = directory.path
         self._directory = directory
-        self._lock: int | None = lock
-        self._ended = False
+        self._lock = lock
         self._agent, self._boot_id = agent, boot_id
-        self._number = 0
-        self._journal: int | None = None
-        self._text = CycleText()
-        journals = journal_names(directory)
-        self._index = max(journals, default=0)
-        self._journals = tuple(journals.values())
-        self._journalled_bytes = sum(map(directory.size_bytes, self._journals))
-        self._settled_bytes = 0
-        """How many of those are in no journal any more: what they tell is saved, or nothing is."""
-        self._writer: threading.Thread | None = None
-        self._swap = threading.Lock()
-        self._void = 0
-        """How often what is on disk was given up: books that were on their way there then must not arrive."""
-        self._lost: str | None = None
+        self._writer = writer
+        self._checkpoint: _StartedCheckpoint | None = None
+        self._journal: _OpenJournal | None = None
+        names = journal_names(directory)
+        self._index = max(names, default=0)
+        self._journals = {name: directory.size_bytes(name) for name in names.values()}
+        """Bytes by name, oldest first; 0 for a journal whose cycles do not count any more."""
+        self._bytes_since_checkpoint = 0
+        self._invalid: str | None = None
+        """Why no file in the directory may be used."""
         self._unsaved: str | None = None
+        """Why the last checkpoint failed."""
 
     @classmethod
-    def open(cls, path: Path, *, agent: str, boot_id: str) -> Self:
-        """Take a directory into use; Unavailable says why it cannot be."""
+    def open(cls, path: Path, *, agent: str, boot_id: str, writer: Worker | None = None) -> Self:
+        """Lock a directory for this agent; Unavailable if it cannot be used."""
         directory = PrivateDirectory.open(path)
+        writer = Worker("otel-gpu-checkpoint") if writer is None else writer
+        lock: int | None = None
         try:
-            return cls(directory, directory.lock(LOCK), agent=agent, boot_id=boot_id)
-        except BlockingIOError:
-            directory.close()
-            raise InUse(f"{path}: another otel-gpu uses it") from None
+            lock = directory.lock(LOCK)
+            return cls(directory, lock, agent=agent, boot_id=boot_id, writer=writer)
         except OSError as error:
+            if lock is not None:
+                os.close(lock)
             directory.close()
+            if isinstance(error, BlockingIOError):
+                raise InUse(f"{path}: another otel-gpu uses it") from None
             raise Unavailable(f"{path}: {error.strerror}") from None
 
     @property
     def state(self) -> tuple[SourceState, str | None]:
-        """Whether a restart would lose nothing by now, and why not."""
-        if self._lost is not None:
-            return SourceState.UNAVAILABLE, f"nothing is saved: {self._lost}"
+        """Whether a restart now would lose nothing, and the reason if not."""
+        if self._invalid is not None:
+            return SourceState.UNAVAILABLE, f"nothing is saved: {self._invalid}"
         if self._unsaved is not None:
             return SourceState.DEGRADED, f"the journal grows: {self._unsaved}"
         return SourceState.OK, None
 
-    # -- beginning ------------------------------------------------------------------
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether the journal is large enough for a checkpoint before its time."""
+        return self._checkpoint is None and self._bytes_since_checkpoint >= CHECKPOINT_AFTER_BYTES
 
-    def recover(self, options: AttributionOptions) -> Recovered | None:
-        """What an earlier run left, if it can be trusted; else it is removed, and what is damaged set aside."""
+    # -- start ----------------------------------------------------------------------
+
+    def recover(self, options: AttributionOptions) -> RecoveredState | None:
+        """The state of an earlier run. What cannot be used is removed; a damaged file is renamed."""
         try:
             found = recover(self._directory, agent=self._agent, boot_id=self._boot_id, options=options)
-        except NotTrusted as error:
+        except UntrustedState as error:
             if error.file is None:
                 self.discard()
-                log.info("state in %s is not taken up, counters start at 0: %s", self.path, error)
+                log.info("state in %s is not used, counters start at 0: %s", self.path, error)
             else:
-                became = self.discard(error.file)
-                log.warning("%s is not trusted, %s, and counters start at 0: %s", self.path / error.file, became, error)
+                outcome = self.discard(error.file)
+                log.warning("%s is not trusted and %s, counters start at 0: %s", self.path / error.file, outcome, error)
             return None
         if len(self._journals) > MOST_JOURNALS:
-            self._make_whole(found)
+            self._compact(found)
         return found
 
     def discard(self, damaged: str | None = None) -> str:
-        """Remove what was saved; a file that is ``damaged`` is set aside, in place of the last such. What it became."""
+        """Remove all files; a ``damaged`` one is renamed. Returns what happened to that one."""
         try:
-            return self._remove(damaged)
+            return self._remove_all(damaged)
         except OSError as error:
-            self._lost = self._why(error)
+            self._invalid = self._reason(error)
             return f"cannot be removed ({error.strerror})"
 
-    def _make_whole(self, found: Recovered | None) -> None:
-        """Put one file in the place of many journals; if that fails they are good as they are."""
+    def _compact(self, found: RecoveredState | None) -> None:
+        """Replace many journals by one checkpoint; if that fails, the journals stay valid."""
         try:
-            if found is None:  # not one of them has a cycle
-                self._remove()
+            if found is None:  # none of them has a cycle
+                self._remove_all()
                 return
-            books = found.attributor.to_state()
-            epoch_ns = books["ledger"]["epoch_ns"]
-            head = SavedHead(
-                STATE_FORMAT,
+            state = found.attributor.to_state()
+            head = CheckpointHead(
+                CHECKPOINT_FORMAT,
                 self._agent,
                 self._boot_id,
                 found.driver_version,
-                epoch_ns,
+                state["ledger"]["epoch_ns"],
                 found.number,
                 found.prices,
                 None,
             )
-            self._directory.write(_NEW_STATE, saved_text(head, Kept(books, found.shown, found.xids)))
-            self._directory.rename(_NEW_STATE, STATE)
-            self._directory.sync()
-            for name in self._journals:
-                self._directory.remove(name)
-            self._journals, self._settled_bytes = (), self._journalled_bytes
+            data = CheckpointData(state, found.processes, found.xids)
+            self._directory.write(_NEW_STATE, checkpoint_text(head, data))
+            self._put_in_place(tuple(self._journals))
         except OSError as error:
-            self._unsaved = self._why(error)
+            self._unsaved = self._reason(error)
 
     def begin(self, number: int, run: Run, *, resumed_ns: int | None = None, new_driver: bool = False) -> None:
-        """Journal from here on: after cycle ``number`` of an earlier run that is taken up, or from the first one."""
-        self._number = number
-        with suppress(OSError):  # an old one that is higher costs these books, and no more
-            self._note_number()
-        if self._lost is None:
-            self._open_journal(run, resumed_ns, new_driver=new_driver)
+        """Start a journal after cycle ``number`` of an earlier run that is resumed, or after 0."""
+        self._reset_number(number)
+        if self._invalid is None:
+            self._open_journal(number, run, resumed_ns, new_driver=new_driver)
 
     # -- every cycle ----------------------------------------------------------------
 
-    def append(self, snapshot: Snapshot, missed: int = 0) -> bool:
-        """Journal a cycle, so many after the last one that ``missed`` are between; whether it is journalled.
+    def append(self, number: int, snapshot: Snapshot) -> bool:
+        """Write a cycle to the journal; whether it is there.
 
-        If that fails nothing on disk is true any more, and it is removed; figures go on.
+        If that fails, the files no longer lead to what is exported, and are removed.
         """
-        self._number += missed + 1
+        self._finish_checkpoint()
         if self._journal is None:
             return False
         try:
-            self._write_line(self._journal, line(self._number, self._text.of(snapshot)))
-            self._text.written(self._number)
-            self._note_number()
-        except (OSError, TypeError, ValueError) as error:  # what cannot be written down can still be told
-            self.give_up(self._why(error))
+            self._write(self._journal, cycle_line(number, snapshot))
+            self._note_number(number)
+        except (OSError, TypeError, ValueError) as error:  # a cycle that cannot be encoded is still exported
+            self.invalidate(self._reason(error))
             return False
         return True
 
-    def give_up(self, reason: str) -> None:
-        """Remove all that was saved: the books have gone on without it. The next time they are saved it is whole."""
-        with self._swap:
-            self._void += 1
-            self._lost = reason
-            self._settled_bytes = self._journalled_bytes
-            self._close_journal()
-            try:
-                self._remove()
-            except OSError as error:
-                self._lost = f"{reason}; and what was saved before cannot be removed: {error.strerror}"
-
-    def save(self, kept: Kept, run: Run) -> None:
-        """Save the books whole, as of the last cycle appended, and journal from here on in another file.
-
-        They are written by a thread of their own; while an earlier one is not done, nothing happens.
-        """
-        if self._writer is not None and self._writer.is_alive():
-            self._unsaved = f"{self.path}: the disk has not taken the books for a while"
-            return
-        earlier, earlier_bytes = self._journals, self._journalled_bytes
-        if self._open_journal(run):
-            self._start_writer(kept, run, earlier, earlier_bytes)
-
-    def close(self, kept: Kept, run: Run | None, timeout_s: float) -> None:
-        """Save the books for the last time, if there are any; what takes too long is in the journal as well."""
-        if self._writer is not None:
-            self._writer.join(timeout_s / 2)
-        if run is not None and (self._writer is None or not self._writer.is_alive()):
-            self._close_journal()
-            self._start_writer(kept, run, self._journals, self._journalled_bytes)
-        if self._writer is not None:
-            self._writer.join(timeout_s / 2)
+    def invalidate(self, reason: str) -> None:
+        """Remove all files, because cycles are exported that they lack. The next checkpoint makes them valid again."""
+        self._invalid = reason
+        self._bytes_since_checkpoint = 0
         self._close_journal()
-        self._ended = True  # from here on a writer that is not done lets go when it is
-        if self._writer is None or not self._writer.is_alive():
-            self._let_go()
-
-    def _let_go(self) -> None:
-        with self._swap:
-            lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
-            self._directory.close()
-
-    # -- files ----------------------------------------------------------------------
-
-    def _open_journal(self, run: Run, resumed_ns: int | None = None, *, new_driver: bool = False) -> bool:
-        """Go on in a new journal; false if there is none, and the one before is gone on with, if there is one."""
-        head = JournalHead(
-            JOURNAL_FORMAT, self._agent, self._boot_id, run.epoch_ns, resumed_ns, new_driver, run.options
-        )
-        self._index += 1
-        with self._swap:
-            self._journals = (*self._journals, journal_name(self._index))
+        if self._checkpoint is not None:
+            self._checkpoint = self._checkpoint._replace(replaces=None)
+            self._finish_checkpoint()
         try:
-            journal = self._directory.create(journal_name(self._index))
+            self._remove_all()
         except OSError as error:
-            self._cannot_journal(error)
-            return False
+            self._invalid = f"{reason}; and what was saved before cannot be removed: {error.strerror}"
+            self._journals = dict.fromkeys(self._journals, 0)
+
+    def checkpoint(self, number: int, data: CheckpointData, run: Run) -> None:
+        """Start to write a checkpoint after cycle ``number``, and continue in another journal.
+
+        Does nothing while the one before is being written.
+        """
+        self._finish_checkpoint()
+        self._bytes_since_checkpoint = 0
+        if self._checkpoint is not None:
+            self._unsaved = f"{self.path}: the disk is still busy with the last checkpoint"
+            return
+        earlier = tuple(self._journals)
+        self._reset_number(number)
+        if not self._open_journal(number, run):
+            return
+        name = None if self._journal is None else self._journal.name
+        write = partial(self._write_checkpoint, self._head(number, run, name), data)
         try:
-            self._write_line(journal, head_line(self._number, head))
-        except (OSError, ValueError) as error:
-            os.close(journal)
-            self._cannot_journal(error)
-            return False
+            pending = self._writer.start(write)
+        except Unavailable:  # no thread can be started: the limit of pids in a container counts threads
+            pending = _run_here(write)
+        self._checkpoint = _StartedCheckpoint(pending, earlier)
+
+    def close(self, number: int, data: CheckpointData, run: Run | None, wait_s: float) -> None:
+        """Write the last checkpoint, if there was a ``run``, and release the directory.
+
+        If a checkpoint is still being written after ``wait_s``, there is no other: the journal has the rest. The lock
+        is held until it is written, because another agent would write under the same name.
+        """
+        self._wait_for_writer(wait_s)
+        self._finish_checkpoint()
         self._close_journal()
-        self._journal = journal
-        self._text.begin_file()  # not before: the one before may have to be gone on with, and has what it has
-        return True
+        if run is not None and self._checkpoint is None:
+            self._reset_number(number)
+            last = _run_here(partial(self._write_checkpoint, self._head(number, run, None), data))
+            self._checkpoint = _StartedCheckpoint(last, tuple(self._journals))
+        self._wait_for_writer(_UNBOUNDED_S)
+        self._finish_checkpoint()
+        self._writer.close()
+        os.close(self._lock)
+        self._directory.close()
 
-    def _write_line(self, journal: int, content: bytes) -> None:
-        """Write it, if a start could still read all that there is: ValueError if not, as where no disk takes books."""
-        if self._journalled_bytes - self._settled_bytes + len(content) > MOST_JOURNALLED_BYTES:
-            raise ValueError(f"the journal is too large, since {self._unsaved or 'saving takes too long'}")
-        write_all(journal, content)
-        self._journalled_bytes += len(content)
+    # -- checkpoints ----------------------------------------------------------------
 
-    def _note_number(self) -> None:
-        """Note that the journal has this cycle, before anybody is told of it."""
-        if self._lock is not None:
-            os.pwrite(self._lock, number_text(self._number), 0)
-
-    def _cannot_journal(self, error: OSError | ValueError) -> None:
-        if self._journal is None or isinstance(error, ValueError):
-            self.give_up(self._why(error))
-        else:
-            self._unsaved = self._why(error)
-
-    def _why(self, error: Exception) -> str:
-        return f"{self.path}: {error.strerror if isinstance(error, OSError) else error}"
-
-    def _close_journal(self) -> None:
-        if self._journal is not None:
-            os.close(self._journal)
-            self._journal = None
-
-    def _start_writer(self, kept: Kept, run: Run, earlier: tuple[str, ...], earlier_bytes: int) -> None:
-        head = SavedHead(
-            STATE_FORMAT,
+    def _head(self, number: int, run: Run, journal: str | None) -> CheckpointHead:
+        return CheckpointHead(
+            CHECKPOINT_FORMAT,
             self._agent,
             self._boot_id,
             run.driver_version,
             run.epoch_ns,
-            self._number,
+            number,
             run.options.prices,
-            None if self._journal is None else journal_name(self._index),
+            journal,
         )
-        self._writer = threading.Thread(
-            target=self._write,
-            args=(head, kept, earlier, earlier_bytes, self._void),
-            name="otel-gpu-state",
-            daemon=True,
-        )
-        try:
-            self._writer.start()
-        except RuntimeError:  # the container's limit of pids counts threads
-            self._writer.run()
-            self._writer = None
 
-    def _write(self, head: SavedHead, kept: Kept, earlier: tuple[str, ...], earlier_bytes: int, void: int) -> None:
+    def _write_checkpoint(self, head: CheckpointHead, data: CheckpointData) -> str | None:
+        """Write under the temporary name; the reason if that fails. Runs on the writer."""
         try:
-            self._directory.write(_NEW_STATE, saved_text(head, kept))
-            with self._swap:
-                if self._void != void:
-                    self._directory.remove(_NEW_STATE)
-                    return
-                self._directory.rename(_NEW_STATE, STATE)
-                self._lost = None
-            self._directory.sync()
-            for name in earlier:
-                self._directory.remove(name)
-            with self._swap:
-                self._journals = tuple(name for name in self._journals if name not in earlier)
+            self._directory.write(_NEW_STATE, checkpoint_text(head, data))
         except (OSError, TypeError, ValueError) as error:
-            self._unsaved = self._why(error)
-        else:
-            self._unsaved, self._settled_bytes = None, max(self._settled_bytes, earlier_bytes)
+            return self._reason(error)
         finally:
             give_back()
-            if self._ended:
-                self._let_go()
+        return None
 
-    def _remove(self, damaged: str | None = None) -> str:
-        """In this order: without the books, then without the first journals, no later journal is trusted."""
-        became = "is gone"
+    def _wait_for_writer(self, wait_s: float) -> None:
+        if self._checkpoint is not None:
+            with suppress(Unavailable):
+                self._checkpoint.pending.result(time.monotonic() + wait_s)
+
+    def _finish_checkpoint(self) -> None:
+        """Put a checkpoint in place that the writer has written, or remove it if it must not be used any more."""
+        started = self._checkpoint
+        if started is None or not started.pending.finished:
+            return
+        self._checkpoint = None
+        try:
+            self._unsaved = started.pending.result(0.0)
+            if started.replaces is None:
+                self._directory.remove(_NEW_STATE)
+            elif self._unsaved is None:
+                self._put_in_place(started.replaces)
+        except (OSError, Unavailable) as error:
+            self._unsaved = self._reason(error)
+
+    def _put_in_place(self, journals: tuple[str, ...]) -> None:
+        """Give the new checkpoint its name, and remove the journals that it replaces."""
+        self._directory.rename(_NEW_STATE, STATE)
+        self._invalid = None
+        for name in journals:
+            self._directory.remove(name)
+            del self._journals[name]
+
+    # -- journals -------------------------------------------------------------------
+
+    def _open_journal(self, number: int, run: Run, resumed_ns: int | None = None, *, new_driver: bool = False) -> bool:
+        """Continue in a new journal. If that fails: false, and the one before continues, if there is one."""
+        head = JournalHead(
+            JOURNAL_FORMAT, self._agent, self._boot_id, run.epoch_ns, resumed_ns, new_driver, run.options
+        )
+        self._index += 1
+        name = journal_name(self._index)
+        self._journals[name] = 0
+        try:
+            journal = _OpenJournal(name, self._directory.create(name))
+        except OSError as error:
+            self._cannot_open_journal(error)
+            return False
+        try:
+            self._write(journal, head_line(number, head))
+        except (OSError, ValueError) as error:
+            os.close(journal.descriptor)
+            self._cannot_open_journal(error)
+            return False
+        self._close_journal()
+        self._journal = journal
+        return True
+
+    def _cannot_open_journal(self, error: OSError | ValueError) -> None:
+        if self._journal is None or isinstance(error, ValueError):
+            self.invalidate(self._reason(error))
+        else:
+            self._unsaved = self._reason(error)
+
+    def _write(self, journal: _OpenJournal, content: bytes) -> None:
+        """Append to a journal; ValueError if a start could not replay all journals any more."""
+        if sum(self._journals.values()) + len(content) > MOST_JOURNALLED_BYTES:
+            raise ValueError(f"the journal is too large, because {self._unsaved or 'a checkpoint takes too long'}")
+        write_all(journal.descriptor, content)
+        self._journals[journal.name] += len(content)
+        self._bytes_since_checkpoint += len(content)
+
+    def _note_number(self, number: int) -> None:
+        """Note in the lock file that the journal has this cycle, before it is exported."""
+        os.pwrite(self._lock, number_text(number), 0)
+
+    def _reset_number(self, number: int) -> None:
+        """Replace the number of an earlier run. If that fails and it was greater, no state is recovered later."""
+        with suppress(OSError):
+            self._note_number(number)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            os.close(self._journal.descriptor)
+            self._journal = None
+
+    # -- removal --------------------------------------------------------------------
+
+    def _remove_all(self, damaged: str | None = None) -> str:
+        """Remove the checkpoint, then journals from the oldest: a later journal alone is not trusted."""
+        outcome = "is removed"
         for name in (STATE, *self._journals):
             if name == damaged:
-                became = self._set_aside(name)
+                outcome = self._set_aside(name)
             else:
                 self._directory.remove(name)
-        self._journals = ()
-        return became
+        self._journals = {}
+        return outcome
 
     def _set_aside(self, name: str) -> str:
-        """Give a damaged file another name, or remove it where a directory has that name; what became of it."""
+        """Rename a damaged file, or remove it where a directory has that name. Returns what happened."""
         try:
             self._directory.rename(name, _aside(name))
         except OSError as error:
             self._directory.remove(name)
-            return f"is removed, since it cannot be named {self.path / _aside(name)} ({error.strerror})"
+            return f"is removed, because it cannot be renamed to {self.path / _aside(name)} ({error.strerror})"
         return f"is now {self.path / _aside(name)}"
+
+    def _reason(self, error: Exception) -> str:
+        return f"{self.path}: {error.strerror if isinstance(error, OSError) else error}"
+
+
+def _run_here(call: Callable[[], str | None]) -> Pending[str | None]:
+    pending = Pending(call)
+    pending.run()
+    return pending
 
 
 def _aside(name: str) -> str:
-    """One name for all damaged files of a kind: there is only the newest of them."""
+    """The name of a damaged file. Only the newest one of each kind is kept."""
     return f"{name.partition('-')[0]}.rejected"

@@ -67,20 +67,20 @@ class LocalCycles:
             simulated_because=host.simulated_because,
             currency=None if prices is None else prices.currency,
         )
-        passes, history = 0, History()
+        cycles, history = 0, History()
         try:
             sampling.start()
             while not self._stop.is_set():
                 if host.outdated.is_set():
                     raise Unavailable(_UPGRADED)
-                seen = sampling.sampler.wait_for_pass(passes, _WAIT_S)
+                seen = sampling.sampler.wait_for_cycle(cycles, _WAIT_S)
                 attribution = sampling.engine.latest
-                if seen > passes and attribution is not None:
-                    _refuse_blindness(attribution, host, first=not passes)
+                if seen > cycles and attribution is not None:
+                    _refuse_blindness(attribution, host, first=not cycles)
                     history.observe(attribution)
                     beside = particulars(attribution, about, _plain(history))
                     self._board.put(combine(document(attribution), beside))
-                passes = seen
+                cycles = seen
         finally:
             sampling.stop()
 

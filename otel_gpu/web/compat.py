@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from otel_gpu.compat.listener import Listener
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.rows import ReportRows
 from otel_gpu.values import Address
 from otel_gpu.web.exchange import Route
 from otel_gpu.web.server import WebServer
@@ -22,7 +22,7 @@ class CompatServers:
     def __init__(
         self,
         listeners: Sequence[Listener],
-        newest: Callable[[float], Reading | None],
+        newest: Callable[[float], ReportRows | None],
         *,
         host: str,
         host_name: str,

@@ -1,4 +1,4 @@
-"""What another exporter's listener answers: its series, rendered from the newest reading."""
+"""What another exporter's listener answers: its series, rendered from the newest report."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from otel_gpu.compat.form import Scene
 from otel_gpu.compat.listener import Listener
 from otel_gpu.compat.render import CONTENT_TYPE, render
 from otel_gpu.compat.retention import Retention
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.rows import ReportRows
 from otel_gpu.web.exchange import Request, Response, Route
 
 
 def compat_routes(
-    listener: Listener, newest: Callable[[float], Reading | None], host_name: str, health: Route
+    listener: Listener, newest: Callable[[float], ReportRows | None], host_name: str, health: Route
 ) -> dict[str, Route]:
-    """What a listener answers. ``newest`` gives a reading that is at most so many seconds old, if one can be had."""
+    """The routes of a listener. ``newest`` gives the rows of a report of at most that age in seconds, if it can."""
     exporter = EXPORTERS[listener.exporter]
     retention = None if listener.retention_s is None else Retention(listener.retention_s)
 
     def metrics(_: Request) -> Response:
-        reading = newest(listener.max_age_s)
-        if reading is None:
+        rows = newest(listener.max_age_s)
+        if rows is None:
             return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
         if retention is not None:
-            reading = retention.of(reading)
-        scene = Scene(reading, host_name, listener.kubernetes)
+            rows = retention.of(rows)
+        scene = Scene(rows, host_name, listener.kubernetes)
         return Response(render(exporter, scene, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
 
     routes: dict[str, Route] = {listener.path: metrics}

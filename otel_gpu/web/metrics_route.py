@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus scrapes."""
+"""``/metrics``: the endpoint that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ import threading
 from collections.abc import Callable
 from http import HTTPStatus
 
-from otel_gpu.export.prometheus import Exposition, PrometheusText, choose
-from otel_gpu.metrics.collection import Collection, Resources
-from otel_gpu.web.exchange import Parts, Request, Response, Route
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer, choose
+from otel_gpu.metrics.series import Collection
+from otel_gpu.web.exchange import Request, Response, Route
 
 PATH = "/metrics"
 
 
-def metrics_route(collect: Callable[[], Collection | None], resources: Resources) -> Route:
-    """A route that answers with a fresh collection, in the format that the scraper likes best."""
-    text = PrometheusText(resources)
-    one_at_a_time = threading.Lock()
-    rendered: dict[Exposition, tuple[Collection, Parts]] = {}  # many scrapers ask for one cycle: it is written once
+def metrics_route(collect: Callable[[], Collection | None], renderer: PrometheusRenderer) -> Route:
+    """A route that answers with the newest collection, in the format that the scraper prefers."""
+    lock = threading.Lock()
+    rendered: dict[Exposition, tuple[Collection, bytes]] = {}  # a cycle is rendered once for all scrapers
 
     def answer(request: Request) -> Response:
         collection = collect()
         if collection is None:
             return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        exposition = choose(request.headers.get("accept", ""))
-        with one_at_a_time:
-            written = rendered.get(exposition)
-            if written is None or written[0] is not collection:
-                written = rendered[exposition] = collection, text.parts(collection, exposition)
-        return Response(written[1], exposition.value)
+        form = choose(request.headers.get("accept", ""))
+        with lock:
+            if form not in rendered or rendered[form][0] != collection:
+                rendered[form] = collection, renderer.render(collection, form)
+            return Response(rendered[form][1], form.value)
 
     return answer

@@ -52,12 +52,12 @@ def particulars(attribution: Report, about: About, history: Object) -> Object:
             {
                 "naming": workload.naming,
                 "outer": workload.ref.outer_container_id,
-                "gpus": [_part(part, gpus) for part in workload.told_gpus],
+                "gpus": [_part(part, gpus) for part in workload.reported_gpus],
             }
             for workload in attribution.workloads
-            if workload.told_gpus
+            if workload.reported_gpus
         ],
-        "processes": [_process(process, gpus) for process in attribution.processes if process.told],
+        "processes": [_process(process, gpus) for process in attribution.processes if process.is_reported],
         "sources": [source.state.value for source in attribution.sources],
         "history": history,
     }
@@ -70,7 +70,7 @@ def _gpu(gpu: GpuReport) -> Object:
         "reason": reading.reason,
         "power_limit_w": reading.power_limit_w,
         "energy_mj": None
-        if totals is None or not gpu.counted.energy
+        if totals is None or not gpu.has_energy
         else {
             "attributed": totals.attributed_mj,
             "idle": totals.idle_mj,
@@ -85,10 +85,10 @@ def _basis(basis: EnergyBasis) -> Object:
         "source": basis.source,
         "policy": basis.policy,
         "model": basis.model,
-        "idle_w": basis.idle_w,
-        "idle_origin": basis.idle_origin,
-        "held_w": basis.held_w,
-        "held_origin": basis.held_origin,
+        "idle_w": basis.idle_power_w,
+        "idle_origin": basis.idle_power_origin,
+        "held_w": basis.context_power_w,
+        "held_origin": basis.context_power_origin,
     }
 
 
@@ -148,12 +148,12 @@ def _idle_so_far(use: WorkloadGpu | ProcessReport, gpu: GpuReport | None) -> flo
 def _can_be_idle(use: WorkloadGpu | ProcessReport, gpu: GpuReport | None) -> bool:
     """Whether somebody could tell: then, not to have been found idle is to have worked."""
     undecided = use.active and use.state is GpuState.UNKNOWN
-    return not undecided and gpu is not None and gpu.counted.work
+    return not undecided and gpu is not None and gpu.has_utilization
 
 
 def _energy_so_far(totals: Totals | None, gpu: GpuReport | None) -> dict[str, int] | None:
     """By method; ``None`` where 0 would only mean that nobody counts."""
-    if totals is None or not (totals.energy.total_mj or (gpu is not None and gpu.counted.energy)):
+    if totals is None or not (totals.energy.total_mj or (gpu is not None and gpu.has_energy)):
         return None
     energy = totals.energy
     return {

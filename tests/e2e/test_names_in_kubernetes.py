@@ -204,7 +204,7 @@ def have(answer: Report, uuid: str) -> dict[str, tuple[float | None, bool]]:
 
 def last_names(answer: Report) -> dict[str, WorkloadNames | None]:
     """The names that everybody who is told of has now."""
-    told = sorted((each for each in answer.workloads if not each.held), key=lambda each: each.naming)
+    told = sorted((each for each in answer.workloads if not each.awaiting_names), key=lambda each: each.naming)
     return {each.ref.id: each.names for each in told}
 
 

@@ -232,7 +232,7 @@ def test_a_driver_that_is_not_loaded_as_the_agent_starts_again_leaves_gpus_faile
         world_clock.set_us(35 * S)
         agent.until(lambda: states(agent, "hw_status") == {"ok"})
         assert (energy_j(agent) or 0) > (before_j or 0) > 0
-        assert "counters go on where they were" in agent.stderr
+        assert "counters continue from" in agent.stderr
 
 
 def test_a_terminal_that_is_closed_ends_the_agent_in_order_unless_nohup_was_said(tmp_path: Path) -> None:

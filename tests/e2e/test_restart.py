@@ -16,12 +16,12 @@ FLAGS = ("run", "--source", "sim", "--interval", "1s", "--exporters", "prometheu
 
 
 def energy_j(agent: AgentProcess) -> float:
-    """All energy of all GPUs that it tells."""
+    """All energy of all GPUs that it exports."""
     body = agent.get("/metrics").body
     return sum(float(value) for value in re.findall(r"^hw_energy_joules_total\{.*\} (\S+)$", body, re.MULTILINE))
 
 
-def test_counters_go_on_after_kill_9_and_the_end_leaves_one_file(tmp_path: Path) -> None:
+def test_counters_continue_after_kill_9_and_a_clean_stop_leaves_one_file(tmp_path: Path) -> None:
     state = tmp_path / "state"
     flags = (*FLAGS, "--state-dir", str(state))
     with agent_process(*flags, directory=tmp_path) as agent:
@@ -33,7 +33,7 @@ def test_counters_go_on_after_kill_9_and_the_end_leaves_one_file(tmp_path: Path)
     with agent_process(*flags, directory=tmp_path) as agent:
         agent.until(lambda: energy_j(agent) > 0)
         assert energy_j(agent) >= before_j
-        assert "counters go on where they were" in agent.stderr
+        assert "counters continue from" in agent.stderr
         assert re.search(
             r'^otel_gpu_source_state\{.*otel_gpu_source="state",otel_gpu_state="ok".*\} 1$',
             agent.get("/metrics").body,

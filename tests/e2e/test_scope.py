@@ -16,13 +16,10 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.subjects import devices
 from otel_gpu.engine import Engine
-from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.metrics_data import metrics_data
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Level
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection as Collected
-from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.names import prometheus_name
-from otel_gpu.metrics.points import Reading
 from otel_gpu.model import GpuIdentity, GpuReading, Pod, Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.cgroup import parse_cgroup
@@ -35,7 +32,7 @@ from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World
 from tests.procfs_tree import UVM, ProcTree
 from tests.real.parts import free_addresses
-from tests.unit.metrics.builders import STATS
+from tests.unit.metrics.builders import collected
 from tests.web import ask
 
 GIB = 1 << 30
@@ -264,7 +261,7 @@ class OwnProcesses:
     def read(self, pids: Collection[int]) -> ProcessRead:
         found = self._processes.read(pids).processes
         own = {pid: facts for pid, facts in found.items() if pid in self._pids}
-        return ProcessRead(own, pids_complete=False, everybody=False)
+        return ProcessRead(own, pids_complete=False, all_visible=False)
 
 
 def sidecar(host: SimulatedHost, clock: ManualClock, number: int) -> Engine:
@@ -313,19 +310,14 @@ def energy_mj(answer: Report, number: int) -> int:
     return sum(part.totals.energy.total_mj or 0 for part in parts if part.totals is not None)
 
 
-def collected(answer: Report) -> Collected:
-    return collect(Reading.of(answer, STATS))
-
-
 def test_each_agent_tells_otlp_of_its_own_pod_and_of_itself(played: Played) -> None:
     resources = Resources(shared={"host.name": "node"}, agent={"service.name": "otel-gpu"})
     for number, answer in enumerate(played.sidecars):
-        [batch] = Encoder(resources).batches(collected(answer))
         told = {
             str(each.resource.attributes.get("gpu.workload.id", "agent")): {
                 metric.name for scope in each.scope_metrics for metric in scope.metrics
             }
-            for each in batch.data.resource_metrics
+            for each in metrics_data(collected(answer), resources).resource_metrics
         }
         assert set(told) == {CONTAINERS[number], "agent"}
         assert told["agent"] == {m.name for m in METRICS if m.level is Level.AGENT and m.of_pod} - UNKNOWN_HERE

@@ -14,8 +14,8 @@ from tests.procfs_tree import ProcTree
 
 pytestmark = pytest.mark.long
 
-GO_ON = "counters go on where they were"
-NOT_TAKEN_UP = "is not taken up, counters start at 0: figures were told since that are in no journal"
+RESUMED = "counters continue from"
+NOT_RESUMED = "is not used, counters start at 0: figures were exported since that are in no journal"
 
 HANGING = """
 import sys, threading
@@ -33,24 +33,24 @@ def hang(descriptor, content):
 store.write_all = hang
 sys.exit(main())
 """
-"""``otel-gpu`` on a disk that no longer answers once a file is there."""
+"""``otel-gpu`` on a disk that hangs once a file is there."""
 
 
 def cycles(agent: AgentProcess) -> float:
-    """How many there were without a disk: each counts an error of it."""
+    """The number of cycles without the disk: each counts as an error of the source."""
     series = r'^otel_gpu_source_errors_total\{.*otel_gpu_source="state".*\} (\S+)$'
     (found,) = re.findall(series, agent.get("/metrics").body, re.MULTILINE)
     return float(found)
 
 
-def test_a_disk_that_hangs_stops_neither_the_cycles_nor_the_end(tmp_path: Path) -> None:
+def test_a_disk_that_hangs_delays_neither_the_cycles_nor_the_end(tmp_path: Path) -> None:
     hangs = tmp_path / "hangs"
     flags = ("run", "--source", "sim", "--interval", "1s", "--exporters", "prometheus", "--listen", "127.0.0.1:0")
     words = [sys.executable, "-c", HANGING, str(hangs), *flags, "--state-dir", str(tmp_path / "state")]
     with agent_process(directory=tmp_path, words=words) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         hangs.touch()
-        agent.until(lambda: "the disk does not answer" in agent.stderr)
+        agent.until(lambda: "the disk does not respond" in agent.stderr)
         before = cycles(agent)
         agent.until(lambda: cycles(agent) >= before + 3)
         assert agent.get("/healthz").status == 200
@@ -59,7 +59,7 @@ def test_a_disk_that_hangs_stops_neither_the_cycles_nor_the_end(tmp_path: Path) 
     assert (code, took_s < 5) == (0, True)
 
 
-def test_state_from_before_a_run_without_any_is_not_gone_on_from(stub_dir: Path, tmp_path: Path) -> None:
+def test_state_is_not_resumed_after_a_run_without_a_state_directory(stub_dir: Path, tmp_path: Path) -> None:
     world = World()
     world.gpu().typical()
     environment = {
@@ -73,11 +73,11 @@ def test_state_from_before_a_run_without_any_is_not_gone_on_from(stub_dir: Path,
         "OTEL_GPU_INTERVAL": "1s",
     }
     flags = "run", "--listen", "127.0.0.1:0", "--state-dir"
-    told = []
+    logged = []
     for state in (str(tmp_path / "state"), str(tmp_path / "state"), "none", str(tmp_path / "state")):
         with agent_process(*flags, state, directory=tmp_path, environment=environment) as agent:
             agent.until(lambda: agent.get("/readyz").status == 200)
             assert agent.end()[0] == 0
-            told.append([line for line in (GO_ON, NOT_TAKEN_UP) if line in agent.stderr])
-        assert (tmp_path / "run/unjournalled").exists() == (len(told) > 2)
-    assert told == [[], [GO_ON], [], [NOT_TAKEN_UP]]
+            logged.append([line for line in (RESUMED, NOT_RESUMED) if line in agent.stderr])
+        assert (tmp_path / "run/unjournalled").exists() == (len(logged) > 2)
+    assert logged == [[], [RESUMED], [], [NOT_RESUMED]]

@@ -1,4 +1,4 @@
-"""Arbitrary histories of a host, in any state a driver has ever been seen in, and some it has not."""
+"""Arbitrary histories of a host, with every known state of a driver and with impossible ones."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ memories = st.one_of(st.none(), st.builds(DeviceMemory, absurd, absurd, absurd, 
 
 
 def lists(
-    places: Sequence[tuple[int | None, int | None]] = ((None, None),),
+    instances: Sequence[tuple[int | None, int | None]] = ((None, None),),
 ) -> st.SearchStrategy[tuple[ListedProcess, ...] | None]:
-    """What the driver lists, the same process twice included."""
+    """A process list of the driver. A process may be in it twice."""
     process = st.builds(
         lambda pid, kind, bytes_, instance: ListedProcess(pid, kind, bytes_, *instance),
         st.sampled_from(PIDS),
         st.sampled_from(list(ProcessKind)),
         amounts,
-        st.sampled_from(places),
+        st.sampled_from(instances),
     )
     return st.one_of(st.none(), st.lists(process, max_size=6).map(tuple))
 
 
-# Strategies stand here and not where they are drawn from: making them costs more than drawing does.
+# Strategies are created once here: creating one costs more than drawing from it.
 alone: Final = lists()
 in_instances: Final = lists([(None, None), (1, 0), (2, 0)])
 up_to_one: Final = st.integers(0, 1)
@@ -95,11 +95,11 @@ rows: Final = st.lists(
     ),
     max_size=5,
 )
-"""Of anybody, with absurd figures, and with stamps from the time of the reading."""
+"""Rows of known and unknown pids, with absurd figures. Timestamps are relative to the reading."""
 
 
 def utilization(draw: st.DrawFn, wall_us: int) -> UtilizationRead | None:
-    """Nothing, or rows about that time."""
+    """``None``, or rows around that time."""
     if draw(booleans):
         return None
     read = (replace(row, timestamp_us=wall_us + row.timestamp_us) for row in draw(rows))
@@ -124,7 +124,7 @@ accounts: Final = st.one_of(st.none(), st.lists(records, max_size=2).map(tuple))
 
 
 def reading(draw: st.DrawFn, index: int, at_ns: int, counter_mj: int) -> GpuReading:
-    """One GPU."""
+    """The reading of one GPU."""
     identity = GpuIdentity(index, f"GPU-{index}", "GPU", minor=index)
     if draw(up_to_nine) == 0:
         return GpuReading(identity, at_ns, health=GpuHealth.FAILED, reason="lost")
@@ -150,7 +150,7 @@ minors: Final = st.sets(up_to_one, max_size=2)
 
 
 def process(draw: st.DrawFn, pid: int, wall_ns: int) -> ProcessFacts:
-    """One process, which may have begun in the future."""
+    """One process. Its start may be in the future."""
     return ProcessFacts(
         ProcessKey(pid, draw(lives)),
         "python3",
@@ -181,7 +181,7 @@ grants: Final = st.lists(
 
 
 def histories(steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> st.SearchStrategy[list[Snapshot]]:
-    """A few cycles: arrivals, exits, reused pids, renames, resets, missing figures and GPUs, clocks that stand or go
+    """A few cycles: arrivals, exits, reused pids, renames, resets, missing figures and GPUs, clocks that stop or go
     back, long gaps."""
     return _histories(st.integers(least, 7), st.sampled_from(steps_s))
 
@@ -217,34 +217,34 @@ _ways: Final = st.sampled_from(("nothing changes", "some stay", "some stay", "so
 
 
 @st.composite
-def standing_histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> list[Snapshot]:
-    """The same, in which much is the very object that it was in the cycle before, or in an earlier one."""
-    told: list[Snapshot] = []
+def repeating_histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> list[Snapshot]:
+    """Histories in which many parts are equal to those of an earlier cycle."""
+    history: list[Snapshot] = []
     for snapshot in draw(histories(steps_s, least)):
-        told.append(_standing(draw, snapshot, told) if told else snapshot)
-    return told
+        history.append(_with_repeats(draw, snapshot, history) if history else snapshot)
+    return history
 
 
-def _standing(draw: st.DrawFn, new: Snapshot, told: Sequence[Snapshot]) -> Snapshot:
+def _with_repeats(draw: st.DrawFn, new: Snapshot, past: Sequence[Snapshot]) -> Snapshot:
     way = draw(_ways)
     if way == "all is new":
         return new
-    earlier = draw(st.sampled_from(told)) if way == "some come back" else told[-1]
+    earlier = draw(st.sampled_from(past)) if way == "some come back" else past[-1]
     everything = way == "nothing changes"
     parts = {name: getattr(earlier, name) for name in _PARTS if everything or draw(booleans)}
     before = {gpu.identity.uuid: gpu for gpu in earlier.gpus}
-    if everything:  # but for what a counter and a clock show
+    if everything:  # except the counter and the clock
         at = {gpu.identity.uuid: gpu for gpu in new.gpus}
         gpus = tuple(
             replace(gpu, taken_at_ns=new.monotonic_ns, energy_mj=at[uuid].energy_mj if uuid in at else None)
             for uuid, gpu in before.items()
         )
     else:
-        gpus = tuple(_standing_gpu(draw, gpu, before.get(gpu.identity.uuid, gpu)) for gpu in new.gpus)
+        gpus = tuple(_gpu_with_repeats(draw, gpu, before.get(gpu.identity.uuid, gpu)) for gpu in new.gpus)
     return replace(new, gpus=gpus, **parts)
 
 
-def _standing_gpu(draw: st.DrawFn, new: GpuReading, before: GpuReading) -> GpuReading:
+def _gpu_with_repeats(draw: st.DrawFn, new: GpuReading, before: GpuReading) -> GpuReading:
     if new.health is not GpuHealth.OK:
         return replace(new, identity=before.identity)
     return replace(new, **{name: getattr(before, name) for name in _GPU_PARTS if draw(booleans)})

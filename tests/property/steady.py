@@ -1,4 +1,4 @@
-"""Histories of a host where little happens: most cycles are like the one before, and some differ in one thing."""
+"""Histories of a host with few changes: most cycles equal the one before, and some differ in one thing."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ PIDS: Final = range(100, 112)
 TOTAL_BYTES: Final = 40_960 * MIB
 _STEPS_S: Final = (5, 5, 5, 5, 1, 1, 0, 40)
 _QUIET_CYCLES: Final = (0, 0, 0, 0, 1, 3, 8)
-"""So many in which nothing happens come after something has: after three without work everybody is idle, and what goes
-on after that is not booked before somebody asks."""
+"""Number of cycles without a change after each change. After three cycles without work all processes are idle."""
 
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU as it stands; what lasts for one cycle only is reset after it."""
+    """The state of one GPU. Faults last for one cycle and are reset after it."""
 
     index: int
     held: dict[int, int | None] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class _Gpu:
     counter_mj: int = 1_000
     working: tuple[int, ...] = ()
     failed: bool = False
-    away: bool = False
+    absent: bool = False
     listless: bool = False
     rowless: bool = False
     uncounted: bool = False
@@ -57,12 +56,12 @@ class _Gpu:
     memory: DeviceMemory | None = None
 
     def reading(self, at_ns: int, wall_us: int, step_us: int) -> GpuReading:
-        """What is read of it; lists and memory are the objects of the cycle before where they are the same."""
+        """The reading of this GPU. Equal lists and memory are the same objects as in the cycle before."""
         identity = GpuIdentity(self.index, f"GPU-{self.index}", "GPU", minor=self.index)
         if self.failed:
             return GpuReading(identity, at_ns, health=GpuHealth.FAILED, reason="lost")
-        place = (1, 0) if self.divided else (None, None)
-        listed = tuple(ListedProcess(pid, ProcessKind.COMPUTE, held, *place) for pid, held in self.held.items())
+        instance = (1, 0) if self.divided else (None, None)
+        listed = tuple(ListedProcess(pid, ProcessKind.COMPUTE, held, *instance) for pid, held in self.held.items())
         if listed != self.listed:
             self.listed = listed
         used = sum(held or 0 for held in self.held.values()) + self.hidden_bytes
@@ -89,8 +88,8 @@ class _Gpu:
 
 
 @dataclass(slots=True)
-class _World:
-    """A host to which one thing happens at a time."""
+class _Host:
+    """A host. Each method is an event that changes one thing."""
 
     gpus: list[_Gpu] = field(default_factory=lambda: [_Gpu(index) for index in range(GPUS)])
     processes: dict[int, ProcessFacts] = field(default_factory=dict)
@@ -98,7 +97,7 @@ class _World:
     grants: tuple[Grant, ...] = ()
 
     def nothing(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """Everything is as it was."""
+        """No change."""
 
     def work(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """Some work on every GPU."""
@@ -111,7 +110,7 @@ class _World:
         gpu.held[pid] = 256 * MIB
 
     def go(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A process leaves a GPU, and runs on."""
+        """A process leaves a GPU and still runs."""
         gpu.held.pop(pid, None)
 
     def die(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
@@ -121,7 +120,7 @@ class _World:
             each.held.pop(pid, None)
 
     def reuse(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A pid has another owner."""
+        """A pid is reused by another process."""
         before = self.processes.get(pid)
         self.processes[pid] = _facts(pid, 1 if before is None else before.key.start_ticks + 1, ref)
         gpu.held[pid] = 128 * MIB
@@ -137,57 +136,57 @@ class _World:
             gpu.held[pid] = None
 
     def move(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A process is in another cgroup."""
+        """A process moves to another cgroup."""
         if pid in self.processes:
             self.processes[pid] = replace(self.processes[pid], workload=ref)
 
-    def read_anew(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """All processes are told of in other objects."""
-        self.processes = {each: replace(told) for each, told in self.processes.items()}
+    def copy_facts(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
+        """The facts of all processes are equal, in other objects."""
+        self.processes = {each: replace(facts) for each, facts in self.processes.items()}
 
     def name(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """A workload is named, or renamed."""
         self.names = {**self.names, ref.key: WorkloadNames(container="b" if ref.key in self.names else "a")}
 
     def grant(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A workload is given a GPU, or all that was given is taken back."""
+        """A GPU is granted to a workload, or all grants are revoked."""
         self.grants = () if self.grants else (Grant(ref, f"GPU-{gpu.index}", "", None, 0.5),)
 
     def hide(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """Memory is in use that no list explains, or no more."""
+        """Unexplained memory appears, or disappears."""
         gpu.hidden_bytes = 0 if gpu.hidden_bytes else 2048 * MIB
 
     def fail(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """A GPU does not answer."""
         gpu.failed = True
 
-    def be_away(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A GPU is not there."""
-        gpu.away = True
+    def be_absent(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
+        """A GPU is absent from the snapshot."""
+        gpu.absent = True
 
     def lose_lists(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A GPU lists nobody."""
+        """The process lists of a GPU cannot be read."""
         gpu.listless = True
 
     def lose_rows(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A GPU does not tell who works."""
+        """A GPU reports no utilisation."""
         gpu.rowless = True
 
     def divide(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A GPU is divided into instances, or put together."""
+        """MIG is switched on or off on a GPU."""
         gpu.divided = not gpu.divided
 
     def lose_counter(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """A GPU does not tell its energy."""
+        """A GPU reports no energy."""
         gpu.uncounted = True
 
     def snapshot(self, at_ns: int, step_s: int) -> Snapshot:
-        """What is read of it now."""
+        """The snapshot of this host now."""
         wall_ns, step_us = WALL_NS + at_ns, max(1, step_s) * 1_000_000
         read = Snapshot(
             wall_ns,
             at_ns,
-            gpus=tuple(gpu.reading(at_ns, wall_ns // 1000, step_us) for gpu in self.gpus if not gpu.away),
+            gpus=tuple(gpu.reading(at_ns, wall_ns // 1000, step_us) for gpu in self.gpus if not gpu.absent),
             processes=dict(self.processes),
             names=self.names,
             sources=(SourceOutcome("nvml", SourceState.OK),),
@@ -195,32 +194,32 @@ class _World:
         )
         for gpu in self.gpus:
             gpu.working = ()
-            gpu.failed = gpu.away = gpu.listless = gpu.rowless = gpu.uncounted = False
+            gpu.failed = gpu.absent = gpu.listless = gpu.rowless = gpu.uncounted = False
         return read
 
 
 _EVENTS: Final = (
-    *(_World.nothing,) * 3,
-    _World.work,
-    _World.come,
-    _World.go,
-    _World.die,
-    _World.reuse,
-    _World.grow,
-    _World.lose_figure,
-    _World.move,
-    _World.read_anew,
-    _World.name,
-    _World.grant,
-    _World.hide,
-    _World.fail,
-    _World.be_away,
-    _World.lose_lists,
-    _World.lose_rows,
-    _World.divide,
-    _World.lose_counter,
+    *(_Host.nothing,) * 3,
+    _Host.work,
+    _Host.come,
+    _Host.go,
+    _Host.die,
+    _Host.reuse,
+    _Host.grow,
+    _Host.lose_figure,
+    _Host.move,
+    _Host.copy_facts,
+    _Host.name,
+    _Host.grant,
+    _Host.hide,
+    _Host.fail,
+    _Host.be_absent,
+    _Host.lose_lists,
+    _Host.lose_rows,
+    _Host.divide,
+    _Host.lose_counter,
 )
-# Strategies stand here and not where they are drawn from: making them costs more than drawing does.
+# Strategies are created once here: creating one costs more than drawing from it.
 first_pids: Final = st.sets(st.sampled_from(PIDS), max_size=6)
 cycles: Final = st.lists(
     st.tuples(
@@ -239,19 +238,19 @@ cycles: Final = st.lists(
 
 @st.composite
 def steady_histories(draw: st.DrawFn) -> list[Snapshot]:
-    """What stays as it was is the very same object in the next cycle, as sources hand it on."""
-    world = _World()
+    """Histories of few changes. Unchanged parts are the same objects in the next cycle, as sources return them."""
+    host = _Host()
     for pid in sorted(draw(first_pids)):
-        world.processes[pid] = _facts(pid, 1, WORKLOADS[pid % len(WORKLOADS)])
-        world.gpus[pid % GPUS].held[pid] = 512 * MIB
+        host.processes[pid] = _facts(pid, 1, WORKLOADS[pid % len(WORKLOADS)])
+        host.gpus[pid % GPUS].held[pid] = 512 * MIB
     at_ns, history = 0, []
     for event, index, pid, ref, step_s, charge_mj, quiet_cycles in draw(cycles):
-        event(world, world.gpus[index], pid, ref)
+        event(host, host.gpus[index], pid, ref)
         for _ in range(1 + quiet_cycles):
             at_ns += step_s * S
-            for gpu in world.gpus:
+            for gpu in host.gpus:
                 gpu.counter_mj += charge_mj * step_s
-            history.append(world.snapshot(at_ns, step_s))
+            history.append(host.snapshot(at_ns, step_s))
     return history
 
 

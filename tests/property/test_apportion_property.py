@@ -1,4 +1,4 @@
-"""Laws of dividing whole numbers."""
+"""Laws of apportionment: the division of whole numbers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def test_the_parts_sum_to_the_whole_and_none_is_negative(total: int, parts_by: d
 
 
 @given(totals)
-def test_among_nobody_nothing_is_divided(total: int) -> None:
+def test_without_keys_nothing_is_divided(total: int) -> None:
     assert apportion(total, {}) == ({}, {})
 
 
 @given(totals, weights.flatmap(lambda w: st.tuples(st.just(w), st.permutations(list(w.items())))))
-def test_the_order_of_the_parties_does_not_matter(
-    total: int, parties: tuple[dict[int, int], list[tuple[int, int]]]
+def test_the_order_of_the_weights_does_not_matter(
+    total: int, orders: tuple[dict[int, int], list[tuple[int, int]]]
 ) -> None:
-    assert apportion(total, dict(parties[1])) == apportion(total, parties[0])
+    assert apportion(total, dict(orders[1])) == apportion(total, orders[0])
 
 
 @given(totals, weights)

@@ -53,25 +53,25 @@ def figures(totals: Totals | None) -> tuple[int, ...]:
     )
 
 
-def lines(answer: Report) -> Mapping[tuple[Any, ...], Totals]:
-    """Totals of everybody, by who and where, under which name."""
+def accounts(report: Report) -> Mapping[tuple[Any, ...], Totals]:
+    """The totals of every account: by process or workload, naming and device."""
     found: dict[tuple[Any, ...], Totals | None] = {}
-    for process in answer.processes:
+    for process in report.processes:
         found["p", process.key, process.naming, process.gpu_uuid, process.mig_uuid] = process.totals
-    for workload, part in parts(answer):
+    for workload, part in parts(report):
         found["w", workload.ref.kind, workload.ref.id, workload.naming, part.gpu_uuid, part.mig_uuid] = part.totals
-    return {who: totals for who, totals in found.items() if totals is not None}
+    return {account: totals for account, totals in found.items() if totals is not None}
 
 
-def parts(answer: Report) -> Iterable[tuple[Any, WorkloadGpu]]:
-    return ((workload, part) for workload in answer.workloads for part in workload.gpus)
+def parts(report: Report) -> Iterable[tuple[Any, WorkloadGpu]]:
+    return ((workload, part) for workload in report.workloads for part in workload.gpus)
 
 
-def entries(answer: Report) -> Mapping[tuple[Any, ...], tuple[int, ...]]:
-    return {who: figures(totals) for who, totals in lines(answer).items()}
+def entries(report: Report) -> Mapping[tuple[Any, ...], tuple[int, ...]]:
+    return {account: figures(totals) for account, totals in accounts(report).items()}
 
 
-def drawn(energies: Iterable[MethodEnergy]) -> int:
+def energy_mj(energies: Iterable[MethodEnergy]) -> int:
     return sum(energy.total_mj or 0 for energy in energies)
 
 
@@ -86,8 +86,8 @@ def test_memory_and_energy_are_conserved_exactly_in_every_cycle(
 ) -> None:
     attributor = Attributor(chosen)
     for snapshot in history:
-        answer = attributor.observe(snapshot)
-        for gpu in answer.gpus:
+        report = attributor.observe(snapshot)
+        for gpu in report.gpus:
             if gpu.memory is not None:
                 assert gpu.memory.conservation_error_bytes == 0
                 assert (
@@ -108,22 +108,22 @@ def test_memory_and_energy_are_conserved_exactly_in_every_cycle(
 
 @thorough
 @given(histories(), options)
-def test_what_workloads_hold_and_draw_in_a_cycle_is_the_gpus_whatever_the_caps(
+def test_memory_and_energy_of_workloads_sum_to_the_gpus_in_every_cycle_with_any_caps(
     history: list[Snapshot], chosen: AttributionOptions
 ) -> None:
     attributor = Attributor(chosen)
     for snapshot in history:
-        answer = attributor.observe(snapshot)
-        for gpu in answer.gpus:
-            here = [part for _, part in parts(answer) if part.gpu_uuid == gpu.identity.uuid]
-            of_processes = [process for process in answer.processes if process.gpu_uuid == gpu.identity.uuid]
+        report = attributor.observe(snapshot)
+        for gpu in report.gpus:
+            here = [part for _, part in parts(report) if part.gpu_uuid == gpu.identity.uuid]
+            of_processes = [process for process in report.processes if process.gpu_uuid == gpu.identity.uuid]
             if gpu.memory is not None:
                 assert sum(part.measured_bytes or 0 for part in here) == gpu.memory.measured_bytes
                 assert sum(process.memory_bytes or 0 for process in of_processes) == gpu.memory.measured_bytes
                 if gpu.mig is None:
                     assert sum(part.inferred_bytes or 0 for part in here) == gpu.memory.inferred_bytes
             attributed_mj = gpu.energy.attributed_mj if gpu.energy is not None else 0
-            assert drawn(part.energy for part in here) == attributed_mj
+            assert energy_mj(part.energy for part in here) == attributed_mj
             assert gpu.energy_error_mj == 0
 
 
@@ -133,111 +133,111 @@ def test_no_total_ever_falls_not_even_over_an_absence(history: list[Snapshot], c
     attributor = Attributor(replace(chosen, retention_s=2))
     before: dict[tuple[Any, ...], tuple[Totals, int]] = {}
     for snapshot in history:
-        answer = attributor.observe(snapshot)
-        for who, totals in lines(answer).items():
+        report = attributor.observe(snapshot)
+        for account, totals in accounts(report).items():
             now = figures(totals)
             assert min(now) >= 0
-            if who in before:
-                earlier, told_ns = before[who]
+            if account in before:
+                earlier, reported_ns = before[account]
                 if totals.since_ns == earlier.since_ns:
-                    assert all(new >= old for new, old in zip(now, figures(earlier), strict=True)), who
+                    assert all(new >= old for new, old in zip(now, figures(earlier), strict=True)), account
                 else:
-                    assert totals.since_ns >= min(told_ns, answer.wall_ns), who
-            before[who] = (totals, answer.wall_ns)
+                    assert totals.since_ns >= min(reported_ns, report.wall_ns), account
+            before[account] = (totals, report.wall_ns)
 
 
 @thorough
 @given(histories(), options)
-def test_no_cost_ever_falls_and_a_gpus_time_is_paid_for_once(
-    history: list[Snapshot], chosen: AttributionOptions
-) -> None:
+def test_no_cost_ever_falls_and_a_gpus_time_is_billed_once(history: list[Snapshot], chosen: AttributionOptions) -> None:
     prices = Prices("EUR", {"": 1.0}, 1.0)
     attributor = Attributor(replace(chosen, prices=prices, retention_s=1e9, max_workloads=2000))
     before: dict[tuple[Any, ...], float] = {}
     passed_us = 0
     for snapshot in history:
-        answer = attributor.observe(snapshot)
-        passed_us += round((answer.window_s or 0) * 1e6)
+        report = attributor.observe(snapshot)
+        passed_us += round((report.window_s or 0) * 1e6)
         billed_us: dict[str, int] = {}
-        for workload, part in parts(answer):
+        for workload, part in parts(report):
             totals = part.totals
             assert totals is not None
             by_state_mj = totals.busy_mj + totals.idle_mj + totals.unknown_mj
             assert by_state_mj <= (totals.energy.total_mj or 0)
             if not part.active:
-                assert by_state_mj == totals.energy.total_mj, "nothing is held back of who has left"
+                assert by_state_mj == totals.energy.total_mj, "an ended account has no undecided energy"
             times = (totals.billed_busy_us, totals.billed_idle_us, totals.billed_unknown_us)
             billed_us[part.gpu_uuid] = billed_us.get(part.gpu_uuid, 0) + sum(times)
             for cost in part.costs:
-                who = (workload.ref, workload.naming, part.gpu_uuid, part.mig_uuid, cost.state, cost.basis)
-                assert cost.amount >= before.get(who, 0)
-                before[who] = cost.amount
+                key = (workload.ref, workload.naming, part.gpu_uuid, part.mig_uuid, cost.state, cost.basis)
+                assert cost.amount >= before.get(key, 0)
+                before[key] = cost.amount
         assert all(each <= passed_us for each in billed_us.values())
 
 
 @thorough
 @given(histories(), options)
-def test_what_the_device_gave_is_what_the_workloads_got(history: list[Snapshot], chosen: AttributionOptions) -> None:
-    """Within the retention and below the cap nobody has been forgotten, so the books must balance to the millijoule."""
+def test_energy_of_all_workloads_is_the_attributed_energy_of_the_gpu(
+    history: list[Snapshot], chosen: AttributionOptions
+) -> None:
+    """Within the retention and below the cap no account was dropped, so the ledger must balance to the millijoule."""
     attributor = Attributor(replace(chosen, retention_s=1e9, max_workloads=2000))
-    answer = None
+    report = None
     for snapshot in history:
-        answer = attributor.observe(snapshot)
-    assert answer is not None
-    for gpu in answer.gpus:
-        here = [figures(part.totals) for _, part in parts(answer) if part.gpu_uuid == gpu.identity.uuid]
+        report = attributor.observe(snapshot)
+    assert report is not None
+    for gpu in report.gpus:
+        here = [figures(part.totals) for _, part in parts(report) if part.gpu_uuid == gpu.identity.uuid]
         assert gpu.totals is not None
         assert sum(sum(each[:3]) for each in here) == gpu.totals.attributed_mj
 
 
 @thorough
 @given(histories(), options)
-def test_time_booked_is_time_present(history: list[Snapshot], chosen: AttributionOptions) -> None:
+def test_posted_time_is_time_present(history: list[Snapshot], chosen: AttributionOptions) -> None:
     attributor = Attributor(replace(chosen, retention_s=1e9))
     present_us: dict[tuple[Any, ...], int] = {}
-    first_us: dict[tuple[Any, ...], int] = {}  # who is new may have come at any time in the window
+    first_us: dict[tuple[Any, ...], int] = {}  # a new process may have come at any time in the window
     for snapshot in history:
-        answer = attributor.observe(snapshot)
-        window_us = round((answer.window_s or 0) * 1e6)
-        told: list[tuple[tuple[Any, ...], bool, Totals | None]] = [
-            (("p", p.key, p.naming, p.gpu_uuid, p.mig_uuid), p.active, p.totals) for p in answer.processes
+        report = attributor.observe(snapshot)
+        window_us = round((report.window_s or 0) * 1e6)
+        found: list[tuple[tuple[Any, ...], bool, Totals | None]] = [
+            (("p", p.key, p.naming, p.gpu_uuid, p.mig_uuid), p.active, p.totals) for p in report.processes
         ]
-        told += [
+        found += [
             (("w", w.ref.kind, w.ref.id, w.naming, part.gpu_uuid, part.mig_uuid), part.active, part.totals)
-            for w, part in parts(answer)
+            for w, part in parts(report)
         ]
-        for line, active, totals in told:
+        for account, active, totals in found:
             assert totals is not None
-            who = (*line, totals.since_ns)  # who returns after it was forgotten counts anew
-            assert time_us(totals) <= present_us.get(who, 0) + window_us
+            key = (*account, totals.since_ns)  # an account that is opened again after a drop counts from zero
+            assert time_us(totals) <= present_us.get(key, 0) + window_us
             if active:
-                present_us[who] = present_us.get(who, 0) + window_us
-                first_us.setdefault(who, window_us)
-            elif who in present_us:
-                assert present_us[who] - first_us[who] <= time_us(totals) <= present_us[who]
+                present_us[key] = present_us.get(key, 0) + window_us
+                first_us.setdefault(key, window_us)
+            elif key in present_us:
+                assert present_us[key] - first_us[key] <= time_us(totals) <= present_us[key]
 
 
 @thorough
 @given(histories(), options)
-def test_measured_is_only_who_was_alone_and_seen_by_everybody(
+def test_energy_is_measured_only_for_a_process_that_was_alone_and_listed_at_both_ends(
     history: list[Snapshot], chosen: AttributionOptions
 ) -> None:
     attributor = Attributor(chosen)
     before: Snapshot | None = None
     for snapshot in history:
-        answer = attributor.observe(snapshot)
+        report = attributor.observe(snapshot)
         for reading in snapshot.gpus:
             measured = [
                 part
-                for _, part in parts(answer)
+                for _, part in parts(report)
                 if part.gpu_uuid == reading.identity.uuid and (part.energy.measured_mj or 0) > 0
             ]
             if not measured:
                 continue
             assert before is not None
             earlier = next(r for r in before.gpus if r.identity.uuid == reading.identity.uuid)
-            for world, each in ((before, earlier), (snapshot, reading)):
-                assert world.pids_complete
+            for taken, each in ((before, earlier), (snapshot, reading)):
+                assert taken.pids_complete
                 assert each.health is not GpuHealth.FAILED
                 pids = {p.pid for p in each.processes or ()}
                 pids |= {p.pid for mig in each.mig or () for p in mig.processes or ()}
@@ -248,7 +248,7 @@ def test_measured_is_only_who_was_alone_and_seen_by_everybody(
 
 @thorough
 @given(histories(), options, st.randoms(use_true_random=False))
-def test_the_order_in_which_things_are_told_does_not_matter(
+def test_the_order_of_lists_and_processes_does_not_matter(
     history: list[Snapshot], chosen: AttributionOptions, dice: Any
 ) -> None:
     straight, mixed = Attributor(chosen), Attributor(chosen)
@@ -272,7 +272,7 @@ def test_the_order_in_which_things_are_told_does_not_matter(
 @thorough
 @given(histories(steps_s=(5, 1), least=2), options)
 def test_a_restart_before_every_cycle_changes_nothing(history: list[Snapshot], chosen: AttributionOptions) -> None:
-    """Neither what is told nor what is remembered, the order in which it is remembered included."""
+    """Neither the report nor the state changes, nor the order of entries in the state."""
     straight = Attributor(chosen)
     restarted = Attributor(chosen)
     for number, snapshot in enumerate(history):
@@ -326,16 +326,16 @@ def shared_gpu(at_s: float, counter_mj: int, percents: tuple[int, ...]) -> Snaps
 def test_splitting_an_interval_changes_no_total_by_more_than_a_millijoule_per_split(
     percents: list[int], policy: EnergyPolicy, power_mj_per_s: int, pieces: int
 ) -> None:
-    """By SM share, the baseline has no part in it; by the others, the whole of it does not change."""
+    """By SM share the baseline is not used. With the other policies it does not change."""
     chosen = AttributionOptions(policy, EnergyModel.SM, assumed_idle_fraction=0.0)
     totals = []
     for count in (1, pieces):
         attributor = Attributor(chosen)
-        answer = attributor.observe(shared_gpu(0, 0, tuple(percents)))
+        report = attributor.observe(shared_gpu(0, 0, tuple(percents)))
         for piece in range(1, count + 1):
             at_s = 60 * piece / count
-            answer = attributor.observe(shared_gpu(at_s, power_mj_per_s * 60 * piece // count, tuple(percents)))
-        totals.append({p.key: sum(figures(p.totals)[:3]) for p in answer.processes})
+            report = attributor.observe(shared_gpu(at_s, power_mj_per_s * 60 * piece // count, tuple(percents)))
+        totals.append({p.key: sum(figures(p.totals)[:3]) for p in report.processes})
     assert totals[0].keys() == totals[1].keys()
     for key, energy_mj in totals[0].items():
         assert abs(energy_mj - totals[1][key]) <= pieces
@@ -344,7 +344,7 @@ def test_splitting_an_interval_changes_no_total_by_more_than_a_millijoule_per_sp
 # ---------------------------------------------------------------------------- bounds
 
 
-@settings(max_examples=2, deadline=None, phases=[Phase.generate])  # nothing to learn from a smaller seed
+@settings(max_examples=2, deadline=None, phases=[Phase.generate])  # a smaller seed shows nothing more
 @given(st.integers(0, 1000))
 def test_state_is_bounded_however_many_processes_come_and_go(seed: int) -> None:
     attributor = Attributor(AttributionOptions(retention_s=60, max_processes=50, max_workloads=20))
@@ -366,19 +366,19 @@ def test_state_is_bounded_however_many_processes_come_and_go(seed: int) -> None:
             energy_mj=cycle * 1_000_000,
             power_limit_w=400,
         )
-        answer = attributor.observe(
+        report = attributor.observe(
             Snapshot(WALL_NS + at_ns, at_ns, (gpu,), facts, {}, (SourceOutcome("x", SourceState.OK),))
         )
-        sizes.append((len(answer.processes), len(answer.workloads)))
+        sizes.append((len(report.processes), len(report.workloads)))
         if cycle % 50 == 49:
             state = attributor.to_state()
-            state["books"]["short_lived"] = {}  # by design the newest 4,096 pids
+            state["books"]["short_lived"] = {}  # bounded separately: the newest 4,096 pids
             for kind in ("processes", "workloads"):
                 assert len(state["ledger"][kind].pop("gone")) <= 2000
             state_sizes.append(len(json.dumps(state)))
-        assert answer.gpus[0].memory is not None
-        assert answer.gpus[0].memory.conservation_error_bytes == 0
-        assert answer.gpus[0].energy_error_mj == 0
+        assert report.gpus[0].memory is not None
+        assert report.gpus[0].memory.conservation_error_bytes == 0
+        assert report.gpus[0].energy_error_mj == 0
     assert max(sizes)[0] <= 51
     assert max(size[1] for size in sizes) <= 21
     assert max(state_sizes[2:]) <= 1.1 * state_sizes[1]

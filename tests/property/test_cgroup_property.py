@@ -1,4 +1,4 @@
-"""Whatever stands in /proc/<pid>/cgroup, the parser answers, and its answer is in the text."""
+"""Laws of the cgroup parser: any text gives a workload or none, and its ids are in the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_gpu.sources.cgroup import parse_cgroup
 from tests.depth import DEPTH
 from tests.unit.sources.test_cgroup import PATHS
 
-# Derandomised: a red build is about the change at hand. `make fuzz` is where new inputs come from.
+# Derandomised, so that a failed build is caused by the change. `make fuzz` tries new inputs.
 many = settings(max_examples=120 * DEPTH, deadline=None, derandomize=True, database=None)
 some = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 
@@ -48,7 +48,7 @@ def rank(workload: WorkloadRef | None) -> int:
 
 @many
 @given(text)
-def test_any_text_gives_an_answer_that_stands_in_the_text(text: str) -> None:
+def test_any_text_gives_a_workload_whose_parts_are_in_the_text(text: str) -> None:
     workload = parse_cgroup(text)
 
     if workload is None or workload == HOST_WORKLOAD:
@@ -84,7 +84,7 @@ def test_more_lines_never_make_it_less_specific(lines: list[str], more: list[str
 def test_garbage_beside_a_real_line_changes_nothing(name: str, garbage: list[str]) -> None:
     real_path, expected = PATHS[name]
 
-    # Behind "x" no line of the garbage has a hierarchy's number, so none is usable.
+    # With the prefix "x" no line of the garbage has a hierarchy number, so none is usable.
     beside = [f"x{part}".replace("\n", "\nx") for part in garbage]
     assert parse_cgroup("\n".join([*beside, f"0::{real_path}", *beside])) == expected
 

@@ -1,4 +1,4 @@
-"""Whatever stands in flags, variables and files, there is a configuration, or one line that says what is wrong."""
+"""Any flags, variables and files give a configuration, or an error of one line."""
 
 from __future__ import annotations
 

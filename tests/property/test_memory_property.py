@@ -1,4 +1,4 @@
-"""Memory adds up, whatever the driver says: absurd figures, overlapping lists, missing ones."""
+"""Laws of memory: it adds up with absurd figures, overlapping lists and missing lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ some = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, databa
 
 GIB = 1 << 30
 plausible = st.integers(0, 80).map(lambda gib: gib * GIB)
-# NVML's figures are unsigned 64-bit numbers; what arrives negative here stands for whatever a driver gets wrong.
+# NVML's figures are unsigned 64-bit numbers; a negative figure represents a faulty driver.
 device_bytes = st.one_of(plausible, st.integers(0, 2**64 - 1), st.sampled_from([0, 1, -1, 2**63, 2**64 - 1]))
 process_bytes = st.one_of(st.none(), plausible, st.integers(0, 2**64 - 1))
 device = st.builds(DeviceMemory, device_bytes, device_bytes, device_bytes, st.one_of(st.none(), device_bytes))
@@ -30,7 +30,7 @@ entries = st.lists(entry, max_size=6)
 
 @st.composite
 def instances(draw: st.DrawFn) -> list[MigReading]:
-    """MIG instances of different UUIDs; ids and lists may be missing, and ids may be told twice."""
+    """MIG instances of different UUIDs; ids and lists may be missing, and ids may repeat."""
     count = draw(st.integers(0, 3))
     return [
         mig(
@@ -96,7 +96,7 @@ def test_figures_that_can_be_true_together_are_kept_as_they_are(
 
 @many
 @given(entries, st.randoms(use_true_random=False))
-def test_who_holds_what_does_not_depend_on_the_order_of_entries_and_lists(
+def test_holders_do_not_depend_on_the_order_of_entries_and_lists(
     listed: list[ListedProcess], chance: random.Random
 ) -> None:
     shuffled = list(listed)
@@ -130,7 +130,7 @@ def test_the_order_of_the_lists_of_a_partitioned_gpu_does_not_matter(read: GpuRe
 
 @some
 @given(reading())
-def test_nobody_the_driver_lists_is_lost_and_nobody_is_made_up(read: GpuReading) -> None:
+def test_the_holders_are_exactly_the_processes_that_the_driver_lists(read: GpuReading) -> None:
     lists = [read.processes, *(instance.processes for instance in read.mig or ())]
     listed = {process.pid for processes in lists for process in processes or ()}
     assert {pid for held in holders_by_instance(read).values() for pid in held} == listed
@@ -138,8 +138,8 @@ def test_nobody_the_driver_lists_is_lost_and_nobody_is_made_up(read: GpuReading)
 
 @some
 @given(reading())
-def test_what_the_gpu_repeats_of_its_instances_is_not_counted_twice(read: GpuReading) -> None:
-    """The GPU's own lists say again what the instances said: with or without them, the sum is the same."""
+def test_entries_that_the_gpu_repeats_of_its_instances_are_not_counted_twice(read: GpuReading) -> None:
+    """The GPU's own lists repeat the entries of its instances. With or without them the sum is the same."""
     instance_ids = [(one.gpu_instance_id, one.compute_instance_id) for one in read.mig or ()]
     if read.mig is None or len(set(instance_ids)) < len(instance_ids):
         return
@@ -157,22 +157,22 @@ def test_what_the_gpu_repeats_of_its_instances_is_not_counted_twice(read: GpuRea
 
 @some
 @given(st.lists(reading(), max_size=2), st.sets(pid))
-def test_an_answer_adds_up_on_every_gpu_instance_workload_and_process(
+def test_a_report_adds_up_on_every_gpu_instance_workload_and_process(
     readings: list[GpuReading], known: set[int]
 ) -> None:
     gpus = [
         replace(read, identity=replace(read.identity, uuid=f"GPU-{index}", index=index, minor=index))
         for index, read in enumerate(readings)
     ]
-    answer = attribute(None, snapshot(*gpus, processes=[facts(pid) for pid in known]))
-    for one in answer.gpus:
+    report = attribute(None, snapshot(*gpus, processes=[facts(pid) for pid in known]))
+    for one in report.gpus:
         for parts in (one.memory, *(instance.memory for instance in one.mig or ())):
             if parts is not None:
                 assert_adds_up(parts)
-        of_processes = sum(p.memory_bytes or 0 for p in answer.processes if p.gpu_uuid == one.identity.uuid)
+        of_processes = sum(p.memory_bytes or 0 for p in report.processes if p.gpu_uuid == one.identity.uuid)
         of_workloads = sum(
             part.measured_bytes or 0
-            for workload in answer.workloads
+            for workload in report.workloads
             for part in workload.gpus
             if part.gpu_uuid == one.identity.uuid
         )

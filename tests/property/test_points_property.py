@@ -1,4 +1,4 @@
-"""Laws of what is exported, over simulated hosts: it adds up, and every series is one."""
+"""Laws of exported points, over simulated hosts and random histories: they add up, and every series is unique."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.export.otlp_wire import WireEncoder
-from otel_gpu.export.prometheus import Exposition, PrometheusText, render
-from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind, Metric
-from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
-from otel_gpu.metrics.columns import Columns
-from otel_gpu.metrics.layout import Layout
-from otel_gpu.metrics.points import Point, Reading, family, points
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
-from otel_gpu.model import Snapshot
+from otel_gpu.metrics.series import Collection, Point
+from otel_gpu.model import Report, Snapshot
 from otel_gpu.sources.sim import SimulatedHost, WorldSpec, demo_world
+from tests.property.histories import histories
 from tests.property.steady import steady_histories
 from tests.property.test_sim_property import worlds
 
-Told = dict[str, list[Point]]
+Exported = dict[str, list[Point]]
 RESOURCES = Resources({"host.name": "node-1"}, {"service.name": "otel-gpu", "service.instance.id": "1"})
 
 anywhere = st.one_of(st.integers(0, 1000).map(demo_world), worlds())
@@ -44,8 +43,8 @@ thorough = settings(
 )
 
 
-def cycles(world: WorldSpec, steps: Iterable[float], chosen: AttributionOptions) -> Iterator[tuple[Reading, Told]]:
-    """What each cycle of an agent on this host exports."""
+def cycles(world: WorldSpec, steps: Iterable[float], chosen: AttributionOptions) -> Iterator[tuple[Report, Exported]]:
+    """The report of each cycle of an agent on this host, and the points of each metric."""
     clock = ManualClock()
     host = SimulatedHost(world, clock)
     engine = Engine(
@@ -58,11 +57,12 @@ def cycles(world: WorldSpec, steps: Iterable[float], chosen: AttributionOptions)
     own = SelfAccount(started_ns=clock.wall_ns(), cpu_s=lambda: 0.5, memory_bytes=lambda: 1 << 20)
     for step_s in (0.0, *steps):
         clock.advance(step_s)
-        attribution = engine.sample()
-        own.observe(attribution)
-        reading = Reading.of(attribution, own.stats(), currency="EUR")
-        exported = {metric.name: list(points(metric.name, reading)) for metric in METRICS}
-        yield reading, exported
+        report = engine.sample()
+        own.observe(report)
+        collection = MetricCollector(own.stats, currency="EUR").collect(report)
+        exported: Exported = {metric.name: [] for metric in METRICS}
+        exported |= {block.metric.name: list(block.points) for block in collection.blocks}
+        yield report, exported
 
 
 def by_gpu(found: Iterable[Point], **where: str) -> dict[object, float]:
@@ -80,44 +80,44 @@ def millijoules(sums: dict[object, float]) -> dict[object, int]:
 
 @thorough
 @given(anywhere, steps_s, choices)
-def test_what_is_exported_adds_up(world: WorldSpec, steps: list[float], chosen: AttributionOptions) -> None:
-    for reading, told in cycles(world, steps, chosen):
-        memory, energy = told["gpu.device.memory.usage"], told["gpu.device.energy"]
-        assert by_gpu(memory) == by_gpu(told["hw.gpu.memory.limit"])
-        assert millijoules(by_gpu(energy)) == millijoules(by_gpu(told["hw.energy"]))
-        assert set(by_gpu(told["hw.status"]).values()) == {1}
-        assert not any(point.value for point in told["otel_gpu.conservation.memory.error"])
-        assert not any(point.value for point in told["otel_gpu.conservation.energy.error"])
+def test_exported_values_add_up(world: WorldSpec, steps: list[float], chosen: AttributionOptions) -> None:
+    for report, exported in cycles(world, steps, chosen):
+        memory, energy = exported["gpu.device.memory.usage"], exported["gpu.device.energy"]
+        assert by_gpu(memory) == by_gpu(exported["hw.gpu.memory.limit"])
+        assert millijoules(by_gpu(energy)) == millijoules(by_gpu(exported["hw.energy"]))
+        assert set(by_gpu(exported["hw.status"]).values()) == {1}
+        assert not any(point.value for point in exported["otel_gpu.conservation.memory.error"])
+        assert not any(point.value for point in exported["otel_gpu.conservation.energy.error"])
         assert all(point.value >= 0 for point in memory)
         attributed = millijoules(by_gpu(energy, gpu_energy_state="attributed"))
-        for level in ("workload", "process"):  # what was forgotten is missing from these
-            given_mj = millijoules(by_gpu(told[f"gpu.{level}.energy"]))
+        for level in ("workload", "process"):  # without dropped accounts
+            given_mj = millijoules(by_gpu(exported[f"gpu.{level}.energy"]))
             assert all(energy_mj <= attributed[gpu] for gpu, energy_mj in given_mj.items())
-        if not any(workload.held for workload in reading.attribution.workloads):
-            assert_workloads_have_what_the_gpus_say(reading, told)
+        if not any(workload.awaiting_names for workload in report.workloads):
+            assert_workloads_sum_to_the_gpus(report, exported)
 
 
-def assert_workloads_have_what_the_gpus_say(reading: Reading, told: Told) -> None:
-    held, memory = told["gpu.workload.memory.usage"], told["gpu.device.memory.usage"]
+def assert_workloads_sum_to_the_gpus(report: Report, exported: Exported) -> None:
+    held, memory = exported["gpu.workload.memory.usage"], exported["gpu.device.memory.usage"]
     measured = by_gpu(held, gpu_attribution_method="measured")
     inferred = by_gpu(held, gpu_attribution_method="inferred")
-    claimed, over = by_gpu(memory, gpu_memory_state="measured"), by_gpu(told["gpu.device.memory.overcount"])
+    claimed, over = by_gpu(memory, gpu_memory_state="measured"), by_gpu(exported["gpu.device.memory.overcount"])
     explained = by_gpu(memory, gpu_memory_state="inferred")
-    for device in reading.devices:
-        uuid = device.gpu.identity.uuid
-        if device.gpu.mig is None:
+    for gpu in report.gpus:
+        uuid = gpu.identity.uuid
+        if gpu.mig is None:
             assert measured.get(uuid, 0) == claimed[uuid] + over[uuid]
             assert inferred.get(uuid, 0) == explained[uuid]
 
 
 @thorough
 @given(anywhere, steps_s, choices)
-def test_every_series_is_one_and_says_what_its_metric_declares(
+def test_every_series_is_unique_and_as_its_metric_declares(
     world: WorldSpec, steps: list[float], chosen: AttributionOptions
 ) -> None:
-    for _, told in cycles(world, steps, chosen):
+    for _, exported in cycles(world, steps, chosen):
         for metric in METRICS:
-            found = told[metric.name]
+            found = exported[metric.name]
             series = {(point.workload, frozenset(point.attributes.items())) for point in found}
             assert len(series) == len(found), metric.name
             for point in found:
@@ -130,7 +130,8 @@ def assert_declared(metric: Metric, point: Point) -> None:
     for attribute in metric.attributes:
         value = point.attributes.get(attribute.key)
         assert type(value) is attribute.type or (attribute.optional and value is None)
-        assert not attribute.values or value in attribute.values
+        assert value is None or not attribute.values or value in attribute.values
+        assert value != ""
     assert (point.workload is None) is (metric.level in ("device", "agent"))
     assert math.isfinite(point.value)
     one_or_none = metric.unit == "1" and metric.kind is Kind.UPDOWNCOUNTER
@@ -145,16 +146,16 @@ def assert_declared(metric: Metric, point: Point) -> None:
 
 @thorough
 @given(anywhere, steps_s, choices)
-def test_no_counter_falls_while_its_start_stands(
+def test_no_counter_falls_while_its_start_is_unchanged(
     world: WorldSpec, steps: list[float], chosen: AttributionOptions
 ) -> None:
     before: dict[tuple[object, ...], tuple[float, int | None]] = {}
-    for _, told in cycles(world, steps, chosen):
+    for _, exported in cycles(world, steps, chosen):
         now: dict[tuple[object, ...], tuple[float, int | None]] = {
             (metric.name, point.workload, frozenset(point.attributes.items())): (point.value, point.start_ns)
             for metric in METRICS
             if metric.kind is Kind.COUNTER
-            for point in told[metric.name]
+            for point in exported[metric.name]
         }
         for series, (value, start_ns) in now.items():
             if series in before and before[series][1] == start_ns:
@@ -162,51 +163,50 @@ def test_no_counter_falls_while_its_start_stands(
         before = now
 
 
+class LongLived:
+    """A collector and a renderer that are used for many cycles, compared with fresh ones in each."""
+
+    def __init__(self) -> None:
+        self._stats = SelfStats(started_ns=1)
+        self._collector = self._fresh_collector()
+        self._renderer = PrometheusRenderer(RESOURCES, created=True)
+        self._last: Collection | None = None
+
+    def _fresh_collector(self) -> MetricCollector:
+        return MetricCollector(lambda: self._stats, currency="EUR")
+
+    def assert_like_fresh_ones(self, report: Report) -> None:
+        found, fresh = self._collector.collect(report), self._fresh_collector().collect(report)
+        assert repr(found) == repr(fresh)  # equal are also 1 and 1.0, which are rendered differently
+        for form in Exposition:
+            assert self._renderer.render(found, form) == PrometheusRenderer(RESOURCES, created=True).render(fresh, form)
+        self._assert_equal_series_are_one_object(found)
+
+    def _assert_equal_series_are_one_object(self, found: Collection) -> None:
+        last = {} if self._last is None else {block.metric.name: block.series for block in self._last.blocks}
+        for block in found.blocks:
+            before = last.get(block.metric.name)
+            assert (before == block.series) is (before is block.series)
+        self._last = found
+
+
 @thorough
 @given(anywhere, steps_s, choices)
-def test_what_is_kept_from_cycle_to_cycle_is_told_and_written_as_if_nothing_were(
+def test_a_long_lived_collector_and_renderer_give_what_fresh_ones_give(
     world: WorldSpec, steps: list[float], chosen: AttributionOptions
 ) -> None:
-    keeping = Keeping()
-    for alone, told in cycles(world, [*steps, *steps], chosen):
-        keeping.assert_told_and_written(alone, told)
+    long_lived = LongLived()
+    for report, _ in cycles(world, [*steps, *steps], chosen):
+        long_lived.assert_like_fresh_ones(report)
 
 
 @settings(thorough, max_examples=40)
-@given(steady_histories(), choices, st.lists(st.booleans(), min_size=1, max_size=4))
-def test_of_still_cycles_too_whether_or_not_each_is_collected(
+@given(st.one_of(histories(), steady_histories()), choices, st.lists(st.booleans(), min_size=1, max_size=4))
+def test_a_collector_and_a_renderer_give_what_fresh_ones_give_in_any_history_with_skipped_cycles(
     history: list[Snapshot], chosen: AttributionOptions, collected: list[bool]
 ) -> None:
-    keeping, attributor = Keeping(), Attributor(chosen)
+    long_lived, attributor = LongLived(), Attributor(chosen)
     for snapshot, is_collected in zip(history, cycle(collected), strict=False):
-        attribution = attributor.observe(snapshot)
+        report = attributor.observe(snapshot)
         if is_collected:
-            alone = Reading.of(attribution, SelfStats(started_ns=1), currency="EUR")
-            keeping.assert_told_and_written(
-                alone, {metric.name: list(points(metric.name, alone)) for metric in METRICS}
-            )
-
-
-class Keeping:
-    """Collections and exporters that keep what they can."""
-
-    def __init__(self) -> None:
-        self._layout, self._columns = Layout(), Columns()
-        self._wire, self._text = WireEncoder(RESOURCES), PrometheusText(RESOURCES)
-
-    def assert_told_and_written(self, alone: Reading, told: Told) -> None:
-        """Compare with a reading and its points by somebody who has kept nothing."""
-        reading = Reading.of(alone.attribution, alone.stats, currency="EUR", layout=self._layout)
-        found = [family(metric, reading, self._columns) for metric in METRICS]
-        blocks = tuple(each for each in found if each is not None)
-        assert {each.metric.name: repr(list(each.points)) for each in blocks} == {
-            name: repr(points) for name, points in told.items() if points
-        }
-        kept, fresh = (Collection(reading.attribution.wall_ns, each) for each in (blocks, of_points(told)))
-        assert list(self._wire.batches(kept)) == list(WireEncoder(RESOURCES).batches(fresh))
-        for exposition in Exposition:
-            assert self._text.render(kept, exposition) == render(fresh, RESOURCES, exposition)
-
-
-def of_points(told: Told) -> tuple[MetricBlock, ...]:
-    return tuple(MetricBlock.of(BY_NAME[name], points) for name, points in told.items() if points)
+            long_lived.assert_like_fresh_ones(report)

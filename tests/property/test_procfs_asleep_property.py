@@ -1,4 +1,4 @@
-"""What is told of processes is never older than the paces say, with CPU clocks and pidfds as without them."""
+"""Facts of processes are never older than the paces allow, with and without CPU clocks and pidfds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_gpu.sources.vigil import Vigil
 from tests.procfs_tree import UVM, ProcTree, maps_line
 
 DESCRIPTORS_S, RARE_S = 11, 31
-"""How old what is told may be: descriptors and ends of who has a GPU open, and all else; a cycle is a second."""
+"""Maximum age in cycles of 1 s: descriptors and exits of processes with a GPU open, and everything else."""
 
 PIDS = (16, 17, 23)
 ASKED = 16
@@ -28,7 +28,7 @@ ASKED = 16
 
 @dataclass(frozen=True)
 class State:
-    """A process as it is."""
+    """The present state of a process."""
 
     start_ticks: int
     gpus: frozenset[int] = frozenset()
@@ -38,7 +38,7 @@ class State:
 
 
 class Host:
-    """Processes that change, and only do so as they run, but for their cgroups."""
+    """A host whose processes change only while they run, except for their cgroups."""
 
     def __init__(self, root: Path) -> None:
         self.tree = ProcTree(root)
@@ -66,7 +66,7 @@ class Host:
             self._set(pid, replace(self.states[pid], gpus=gpus, mapped_pages=mapped_pages))
 
     def end(self, pid: int) -> None:
-        """First it is over, and then it is gone."""
+        """Make a running process a zombie, and remove a zombie."""
         if pid not in self.states:
             return
         if self.states[pid].alive:
@@ -95,7 +95,7 @@ class Host:
 
 
 class Watching(Vigil):
-    """Watches processes of a host."""
+    """Detects exits of the processes of a host."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(most=0)
@@ -122,7 +122,7 @@ class Watching(Vigil):
 
 
 class Law:
-    """One source that reads a host, and what it may say of it."""
+    """A source that reads a host, and a check of what it returns."""
 
     def __init__(self, host: Host, clock: ManualClock, cpu_clock: CpuClock, vigil: Vigil) -> None:
         root = host.tree.root
@@ -134,27 +134,27 @@ class Law:
     def check(self, host: Host) -> None:
         for pid in PIDS:
             self._past[pid].append(host.states.get(pid))
-        told = self._source.read([ASKED]).processes
+        found = self._source.read([ASKED]).processes
         for pid in PIDS:
             now = host.states.get(pid)
-            if pid in told:
+            if pid in found:
                 assert now is not None
-                self._check(told[pid], now, self._past[pid])
+                self._check(found[pid], now, self._past[pid])
             else:
                 lately = self._past[pid][-RARE_S - 1 :]
                 assert now is None or pid != ASKED
                 assert now is None or len(lately) <= RARE_S or not all(state and state.gpus for state in lately)
 
-    def _check(self, told: ProcessFacts, now: State, past: list[State | None]) -> None:
+    def _check(self, facts: ProcessFacts, now: State, past: list[State | None]) -> None:
         def within(seconds: int) -> list[State]:
             return [state for state in past[-seconds - 1 :] if state and state.start_ticks == now.start_ticks]
 
-        assert told.key.start_ticks == now.start_ticks
-        assert told.alive in {state.alive for state in within(DESCRIPTORS_S)}
-        assert told.gpu_minors_open in {state.gpus for state in within(DESCRIPTORS_S)}
+        assert facts.key.start_ticks == now.start_ticks
+        assert facts.alive in {state.alive for state in within(DESCRIPTORS_S)}
+        assert facts.gpu_minors_open in {state.gpus for state in within(DESCRIPTORS_S)}
         mapped_bytes = {4096 * state.mapped_pages for state in within(RARE_S)}
-        assert told.uvm_mapping_bytes in (mapped_bytes if told.uvm_open else {None})
-        assert told.workload.id in {f"{state.cgroup:064x}" for state in within(RARE_S)}
+        assert facts.uvm_mapping_bytes in (mapped_bytes if facts.uvm_open else {None})
+        assert facts.workload.id in {f"{state.cgroup:064x}" for state in within(RARE_S)}
 
 
 pids = st.sampled_from(PIDS)
@@ -170,7 +170,7 @@ steps = st.lists(st.tuples(st.sampled_from([1, 1, 2, 5, 10, 15, 40]), st.lists(e
 
 @settings(max_examples=30, deadline=None)
 @given(steps)
-def test_nothing_that_is_told_is_older_than_it_may_be(history: list[tuple[int, list[tuple[object, ...]]]]) -> None:
+def test_no_process_facts_are_older_than_their_limit(history: list[tuple[int, list[tuple[object, ...]]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         host, clock = Host(Path(directory)), ManualClock()
         clocks: list[CpuClock] = [host.cpu_ns.get, not_told]

@@ -111,7 +111,7 @@ turns = st.one_of(
 
 
 class Turns:
-    """A table to which things happen, and whom it offers."""
+    """A table under a sequence of events, and the processes it offers for a scan."""
 
     def __init__(self, *, looks_each_time: bool) -> None:
         self._table = ProcessTable()
@@ -133,13 +133,15 @@ class Turns:
         elif process is not None:
             process.turn_ns = self._now_ns
             self._table.passed(process)
-        pace = Pace(settled_ns=30 * S_NS) if self._looks_each_time else STEADY  # another pace is looked through anew
+        pace = (
+            Pace(settled_ns=30 * S_NS) if self._looks_each_time else STEADY
+        )  # a new pace makes the table look at all processes
         return [process.pid for process in self._table.to_scan(self._now_ns, pace)]
 
 
 @unhurried
 @given(st.lists(turns, max_size=40))
-def test_who_is_offered_does_not_depend_on_what_was_remembered_of_whose_turn_it_is(
+def test_offered_processes_do_not_depend_on_the_remembered_schedule(
     history: list[tuple[str, Any]],
 ) -> None:
     assert STEADY.settled_ns == 30 * S_NS

@@ -1,4 +1,4 @@
-"""Whatever the world and whenever it is looked at: the truth adds up and does not depend on the looking."""
+"""Laws of the simulated host: its truth adds up and does not depend on when it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of what is kept over restarts: whenever an agent is killed, the next goes on where it was."""
+"""Laws of state across restarts: after a kill at any moment the next agent continues where it was."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from hypothesis import strategies as st
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import DriverFacts, MigAccess, Snapshot, SourceOutcome, SourceState
-from otel_gpu.state.codec import from_json, to_json
-from otel_gpu.state.cycle_reader import CycleReader
-from otel_gpu.state.cycle_text import CycleText
+from otel_gpu.state.journal import cycle_line, line, parse_journal
 from otel_gpu.state.recovery import LOCK, number_text
 from tests.depth import DEPTH
-from tests.property.histories import WORKLOADS, histories, options, standing_histories, thorough
-from tests.state_dirs import books, counters, fallen, killed, open_keeper, recovered, with_driver
+from tests.property.histories import WORKLOADS, histories, options, repeating_histories, thorough
+from tests.state_dirs import StatefulAgent, attribution, counters, fallen, killed, recovered, with_driver
 
 few = settings(thorough, max_examples=8 * DEPTH)
-"""Every cycle of these is written to disk, and read from it."""
+"""Every cycle of these is written to disk and read back."""
 
 
 def comparable(snapshot: Snapshot) -> Snapshot:
@@ -36,7 +34,7 @@ def comparable(snapshot: Snapshot) -> Snapshot:
 
 @thorough
 @given(histories(), st.booleans())
-def test_a_snapshot_comes_back_from_the_journal_as_it_was(history: list[Snapshot], complete: bool) -> None:
+def test_a_snapshot_is_read_from_the_journal_as_it_was_written(history: list[Snapshot], complete: bool) -> None:
     for snapshot in map(comparable, history):
         facts = {
             pid: replace(process, mig_access=frozenset({MigAccess(0, 1, None), MigAccess(0, 1, 0)}))
@@ -51,49 +49,17 @@ def test_a_snapshot_comes_back_from_the_journal_as_it_was(history: list[Snapshot
             sources=(SourceOutcome("nvml", SourceState.DEGRADED, "why \udcff\n", 0.1, 3),),
         )
         for each in (snapshot, whole):
-            written = to_json(each)
-            back = from_json(Snapshot, written)
-            assert "\n" not in written
-            assert written.isascii()
-            assert back == each
-
-
-@thorough
-@given(histories(least=2))
-def test_a_line_of_the_journal_is_the_whole_cycle_while_no_line_is_in_the_file(history: list[Snapshot]) -> None:
-    text = CycleText()
-    for snapshot in history:
-        for each in (snapshot, snapshot, replace(snapshot, infers=False)):
-            assert text.of(each) == to_json(replace(each, sources=()))
-
-
-@thorough
-@given(standing_histories(least=3), st.data())
-def test_cycles_are_read_from_the_lines_of_files_that_begin_anywhere_as_they_were(
-    history: list[Snapshot], data: st.DataObject
-) -> None:
-    """Some lines are lost on their way to the file; nothing later rests on them."""
-    text, reader = CycleText(), CycleReader()
-    for number, snapshot in enumerate(map(comparable, history), data.draw(st.integers(1, 1 << 60))):
-        event = data.draw(st.sampled_from(("", "", "another file", "lost", "lost with its file")))
-        if "lost" in event:
-            text.of(snapshot if data.draw(st.booleans()) else comparable(data.draw(st.sampled_from(history))))
-        if "file" in event:
-            text.begin_file()
-            reader = CycleReader()
-        line = text.of(snapshot)
-        text.written(number)
-        back = reader.of(number, line.encode("ascii"))
-        assert back == replace(snapshot, sources=())
-        if event == "another file":
-            assert line == to_json(replace(snapshot, sources=()))
+            content = cycle_line(8, each)
+            assert content.isascii()
+            assert content.count(b"\n") == 1
+            journal = parse_journal(line(7, "[]") + content)
+            assert journal is not None
+            assert list(journal.snapshots(7)) == [replace(each, sources=())]
 
 
 @thorough
 @given(histories(least=2), options)
-def test_what_is_to_be_saved_does_not_change_while_it_is_written(
-    history: list[Snapshot], chosen: AttributionOptions
-) -> None:
+def test_state_does_not_change_while_it_is_written(history: list[Snapshot], chosen: AttributionOptions) -> None:
     attributor = Attributor(chosen)
     saved = []
     for snapshot in history:
@@ -105,95 +71,95 @@ def test_what_is_to_be_saved_does_not_change_while_it_is_written(
 
 
 @few
-@given(standing_histories(least=2), options, st.data())
-def test_killed_after_any_cycle_the_books_are_recovered_as_they_were(
+@given(repeating_histories(least=2), options, st.data())
+def test_after_a_kill_in_any_cycle_the_state_is_recovered_as_it_was(
     history: list[Snapshot], chosen: AttributionOptions, data: st.DataObject
 ) -> None:
-    """Saved whole in some cycles, in others journalled only."""
+    """With a checkpoint in some cycles, and in others the journal alone."""
     straight = Attributor(chosen)
     with tempfile.TemporaryDirectory() as root:
         path = Path(root) / "state"
-        keeper = open_keeper(path, chosen)
+        agent = StatefulAgent(path, chosen)
         for snapshot in with_driver(history):
-            keeper.observe(snapshot)
+            agent.observe(snapshot)
             straight.observe(snapshot)
-            found = recovered(killed(path, keeper), chosen)
+            found = recovered(killed(path, agent), chosen)
             assert found is not None
-            assert books(found.attributor) == books(straight)
-        keeper.close()
+            assert attribution(found.attributor) == attribution(straight)
+        agent.close()
         found = recovered(path, data.draw(options))
         assert found is not None
-        assert json.loads(books(found.attributor)) == json.loads(books(straight))
+        assert json.loads(attribution(found.attributor)) == json.loads(attribution(straight))
 
 
 @few
-@given(standing_histories(least=3), options, st.lists(st.booleans(), min_size=7, max_size=7), st.data())
-def test_over_any_number_of_restarts_no_counter_falls_and_everything_adds_up(
+@given(repeating_histories(least=3), options, st.lists(st.booleans(), min_size=7, max_size=7), st.data())
+def test_across_any_number_of_restarts_no_counter_falls_and_everything_adds_up(
     history: list[Snapshot], chosen: AttributionOptions, restarts: list[bool], data: st.DataObject
 ) -> None:
-    """An agent that was restarted and killed again is recovered as well: that it was away is in the journal, too."""
+    """The state of an agent that was restarted and killed again is recovered: the journal has the resumption, too."""
     with tempfile.TemporaryDirectory() as root:
         path = Path(root) / "state"
-        keeper = open_keeper(path, chosen)
-        told: dict[tuple[object, ...], tuple[int, ...]] = {}
+        agent = StatefulAgent(path, chosen)
+        exported: dict[tuple[object, ...], tuple[int, ...]] = {}
         for number, snapshot in enumerate(with_driver(history)):
             if number and restarts[number]:
-                path, before = killed(path, keeper, number), keeper
+                path, before = killed(path, agent, number), agent
                 before.close()
-                if data.draw(st.booleans()):  # other options, which have a say in what comes, not in what was
+                if data.draw(st.booleans()):  # other options, which apply to later cycles only
                     chosen = replace(chosen, retention_s=60.0, energy_policy=data.draw(options).energy_policy)
-                keeper = open_keeper(path, chosen)
-            answer = keeper.observe(snapshot)
-            assert fallen(told, counters(answer)) == []
-            assert [gpu.energy_error_mj for gpu in answer.gpus] == [0] * len(answer.gpus)
-            assert answer.epoch_ns == history[0].wall_ns
-            told |= counters(answer)
-            found = recovered(killed(path, keeper, 99), chosen)
+                agent = StatefulAgent(path, chosen)
+            report = agent.observe(snapshot)
+            assert fallen(exported, counters(report)) == []
+            assert [gpu.energy_error_mj for gpu in report.gpus] == [0] * len(report.gpus)
+            assert report.epoch_ns == history[0].wall_ns
+            exported |= counters(report)
+            found = recovered(killed(path, agent, 99), chosen)
             assert found is not None
-            assert books(found.attributor) == books(keeper._attributor)
-        keeper.close()
+            assert attribution(found.attributor) == agent.attribution
+        agent.close()
 
 
 @few
-@given(standing_histories(least=3), options, st.sampled_from((6.0, 30.0, 1e9)), st.data())
-def test_killed_as_it_writes_a_cycle_the_books_are_those_of_the_cycle_before(
-    history: list[Snapshot], chosen: AttributionOptions, save_every_s: float, data: st.DataObject
+@given(repeating_histories(least=3), options, st.sampled_from((6.0, 30.0, 1e9)), st.data())
+def test_after_a_kill_within_a_line_the_state_is_that_of_the_cycle_before(
+    history: list[Snapshot], chosen: AttributionOptions, checkpoint_every_s: float, data: st.DataObject
 ) -> None:
-    """Nobody was told of that cycle; whoever comes next goes on from there, in a file of its own."""
+    """That cycle was never exported. The next agent continues from there, in a file of its own."""
     with tempfile.TemporaryDirectory() as root:
         path = Path(root) / "state"
-        keeper = open_keeper(path, chosen, save_every_s=save_every_s)
+        agent = StatefulAgent(path, chosen, checkpoint_every_s=checkpoint_every_s)
         before: str | None = None
         for number, snapshot in enumerate(with_driver(history)):
-            keeper.observe(snapshot)
-            left = torn(killed(path, keeper, number), number, data)
+            agent.observe(snapshot)
+            left = torn(killed(path, agent, number), number, data)
             if left is not None:
                 found = recovered(left, chosen)
-                assert (None if found is None else books(found.attributor)) == before
-                again = open_keeper(left, chosen)
+                assert (None if found is None else attribution(found.attributor)) == before
+                again = StatefulAgent(left, chosen)
                 again.observe(snapshot)
                 again.observe(replace(snapshot, monotonic_ns=snapshot.monotonic_ns + 1))
                 found = recovered(killed(left, again, 99), chosen)
                 assert found is not None
-                assert books(found.attributor) == books(again._attributor)
-            before = books(keeper._attributor)
-        keeper.close()
+                assert attribution(found.attributor) == again.attribution
+            before = agent.attribution
+        agent.close()
 
 
-def torn(left: Path, told: int, data: st.DataObject) -> Path | None:
-    """The directory where its last line is cut off somewhere; ``None`` if that one is saved, and no line."""
+def torn(left: Path, exported: int, data: st.DataObject) -> Path | None:
+    """The directory with its last line cut somewhere; ``None`` if the last cycle is in a checkpoint."""
     journal = max(left.glob("journal-*"))
     content = journal.read_bytes()
     begin = content.rindex(b"\n", 0, -1) + 1 if content.count(b"\n") > 1 else len(content)
     if begin == len(content):
         return None
     journal.write_bytes(content[: data.draw(st.integers(begin, len(content) - 1))])
-    (left / LOCK).write_bytes(number_text(told))
+    (left / LOCK).write_bytes(number_text(exported))
     return left
 
 
 def played(module: str, *arguments: str) -> str:
-    """What a program of the tests says, which is killed if it takes for ever."""
+    """The output of a program of the tests, with a limit of time."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.{module}", *arguments],
         capture_output=True,
@@ -207,8 +173,8 @@ def played(module: str, *arguments: str) -> str:
 
 
 @pytest.mark.long
-def test_killed_a_dozen_times_no_counter_of_a_real_agent_falls_and_not_a_millijoule_is_missing() -> None:
-    """CI kills two hundred, through a whole day."""
+def test_no_counter_falls_and_no_millijoule_is_missing_after_a_dozen_kills_of_a_real_agent() -> None:
+    """CI kills two hundred times, through a whole day."""
     assert " 0 wrong" in played("kill_run", "--kills", str(12 * DEPTH), "--hours", "1")
 
 

@@ -1,4 +1,4 @@
-"""Laws of what is kept from cycle to cycle: it saves work, and changes nothing."""
+"""Laws of state between cycles: what is saved is everything that later reports depend on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def state(attributor: Attributor) -> Any:
 
 
 def copied(snapshot: Snapshot) -> Snapshot:
-    """The same in other objects, down to the last of them."""
+    """A deep copy."""
     copy = pickle.loads(pickle.dumps(snapshot))
     assert isinstance(copy, Snapshot)
     return copy
@@ -32,23 +32,23 @@ def copied(snapshot: Snapshot) -> Snapshot:
 
 @more_thorough
 @given(steady_histories(), options)
-def test_a_cycle_like_the_one_before_is_attributed_as_by_somebody_who_has_kept_nothing(
+def test_a_restart_before_every_cycle_changes_neither_reports_nor_state(
     history: list[Snapshot], chosen: AttributionOptions
 ) -> None:
-    """Who is restarted before every cycle has nothing but what is saved; what else was kept must not show."""
-    kept, restarted = Attributor(chosen), Attributor(chosen)
+    """An attributor restarted before every cycle has only the saved state. Nothing else may have an effect."""
+    straight, restarted = Attributor(chosen), Attributor(chosen)
     before_ns = 0
     for snapshot in history:
         saved = state(restarted)
-        assert saved == state(kept)
+        assert saved == state(straight)
         restarted = Attributor.from_state(chosen, saved, now_ns=before_ns, same_boot=True)
-        assert restarted.observe(snapshot) == kept.observe(snapshot)
+        assert restarted.observe(snapshot) == straight.observe(snapshot)
         before_ns = snapshot.monotonic_ns
 
 
 @more_thorough
 @given(steady_histories() | histories(), options)
-def test_whether_what_is_told_again_is_the_same_object_does_not_matter(
+def test_equal_snapshots_in_other_objects_give_equal_reports(
     history: list[Snapshot], chosen: AttributionOptions
 ) -> None:
     same, other = Attributor(chosen), Attributor(chosen)
@@ -59,30 +59,27 @@ def test_whether_what_is_told_again_is_the_same_object_does_not_matter(
 
 @more_thorough
 @given(steady_histories(), st.sets(st.integers(0, 60), max_size=6), st.sets(st.integers(0, 60), max_size=2), options)
-def test_whether_anybody_looks_at_the_books_does_not_matter(
-    history: list[Snapshot], looks: set[int], restarts: set[int], chosen: AttributionOptions
+def test_reading_state_and_reports_late_changes_nothing(
+    history: list[Snapshot], saves: set[int], restarts: set[int], chosen: AttributionOptions
 ) -> None:
-    """What goes on while nothing happens is booked when somebody asks; it is what would have been booked at once.
-
-    An answer that is read later than the next one was made tells what it would have told before.
-    """
+    """Saving the state has no effect on later reports, and a report does not change after it was built."""
     always, rarely = Attributor(chosen), Attributor(chosen)
     at_once, later = [], []
     for number, snapshot in enumerate(history):
         at_once.append(text(always.observe(snapshot)))
         later.append(rarely.observe(snapshot))
         saved = state(always)
-        if number in looks | restarts:
+        if number in saves | restarts:
             assert state(rarely) == saved
         if number in restarts:
             always, rarely = (
                 Attributor.from_state(chosen, saved, now_ns=snapshot.monotonic_ns, same_boot=True) for _ in range(2)
             )
     assert state(rarely) == state(always)
-    assert [text(answer) for answer in later] == at_once
-    assert all(gpu.energy_error_mj == 0 for answer in later for gpu in answer.gpus)
+    assert [text(report) for report in later] == at_once
+    assert all(gpu.energy_error_mj == 0 for report in later for gpu in report.gpus)
 
 
-def text(answer: Report) -> str:
-    """All that an answer tells."""
-    return repr(answer)
+def text(report: Report) -> str:
+    """Everything in a report."""
+    return repr(report)

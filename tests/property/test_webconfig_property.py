@@ -1,4 +1,4 @@
-"""Whatever stands in a web configuration file, there is a configuration, or one line that says what is wrong."""
+"""Any web configuration file gives a configuration, or an error of one line."""
 
 from __future__ import annotations
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from otel_gpu.attribution.options import AttributionOptions, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
-from otel_gpu.export.prometheus import Exposition, PrometheusText
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Resources
-from otel_gpu.metrics.points import Reading
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
@@ -53,15 +52,16 @@ def demo_past(*, for_s: int, directory: Path) -> Iterator[DemoPast]:
         clock=clock,
         options=_OPTIONS,
     )
-    text, started_ns = PrometheusText(HOST), clock.wall_ns()
+    renderer, stats = PrometheusRenderer(HOST), SelfStats(clock.wall_ns())
+    collector = MetricCollector(lambda: stats, currency="EUR")
     stored: list[str] = []
     for at_s in range(0, for_s + 1, CYCLE_S):
         attribution = engine.sample()
         if at_s % SCRAPE_S == 0:
             errors = {source.name: 0 for source in attribution.sources}
-            stats = SelfStats(started_ns, cpu_s=at_s / 100, memory_bytes=50 << 20, source_errors=errors)
-            collection = collect(Reading.of(attribution, stats, currency="EUR"))
-            told = text.render(collection, Exposition.TEXT).decode().splitlines()
+            stats = replace(stats, cpu_s=at_s / 100, memory_bytes=50 << 20, source_errors=errors)
+            collection = collector.collect(attribution)
+            told = renderer.render(collection, Exposition.TEXT).decode().splitlines()
             told += [
                 f'vllm:generation_tokens_total{{pod="{pod}"}} {TOKENS_PER_S * at_s}' for pod in _served(attribution)
             ]

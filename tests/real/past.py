@@ -15,8 +15,7 @@ from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
 from otel_gpu.engine import Engine
-from otel_gpu.metrics.points import Reading
-from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import GpuReading
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.truth import Truth
@@ -70,7 +69,7 @@ def past(world: WorldSpec, *, for_s: int, options: AttributionOptions, directory
     for at_s in range(0, for_s + 1, CYCLE_S):
         attribution = engine.sample()
         if at_s % SCRAPE_S == 0:
-            stored += _scraped(Reading.of(attribution, SelfStats(clock.wall_ns())), clock.wall_ns() // 10**6)
+            stored += _scraped(report_rows(attribution), clock.wall_ns() // 10**6)
             truths[clock.wall_ns() / 1e9] = host.truth()
             readings[clock.wall_ns() / 1e9] = {str(each.identity.index): each.reading for each in attribution.gpus}
         clock.advance(CYCLE_S)
@@ -85,8 +84,8 @@ def past(world: WorldSpec, *, for_s: int, options: AttributionOptions, directory
         yield Past(server, truths, readings)
 
 
-def _scraped(reading: Reading, time_ms: int) -> Iterator[str]:
-    scene = Scene(reading, HOST_NAME)
+def _scraped(rows: ReportRows, time_ms: int) -> Iterator[str]:
+    scene = Scene(rows, HOST_NAME)
     told = b"".join(render(exporter, scene, prefix=exporter.prefix) for exporter in EXPORTERS.values())
     # Without their types: a counter that is not called _total is none to OpenMetrics.
     return (f"{line} {time_ms / 1e3:.3f}" for line in told.decode().splitlines() if not line.startswith("#"))

@@ -13,7 +13,7 @@ from otel_gpu.agent import Agent
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.host import Host
-from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Pod, Report
 from otel_gpu.sources.base import GpuRead, GpuSource
 from otel_gpu.sources.sim.demo import demo_world

@@ -12,14 +12,16 @@ import pytest
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
+from otel_gpu.export.batches import split_by_size
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.metrics_data import Encoder
-from otel_gpu.export.prometheus import Exposition, PrometheusText
+from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.catalogue import Kind
-from otel_gpu.metrics.collection import Collection, Resources
+from otel_gpu.metrics.collect import CycleMetrics
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.metrics.series import Collection
 from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from tests.builders import MIB, facts, gpu, gpu_read, listed, memory, process_read
@@ -89,8 +91,8 @@ def test_a_hundred_thousand_processes_leave_no_overflow_no_growth_and_no_counter
     churn = Churn(clock)
     engine = Engine(gpus=churn, processes=Processes(churn), clock=clock, options=AttributionOptions(retention_s=10))
     account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=lambda: 0.0, memory_bytes=lambda: 0)
-    metrics = AgentMetrics(Readings(lambda: engine.latest, account))
-    encoder, text = Encoder(RESOURCES, deltas=Deltas()), PrometheusText(RESOURCES)
+    metrics = AgentMetrics(CycleMetrics(lambda: engine.latest, account))
+    deltas, renderer = Deltas(), PrometheusRenderer(RESOURCES)
     values: dict[object, tuple[float, int | None]] = {}
     sizes: list[int] = []
     while churn.started < PROCESSES:
@@ -100,9 +102,10 @@ def test_a_hundred_thousand_processes_leave_no_overflow_no_growth_and_no_counter
         assert collection is not None
         values = checked(collection, values)
         if churn.started % (10 * PER_CYCLE) == 0:
-            for batch in encoder.batches(collection):
-                encoder.taken(batch)
-            assert b"overflow=" not in text.render(collection, Exposition.TEXT).replace(b'overflow=""', b"")
+            for batch in split_by_size(deltas.growth(collection), RESOURCES):
+                assert metrics_data(batch, RESOURCES, delta=True).resource_metrics
+                deltas.accept(batch)
+            assert b"overflow=" not in renderer.render(collection, Exposition.TEXT)
         if churn.started % (PROCESSES // 20) == 0:
             gc.collect()
             sizes.append(psutil.Process().memory_info().rss)

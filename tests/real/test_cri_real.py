@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import Known, NameRead, PodContainer
+from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.cgroup import parse_cgroup
 from otel_gpu.sources.kubelet import cri
 from otel_gpu.sources.kubelet.cri import CriSource
@@ -52,7 +52,7 @@ def test_names_are_containerd_s_and_ids_are_the_kernel_s(runtime: Containerd) ->
     assert (answer.state, answer.reason) == (SourceState.OK, None)
     for container_id, (pod, name) in made.items():
         assert named(answer, container_id) == (pod.namespace, pod.name, name, pod.uid, IMAGE, "containerd")
-        known: Known = answer.known[container_id]
+        known: WorkloadInfo = answer.known[container_id]
         assert known.running
         assert known.since_s is not None
         assert known.names.extra == (("container.label.team", f"of {name}"),)

@@ -15,7 +15,7 @@ import pytest
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import Claim, Known
+from otel_gpu.sources.base import Claim, WorkloadInfo
 from otel_gpu.sources.cgroup import parse_cgroup
 from otel_gpu.sources.docker import DockerSource
 from tests.real.docker_engine import DockerEngine, device_node, docker_engine, until
@@ -61,7 +61,7 @@ def agrees(source: DockerSource, document: dict[str, Any]) -> bool:
     )
 
 
-def known_once_asked_for(source: DockerSource, key: str) -> Known:
+def known_once_asked_for(source: DockerSource, key: str) -> WorkloadInfo:
     until(lambda: not source.read({ref(key): (1,)}).pending)
     return source.read({}).known[key]
 
@@ -190,7 +190,7 @@ def test_a_request_for_cdi_devices_is_a_grant(
 def test_in_a_quiet_moment_an_event_is_known_at_once(engine: DockerEngine, source: DockerSource) -> None:
     """Not with the next list, which is minutes away: the bound is for a busy machine."""
 
-    def seen_after_s(key: str, action: str, seen: Callable[[Known], bool]) -> float:
+    def seen_after_s(key: str, action: str, seen: Callable[[WorkloadInfo], bool]) -> float:
         until(lambda: key in source.read({}).known and seen(source.read({}).known[key]))
         seen_s = time.time()
         return seen_s - engine.happened_s(key, action)

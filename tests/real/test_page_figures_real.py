@@ -88,7 +88,7 @@ def state_text(states: Sequence[tuple[str | None, float | None]]) -> str:
 def idle_so_far(use: WorkloadGpu | ProcessReport, gpus: dict[str, GpuReport]) -> float | None:
     """Seconds; not known where 0 would mean that nobody can tell, or not yet."""
     assert use.totals is not None
-    can_tell = gpus[use.gpu_uuid].counted.work and use.state is not GpuState.UNKNOWN
+    can_tell = gpus[use.gpu_uuid].has_utilization and use.state is not GpuState.UNKNOWN
     return use.totals.idle_us / 1e6 if use.totals.idle_us or can_tell else None
 
 
@@ -97,17 +97,17 @@ def row_of(workload: dict[str, Any], told: WorkloadReport, attribution: Report) 
     parts, window_s = workload["gpus"], attribution.window_s
     assert window_s is not None
     gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-    places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in told.told_gpus}
+    places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in told.reported_gpus}
     ((index, profile),) = places  # of several, another test
     inferred = total([part["memory"]["inferred"] for part in parts])
     memory = total([part["memory"]["measured"] for part in parts] + [inferred])
     sm = total([part["utilization"] for part in parts])
     lately = energy([part["energy_mj"] for part in parts])
     power_w = None if lately.total_mj is None else lately.total_mj / 1000 / window_s
-    totals = [part.totals for part in told.told_gpus if part.totals is not None]
+    totals = [part.totals for part in told.reported_gpus if part.totals is not None]
     so_far = energy([{method: getattr(each.energy, f"{method}_mj") for method in METHODS} for each in totals])
-    idle = [idle_so_far(part, gpus) for part in told.told_gpus]
-    cost = sum(cost.amount for part in told.told_gpus for cost in part.costs)
+    idle = [idle_so_far(part, gpus) for part in told.reported_gpus]
+    cost = sum(cost.amount for part in told.reported_gpus for cost in part.costs)
     return {
         "places": (f"{index} {profile}" if profile else str(index), None),
         "memory": (("~ " if inferred else "") + size(memory), memory),
@@ -130,7 +130,7 @@ def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same
     assert json.loads(answer.body) == document
     assert answer.headers["ETag"] == f'"{tab.value("document.getElementById(`main`).dataset.cycle")}"'
     shown = {row["id"]: row for row in tab.value(TABLE)}
-    told = [workload for workload in attribution.workloads if workload.told_gpus]
+    told = [workload for workload in attribution.workloads if workload.reported_gpus]
     assert len(shown) == len(document["workloads"]) == len(told) > 10
     for workload, behind in zip(document["workloads"], told, strict=True):
         row = shown[workload["id"]]
@@ -150,7 +150,7 @@ def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Bro
     tab = opened(browser, demo)
     tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
     shown = {(row["workload"], row["texts"]["PID"], row["texts"]["GPU"]): row for row in tab.value(PROCESSES)}
-    told = [process for process in attribution.processes if process.told]
+    told = [process for process in attribution.processes if process.is_reported]
     processes = document_of(attribution)["processes"]
     window_s = attribution.window_s
     assert window_s is not None

@@ -92,7 +92,9 @@ def test_idle_time_on_several_gpus_is_said_to_be_gpu_time(browser: Browser, wide
     told = {each.names.container: each for each in wide.now().workloads if each.names is not None}
     rows = {row["name"]: row for row in tab.value(TABLE)}
     for name, count in (("everywhere", 12), ("pair", 2), ("tenth", 1)):
-        idle_s = total([None if part.totals is None else part.totals.idle_us / 1e6 for part in told[name].told_gpus])
+        idle_s = total(
+            [None if part.totals is None else part.totals.idle_us / 1e6 for part in told[name].reported_gpus]
+        )
         assert rows[name]["texts"]["idleS"] == gpu_span(idle_s, count)
         summed = (
             f"{span(idle_s)} of GPU time, summed over {count} places, since " if count > 1 else f"{span(idle_s)} since "

@@ -28,6 +28,17 @@ def test_promtool_finds_nothing_but_the_name_that_is_a_contract(tmp_path: Path) 
     assert complaints == [CONTRACT]
 
 
+def test_prometheus_reads_created_timestamps_where_they_are_switched_on(tmp_path: Path) -> None:
+    with (
+        agent_process("run", *QUICK, "--openmetrics-created", directory=tmp_path) as agent,
+        prometheus(agent.address, directory=tmp_path / "prometheus") as server,
+    ):
+        agent.until(lambda: bool(server.raw("hw_energy_joules_created")))
+        created, energy = server.raw("hw_energy_joules_created"), server.raw("hw_energy_joules_total")
+    assert len(created) == len(energy) == 4
+    assert all(value <= time_s for one in created for time_s, value in one.samples)
+
+
 def test_sums_hold_in_prometheus(tmp_path: Path) -> None:
     with (
         agent_process("run", *QUICK, "--price-kwh", "0.3", directory=tmp_path) as agent,

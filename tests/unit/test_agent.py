@@ -4,10 +4,11 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -16,7 +17,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.host import Host
-from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.sampling import StateLog
 from otel_gpu.sources.base import GpuRead
@@ -37,11 +38,13 @@ def settings(interval: str = "1h", listen: str = "127.0.0.1:0") -> dict[str, str
 class Running:
     """An agent at work on sources of the test's choosing, and what it showed."""
 
-    def __init__(self, gpus: FakeGpus, simulated_because: str | None) -> None:
+    def __init__(
+        self, gpus: FakeGpus, simulated_because: str | None, flags: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.clock = ManualClock()
         self.gpus = gpus
         host = Host(gpus, FakeProcesses(), (), simulated_because)
-        self.agent = Agent(load(settings(), {}).config, host, RESOURCES, self.clock)
+        self.agent = Agent(load({**settings(), **flags}, {}).config, host, RESOURCES, self.clock)
         self.seen: list[Report] = []
         self.first_seen = threading.Event()
         self.stop = threading.Event()
@@ -51,14 +54,14 @@ class Running:
         self.seen.append(attribution)
         self.first_seen.set()
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str, **headers: str) -> Answer:
         """What the agent serves there."""
-        return ask(self.agent.web.address, path)
+        return ask(self.agent.web.address, path, headers=headers)
 
 
 @contextmanager
-def running(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Running]:
-    agent = Running(gpus, simulated_because)
+def running(gpus: FakeGpus, simulated_because: str | None = None, **flags: str) -> Iterator[Running]:
+    agent = Running(gpus, simulated_because, flags)
     agent.thread.start()
     try:
         yield agent
@@ -71,8 +74,8 @@ def running(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Ru
 
 
 @contextmanager
-def after_the_first_sample(gpus: FakeGpus, simulated_because: str | None = None) -> Iterator[Running]:
-    with running(gpus, simulated_because) as agent:
+def after_the_first_sample(gpus: FakeGpus, simulated_because: str | None = None, **flags: str) -> Iterator[Running]:
+    with running(gpus, simulated_because, **flags) as agent:
         assert agent.first_seen.wait(PATIENCE_S)
         yield agent
 
@@ -150,6 +153,16 @@ def test_who_looks_for_metrics_where_prometheus_is_off_is_told_how_to_have_them(
     assert metrics.body.startswith("metrics are not served here; --prometheus serves them; try  /  /api")
     assert other.body.startswith("there is nothing here; try  /  /api")
     assert "/metrics" not in other.body
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_created_timestamps_are_served_in_openmetrics_where_they_are_switched_on(switch: str) -> None:
+    flags = {"prometheus": "on", "openmetrics-created": switch}
+    with after_the_first_sample(FakeGpus(WORKING), **flags) as agent:
+        openmetrics = agent.get("/metrics", Accept="application/openmetrics-text").body
+        text = agent.get("/metrics").body
+    assert ("otel_gpu_cpu_time_seconds_created{" in openmetrics) is (switch == "on")
+    assert "_created" not in text
 
 
 def test_an_agent_whose_driver_answers_in_part_is_ready() -> None:

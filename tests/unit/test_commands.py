@@ -140,7 +140,7 @@ def test_once_tells_whose_names_are_still_being_looked_up_for_there_is_no_later(
     engine.sample()
     clock.advance(1.0)
     attribution = engine.sample()
-    assert [workload.held for workload in attribution.workloads] == [True]
+    assert [workload.awaiting_names for workload in attribution.workloads] == [True]
     settings = load({}, {}).config
     account = SelfAccount(started_ns=0, cpu_s=lambda: 0.0, memory_bytes=lambda: None)
     text = commands._exported(attribution, account.stats(), settings, commands._resources(settings), form)
@@ -493,8 +493,8 @@ def test_doctor_tells_who_is_asked_for_names_and_who_could_be(no_nvml: Mapping[s
     assert rows["kubernetes"][0] == "unused"
 
 
-def test_doctor_finds_what_the_agent_finds_of_answers_beside_each_other(no_nvml: Mapping[str, str]) -> None:
-    """A pod was given a GPU, and nobody knows the id of its container."""
+def test_doctor_finds_the_problems_that_the_agent_finds_across_name_sources(no_nvml: Mapping[str, str]) -> None:
+    """A pod was granted a GPU, and no source knows the id of its container."""
     with socket_directory() as directory:
         kubelet = Kubelet(directory / "kubelet.sock")
         kubelet.pods = [
@@ -509,7 +509,7 @@ def test_doctor_finds_what_the_agent_finds_of_answers_beside_each_other(no_nvml:
     rows = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
     [(verdict, _, found)] = [row for row in rows if row[1] == "pod-resources"]
     assert verdict == "degraded"
-    assert "nobody here knows the id of any container of a pod" in found
+    assert "no source knows the ids of containers of pods" in found
 
 
 def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
@@ -526,16 +526,6 @@ def test_resource_attributes_that_are_left_out_are_told_in_one_line(caplog: pyte
         "WARNING",
         "resource-attributes hw.id, k8s.pod.name are left out: metrics have attributes of that name",
     )
-
-
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [("auto", True), ("slurm", True), ("docker", False), ("podman", False), ("kubernetes", False), ("host", False)],
-)
-def test_the_labels_of_jobs_are_there_from_the_start_wherever_jobs_may_come(environment: str, told: bool) -> None:
-    """In Prometheus a label that some series have and others lack breaks sums by it."""
-    keys = commands._resources(load({"environment": environment}, {}).config).extra_keys
-    assert ("slurm.job.user" in keys) is told
 
 
 def test_config_tells_the_origin_of_every_value(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ A_VALUE = {
     "resource-attributes": ("a=b", "c=d", "e=f,g=h"),
     "service-name": ("a", "b", "c"),
     "process-metrics": ("off", "false", "off"),
+    "openmetrics-created": ("on", "true", "on"),
     "compat": ("gpu-inference:1", "gpu-idle-exporter:2,dcgm-exporter:3", "my-gpu-exporter:4"),
     "my-gpu-exporter-flags": ("--log-level=info", "--metric-prefix=a", "--metrics-path=/m"),
 }
@@ -138,6 +139,7 @@ def test_without_a_word_from_anybody_the_defaults_hold() -> None:
         resource_attributes={},
         service_name="",
         process_metrics=True,
+        openmetrics_created=False,
         compat=(),
         my_gpu_exporter_flags={},
     )
@@ -335,6 +337,7 @@ BAD = {
     "otlp-temporality": ("monthly", "cumulative, delta or lowmemory"),
     "resource-attributes": ("a", "nothing, or key=value pairs between commas, percent-encoded where needed"),
     "process-metrics": ("2", "on or off"),
+    "openmetrics-created": ("2", "on or off"),
     "compat": (
         "gpu-inference:0",
         (

@@ -15,7 +15,7 @@ import yaml
 from otel_gpu.environment import Kind
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.state import keeper
+from otel_gpu.state.persistent import SOURCE_NAME
 from tests.promql import (
     ROOT,
     Asked,
@@ -268,7 +268,7 @@ def test_names_are_missed_of_those_who_tell_names_and_of_nobody_else() -> None:
         assert re.fullmatch(who, source), source
     for source in ("nvml", "procfs", "sim", "state", "attribution"):
         assert not re.fullmatch(who, source), source
-    assert sources_of("GpuStateNotSaved") == [keeper._NAME]
+    assert sources_of("GpuStateNotSaved") == [SOURCE_NAME]
 
 
 def test_the_dashboard_counts_as_blind_whom_the_alert_tells_of() -> None:

@@ -17,7 +17,7 @@ from otel_gpu import environment
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.settings_check import check_exports
-from otel_gpu.state.unjournalled import note_places
+from otel_gpu.state.gap_marker import marker_directories
 from otel_gpu.version import __version__
 
 ROOT: Final = Path(__file__).parents[2]
@@ -137,7 +137,7 @@ def test_what_the_next_pod_must_know_of_state_is_noted_on_the_node_where_the_age
     [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "notes"]
     variables = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
     assert mount == {"name": "notes", "mountPath": volume}
-    assert Path(volume) in note_places(variables)
+    assert Path(volume) in marker_directories(variables)
 
 
 def test_who_sees_only_itself_has_no_privilege() -> None:

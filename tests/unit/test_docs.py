@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from otel_gpu import commandline
-from otel_gpu.attribution.energy import EnergyDivider, EnergyPolicy, Interval, Party
-from otel_gpu.attribution.places import Place, ProcessAt
+from otel_gpu.attribution.energy import Consumer, EnergyDivider, EnergyPolicy, Interval
+from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
 from otel_gpu.model import ProcessKey, WorkloadKind, WorkloadRef
 from tests.docs_commands import (
@@ -295,9 +295,9 @@ def test_the_energy_of_the_example_divides_as_the_page_says() -> None:
     for policy in EnergyPolicy:
         [(cells)] = re.findall(rf"^\| `{policy}` \| (.+) \|$", page, re.MULTILINE)
         told = [int(cell.rpartition("= ")[2].removesuffix(" J")) for cell in cells.split(" | ")]
-        parties = [
-            Party(
-                ProcessAt(ProcessKey(pid, 1), Place("GPU-0", "")),
+        consumers = [
+            Consumer(
+                ProcessOnDevice(ProcessKey(pid, 1), DeviceKey("GPU-0", "")),
                 WorkloadRef(WorkloadKind.CONTAINER, str(pid)),
                 presence=1.0,
                 memory_bytes=gib << 30,
@@ -305,9 +305,9 @@ def test_the_energy_of_the_example_divides_as_the_page_says() -> None:
             )
             for pid, percent, gib in ((1, 60, 24), (2, 20, 6))
         ]
-        interval = Interval(3_000_000, 10.0, tuple(parties), held_w=100.0)
+        interval = Interval(3_000_000, 10.0, consumers, context_power_w=100.0)
         division = EnergyDivider(policy).divide(interval)
-        given = [*(division.parts[party.at] for party in parties), division.idle_mj]
+        given = [*(division.parts_mj[consumer.at] for consumer in consumers), division.idle_mj]
         assert [mj / 1000 for mj in given] == told
         assert division.unattributed_mj == 0
 

@@ -14,7 +14,7 @@ from otel_gpu.config import Config, SourceChoice, load
 from otel_gpu.model import SourceState, WorkloadRef
 from otel_gpu.naming_sources import NameSources
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.late import Found, Lookout
+from otel_gpu.sources.late import DiscoveredSources, SourceDiscovery
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.nvml.faults import translate
 from otel_gpu.sources.procfs_files import ProcessDir
@@ -88,13 +88,13 @@ class Answers:
 def test_a_brief_look_waits_for_names_and_the_agent_does_not(
     config: Config, monkeypatch: pytest.MonkeyPatch, briefly: bool, asked: list[str]
 ) -> None:
-    source, lookout = Answers(), Lookout(lambda _: Found(), ManualClock())
-    monkeypatch.setattr(NameSources, "open_all", lambda _: ((source,), lookout))
+    source, discovery = Answers(), SourceDiscovery(lambda _: DiscoveredSources(), ManualClock())
+    monkeypatch.setattr(NameSources, "open_all", lambda _: ((source,), discovery))
     opened = host.open_host(config, ManualClock(), briefly=briefly)
     opened.gpus.close()
     assert opened.names == (source,)
     assert source.asked == asked
-    assert opened.lookout is lookout  # a brief look may find a job, and Slurm with it
+    assert opened.discovery is discovery  # a brief look may find a job, and Slurm with it
 
 
 def test_where_a_host_is_simulated_already_nobody_is_told_to_try_that(

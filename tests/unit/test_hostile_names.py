@@ -1,4 +1,4 @@
-"""What a container may call itself, through everything that tells of it: nothing is forged, hidden or run by it."""
+"""Hostile names in every export: a name forges nothing, hides nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import LogFormat, LogLevel
 from otel_gpu.export.document import to_json
 from otel_gpu.export.otlp_json import to_otlp_json
-from otel_gpu.export.prometheus import Exposition, render
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render as render_table
 from otel_gpu.logs import set_up
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.points import Reading
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sampling import StateLog
 from otel_gpu.sources.outside import LONGEST, told
 from otel_gpu.web.page import Page as WebPage
 from tests.unit.compat import told as compat
 from tests.unit.export.exposition import RESOURCES, parsed
-from tests.unit.metrics.builders import STATS, answer, device, part, process, split, workload
+from tests.unit.metrics.builders import answer, collected, device, part, process, split, workload
 
 INNOCENT = "vllm"
 HOSTILE = {
@@ -48,14 +46,14 @@ HOSTILE = {
 
 @pytest.fixture(params=list(HOSTILE.values()), ids=list(HOSTILE))
 def name(request: pytest.FixtureRequest) -> str:
-    """A name as sources hand it on."""
-    handed_on = told(request.param)
-    assert handed_on is not None
-    return handed_on
+    """A name as sources pass it on."""
+    passed_on = told(request.param)
+    assert passed_on is not None
+    return passed_on
 
 
 def cycle(name: str) -> Report:
-    """One container on one GPU, called so in every way there is, and a source that repeats it."""
+    """One container on one GPU with the name in every field, and a source whose reason quotes it."""
     names = WorkloadNames(
         container=name, image=name, pod=name, namespace=name, pod_uid=name, extra=(("container.label.team", name),)
     )
@@ -68,7 +66,7 @@ def cycle(name: str) -> Report:
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: its elements with their attributes, and its text."""
+    """A page as a browser parses it: its elements with their attributes, and its text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -85,21 +83,21 @@ class Page(HTMLParser):
 
 
 def acts(text: str) -> set[str]:
-    """Characters that a terminal or an editor acts on instead of showing them; line ends apart."""
+    """Characters that a terminal or an editor acts on instead of showing them, without line ends."""
     return {one for one in text if one != "\n" and unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
 
 
-def test_names_are_cut_where_they_are_no_names_any_more() -> None:
+def test_names_are_cut_at_the_longest_length() -> None:
     assert all(len(told(text) or "") <= LONGEST for text in HOSTILE.values())
 
 
-def test_a_terminal_shows_it_in_its_line_and_acts_on_nothing(name: str) -> None:
+def test_a_terminal_shows_the_name_in_one_line_and_acts_on_nothing(name: str) -> None:
     shown, innocent = (render_table(cycle(each), width=160) for each in (name, INNOCENT))
     assert acts(shown) == set()
     assert shown.count("\n") == innocent.count("\n")
 
 
-def test_a_page_has_no_other_elements_for_it(name: str) -> None:
+def test_the_name_adds_no_elements_to_the_page(name: str) -> None:
     page = WebPage(simulated=False, refresh_s=5)
     shown, innocent = (Page(page.of(cycle(each))) for each in (name, INNOCENT))
     assert shown.elements == innocent.elements
@@ -107,7 +105,7 @@ def test_a_page_has_no_other_elements_for_it(name: str) -> None:
     assert shown.text.count("\n") == innocent.text.count("\n")
 
 
-def test_json_gives_it_back_and_nothing_else_changes(name: str) -> None:
+def test_json_returns_the_name_and_nothing_else_changes(name: str) -> None:
     text = to_json(cycle(name))
     assert acts(text) == set()
     document = json.loads(text)
@@ -116,9 +114,9 @@ def test_json_gives_it_back_and_nothing_else_changes(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", Exposition)
-def test_prometheus_reads_it_back_and_no_series_more(name: str, form: Exposition) -> None:
+def test_prometheus_parses_the_name_and_no_additional_series(name: str, form: Exposition) -> None:
     hostile, innocent = (
-        parsed(render(collect(Reading.of(cycle(each), STATS)), RESOURCES, form), form) for each in (name, INNOCENT)
+        parsed(PrometheusRenderer(RESOURCES).render(collected(cycle(each)), form), form) for each in (name, INNOCENT)
     )
     assert {key: len(family.samples) for key, family in hostile.items()} == {
         key: len(family.samples) for key, family in innocent.items()
@@ -132,7 +130,7 @@ def test_prometheus_reads_it_back_and_no_series_more(name: str, form: Exposition
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_other_exporters_series_are_as_many_whatever_it_is(name: str, exporter: str) -> None:
+def test_the_number_of_compat_series_does_not_depend_on_the_name(name: str, exporter: str) -> None:
     hostile, innocent = (
         Counter(
             sample.name
@@ -145,8 +143,8 @@ def test_other_exporters_series_are_as_many_whatever_it_is(name: str, exporter: 
     assert hostile
 
 
-def test_otlp_carries_it_as_it_is(name: str) -> None:
-    document = json.loads(to_otlp_json(collect(Reading.of(cycle(name), STATS)), RESOURCES))
+def test_otlp_carries_the_name_unchanged(name: str) -> None:
+    document = json.loads(to_otlp_json(collected(cycle(name)), RESOURCES))
     values = [
         attribute["value"].get("stringValue")
         for resource in document["resourceMetrics"]
@@ -158,7 +156,7 @@ def test_otlp_carries_it_as_it_is(name: str) -> None:
 
 @pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize("log_format", LogFormat)
-def test_a_log_line_that_quotes_it_is_one_line(
+def test_a_log_line_that_quotes_the_name_is_one_line(
     name: str, log_format: LogFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up(LogLevel.DEBUG, log_format)

@@ -1,4 +1,4 @@
-"""Who claims another container's id below its own cgroup: what is told of both, to whoever reads it."""
+"""An impostor: a container that uses the id of another one in a nested cgroup. What every export shows of both."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import pytest
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.export.document import to_json
-from otel_gpu.export.prometheus import Exposition, render
-from otel_gpu.metrics.collection import Collection, Resources
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.collect import CycleMetrics
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.readings import Readings
 from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Claim, Known, NameRead
+from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
 from otel_gpu.sources.cgroup import parse_cgroup
 from tests.builders import GIB, FakeNames, facts, gpu, gpu_read, listed, memory, process_read
 from tests.unit.compat.told import values
-from tests.unit.test_engine import World
+from tests.unit.test_engine import Recorder, World
 
 VICTIM_ID, MALLORY_ID = "a" * 64, "f" * 64
 VICTIM, MALLORY = (WorkloadRef(WorkloadKind.CONTAINER, each, runtime="docker") for each in (VICTIM_ID, MALLORY_ID))
@@ -28,8 +29,8 @@ FOUND = parse_cgroup(f"0::/machine.slice/libpod-{MALLORY_ID}.scope/docker/{VICTI
 assert FOUND is not None
 IMPOSTOR = FOUND
 NAMES = WorkloadNames(container="victim", image="victims/image")
-VICTIMS_ENGINE = NameRead({VICTIM_ID: Known(VICTIM, NAMES, claims=(Claim("0"),))})
-BOTH_ENGINES = NameRead({**VICTIMS_ENGINE.known, MALLORY_ID: Known(MALLORY, WorkloadNames(container="mallory"))})
+VICTIMS_ENGINE = NameRead({VICTIM_ID: WorkloadInfo(VICTIM, NAMES, claims=(Claim("0"),))})
+BOTH_ENGINES = NameRead({**VICTIMS_ENGINE.known, MALLORY_ID: WorkloadInfo(MALLORY, WorkloadNames(container="mallory"))})
 
 ALONE = gpu_read(gpu(0, [listed(3, 5 * GIB)], memory=memory(used_gib=5, reserved_gib=0)))
 TOGETHER = gpu_read(gpu(0, [listed(1, 2 * GIB), listed(3, 5 * GIB)], memory=memory(used_gib=7, reserved_gib=0)))
@@ -40,8 +41,8 @@ def last_of(world: World, cycles: int = 8) -> Report:
     return [world.next() for _ in range(cycles)][-1]
 
 
-def the_victim_comes_late() -> World:
-    """Mallory is there first, and nobody knows his own container."""
+def victim_starts_late() -> World:
+    """The impostor is there first, and no source knows its outer container."""
     return World(
         *[ALONE] * 4,
         TOGETHER,
@@ -50,8 +51,8 @@ def the_victim_comes_late() -> World:
     )
 
 
-def his_own_engine_is_late() -> World:
-    """Mallory is there first, and his own container becomes known later."""
+def outer_container_is_known_late() -> World:
+    """The impostor is there first, and its outer container becomes known later."""
     return World(
         *[ALONE] * 4,
         TOGETHER,
@@ -62,25 +63,27 @@ def his_own_engine_is_late() -> World:
 
 def collected(answer: Report) -> Collection:
     account = SelfAccount(started_ns=0, cpu_s=lambda: 0.0, memory_bytes=lambda: 0)
-    collection = AgentMetrics(Readings(lambda: answer, account)).collect()
+    collection = AgentMetrics(CycleMetrics(lambda: answer, account)).collect()
     assert collection is not None
     return collection
 
 
 def held_by(answer: Report) -> dict[tuple[str, ...], float]:
-    """What Prometheus reads of memory that somebody holds, by who it is said to be."""
-    text = render(collected(answer), Resources({}, {}), Exposition.TEXT).decode()
+    """Memory in the Prometheus text, by the labels that identify the workload."""
+    text = PrometheusRenderer(Resources({}, {})).render(collected(answer), Exposition.TEXT).decode()
     keys = ("container_name", "container_id", "gpu_workload_id", "gpu_workload_outer_id")
     found: dict[tuple[str, ...], float] = {}
     for labels, value in re.findall(r"^gpu_workload_memory_usage_bytes\{(.*)\} (\d+)$", text, re.MULTILINE):
-        told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        found_labels = dict(re.findall(r'(\w+)="([^"]*)"', labels))
         if int(value):
-            found[tuple(told[key] for key in keys)] = int(value)
+            found[tuple(found_labels.get(key, "") for key in keys)] = int(value)
     return found
 
 
-@pytest.mark.parametrize("world", [the_victim_comes_late, his_own_engine_is_late])
-def test_an_impostor_has_the_names_of_another_only_until_that_one_comes_or_his_own_are_known(world: object) -> None:
+@pytest.mark.parametrize("world", [victim_starts_late, outer_container_is_known_late])
+def test_an_impostor_loses_the_victims_names_when_the_victim_starts_or_the_outer_container_is_known(
+    world: object,
+) -> None:
     assert callable(world)
     assert held_by(last_of(world())) == {
         ("victim", VICTIM_ID, VICTIM_ID, ""): 2 * GIB,
@@ -88,30 +91,30 @@ def test_an_impostor_has_the_names_of_another_only_until_that_one_comes_or_his_o
     }
 
 
-def test_what_an_impostor_used_under_anothers_names_is_told_as_ended_and_he_starts_at_zero() -> None:
-    world = the_victim_comes_late()
+def test_usage_under_the_victims_names_ends_and_the_impostor_starts_at_zero() -> None:
+    world = victim_starts_late()
     before = last_of(world, 4)
     assert [(each.names, each.naming) for each in before.workloads] == [(NAMES, 0)]
     after = last_of(world, 2)
-    mallorys = [each for each in after.workloads if each.ref == IMPOSTOR]
-    assert [(each.names, each.naming, each.gpus[0].active) for each in mallorys] == [
+    impostors = [each for each in after.workloads if each.ref == IMPOSTOR]
+    assert [(each.names, each.naming, each.gpus[0].active) for each in impostors] == [
         (NAMES, 0, False),
         (WorkloadNames(), 1, True),
     ]
 
 
-def test_who_was_never_named_is_not_renamed_when_that_is_said_in_so_many_words() -> None:
+def test_a_workload_that_never_had_names_is_not_renamed_by_explicitly_having_none() -> None:
     world = World(
         TOGETHER,
         processes=[process_read(MINER, TRAINER)],
         names=[FakeNames(NameRead(), NameRead(), NameRead(), VICTIMS_ENGINE)],
     )
-    mallory = [each for each in last_of(world).workloads if each.ref == IMPOSTOR]
-    assert [each.naming for each in mallory] == [0]
+    impostor = [each for each in last_of(world).workloads if each.ref == IMPOSTOR]
+    assert [each.naming for each in impostor] == [0]
 
 
-@pytest.mark.parametrize("outer", ["0" * 64, "f" * 64], ids=["who sorts first", "who sorts last"])
-def test_other_exporters_names_have_both_and_several_whom_nobody_knows(outer: str) -> None:
+@pytest.mark.parametrize("outer", ["0" * 64, "f" * 64], ids=["sorts first", "sorts last"])
+def test_compat_exporters_show_victim_and_several_unnamed_nested_containers(outer: str) -> None:
     nested = [WorkloadRef(WorkloadKind.CONTAINER, each, outer_container_id=outer) for each in (VICTIM_ID, "b" * 64)]
     held = gpu_read(
         gpu(
@@ -132,21 +135,19 @@ def test_other_exporters_names_have_both_and_several_whom_nobody_knows(outer: st
     assert sum(shares.values()) == 8 * 1024
 
 
-def test_in_json_the_name_of_who_is_inside_of_another_has_both_ids() -> None:
-    document = json.loads(to_json(last_of(the_victim_comes_late())))
-    told = [(each["id"], each["name"]) for each in document["workloads"] if each["gpus"][0]["memory"]["measured"]]
-    assert sorted(told) == [(VICTIM_ID, f"{MALLORY_ID[:12]}/{VICTIM_ID[:12]}"), (VICTIM_ID, "victim")]
+def test_in_json_the_name_of_a_nested_container_has_both_ids() -> None:
+    document = json.loads(to_json(last_of(victim_starts_late())))
+    named = [(each["id"], each["name"]) for each in document["workloads"] if each["gpus"][0]["memory"]["measured"]]
+    assert sorted(named) == [(VICTIM_ID, f"{MALLORY_ID[:12]}/{VICTIM_ID[:12]}"), (VICTIM_ID, "victim")]
 
 
-def test_books_in_which_who_is_inside_of_another_has_the_line_of_one_outside_are_not_gone_on_from() -> None:
-    """Earlier versions knew who is inside of a container by its own id alone."""
-    rules = Attributor(AttributionOptions())
-    world = World(ALONE, processes=[process_read(MINER)])
-    world.engine._attributor = rules
-    last_of(world, 3)
+def test_saved_state_that_keys_a_nested_container_by_its_own_id_is_rejected() -> None:
+    """Earlier versions identified a nested container by its own id alone."""
+    rules = Recorder()
+    last_of(World(ALONE, processes=[process_read(MINER)], rules=rules), 3)
     books = json.loads(json.dumps(rules.to_state()))
     Attributor.from_state(AttributionOptions(), books, now_ns=0, same_boot=True)
     [line] = [entry[0] for entry in books["ledger"]["workloads"]["entries"]]
     line[0][1] = VICTIM_ID
-    with pytest.raises(ValueError, match="books: "):
+    with pytest.raises(ValueError, match="ledger: "):
         Attributor.from_state(AttributionOptions(), books, now_ns=0, same_boot=True)

@@ -20,7 +20,7 @@ from otel_gpu.sources.docker.source import DockerSource
 from otel_gpu.sources.kubelet.cri import CriSource
 from otel_gpu.sources.kubelet.pod_resources import PodResourcesSource
 from otel_gpu.sources.kubernetes.source import KubernetesSource
-from otel_gpu.sources.late import Found, Lookout
+from otel_gpu.sources.late import DiscoveredSources, SourceDiscovery
 from otel_gpu.sources.slurm import SlurmSource
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read
 from tests.cli import clean_environment
@@ -46,7 +46,7 @@ def opened(host: FakeRoot, variables: Mapping[str, str] | None = None, **flags: 
     return {source.name: source for source in sources(host, variables, **flags).open_all()[0]}
 
 
-def names(found: Found) -> list[str]:
+def names(found: DiscoveredSources) -> list[str]:
     return [source.name for source in found.sources]
 
 
@@ -88,9 +88,9 @@ def test_in_auto_there_is_a_source_for_everybody_who_is_there(host: FakeRoot) ->
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "kubernetes", "slurm", "host"])
-def test_a_named_environment_has_nobody_on_the_lookout_and_auto_has(host: FakeRoot, name: str) -> None:
+def test_discovery_runs_in_auto_and_not_with_a_named_environment(host: FakeRoot, name: str) -> None:
     assert sources(host, environment=name).open_all()[1] is None
-    assert isinstance(sources(host).open_all()[1], Lookout)
+    assert isinstance(sources(host).open_all()[1], SourceDiscovery)
 
 
 def test_who_appears_after_the_start_is_found_once(host: FakeRoot) -> None:
@@ -115,17 +115,17 @@ def test_a_job_that_the_first_sample_finds_has_its_name_in_the_second(host: Fake
     tree.add(70)
     tree.write("70/environ", b"SLURM_JOB_ID=7\0SLURM_JOB_NAME=train\0")
     clock = ManualClock()
-    there, lookout = sources(host, proc_root=str(tree.root)).open_all()
-    assert lookout is not None
+    there, discovery = sources(host, proc_root=str(tree.root)).open_all()
+    assert discovery is not None
     engine = Engine(
         gpus=FakeGpus(gpu_read(gpu(0, [listed(70)]))),
         processes=FakeProcesses(process_read(facts(70, WorkloadRef(WorkloadKind.SLURM_JOB, "7")))),
         names=there,
-        lookout=lookout,
+        discovery=discovery,
         clock=clock,
     )
     engine.sample()
-    lookout.wait(10.0)
+    discovery.wait(10.0)
     clock.advance(1.0)
     [workload] = engine.sample().workloads
     engine.close()
@@ -154,9 +154,9 @@ def test_who_cannot_be_opened_costs_nobody_else_and_is_tried_again(
 
     monkeypatch.setattr(DockerSource, "__init__", refuse)
     of_host = sources(host, environment=environment)
-    there, lookout = of_host.open_all()
+    there, discovery = of_host.open_all()
     assert [source.name for source in there] == (["podman"] if environment == "auto" else [])
-    assert lookout is not None  # it has somebody to try again
+    assert discovery is not None  # it has somebody to try again
     assert of_host.open_new().failed == ("docker cannot be asked: no certificate",)
     monkeypatch.setattr(DockerSource, "__init__", first)
     assert of_host.open_new().failed == ()

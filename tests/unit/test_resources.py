@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.metrics.identity import WorkloadIdentity
+from otel_gpu.metrics.labels import WorkloadIdentity
 from otel_gpu.model import HOST_WORKLOAD
 from otel_gpu.resources import host_resources, parse_machine_id, read_machine_id, taken_keys
 

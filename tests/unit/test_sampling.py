@@ -1,4 +1,4 @@
-"""What is logged of sources that have not answered yet."""
+"""Log lines of sources that have not answered yet."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ def logged(caplog: pytest.LogCaptureFixture, *cycles: SourceOutcome) -> list[str
     return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
 
 
-YET = SourceOutcome("docker", SourceState.DEGRADED, NOT_YET)
-WELL = SourceOutcome("docker", SourceState.OK)
+NOT_ANSWERED = SourceOutcome("docker", SourceState.DEGRADED, NOT_YET)
+OK = SourceOutcome("docker", SourceState.OK)
 
 
 @pytest.mark.parametrize("cycles", [1, 2])
-def test_a_source_that_answers_while_workloads_still_wait_is_not_logged(
+def test_a_source_that_answers_while_workloads_are_held_is_not_logged(
     caplog: pytest.LogCaptureFixture, cycles: int
 ) -> None:
-    assert logged(caplog, *[YET] * cycles, WELL) == []
+    assert logged(caplog, *[NOT_ANSWERED] * cycles, OK) == []
 
 
-def test_one_that_takes_longer_is_logged_once_and_again_when_it_answers(caplog: pytest.LogCaptureFixture) -> None:
-    assert logged(caplog, *[YET] * 5, WELL) == [
+def test_a_source_that_takes_longer_is_logged_once_and_again_when_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+    assert logged(caplog, *[NOT_ANSWERED] * 5, OK) == [
         "WARNING docker is degraded: has not answered yet",
         "INFO docker is ok again",
     ]
 
 
-def test_patience_can_be_had(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_patience_is_configurable(caplog: pytest.LogCaptureFixture) -> None:
     state_log = StateLog(patience_cycles=10)
     for _ in range(10):
-        state_log.observe((YET,))
+        state_log.observe((NOT_ANSWERED,))
     assert not caplog.records
-    state_log.observe((YET,))
+    state_log.observe((NOT_ANSWERED,))
     assert len(caplog.records) == 1
 
 
-def test_one_whose_first_answer_is_bad_is_logged_with_that(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_whose_first_answer_is_a_failure_is_logged_with_it(caplog: pytest.LogCaptureFixture) -> None:
     away = SourceOutcome("docker", SourceState.UNAVAILABLE, "connection refused")
-    assert logged(caplog, YET, away, away) == ["WARNING docker is unavailable: connection refused"]
+    assert logged(caplog, NOT_ANSWERED, away, away) == ["WARNING docker is unavailable: connection refused"]
 
 
-def test_one_that_answers_again_while_some_of_its_gpus_do_not_is_not_said_to_be_ok(
+def test_a_source_that_answers_again_while_some_gpus_fail_is_not_logged_as_ok(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     away = SourceOutcome("nvml", SourceState.UNAVAILABLE, "the driver is not loaded")

@@ -18,7 +18,7 @@ from otel_gpu.export.document import document
 from otel_gpu.export.table import render
 from otel_gpu.host import open_host, open_procfs
 from otel_gpu.metrics.catalogue import METRICS, Level, Metric
-from otel_gpu.metrics.points import Reading, points
+from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import (
     HOST_WORKLOAD,
     DriverFacts,
@@ -52,13 +52,13 @@ from tests.builders import (
 )
 from tests.procfs_tree import ProcTree
 from tests.unit.compat import told
-from tests.unit.metrics.builders import STATS, answer, device, part, process, workload
+from tests.unit.metrics.builders import answer, device, part, points_of, process, workload
 
 UID = "40934a46-d409-4f4a-bb8b-1ec0b0436320"
 OTHER_UID = "019c1fe8-0d92-4aa0-b61c-4df58bdde71c"
 STATIC_UID = "187bff14cccb94f179e943eacce55bb3"
 OWN = Pod("pod-uid")
-"""The pod that containers of builders are in."""
+"""The pod of the containers in tests.builders."""
 PRIVATE = 4026532000
 MINE = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64, pod_uid=UID)
 THEIRS = WorkloadRef(WorkloadKind.CONTAINER, "b" * 64, pod_uid=OTHER_UID)
@@ -66,17 +66,17 @@ THEIRS = WorkloadRef(WorkloadKind.CONTAINER, "b" * 64, pod_uid=OTHER_UID)
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcTree:
-    """The ``/proc`` of a container with cgroups of its own, which do not tell its pod."""
+    """The ``/proc`` of a container with a private cgroup namespace, which does not show its pod."""
     tree = ProcTree(tmp_path / "proc")
     tree.set_namespaces(pid=PRIVATE, cgroup=PRIVATE)
     tree.write("self/cgroup", "0::/\n")
     return tree
 
 
-# ---------------------------------------------------------------------------- which pod is one's own
+# ---------------------------------------------------------------------------- the agent's own pod
 
 
-def test_the_cgroup_tells_the_pod_before_any_variable(proc: ProcTree) -> None:
+def test_the_cgroup_identifies_the_pod_before_any_variable(proc: ProcTree) -> None:
     proc.write("self/cgroup", f"0::/kubepods/burstable/pod{UID}/{'a' * 64}\n")
     own = find_own_pod({"POD_UID": OTHER_UID, "POD_NAME": "train", "POD_NAMESPACE": "ml"}, proc.root)
     assert own == OwnPod(Pod(UID, "train", "ml"), f"{proc.root}/self/cgroup")
@@ -97,14 +97,14 @@ def test_the_cgroup_tells_the_pod_before_any_variable(proc: ProcTree) -> None:
         ),
     ],
 )
-def test_where_the_cgroup_does_not_tell_variables_do(
+def test_variables_identify_the_pod_where_the_cgroup_does_not(
     proc: ProcTree, environment: Mapping[str, str], own: OwnPod
 ) -> None:
     assert find_own_pod(environment, proc.root) == own
 
 
 @pytest.mark.parametrize("environment", [{}, {"POD_NAME": "train"}, {"POD_NAMESPACE": "ml"}, {"POD_UID": " "}])
-def test_where_nothing_tells_one_line_says_what_to_set(proc: ProcTree, environment: Mapping[str, str]) -> None:
+def test_an_unknown_pod_is_one_line_that_says_what_to_set(proc: ProcTree, environment: Mapping[str, str]) -> None:
     with pytest.raises(
         UsageError, match=r"scope is 'pod'.*set POD_UID .*metadata\.uid.* or POD_NAME and POD_NAME"
     ) as no:
@@ -112,24 +112,24 @@ def test_where_nothing_tells_one_line_says_what_to_set(proc: ProcTree, environme
     assert "\n" not in str(no.value)
 
 
-def test_without_a_proc_variables_tell_all_the_same(tmp_path: Path) -> None:
+def test_variables_identify_the_pod_without_proc(tmp_path: Path) -> None:
     assert find_own_pod({"POD_UID": UID}, tmp_path / "nowhere").pod == Pod(UID)
 
 
 @pytest.mark.parametrize("text", ["train-0", UID.upper(), f"{UID}/..", "0" * 31])
-def test_a_uid_that_is_none_is_refused(proc: ProcTree, text: str) -> None:
-    with pytest.raises(UsageError, match=r"POD_UID is '.*'; allowed is a pod's uid"):
+def test_an_invalid_uid_is_refused(proc: ProcTree, text: str) -> None:
+    with pytest.raises(UsageError, match=r"POD_UID: '.*' is not a pod uid; use metadata\.uid"):
         find_own_pod({"POD_UID": text}, proc.root)
 
 
-def test_a_host_is_opened_for_a_pod_only_where_the_scope_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_opened_for_a_pod_only_with_scope_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_gpu.host.find_own_pod", lambda environment: OwnPod(Pod(environment["POD_UID"]), "test"))
     monkeypatch.setenv("POD_UID", UID)
     pods = [open_host(load({"source": "sim", "scope": s}, {}).config, ManualClock()).pod for s in ("pod", "node")]
     assert pods == [Pod(UID), None]
 
 
-# ---------------------------------------------------------------------------- who is in it
+# ---------------------------------------------------------------------------- which workloads are in it
 
 
 NAMED = WorkloadNames(pod="train", namespace="ml")
@@ -140,12 +140,12 @@ NAMED = WorkloadNames(pod="train", namespace="ml")
     [
         (Pod(UID), MINE, None, True),
         (Pod(UID), THEIRS, None, False),
-        (Pod(UID), replace(MINE, pod_uid=None), replace(NAMED, pod_uid=UID), True),
+        (Pod(UID), replace(MINE, pod_uid=None), NAMED._replace(pod_uid=UID), True),
         (Pod(UID), replace(MINE, pod_uid=None), None, False),
         (Pod(None, "train", "ml"), MINE, NAMED, True),
-        (Pod(None, "train", "ml"), MINE, replace(NAMED, namespace="other"), False),
+        (Pod(None, "train", "ml"), MINE, NAMED._replace(namespace="other"), False),
         (Pod(None, "train", "ml"), MINE, None, False),
-        (Pod(UID, "train", "ml"), THEIRS, NAMED, False),  # a name may come again; a uid does not
+        (Pod(UID, "train", "ml"), THEIRS, NAMED, False),  # a name may be used again; a uid is not
         (Pod(UID, "train", "ml"), replace(MINE, pod_uid=None), NAMED, True),
         (Pod(UID), HOST_WORKLOAD, None, False),
         (Pod(), replace(MINE, pod_uid=None), WorkloadNames(), False),
@@ -157,7 +157,7 @@ def test_a_workload_is_in_a_pod_by_uid_or_else_by_name(
     assert pod.has(ref, names) is is_in
 
 
-def test_in_a_pod_with_shared_pids_those_beside_the_agent_are_of_its_pod(proc: ProcTree) -> None:
+def test_with_shared_pids_containers_beside_the_agent_are_in_its_pod(proc: ProcTree) -> None:
     proc.set_own_pids()
     proc.add(20, cgroup=f"0::/../cri-containerd-{'a' * 64}.scope\n")
     proc.add(21, cgroup=f"0::/../../kubepods-pod{OTHER_UID.replace('-', '_')}.slice/cri-containerd-{'b' * 64}.scope\n")
@@ -165,13 +165,13 @@ def test_in_a_pod_with_shared_pids_those_beside_the_agent_are_of_its_pod(proc: P
     source = open_procfs(config, ManualClock(), briefly=True, pod=Pod(UID), own_proc=proc.root)
     read = source.read([20, 21])
     assert [read.processes[pid].workload.pod_uid for pid in (20, 21)] == [UID, OTHER_UID]
-    assert (read.state, read.reason, read.everybody) == (SourceState.OK, None, False)
+    assert (read.state, read.reason, read.all_visible) == (SourceState.OK, None, False)
 
 
-# ---------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------- the narrowed Report
 
 
-def test_an_answer_is_narrowed_to_the_pod_and_to_the_gpus_it_is_on() -> None:
+def test_a_report_is_narrowed_to_the_pod_and_its_gpus() -> None:
     whole = attribution()
     own = narrowed(whole, OWN)
     assert [w.ref for w in own.workloads] == [CONTAINER]
@@ -182,7 +182,7 @@ def test_an_answer_is_narrowed_to_the_pod_and_to_the_gpus_it_is_on() -> None:
     assert (own.sources, own.driver, own.wall_ns) == (whole.sources, whole.driver, whole.wall_ns)
 
 
-def test_of_a_divided_gpu_only_the_instance_is_named_that_the_pod_is_on() -> None:
+def test_only_the_mig_instances_of_the_pod_are_reported() -> None:
     instances = [mig(f"MIG-{n}", (n, 0), [listed(n, GIB)], memory=memory(total_gib=10, used_gib=4)) for n in (1, 2)]
     reading = gpu(0, [], memory=memory(), mig=instances)
     engine = Engine(
@@ -206,33 +206,38 @@ def test_old_and_new_names_of_the_pods_workloads_are_kept_with_their_processes()
     assert [p.key.pid for p in own.processes] == [1, 2]
 
 
-def test_what_is_counted_is_known_without_the_figures_that_show_it() -> None:
-    counting = replace(attribution().gpus[0], reading=replace(attribution().gpus[0].reading, utilization=WORKS))
+def test_a_narrowed_gpu_keeps_whether_energy_and_utilization_are_counted() -> None:
+    reading = replace(attribution().gpus[0].reading, utilization=WORKS)
+    counting = attribution().gpus[0]._replace(reading=reading, has_utilization=True)
     silent = device()
     for each in (counting, silent):
         own = narrowed(answer(each, workloads=[workload(part())]), OWN)
-        assert own.gpus[0].counted == each.counted
-        rows = [Reading.of(a, STATS).workloads[0] for a in (own, answer(each, workloads=[workload(part())]))]
-        assert (rows[0].tells_energy, rows[0].tells_work) == (rows[1].tells_energy, rows[1].tells_work)
-    assert (counting.counted, silent.counted) == ((True, True), (False, False))
+        assert (own.gpus[0].has_energy, own.gpus[0].has_utilization) == (each.has_energy, each.has_utilization)
+        narrow, whole = (
+            report_rows(report).workloads[0] for report in (own, answer(each, workloads=[workload(part())]))
+        )
+        assert (narrow.has_energy, narrow.has_utilization) == (whole.has_energy, whole.has_utilization)
+    assert (counting.has_energy, counting.has_utilization) == (True, True)
+    assert (silent.has_energy, silent.has_utilization) == (False, False)
 
 
 WORKS = UtilizationRead(0, 0, (UtilizationRow(100, 1, 50, 20, 0, 0),))
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_a_metric_is_told_of_a_pod_exactly_if_it_is_declared_so(metric: Metric) -> None:
-    whole = Reading.of(attribution(), STATS)
-    own = Reading.of(narrowed(attribution(), OWN), STATS)
+def test_a_metric_is_exported_for_a_pod_exactly_if_it_is_declared_so(metric: Metric) -> None:
+    whole = points_of(metric.name, attribution())
+    own = points_of(metric.name, narrowed(attribution(), OWN))
     about_gpus = metric.level is Level.DEVICE or ("hw.id" in metric.keys and metric.level is Level.AGENT)
     assert metric.of_pod is not about_gpus
-    if metric.of_pod and metric.level is Level.AGENT:
-        assert list(points(metric.name, own)) == list(points(metric.name, whole))
+    if metric.name == "otel_gpu.series":
+        assert own[0].value < whole[0].value
+    elif metric.of_pod and metric.level is Level.AGENT:
+        assert own == whole
     elif metric.of_pod:
-        of_pod = [p for p in points(metric.name, whole) if ("gpu.workload.id", CONTAINER_ID) in identity(p)]
-        assert list(points(metric.name, own)) == of_pod
+        assert own == [point for point in whole if ("gpu.workload.id", CONTAINER_ID) in identity(point)]
     else:
-        assert list(points(metric.name, own)) == []
+        assert own == []
 
 
 def identity(point: Any) -> tuple[tuple[str, str], ...]:
@@ -240,7 +245,7 @@ def identity(point: Any) -> tuple[tuple[str, str], ...]:
     return found
 
 
-def test_every_figure_of_gpus_is_null_in_the_document_and_its_keys_stay() -> None:
+def test_every_gpu_figure_is_null_in_the_document_and_its_keys_stay() -> None:
     whole, own = (document(each) for each in (attribution(), narrowed(attribution(), OWN)))
     assert own.keys() == whole.keys()
     [gpu_] = own["gpus"]
@@ -253,18 +258,18 @@ def test_every_figure_of_gpus_is_null_in_the_document_and_its_keys_stay() -> Non
     assert json.loads(json.dumps(own)) == own
 
 
-def test_the_table_has_no_gpus_and_says_whose_it_is() -> None:
+def test_the_table_has_no_gpus_and_names_the_pod() -> None:
     own = narrowed(attribution(), OWN)
     lines = render(own).splitlines()
     assert lines[0].endswith("pod pod-uid")
     assert not any("TEMP" in line or "ollama" in line for line in lines)
     assert any("vllm-chat" in line for line in lines)
-    nobody = render(narrowed(attribution(), Pod(UID)))
-    assert "nobody of this pod is seen on a GPU" in nobody
-    assert "no process of this pod is seen on a GPU" in nobody
+    empty = render(narrowed(attribution(), Pod(UID)))
+    assert "nobody of this pod is seen on a GPU" in empty
+    assert "no process of this pod is seen on a GPU" in empty
 
 
-def test_as_other_exporters_name_it_only_the_pods_containers_and_processes_are_told() -> None:
+def test_compat_exporters_show_only_the_pods_containers_and_processes() -> None:
     whole, own = attribution(), narrowed(attribution(), OWN)
     used = told.values("gpu-inference", "container_gpu_memory_bytes", own, "container_id", "method")
     assert [(CONTAINER_ID.startswith(id_), method) for id_, method in used] == [(True, "nvidia-smi")]
@@ -295,12 +300,12 @@ def test_agents_of_several_pods_on_one_host_are_several_instances(tmp_path: Path
     assert instance(Pod(UID)) == instance(Pod(UID))
 
 
-# ---------------------------------------------------------------------------- what is inferred
+# ---------------------------------------------------------------------------- inference
 
 
-def hidden(*, everybody: bool, pod: Pod | None) -> Report:
-    """Memory that no list explains, and a process of one pod that has the GPU open."""
-    read = ProcessRead(by_pid(facts(1, MINE, opens=[0], uvm=True)), pids_complete=everybody, everybody=everybody)
+def hidden(*, all_visible: bool, pod: Pod | None) -> Report:
+    """A Report with memory that no list explains and a process of one pod that has the GPU open."""
+    read = ProcessRead(by_pid(facts(1, MINE, opens=[0], uvm=True)), pids_complete=all_visible, all_visible=all_visible)
     engine = Engine(
         gpus=FakeGpus(gpu_read(gpu(0, [], memory=memory(used_gib=10), energy_mj=0))),
         processes=FakeProcesses(read),
@@ -311,22 +316,22 @@ def hidden(*, everybody: bool, pod: Pod | None) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("everybody", "pod", "inferred"),
+    ("all_visible", "pod", "inferred"),
     [(True, Pod(UID), 10 * GIB), (False, Pod(UID), None), (False, None, 10 * GIB), (True, None, 10 * GIB)],
 )
-def test_memory_is_inferred_for_a_pod_only_by_who_sees_everybody(
-    everybody: bool, pod: Pod | None, inferred: int | None
+def test_memory_is_inferred_for_a_pod_only_if_all_processes_are_visible(
+    all_visible: bool, pod: Pod | None, inferred: int | None
 ) -> None:
-    [found] = hidden(everybody=everybody, pod=pod).workloads
+    [found] = hidden(all_visible=all_visible, pod=pod).workloads
     assert found.gpus[0].inferred_bytes == inferred
     assert (found.gpus[0].confidence is None) is (inferred is None)
 
 
 @pytest.mark.parametrize(
-    ("denied", "hosts", "everybody"), [(False, True, True), (True, True, False), (False, False, False)]
+    ("denied", "hosts", "all_visible"), [(False, True, True), (True, True, False), (False, False, False)]
 )
-def test_everybody_is_seen_in_the_hosts_proc_if_what_they_have_open_may_be_read(
-    proc: ProcTree, monkeypatch: pytest.MonkeyPatch, denied: bool, hosts: bool, everybody: bool
+def test_all_processes_are_visible_in_the_hosts_proc_if_open_files_may_be_read(
+    proc: ProcTree, monkeypatch: pytest.MonkeyPatch, denied: bool, hosts: bool, all_visible: bool
 ) -> None:
     proc.add(2, comm=b"kthreadd" if hosts else b"python3", ppid=0)
     proc.add(3)
@@ -339,7 +344,7 @@ def test_everybody_is_seen_in_the_hosts_proc_if_what_they_have_open_may_be_read(
         monkeypatch.setattr(ProcessDir, "devices", devices)
     config = load({"proc-root": str(proc.root)}, {}).config
     read = open_procfs(config, ManualClock(), briefly=True, pod=Pod(UID), own_proc=proc.root).read([3])
-    assert read.everybody is everybody
+    assert read.all_visible is all_visible
 
 
 # ---------------------------------------------------------------------------- doctor
@@ -351,11 +356,11 @@ def examined(own: OwnPod, driver: str, read: ProcessRead) -> dict[str, Finding]:
 
 
 WHOLE_HOST = process_read(facts(1, MINE), facts(2, THEIRS))
-CONTAINED = replace(WHOLE_HOST, pids_complete=False, everybody=False)
+CONTAINED = replace(WHOLE_HOST, pids_complete=False, all_visible=False)
 KNOWN = OwnPod(Pod(UID), "POD_UID")
 
 
-def test_the_doctor_says_the_scope_the_pod_and_who_told() -> None:
+def test_the_doctor_shows_the_scope_the_pod_and_its_origin() -> None:
     found = examined(KNOWN, "570.124.06", CONTAINED)
     assert found["scope"] == Finding("scope", Verdict.OK, f"pod: {UID}, told by POD_UID")
     assert found["pid namespace"].verdict is Verdict.OK
@@ -364,7 +369,7 @@ def test_the_doctor_says_the_scope_the_pod_and_who_told() -> None:
     assert examined(KNOWN, "570.124.06", WHOLE_HOST)["inference"].verdict is Verdict.OK
 
 
-def test_a_pod_that_is_known_by_name_alone_is_said_to_need_more() -> None:
+def test_a_pod_known_by_name_only_is_degraded() -> None:
     found = examined(OwnPod(Pod(None, "train", "ml"), "POD_NAME and POD_NAMESPACE"), "570.124.06", CONTAINED)
     assert found["scope"].verdict is Verdict.DEGRADED
     assert "ml/train" in found["scope"].found
@@ -376,13 +381,13 @@ def test_a_pod_that_is_known_by_name_alone_is_said_to_need_more() -> None:
     ("driver", "verdict"),
     [("550.54.15", Verdict.BLIND), ("565.57.01", Verdict.DEGRADED), ("570.86.15", Verdict.OK), ("", Verdict.BLIND)],
 )
-def test_in_the_pods_own_pids_it_depends_on_the_driver_what_can_be_told(driver: str, verdict: Verdict) -> None:
+def test_in_a_private_pid_namespace_the_verdict_depends_on_the_driver(driver: str, verdict: Verdict) -> None:
     found = examined(KNOWN, driver, CONTAINED)["pid namespace"]
     assert found.verdict is verdict
     assert (found.fix is None) is (verdict is Verdict.OK)
 
 
-def test_a_pod_of_which_nobody_is_seen_gets_a_fix() -> None:
+def test_a_pod_without_visible_processes_gets_a_fix() -> None:
     found = examined(OwnPod(Pod(STATIC_UID), "POD_UID"), "570.86.15", CONTAINED)["pod"]
     assert found.verdict is Verdict.UNUSED
     assert "shareProcessNamespace: true" in (found.fix or "")

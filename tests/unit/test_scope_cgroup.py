@@ -1,4 +1,4 @@
-"""What a container's own cgroup namespace shows of its pod, and of others."""
+"""Cgroup paths as a container with a private cgroup namespace sees them: its own pod, and others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def container(pod_uid: str | None, runtime: str | None = "containerd", id_: str 
         (f"/../cri-containerd-{CID}.scope/nested/deeper", container(OWN)),
     ],
 )
-def test_a_container_beside_the_agents_is_of_its_pod(path: str, found: WorkloadRef) -> None:
+def test_a_container_beside_the_agents_is_in_its_pod(path: str, found: WorkloadRef) -> None:
     assert parse_cgroup_in_pod(f"0::{path}\n", OWN) == found
 
 
@@ -40,25 +40,25 @@ def test_a_container_beside_the_agents_is_of_its_pod(path: str, found: WorkloadR
         (f"/../../../{CID}", container(None, None)),
     ],
 )
-def test_a_container_elsewhere_is_not_of_its_pod(path: str, found: WorkloadRef) -> None:
+def test_a_container_elsewhere_is_not_in_its_pod(path: str, found: WorkloadRef) -> None:
     assert parse_cgroup_in_pod(f"0::{path}\n", OWN) == found
 
 
 @pytest.mark.parametrize("text", ["0::/\n", "0::/workers\n", "0::/system.slice/vllm.service\n", "1:cpu:/\n2:pids:/\n"])
-def test_the_agents_own_container_goes_by_its_pods_uid(text: str) -> None:
+def test_the_agents_own_container_is_identified_by_its_pods_uid(text: str) -> None:
     assert parse_cgroup_in_pod(text, OWN) == WorkloadRef(WorkloadKind.CONTAINER, OWN, pod_uid=OWN)
 
 
-def test_a_container_inside_the_agents_is_of_its_pod() -> None:
+def test_a_container_nested_in_the_agents_is_in_its_pod() -> None:
     assert parse_cgroup_in_pod(f"0::/docker/{CID}\n", OWN) == container(OWN, "docker")
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", "0::/..\n", "0::/../../init.scope\n", "0::/../../../user.slice\n"])
-def test_what_tells_nothing_is_not_taken_for_the_pods(text: str) -> None:
+def test_a_path_that_identifies_nothing_is_not_in_the_pod(text: str) -> None:
     assert parse_cgroup_in_pod(text, OWN) == parse_cgroup(text)
     assert parse_cgroup_in_pod(text, OWN) in {None, HOST_WORKLOAD}
 
 
-def test_under_cgroup_v1_any_hierarchy_may_tell() -> None:
+def test_under_cgroup_v1_any_hierarchy_may_identify_the_container() -> None:
     text = f"2:cpu:/../{CID}\n1:name=systemd:/../{CID}\n0::/..\n"
     assert parse_cgroup_in_pod(text, OWN) == container(OWN, None)

@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu.config import Value, load
 from otel_gpu.errors import UsageError
-from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name
 from otel_gpu.values import Daemon
 

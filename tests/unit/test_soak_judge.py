@@ -104,7 +104,7 @@ def test_an_agent_that_has_found_no_driver_yet_tells_nothing_and_forgets_nothing
 def test_counters_of_books_that_are_not_taken_up_yet_are_found() -> None:
     answers, expected = played()
     books = Books()
-    books.hear(replace(answers[0], gpus=tuple(replace(gpu, totals=None) for gpu in answers[0].gpus)), expected[0])
+    books.hear(replace(answers[0], gpus=tuple(gpu._replace(totals=None) for gpu in answers[0].gpus)), expected[0])
     books.scraped("up 1\n")
     assert books.wrong == []
     books.scraped("x_total 0\n")
@@ -140,7 +140,7 @@ def test_a_series_that_ended_and_began_again_is_counted_and_has_fallen() -> None
     begun = answers[1].workloads[0]
     totals = begun.gpus[0].totals
     assert totals is not None
-    again = replace(begun, gpus=(replace(begun.gpus[0], totals=totals._replace(since_ns=totals.since_ns + 1)),))
+    again = begun._replace(gpus=(begun.gpus[0]._replace(totals=totals._replace(since_ns=totals.since_ns + 1)),))
     books.hear(replace(answers[1], workloads=(again, *answers[1].workloads[1:])), {})
     books.scraped("x_total 1\n")
     assert (books.begun_again, books.wrong) == (1, ["cycle 2: fell from 9.0 to 1.0: x_total"])
@@ -150,11 +150,10 @@ def test_whom_nobody_knows_may_begin_again_being_somebody_else() -> None:
     answers, _ = played()
     books = Books()
     nobody = [
-        replace(
-            workload,
+        workload._replace(
             ref=UNIDENTIFIED_WORKLOAD,
             gpus=tuple(
-                replace(part, totals=part.totals._replace(since_ns=start)) for part in workload.gpus if part.totals
+                part._replace(totals=part.totals._replace(since_ns=start)) for part in workload.gpus if part.totals
             ),
         )
         for start, workload in ((5, answers[0].workloads[0]), (6, answers[1].workloads[0]))

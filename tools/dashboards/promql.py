@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS
-from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
 
 # Of the host's Resource those that every series has on both routes, from the agent and from a Collector. k8s.node.name

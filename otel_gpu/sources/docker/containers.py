@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.docker.documents import mapping, section, text
 from otel_gpu.sources.docker.grants import parse_claims
 from otel_gpu.sources.outside import LONGEST, told
@@ -31,7 +31,7 @@ _TYPE: Final = "io.kubernetes.docker.type"
 class Container(NamedTuple):
     """A container as described; ``known`` is ``None`` for one that is nobody's workload. Notes: what was not told."""
 
-    known: Known | None
+    known: WorkloadInfo | None
     notes: tuple[str, ...] = ()
 
 
@@ -91,7 +91,7 @@ class Reader:
                 if (value := notes.told(labels, key, "label ")) is not None
             ),
         )
-        known = Known(
+        known = WorkloadInfo(
             WorkloadRef(WorkloadKind.CONTAINER, container_id, runtime=self.runtime, pod_uid=pod_uid),
             names,
             running=state.get("Running") is True and state.get("Restarting") is not True,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from otel_gpu.sources.base import NOBODY, Known
+from otel_gpu.sources.base import NO_WORKLOADS, WorkloadInfo
 from otel_gpu.sources.docker.containers import Container, Event, Listed
 
 _STARTED: Final = frozenset({"start"})
@@ -37,7 +36,7 @@ class Roster:
     def __init__(self) -> None:
         self._containers: dict[str, Container] = {}
         self._ended: dict[str, _End] = {}  # in the order in which they ended
-        self._known: Mapping[str, Known] = NOBODY
+        self._known: Mapping[str, WorkloadInfo] = NO_WORKLOADS
         self._changed = False
 
     def __contains__(self, container_id: str) -> bool:
@@ -51,7 +50,7 @@ class Roster:
         """What could not be told as it was, of the containers that are here."""
         return [note for container in self._containers.values() for note in container.notes]
 
-    def known(self, now_s: float) -> Mapping[str, Known]:
+    def known(self, now_s: float) -> Mapping[str, WorkloadInfo]:
         """Workloads by their ids: the same object as long as nothing has changed."""
         self._forget(now_s)
         if self._changed:
@@ -125,7 +124,7 @@ class Roster:
         names = container.known.names
         if names.pod is not None or names.container == name:  # in a pod the name is the kubelet's, from a label
             return
-        known = replace(container.known, names=replace(names, container=name))
+        known = container.known._replace(names=names._replace(container=name))
         self._containers[container_id] = container._replace(known=known)
         self._changed = True
 
@@ -134,7 +133,7 @@ class Roster:
         if container is None:
             return
         if container.known is not None and container.known.running:
-            self._containers[container_id] = container._replace(known=replace(container.known, running=False))
+            self._containers[container_id] = container._replace(known=container.known._replace(running=False))
             self._changed = True
         before = self._ended.get(container_id)
         if before is None or removed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import NOBODY, Known
+from otel_gpu.sources.base import NO_WORKLOADS, WorkloadInfo
 from otel_gpu.sources.kubelet.proto.cri_pb2 import Container, ImageSpec, ListContainersResponse, VersionResponse
 from otel_gpu.sources.outside import printable, told
 
@@ -29,7 +29,7 @@ _DIGEST: Final = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 class Containers:
     """A runtime's containers by their ids, and what could not be told of which. Equal lists are the same object."""
 
-    known: Mapping[str, Known] = field(default_factory=lambda: NOBODY)
+    known: Mapping[str, WorkloadInfo] = field(default_factory=lambda: NO_WORKLOADS)
     troubles: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ def parse_containers(
     Runtimes list in any order, and labels too, so that bytes tell nothing. But names, labels and image of a container
     never change; only its state does. So whoever was there before is not looked at any closer.
     """
-    known: dict[str, Known] = {}
+    known: dict[str, WorkloadInfo] = {}
     troubles: dict[str, str] = {}
     changed = False
     for container in answer.containers:
@@ -76,7 +76,9 @@ def parse_exited(answer: ListContainersResponse) -> Iterator[str]:
     return (_text(container.id) for container in answer.containers if container.state == _EXITED)
 
 
-def _known(id_: str, container: Container, runtime: str | None, labels: Collection[str]) -> tuple[Known, str | None]:
+def _known(
+    id_: str, container: Container, runtime: str | None, labels: Collection[str]
+) -> tuple[WorkloadInfo, str | None]:
     said = {_text(label.key): _text(label.value) for label in container.labels}
     texts = {
         "name": said.get(_CONTAINER) or _text(container.metadata.name),
@@ -96,7 +98,7 @@ def _known(id_: str, container: Container, runtime: str | None, labels: Collecti
         runtime=runtime,
         extra=tuple(_extra(fit)),
     )
-    known = Known(
+    known = WorkloadInfo(
         ref=WorkloadRef(WorkloadKind.CONTAINER, id_, runtime=runtime, pod_uid=names.pod_uid),
         names=names,
         running=container.state == _RUNNING,

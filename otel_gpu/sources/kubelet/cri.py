@@ -9,7 +9,7 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.model import SourceState, WorkloadRef
-from otel_gpu.sources.base import Known, NameRead, PodContainer
+from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.beside import Board
 from otel_gpu.sources.kubelet.containers import NO_CONTAINERS, Containers, parse_containers, parse_exited, parse_runtime
 from otel_gpu.sources.kubelet.conversation import Conversation
@@ -172,7 +172,7 @@ class CriSource:
         return self._missing_of
 
 
-def _running(known: Mapping[str, Known]) -> Iterator[tuple[str, PodContainer]]:
+def _running(known: Mapping[str, WorkloadInfo]) -> Iterator[tuple[str, PodContainer]]:
     """Those that run, by their ids: of one that ended, a next attempt is expected."""
     for id_, each in known.items():
         names = each.names

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.outside import LONGEST, printable, told
 
 # containerd://<64>   docker://<64>   cri-o://<64>
@@ -38,7 +38,7 @@ class Pod:
     """A pod: its uid in the API, its containers that have an id by now, and what could not be told as it was."""
 
     uid: str
-    containers: tuple[Known, ...] = ()
+    containers: tuple[WorkloadInfo, ...] = ()
     trouble: str | None = None
 
 
@@ -110,7 +110,7 @@ def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
         pod_uid=in_cgroups or uid,
         extra=tuple(_labels(_object(metadata.get("labels")), labels, words)),
     )
-    containers: dict[str, Known] = {}
+    containers: dict[str, WorkloadInfo] = {}
     for known in _containers(_object(value), names, words):
         containers.setdefault(known.ref.id, known)
     return Pod(uid, tuple(containers.values()), words.trouble)
@@ -144,7 +144,7 @@ def _labels(there: dict[str, object], wanted: Collection[str], words: _Words) ->
             yield f"{_LABEL}{key}", value
 
 
-def _containers(pod: dict[str, object], of_pod: WorkloadNames, words: _Words) -> Iterator[Known]:
+def _containers(pod: dict[str, object], of_pod: WorkloadNames, words: _Words) -> Iterator[WorkloadInfo]:
     status = _object(pod.get("status"))
     for statuses, specs in zip(_STATUSES, _SPECS, strict=True):
         for container in map(_object, _array(status.get(statuses))):
@@ -164,7 +164,7 @@ def _containers(pod: dict[str, object], of_pod: WorkloadNames, words: _Words) ->
                     image=words.told("image", _image(container, pod, specs)),
                     runtime=runtime,
                 )
-                yield Known(
+                yield WorkloadInfo(
                     ref=WorkloadRef(WorkloadKind.CONTAINER, hex_id, runtime=runtime, pod_uid=of_pod.pod_uid),
                     names=names.over(of_pod),
                     running=isinstance(running, dict),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.kubernetes.pods import Pod
 
 REMEMBERED_S: Final = 900.0
@@ -21,9 +20,9 @@ class Roster:
 
     def __init__(self) -> None:
         self._pods: dict[str, Pod] = {}
-        self._ended: dict[str, tuple[float, Known]] = {}  # by when it ended
+        self._ended: dict[str, tuple[float, WorkloadInfo]] = {}  # by when it ended
         self._troubled: dict[str, None] = {}  # a set in the order of arrival
-        self._known: dict[str, Known] | None = None
+        self._known: dict[str, WorkloadInfo] | None = None
         self.troubles = 0
         """How many pods came that could not be told as they are."""
 
@@ -65,7 +64,7 @@ class Roster:
             self._known = None
 
     @property
-    def known(self) -> Mapping[str, Known]:
+    def known(self) -> Mapping[str, WorkloadInfo]:
         """Containers by their ids: the same mapping while nothing has changed."""
         if self._known is None:
             self._known = {container_id: known for container_id, (_, known) in self._ended.items()}
@@ -84,8 +83,8 @@ class Roster:
             self._troubled[pod.uid] = None
             self.troubles += 1
 
-    def _end(self, containers: Iterable[Known], now_s: float) -> None:
+    def _end(self, containers: Iterable[WorkloadInfo], now_s: float) -> None:
         for known in containers:
             self._ended.pop(known.ref.id, None)  # to the end of the order
-            self._ended[known.ref.id] = (now_s, replace(known, running=False))
+            self._ended[known.ref.id] = (now_s, known._replace(running=False))
             self._known = None

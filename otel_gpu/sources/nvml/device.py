@@ -16,7 +16,6 @@ from otel_gpu.model import (
     MigReading,
     UtilizationRead,
 )
-from otel_gpu.model.made import maker
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.entries import (
     AVERAGE_POWER_FIELD,
@@ -35,7 +34,6 @@ from otel_gpu.sources.nvml.mig import MIG_MODE, MigReader
 
 T = TypeVar("T")
 
-_reading: Final = maker(GpuReading)
 _OK: Final = GpuHealth.OK
 """A member of an enumeration is looked up anew each time that it is named."""
 
@@ -103,7 +101,7 @@ class Device:
         memory = figures.memory(api, handle)
         figures.check_access()
         xid_errors, last_xid = self._events.count(self.identity.uuid)
-        return _reading(
+        return GpuReading(
             identity=self.identity,
             taken_at_ns=taken_at_ns,
             memory=memory,

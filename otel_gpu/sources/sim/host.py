@@ -14,11 +14,11 @@ from otel_gpu.sources.base import (
     Claim,
     GpuRead,
     GpuSource,
-    Known,
     NameRead,
     NameSource,
     ProcessRead,
     ProcessSource,
+    WorkloadInfo,
 )
 from otel_gpu.sources.sim.device import MAX_STEPS, Device
 from otel_gpu.sources.sim.reading import GpuReader
@@ -174,7 +174,7 @@ class SimulatedNames:
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
         self._granted = {
-            grant.workload.ref.id: Known(
+            grant.workload.ref.id: WorkloadInfo(
                 grant.workload.ref,
                 grant.workload.names or WorkloadNames(),
                 since_s=host.wall_start_ns / 1e9 + grant.since_s,
@@ -183,7 +183,7 @@ class SimulatedNames:
             for grant in host.spec.grants
         }
         self._running: frozenset[WorkloadSpec] = frozenset()
-        self._known: Mapping[str, Known] = self._granted
+        self._known: Mapping[str, WorkloadInfo] = self._granted
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
         """Names of all workloads that run now, or were given a GPU, whoever is asked for."""
@@ -193,7 +193,7 @@ class SimulatedNames:
         if running != self._running:
             self._running = running
             self._known = self._granted | {
-                spec.ref.id: Known(spec.ref, spec.names)
+                spec.ref.id: WorkloadInfo(spec.ref, spec.names)
                 for spec in sorted(running, key=lambda spec: spec.ref.id)
                 if spec.names is not None
             }

@@ -109,8 +109,8 @@ def _own_names(names: WorkloadNames | None, pod_uid: str | None, seed: int) -> W
     if names is None:
         return None
     if names.pod is None:
-        return replace(names, container=f"{names.container}-{suffix(seed)}")
-    return replace(names, pod=f"{names.pod}-{suffix(seed)}", pod_uid=pod_uid)
+        return names._replace(container=f"{names.container}-{suffix(seed)}")
+    return names._replace(pod=f"{names.pod}-{suffix(seed)}", pod_uid=pod_uid)
 
 
 def container_id(seed: int) -> str:

@@ -1,4 +1,4 @@
-"""A host played cycle by cycle: every GPU that answers has drawn 200 W since it last did."""
+"""A host that is played cycle by cycle. Every GPU that answers has drawn 200 W since its last answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOB = WorkloadRef(WorkloadKind.CONTAINER, "job")
 
 
 class Played:
-    """Feeds cycles of 5 s to an attributor, and restarts it."""
+    """Feeds cycles of 5 s to an attributor, and can restart it."""
 
     def __init__(self, options: AttributionOptions | None = None) -> None:
         self.options = options or AttributionOptions()
@@ -48,32 +48,32 @@ class Played:
         looked_up: bool = False,
         grants: Iterable[Grant] = (),
     ) -> Report:
-        """The answer of the next cycle."""
+        """The report of the next cycle."""
         self.at_s += CYCLE_S
         counter_mj = round(self.at_s / CYCLE_S * CYCLE_MJ) + 1
         read = [
             replace(each, energy_mj=counter_mj if each.energy_mj is None else each.energy_mj, power_limit_w=400.0)
             for each in gpus
         ]
-        there, given = list(processes), tuple(grants)
-        world = snapshot(*read, processes=there, names=names, at_s=self.at_s)
-        asked = [*(facts.workload for facts in there), *(grant.workload for grant in given)]
-        asked += self.attributor.held_workloads
-        pending = frozenset(ref.key for ref in asked if looked_up and ref.key not in world.names)
-        return self.attributor.observe(replace(world, names_pending=pending, grants=given))
+        present, granted = list(processes), tuple(grants)
+        taken = snapshot(*read, processes=present, names=names, at_s=self.at_s)
+        workloads = [*(facts.workload for facts in present), *(grant.workload for grant in granted)]
+        workloads += self.attributor.held_workloads
+        pending = frozenset(ref.key for ref in workloads if looked_up and ref.key not in taken.names)
+        return self.attributor.observe(replace(taken, names_pending=pending, grants=granted))
 
     def restart(self, *, away_s: float = 0.0, same_boot: bool = True) -> None:
-        """Save, be away for so long, and go on; after a reboot monotonic time has begun anew."""
+        """Save the state, wait ``away_s``, and restore it. ``same_boot`` is false for a reboot in between."""
         saved = json.loads(json.dumps(self.attributor.to_state()))
         self.at_s += away_s
         now_ns = round(self.at_s * 1e9)
         self.attributor = Attributor.from_state(self.options, saved, now_ns=now_ns, same_boot=same_boot)
 
     def rows(self, *work: tuple[int, int]) -> UtilizationRead:
-        """What the driver will tell in the next cycle of (pid, SM percent)."""
+        """Utilisation rows of (pid, SM percent) for the next cycle."""
         until_us = WALL_NS // 1000 + round((self.at_s + CYCLE_S) * 1e6)
-        told = tuple(UtilizationRow(pid, until_us - 10_000, sm, 0, 0, 0) for pid, sm in work)
-        return UtilizationRead(until_us - 5_000_000, until_us, told)
+        rows = tuple(UtilizationRow(pid, until_us - 10_000, sm, 0, 0, 0) for pid, sm in work)
+        return UtilizationRead(until_us - 5_000_000, until_us, rows)
 
 
 def at_wall_ns(played: Played) -> int:
@@ -82,54 +82,54 @@ def at_wall_ns(played: Played) -> int:
 
 
 def old(pid: int, workload: WorkloadRef | None = None) -> ProcessFacts:
-    """A process that was there long before."""
+    """A process that started long before the first cycle."""
     found = facts(pid, start_ticks=1) if workload is None else facts(pid, workload, start_ticks=1)
     return replace(found, start_time_s=1_600_000_000.0)
 
 
 def gpu_with(*processes: ListedProcess, used_gib: float | None = None, index: int = 0) -> GpuReading:
-    """A GPU whose memory in use is what these hold, unless told."""
+    """A GPU with these processes listed. Its memory in use is what they hold, unless ``used_gib`` is given."""
     held = sum(process.memory_bytes or 0 for process in processes) / GIB
     return gpu(index, processes, memory=memory(used_gib=held if used_gib is None else used_gib, reserved_gib=0))
 
 
-def process(answer: Report, pid: int, naming: int | None = None) -> ProcessReport:
-    """What is told of a process under one of its workload's names, the newest unless told."""
-    found = [each for each in answer.processes if each.key.pid == pid and naming in (None, each.naming)]
+def process(report: Report, pid: int, naming: int | None = None) -> ProcessReport:
+    """The report of a process under one naming of its workload, by default the newest."""
+    found = [each for each in report.processes if each.key.pid == pid and naming in (None, each.naming)]
     return max(found, key=lambda each: each.naming)
 
 
-def workload(answer: Report, id_: str, naming: int = 0) -> WorkloadGpu:
-    """What is told of a workload that is on one GPU."""
-    (found,) = (each for each in answer.workloads if each.ref.id == id_ and each.naming == naming)
+def workload(report: Report, id_: str, naming: int = 0) -> WorkloadGpu:
+    """The report of a workload on its only GPU."""
+    (found,) = (each for each in report.workloads if each.ref.id == id_ and each.naming == naming)
     (part,) = found.gpus
     return part
 
 
 def totals(part: ProcessReport | WorkloadGpu) -> Totals:
-    """Its totals, which everybody has."""
+    """The totals, which are never absent here."""
     assert part.totals is not None
     return part.totals
 
 
 def energy_mj(part: ProcessReport | WorkloadGpu) -> int:
-    """All energy it ever used."""
+    """Energy used so far, by all methods."""
     return totals(part).energy.total_mj or 0
 
 
 def time_us(part: ProcessReport | WorkloadGpu) -> int:
-    """All time it was ever seen."""
-    told = totals(part)
-    return told.busy_us + told.idle_us + told.allocated_us + told.unknown_us
+    """Time posted so far, in all states."""
+    posted = totals(part)
+    return posted.busy_us + posted.idle_us + posted.allocated_us + posted.unknown_us
 
 
-def assert_adds_up(answer: Report) -> None:
-    """What this window gave to processes, and to workloads, is what each GPU's energy was divided into."""
-    for each in answer.gpus:
+def assert_adds_up(report: Report) -> None:
+    """The window's energy of all processes, and of all workloads, is the attributed energy of each GPU."""
+    for each in report.gpus:
         assert each.energy_error_mj == 0
         if each.energy is None:
             continue
         uuid = each.identity.uuid
-        of_processes = sum(p.energy.total_mj or 0 for p in answer.processes if p.gpu_uuid == uuid)
-        parts = [part for w in answer.workloads for part in w.gpus if part.gpu_uuid == uuid]
+        of_processes = sum(p.energy.total_mj or 0 for p in report.processes if p.gpu_uuid == uuid)
+        parts = [part for w in report.workloads for part in w.gpus if part.gpu_uuid == uuid]
         assert of_processes == sum(part.energy.total_mj or 0 for part in parts) == each.energy.attributed_mj

@@ -1,3 +1,5 @@
+"""Reports of one or two cycles: workloads, processes, MIG instances, names and energy."""
+
 from __future__ import annotations
 
 import pytest
@@ -32,17 +34,17 @@ from tests.builders import (
 UNIT = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "ollama.service")
 
 
-def measured(answer: Report) -> dict[tuple[str, str, str | None], int | None]:
+def measured(report: Report) -> dict[tuple[str, str, str | None], int | None]:
     """Bytes by workload id, GPU and MIG instance."""
     return {
         (workload.ref.id, part.gpu_uuid, part.mig_uuid): part.measured_bytes
-        for workload in answer.workloads
+        for workload in report.workloads
         for part in workload.gpus
     }
 
 
 def test_a_workload_holds_what_its_processes_hold_gpu_by_gpu() -> None:
-    answer = attribute(
+    report = attribute(
         None,
         snapshot(
             gpu(0, [listed(1, GIB), listed(2, 2 * GIB), listed(3, 4 * GIB)]),
@@ -50,86 +52,86 @@ def test_a_workload_holds_what_its_processes_hold_gpu_by_gpu() -> None:
             processes=[facts(1, CONTAINER), facts(2, CONTAINER), facts(3, UNIT)],
         ),
     )
-    assert measured(answer) == {
+    assert measured(report) == {
         (CONTAINER_ID, "GPU-0", None): 3 * GIB,
         (CONTAINER_ID, "GPU-1", None): 8 * GIB,
         ("ollama.service", "GPU-0", None): 4 * GIB,
     }
 
 
-def test_a_process_says_who_it_is_and_whose_it_is() -> None:
-    answer = attribute(
+def test_a_process_is_reported_with_its_identity_and_its_workload() -> None:
+    report = attribute(
         None, snapshot(gpu(0, [listed(7, GIB)]), processes=[facts(7, CONTAINER, name="vllm", start_ticks=250)])
     )
-    (process,) = answer.processes
+    (process,) = report.processes
     assert (process.key, process.name, process.workload) == (ProcessKey(7, 250), "vllm", CONTAINER)
     assert process.start_time_s == 1_700_000_002.5
     assert (process.gpu_uuid, process.mig_uuid, process.memory_bytes) == ("GPU-0", None, GIB)
 
 
-def test_a_pid_that_proc_never_showed_is_measured_and_billed_to_nobody() -> None:
-    answer = attribute(None, snapshot(gpu(0, [listed(9, GIB)], memory=memory()), processes=[facts(1)]))
-    (process,) = answer.processes
+def test_a_pid_that_proc_never_showed_is_measured_as_unidentified() -> None:
+    report = attribute(None, snapshot(gpu(0, [listed(9, GIB)], memory=memory()), processes=[facts(1)]))
+    (process,) = report.processes
     assert (process.key, process.name, process.start_time_s) == (ProcessKey(9, START_UNKNOWN), None, None)
     assert process.workload == UNIDENTIFIED_WORKLOAD
     assert process.workload != HOST_WORKLOAD
-    assert measured(answer) == {("unidentified", "GPU-0", None): GIB}
-    assert answer.gpus[0].memory is not None
-    assert answer.gpus[0].memory.measured_bytes == GIB
+    assert measured(report) == {("unidentified", "GPU-0", None): GIB}
+    assert report.gpus[0].memory is not None
+    assert report.gpus[0].memory.measured_bytes == GIB
 
 
 def test_the_host_and_the_unidentified_are_two_workloads() -> None:
-    answer = attribute(None, snapshot(gpu(0, [listed(1, GIB), listed(9, 2 * GIB)]), processes=[facts(1)]))
-    assert measured(answer) == {("host", "GPU-0", None): GIB, ("unidentified", "GPU-0", None): 2 * GIB}
+    report = attribute(None, snapshot(gpu(0, [listed(1, GIB), listed(9, 2 * GIB)]), processes=[facts(1)]))
+    assert measured(report) == {("host", "GPU-0", None): GIB, ("unidentified", "GPU-0", None): 2 * GIB}
 
 
 def test_a_process_listed_without_a_figure_leaves_its_workload_without_one() -> None:
-    answer = attribute(None, snapshot(gpu(0, [listed(1, None)]), processes=[facts(1, CONTAINER)]))
-    assert measured(answer) == {(CONTAINER_ID, "GPU-0", None): None}
+    report = attribute(None, snapshot(gpu(0, [listed(1, None)]), processes=[facts(1, CONTAINER)]))
+    assert measured(report) == {(CONTAINER_ID, "GPU-0", None): None}
 
 
 def test_known_figures_are_summed_beside_unknown_ones() -> None:
-    answer = attribute(
+    report = attribute(
         None,
         snapshot(gpu(0, [listed(1, None), listed(2, GIB)]), processes=[facts(1, CONTAINER), facts(2, CONTAINER)]),
     )
-    assert measured(answer) == {(CONTAINER_ID, "GPU-0", None): GIB}
+    assert measured(report) == {(CONTAINER_ID, "GPU-0", None): GIB}
 
 
 def test_two_references_to_one_container_are_one_workload() -> None:
-    other = WorkloadRef(WorkloadKind.CONTAINER, CONTAINER_ID)  # as a process in another cgroup of it may tell
-    answer = attribute(
+    other = WorkloadRef(WorkloadKind.CONTAINER, CONTAINER_ID)  # as read from another cgroup of the container
+    report = attribute(
         None, snapshot(gpu(0, [listed(1, GIB), listed(2, GIB)]), processes=[facts(1, CONTAINER), facts(2, other)])
     )
-    assert measured(answer) == {(CONTAINER_ID, "GPU-0", None): 2 * GIB}
+    assert measured(report) == {(CONTAINER_ID, "GPU-0", None): 2 * GIB}
 
 
 def test_one_id_of_two_kinds_is_two_workloads() -> None:
     job, lxc = (WorkloadRef(kind, "42") for kind in (WorkloadKind.SLURM_JOB, WorkloadKind.LXC))
-    answer = attribute(
+    report = attribute(
         None, snapshot(gpu(0, [listed(1, GIB), listed(2, GIB)]), processes=[facts(1, job), facts(2, lxc)])
     )
-    assert sorted(workload.ref.kind.value for workload in answer.workloads) == ["lxc", "slurm_job"]
+    assert sorted(workload.ref.kind.value for workload in report.workloads) == ["lxc", "slurm_job"]
 
 
-def test_names_are_given_to_the_workload_they_belong_to() -> None:
+def test_each_workload_gets_its_own_names() -> None:
     names = {CONTAINER_ID: WorkloadNames(container="vllm", pod="vllm-0"), "other": WorkloadNames(container="other")}
-    answer = attribute(
+    report = attribute(
         None,
         snapshot(gpu(0, [listed(1), listed(2)]), processes=[facts(1, CONTAINER), facts(2, UNIT)], names=names),
     )
-    assert {workload.ref.id: workload.names for workload in answer.workloads} == {
+    assert {workload.ref.id: workload.names for workload in report.workloads} == {
         CONTAINER_ID: names[CONTAINER_ID],
         "ollama.service": None,
     }
 
 
-# ---------------------------------------------------------------------------- who is not listed
+# ---------------------------------------------------------------------------- processes in no list
 
 
-def test_who_has_the_gpu_open_for_cuda_without_being_listed_is_shown_without_a_figure() -> None:
-    answer = attribute(None, snapshot(gpu(0), gpu(1), processes=[facts(5, CONTAINER, opens={1}, uvm=True)]))
-    (process,) = answer.processes
+def test_an_unlisted_process_with_the_gpu_open_for_cuda_is_reported_without_a_figure() -> None:
+    report = attribute(None, snapshot(gpu(0), gpu(1), processes=[facts(5, CONTAINER, opens={1}, uvm=True)]))
+    (process,) = report.processes
     assert (process.key.pid, process.gpu_uuid, process.memory_bytes) == (5, "GPU-1", None)
 
 
@@ -138,19 +140,19 @@ def test_an_open_device_alone_may_be_a_monitor_and_is_no_holder() -> None:
 
 
 def test_a_process_that_is_gone_has_nothing_open() -> None:
-    answer = attribute(None, snapshot(gpu(0), processes=[facts(5, opens={0}, uvm=True, alive=False)]))
-    assert answer.processes == ()
+    report = attribute(None, snapshot(gpu(0), processes=[facts(5, opens={0}, uvm=True, alive=False)]))
+    assert report.processes == ()
 
 
-def test_who_is_listed_is_not_shown_again_for_having_the_device_open() -> None:
-    answer = attribute(None, snapshot(gpu(0, [listed(5, GIB)]), processes=[facts(5, opens={0}, uvm=True)]))
-    assert [process.memory_bytes for process in answer.processes] == [GIB]
+def test_a_listed_process_with_the_device_open_is_reported_once() -> None:
+    report = attribute(None, snapshot(gpu(0, [listed(5, GIB)]), processes=[facts(5, opens={0}, uvm=True)]))
+    assert [process.memory_bytes for process in report.processes] == [GIB]
 
 
-def test_who_is_listed_on_an_instance_is_not_shown_again_for_having_the_gpu_open() -> None:
+def test_a_process_listed_on_an_instance_with_the_gpu_open_is_reported_once() -> None:
     reading = gpu(0, [], mig=[mig("MIG-a", (1, 0), [listed(5, GIB)])])
-    answer = attribute(None, snapshot(reading, processes=[facts(5, opens={0}, uvm=True)]))
-    assert [(process.mig_uuid, process.memory_bytes) for process in answer.processes] == [("MIG-a", GIB)]
+    report = attribute(None, snapshot(reading, processes=[facts(5, opens={0}, uvm=True)]))
+    assert [(process.mig_uuid, process.memory_bytes) for process in report.processes] == [("MIG-a", GIB)]
 
 
 # ---------------------------------------------------------------------------- MIG
@@ -168,8 +170,8 @@ def test_instances_divide_their_own_memory_and_the_gpu_counts_each_holder_once()
             mig("MIG-c", (3, 0), [], memory=None, profile=None),
         ],
     )
-    answer = attribute(None, snapshot(reading, processes=[facts(1, CONTAINER), facts(2, UNIT), facts(3, UNIT)]))
-    (one,) = answer.gpus
+    report = attribute(None, snapshot(reading, processes=[facts(1, CONTAINER), facts(2, UNIT), facts(3, UNIT)]))
+    (one,) = report.gpus
     assert one.memory is not None
     assert one.memory.measured_bytes == 7 * GIB
     assert one.memory.unattributed_bytes == 3 * GIB
@@ -185,50 +187,50 @@ def test_instances_divide_their_own_memory_and_the_gpu_counts_each_holder_once()
     assert second_split is not None
     assert (second_split.measured_bytes, second_split.overcount_bytes) == (2 * GIB, GIB)
     assert third_split is None
-    assert measured(answer) == {
+    assert measured(report) == {
         (CONTAINER_ID, "GPU-0", "MIG-a"): GIB,
         ("ollama.service", "GPU-0", None): 4 * GIB,
         ("ollama.service", "GPU-0", "MIG-b"): 2 * GIB,
     }
 
 
-def test_a_gpu_that_is_not_partitioned_has_no_instances_and_an_empty_partition_has_none_of_them() -> None:
-    answer = attribute(None, snapshot(gpu(0), gpu(1, mig=[])))
-    assert [one.mig for one in answer.gpus] == [None, ()]
+def test_without_mig_instances_are_none_and_with_mig_they_may_be_empty() -> None:
+    report = attribute(None, snapshot(gpu(0), gpu(1, mig=[])))
+    assert [one.mig for one in report.gpus] == [None, ()]
 
 
 # ---------------------------------------------------------------------------- from one cycle to the next
 
 
 def test_the_first_cycle_has_no_window_and_no_energy() -> None:
-    answer = attribute(None, snapshot(gpu(0, energy_mj=5_000)))
-    assert answer.window_s is None
-    assert answer.gpus[0].energy is None
+    report = attribute(None, snapshot(gpu(0, energy_mj=5_000)))
+    assert report.window_s is None
+    assert report.gpus[0].energy is None
 
 
 @pytest.mark.parametrize(
     ("before", "now", "delta"),
     [(5_000, 9_000, 4_000), (5_000, 5_000, 0), (5_000, 10, 0), (None, 9_000, None), (5_000, None, None)],
-    ids=["advanced", "stood still", "was reset", "was not there", "is gone"],
+    ids=["advanced", "did not advance", "was reset", "was absent", "is absent"],
 )
 def test_energy_is_what_the_counter_advanced_by(before: int | None, now: int | None, delta: int | None) -> None:
-    answer = attribute(snapshot(gpu(0, energy_mj=before)), snapshot(gpu(0, energy_mj=now), at_s=2.5))
-    energy = answer.gpus[0].energy
-    assert answer.window_s == 2.5
+    report = attribute(snapshot(gpu(0, energy_mj=before)), snapshot(gpu(0, energy_mj=now), at_s=2.5))
+    energy = report.gpus[0].energy
+    assert report.window_s == 2.5
     assert (energy.delta_mj if energy is not None else None) == delta
 
 
-def test_energy_goes_to_whoever_was_there_and_is_idle_if_nobody_was() -> None:
+def test_energy_goes_to_the_process_on_the_gpu_and_is_idle_without_one() -> None:
     alone = [listed(1)]
     before = snapshot(gpu(0, energy_mj=1), gpu(1, alone, energy_mj=5), processes=[facts(1)])
     now = snapshot(gpu(0, energy_mj=3), gpu(1, alone, energy_mj=12), processes=[facts(1)], at_s=1)
-    answer = attribute(before, now)
-    idle, measured = (one.energy for one in answer.gpus)
+    report = attribute(before, now)
+    idle, measured = (one.energy for one in report.gpus)
     assert idle is not None
     assert measured is not None
     assert (idle.attributed_mj, idle.idle_mj, idle.unattributed_mj) == (0, 2, 0)
     assert (measured.attributed_mj, measured.idle_mj, measured.unattributed_mj) == (7, 0, 0)
-    (process,) = answer.processes
+    (process,) = report.processes
     assert process.energy.measured_mj == 7
 
 
@@ -239,22 +241,22 @@ def test_a_counter_is_followed_by_uuid_when_indices_change() -> None:
     assert deltas == {"GPU-0": 3, "GPU-1": 7}
 
 
-def test_the_answer_carries_its_time_its_driver_and_how_the_sources_did() -> None:
+def test_the_report_has_its_time_its_driver_and_the_outcomes_of_the_sources() -> None:
     sources = (SourceOutcome("nvml", SourceState.DEGRADED, "GPU 1: lost", 0.1, 1),)
-    answer = attribute(None, snapshot(gpu(0), sources=sources, at_s=3))
-    assert (answer.wall_ns, answer.monotonic_ns) == (WALL_NS + 3 * 10**9, 3 * 10**9)
-    assert (answer.sources, answer.driver) == (sources, DRIVER)
+    report = attribute(None, snapshot(gpu(0), sources=sources, at_s=3))
+    assert (report.wall_ns, report.monotonic_ns) == (WALL_NS + 3 * 10**9, 3 * 10**9)
+    assert (report.sources, report.driver) == (sources, DRIVER)
 
 
-def test_the_same_world_gives_the_same_answer_in_whatever_order_it_was_read() -> None:
+def test_the_report_does_not_depend_on_the_order_of_the_reads() -> None:
     entries = [listed(3, GIB), listed(1, GIB), listed(2, 2 * GIB)]
-    people = [facts(2, UNIT), facts(1, CONTAINER), facts(3, CONTAINER)]
-    there = attribute(None, snapshot(gpu(0, entries), processes=people))
-    back = attribute(None, snapshot(gpu(0, entries[::-1]), processes=people[::-1]))
-    assert (there.processes, there.workloads) == (back.processes, back.workloads)
-    assert [process.key.pid for process in there.processes] == [1, 2, 3]
+    processes = [facts(2, UNIT), facts(1, CONTAINER), facts(3, CONTAINER)]
+    forward = attribute(None, snapshot(gpu(0, entries), processes=processes))
+    backward = attribute(None, snapshot(gpu(0, entries[::-1]), processes=processes[::-1]))
+    assert (forward.processes, forward.workloads) == (backward.processes, backward.workloads)
+    assert [process.key.pid for process in forward.processes] == [1, 2, 3]
 
 
-def test_nothing_to_read_gives_an_empty_answer() -> None:
-    answer = attribute(None, snapshot())
-    assert (answer.gpus, answer.workloads, answer.processes) == ((), (), ())
+def test_an_empty_snapshot_gives_an_empty_report() -> None:
+    report = attribute(None, snapshot())
+    assert (report.gpus, report.workloads, report.processes) == ((), (), ())

@@ -1,4 +1,4 @@
-"""The rules together: what must not be claimed, and what must not be lost."""
+"""The attribution rules together: energy that must not count as measured, and energy that must not be lost."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from otel_gpu.model import (
 )
 from tests.builders import CONTAINER, GIB, WALL_NS, facts, failed_gpu, gpu, listed, memory, snapshot
 
-OLD = 1  # start ticks of a process that was there long before
+OLD = 1  # start ticks of a process that started long before the first cycle
 
 
 class Played:
-    """Feeds cycles of 5 s; each draws 1 kJ on every GPU that answers."""
+    """Feeds cycles of 5 s. In each, every GPU that answers uses 1 kJ."""
 
     def __init__(self, options: AttributionOptions | None = None) -> None:
         self._attributor = Attributor(options)
@@ -37,8 +37,8 @@ class Played:
         at_s = 5.0 * self._cycle
         self._cycle += 1
         read = [replace(one, energy_mj=self._cycle * 1_000_000, power_limit_w=400.0) for one in gpus]
-        world: Snapshot = snapshot(*read, processes=processes or [], at_s=at_s)
-        return self._attributor.observe(replace(world, pids_complete=complete))
+        taken: Snapshot = snapshot(*read, processes=processes or [], at_s=at_s)
+        return self._attributor.observe(replace(taken, pids_complete=complete))
 
     @property
     def wall_us(self) -> int:
@@ -50,14 +50,14 @@ def old(pid: int) -> ProcessFacts:
     return replace(facts(pid, start_ticks=OLD), start_time_s=1_600_000_000.0)
 
 
-def energy(answer: Report, pid: int) -> MethodEnergy:
-    return next(process.energy for process in answer.processes if process.key.pid == pid)
+def energy(report: Report, pid: int) -> MethodEnergy:
+    return next(process.energy for process in report.processes if process.key.pid == pid)
 
 
 def rows(played: Played, *work: tuple[int, int, int]) -> UtilizationRead:
     """Rows of (pid, SM percent, memory percent) up to the next cycle."""
-    told = tuple(UtilizationRow(pid, played.wall_us - 10_000, sm, mem, 0, 0) for pid, sm, mem in work)
-    return UtilizationRead(played.wall_us - 5_000_000, played.wall_us, told)
+    made = tuple(UtilizationRow(pid, played.wall_us - 10_000, sm, mem, 0, 0) for pid, sm, mem in work)
+    return UtilizationRead(played.wall_us - 5_000_000, played.wall_us, made)
 
 
 def one(*processes: ListedProcess, used_gib: float = 1.0) -> GpuReading:
@@ -70,101 +70,101 @@ def test_one_process_alone_is_measured_from_the_first_interval_on() -> None:
     assert energy(played.next(one(listed(1)), processes=[old(1)]), 1) == MethodEnergy(1_000_000, 0, 0)
 
 
-def test_memory_that_nothing_explains_means_that_nobody_was_alone() -> None:
+def test_energy_is_not_measured_where_memory_is_unexplained() -> None:
     played = Played()
     for _ in range(2):
-        answer = played.next(one(listed(1), used_gib=30), processes=[old(1)])
-    assert energy(answer, 1).measured_mj == 0
+        report = played.next(one(listed(1), used_gib=30), processes=[old(1)])
+    assert energy(report, 1).measured_mj == 0
 
 
-def test_a_private_pid_namespace_means_that_nobody_was_alone() -> None:
+def test_energy_is_not_measured_in_a_private_pid_namespace() -> None:
     played = Played()
     for _ in range(3):
-        answer = played.next(one(listed(1)), processes=[old(1)], complete=False)
-    assert energy(answer, 1).measured_mj == 0
+        report = played.next(one(listed(1)), processes=[old(1)], complete=False)
+    assert energy(report, 1).measured_mj == 0
 
 
-def test_work_of_a_stranger_on_any_engine_means_that_nobody_was_alone() -> None:
+def test_energy_is_not_measured_where_an_unknown_pid_used_any_engine() -> None:
     played = Played()
     for _ in range(2):
         reading = replace(one(listed(1)), utilization=rows(played, (1, 50, 5), (4242, 0, 30)))
-        answer = played.next(reading, processes=[old(1)])
-    assert energy(answer, 1).measured_mj == 0
+        report = played.next(reading, processes=[old(1)])
+    assert energy(report, 1).measured_mj == 0
 
 
-def test_a_gpu_that_did_not_answer_in_between_means_that_nobody_was_alone() -> None:
+def test_energy_is_not_measured_over_a_cycle_without_an_answer_of_the_gpu() -> None:
     played = Played()
     played.next(one(listed(1)), processes=[old(1)])
     played.next(failed_gpu(0), processes=[old(1)])
-    answer = played.next(one(listed(1)), processes=[old(1)])
-    assert energy(answer, 1) == MethodEnergy(0, 2_000_000, 0)
+    report = played.next(one(listed(1)), processes=[old(1)])
+    assert energy(report, 1) == MethodEnergy(0, 2_000_000, 0)
 
 
-def test_a_neighbour_missing_from_the_lists_but_alive_is_still_there() -> None:
+def test_energy_is_not_measured_while_a_neighbour_is_missing_from_the_lists_and_alive() -> None:
     played = Played()
     both, two = one(listed(1), listed(2)), [old(1), old(2)]
     played.next(both, processes=two)
     for _ in range(3):
-        answer = played.next(one(listed(1)), processes=two)
-        assert energy(answer, 1).measured_mj == 0
+        report = played.next(one(listed(1)), processes=two)
+        assert energy(report, 1).measured_mj == 0
 
 
-def test_nobody_listed_is_not_nobody_there_where_lists_need_not_be_complete() -> None:
+def test_energy_is_not_idle_where_process_lists_may_be_incomplete() -> None:
     for reading, complete in ((one(), False), (gpu(0, None), True)):
         played = Played()
         played.next(reading, complete=complete)
-        answer = played.next(reading, complete=complete)
-        assert answer.gpus[0].energy is not None
-        assert (answer.gpus[0].energy.idle_mj, answer.gpus[0].energy.unattributed_mj) == (0, 1_000_000)
+        report = played.next(reading, complete=complete)
+        assert report.gpus[0].energy is not None
+        assert (report.gpus[0].energy.idle_mj, report.gpus[0].energy.unattributed_mj) == (0, 1_000_000)
         for _ in range(6):
-            answer = played.next(reading, complete=complete)
-        assert answer.gpus[0].basis is not None
-        assert answer.gpus[0].basis.idle_origin == "assumed"
+            report = played.next(reading, complete=complete)
+        assert report.gpus[0].basis is not None
+        assert report.gpus[0].basis.idle_power_origin == "assumed"
 
 
-def test_a_pid_reused_in_the_interval_speaks_for_whoever_has_it_now() -> None:
+def test_rows_of_a_reused_pid_belong_to_the_process_that_has_it_now() -> None:
     played = Played()
     played.next(one(listed(1), listed(2)), processes=[old(1), old(2)])
     new = facts(1, CONTAINER, start_ticks=400)
     reading = replace(one(listed(1), listed(2)), utilization=rows(played, (1, 80, 5), (2, 20, 5)))
-    answer = played.next(reading, processes=[new, old(2)])
-    after = {process.key.start_ticks: process for process in answer.processes if process.key.pid == 1}
+    report = played.next(reading, processes=[new, old(2)])
+    after = {process.key.start_ticks: process for process in report.processes if process.key.pid == 1}
     assert after[400].totals is not None
     assert after[400].totals.compute_us > 0
     assert (after[400].energy.total_mj or 0) > 0
-    assert OLD not in after, "whose pid somebody else has is told of no more"
+    assert OLD not in after, "a process whose pid was reused is no longer reported"
 
 
-def test_the_document_sums_to_what_was_attributed_when_somebody_ended_in_the_window() -> None:
+def test_the_document_sums_to_the_attributed_energy_when_a_process_ends_in_the_window() -> None:
     played = Played()
     played.next(one(listed(1), listed(2)), processes=[old(1), old(2)])
-    answer = played.next(one(listed(1)), processes=[old(1)])
-    told = document(answer)
-    whole = told["gpus"][0]["energy"]["attributed_mj"]
+    report = played.next(one(listed(1)), processes=[old(1)])
+    exported = document(report)
+    whole = exported["gpus"][0]["energy"]["attributed_mj"]
     assert whole == 1_000_000
-    assert sum(process["energy_mj"] for process in told["processes"]) == whole
-    assert sum(sum(part["energy_mj"].values()) for w in told["workloads"] for part in w["gpus"]) == whole
+    assert sum(process["energy_mj"] for process in exported["processes"]) == whole
+    assert sum(sum(part["energy_mj"].values()) for w in exported["workloads"] for part in w["gpus"]) == whole
 
 
 def test_a_gpu_that_is_merely_open_is_not_used() -> None:
-    """CUDA opens the device of every GPU it may see."""
+    """CUDA opens the device node of every GPU it may see."""
     played = Played()
     everywhere = replace(old(1), gpu_minors_open=frozenset({0, 1}), uvm_open=True)
     resting = gpu(1, (), memory=memory(used_gib=0.004, reserved_gib=0))
     for _ in range(2):
-        answer = played.next(one(listed(1)), resting, processes=[everywhere])
-    assert [process.gpu_uuid for process in answer.processes] == ["GPU-0"]
-    assert answer.gpus[1].energy is not None
-    assert answer.gpus[1].energy.idle_mj == 1_000_000
+        report = played.next(one(listed(1)), resting, processes=[everywhere])
+    assert [process.gpu_uuid for process in report.processes] == ["GPU-0"]
+    assert report.gpus[1].energy is not None
+    assert report.gpus[1].energy.idle_mj == 1_000_000
 
 
-def test_by_sm_share_strangers_pay_their_part_of_standing_power_too() -> None:
+def test_by_sm_share_work_of_unknown_pids_takes_its_part_of_static_energy() -> None:
     played = Played(AttributionOptions(energy_policy=EnergyPolicy.SM))
     for _ in range(2):
         reading = replace(one(listed(1)), utilization=rows(played, (1, 10, 0), (4242, 90, 0)))
-        answer = played.next(reading, processes=[old(1)])
-    assert answer.gpus[0].energy is not None
-    assert answer.gpus[0].energy.unattributed_mj == pytest.approx(900_000, rel=0.02)
+        report = played.next(reading, processes=[old(1)])
+    assert report.gpus[0].energy is not None
+    assert report.gpus[0].energy.unattributed_mj == pytest.approx(900_000, rel=0.02)
 
 
 def test_idle_memory_that_is_inferred_counts_as_idle_memory() -> None:
@@ -172,19 +172,19 @@ def test_idle_memory_that_is_inferred_counts_as_idle_memory() -> None:
     hidden = replace(old(1), gpu_minors_open=frozenset({0}), uvm_open=True)
     for _ in range(4):
         reading = replace(one(used_gib=20), utilization=rows(played))
-        answer = played.next(reading, processes=[hidden])
-    (workload,) = answer.workloads
+        report = played.next(reading, processes=[hidden])
+    (workload,) = report.workloads
     assert workload.gpus[0].idle_bytes == 20 * GIB
 
 
 @pytest.mark.parametrize("cap", [{"max_workloads": 1}, {"max_processes": 1}], ids=["workloads", "processes"])
-def test_what_people_see_holds_when_a_cap_is_reached_and_when_a_gpu_is_not_shown(cap: dict[str, int]) -> None:
+def test_table_and_document_render_when_a_cap_is_reached_and_when_a_gpu_is_absent(cap: dict[str, int]) -> None:
     played = Played(AttributionOptions(**cap))  # type: ignore[arg-type]
     processes = [old(1), facts(2, CONTAINER, start_ticks=OLD), facts(3, start_ticks=OLD)]
     for _ in range(2):
-        answer = played.next(one(listed(1), listed(2), listed(3)), processes=processes)
-        assert "otel-gpu" in render(answer)
-        assert document(answer)["gpus"]
+        report = played.next(one(listed(1), listed(2), listed(3)), processes=processes)
+        assert "otel-gpu" in render(report)
+        assert document(report)["gpus"]
     without_gpu = played.next(processes=processes)
     assert "otel-gpu" in render(without_gpu)
     assert document(without_gpu)["gpus"] == []

@@ -1,11 +1,11 @@
-"""Prices of use."""
+"""Billed time and costs."""
 
 from __future__ import annotations
 
 import pytest
 
 from otel_gpu.attribution.cost import Prices, billed_us, costs
-from otel_gpu.attribution.places import Place, WorkloadAt, WorkloadLine
+from otel_gpu.attribution.keys import DeviceKey, WorkloadAccountKey, WorkloadOnDevice
 from otel_gpu.model import CostBasis, GpuState, MethodEnergy, Totals
 
 HOUR_US = 3_600_000_000
@@ -29,7 +29,7 @@ def totals(*, busy_h: int = 0, idle_h: int = 0, drawn_kwh: int = 0, idle_kwh: in
     )
 
 
-def test_without_prices_nothing_costs_anything() -> None:
+def test_without_prices_there_are_no_costs() -> None:
     assert costs(totals(busy_h=5), "NVIDIA A100", None) == ()
 
 
@@ -59,14 +59,14 @@ def test_energy_costs_by_the_kilowatt_hour() -> None:
     assert [cost.amount for cost in found] == pytest.approx([3.5, 1.5, 0])
 
 
-def test_those_who_share_a_gpu_share_its_time_to_the_microsecond() -> None:
-    here = Place("GPU-0", "")
-    lines = [WorkloadLine(WorkloadAt("container", name, here)) for name in "cab"]
-    assert billed_us(10, {here: lines}, {}) == {lines[1]: 4, lines[2]: 3, lines[0]: 3}
+def test_workloads_that_share_a_gpu_share_its_time_to_the_microsecond() -> None:
+    here = DeviceKey("GPU-0", "")
+    keys = [WorkloadAccountKey(WorkloadOnDevice("container", name, here)) for name in "cab"]
+    assert billed_us(10, {here: keys}, {}) == {keys[1]: 4, keys[2]: 3, keys[0]: 3}
 
 
-def test_instances_share_a_gpus_time_by_their_sms_and_an_empty_one_is_nobodys() -> None:
-    large, small = Place("GPU-0", "MIG-3g"), Place("GPU-0", "MIG-1g")
-    first, second = (WorkloadLine(WorkloadAt("container", "a", place)) for place in (large, small))
+def test_instances_share_a_gpus_time_by_their_sms_and_an_empty_one_is_billed_to_none() -> None:
+    large, small = DeviceKey("GPU-0", "MIG-3g"), DeviceKey("GPU-0", "MIG-1g")
+    first, second = (WorkloadAccountKey(WorkloadOnDevice("container", "a", device)) for device in (large, small))
     sm_counts = {"MIG-3g": 42, "MIG-1g": 14, "MIG-2g": 28}
     assert billed_us(84, {large: [first], small: [second]}, sm_counts) == {first: 42, second: 14}

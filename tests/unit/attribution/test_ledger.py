@@ -1,4 +1,4 @@
-"""The books: coming, going, caps, renames, restarts."""
+"""The ledger: arrivals, departures, caps, renames, restarts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.attribution.accounts import FINAL_NS, Account
+from otel_gpu.attribution.activity import StateTime
+from otel_gpu.attribution.checkpoint import ledger_state, restore_ledger
+from otel_gpu.attribution.cycle import LedgerTime
 from otel_gpu.attribution.energy import Method
-from otel_gpu.attribution.idle import Booked
+from otel_gpu.attribution.keys import DeviceKey, ProcessAccountKey, ProcessOnDevice, WorkloadAccountKey, workload_on
 from otel_gpu.attribution.ledger import Ledger
-from otel_gpu.attribution.ledger_state import ledger_state, restore_ledger
-from otel_gpu.attribution.lines import FINAL_NS, Entry, Moment
-from otel_gpu.attribution.places import Place, ProcessAt, ProcessLine, WorkloadLine, workload_at
-from otel_gpu.attribution.presence import Resident
+from otel_gpu.attribution.residents import Resident
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,
@@ -26,260 +27,259 @@ from otel_gpu.model import (
 
 S = 1_000_000_000
 EPOCH = 1_700_000_000 * S
-PLACE = Place("GPU-0", "")
+DEVICE = DeviceKey("GPU-0", "")
 REF = WorkloadRef(WorkloadKind.CONTAINER, "c1", runtime="docker")
-OVERFLOW_LINE = ProcessLine(ProcessAt(OVERFLOW_PROCESS, PLACE))
-OVERFLOW_WORKLOAD_LINE = WorkloadLine(workload_at(OVERFLOW_WORKLOAD, PLACE))
+OVERFLOW_KEY = ProcessAccountKey(ProcessOnDevice(OVERFLOW_PROCESS, DEVICE))
+OVERFLOW_WORKLOAD_KEY = WorkloadAccountKey(workload_on(OVERFLOW_WORKLOAD, DEVICE))
 
 
-def ledger(**more: int) -> Ledger:
+def new_ledger(**more: int) -> Ledger:
     return Ledger(EPOCH, retention_ns=300 * S, **more)
 
 
-def at(pid: int, start: int = 1, place: Place = PLACE) -> ProcessAt:
-    return ProcessAt(ProcessKey(pid, start), place)
+def at(pid: int, start: int = 1, device: DeviceKey = DEVICE) -> ProcessOnDevice:
+    return ProcessOnDevice(ProcessKey(pid, start), device)
 
 
-def line(pid: int, start: int = 1, naming: int = 0) -> ProcessLine:
-    return ProcessLine(at(pid, start), naming)
+def key(pid: int, start: int = 1, naming: int = 0) -> ProcessAccountKey:
+    return ProcessAccountKey(at(pid, start), naming)
 
 
-def moment(now_s: float) -> Moment:
+def ledger_time(now_s: float) -> LedgerTime:
     now_ns = round(now_s * S)
-    return Moment(now_ns, EPOCH + now_ns - 5 * S, EPOCH + now_ns)
+    return LedgerTime(now_ns, EPOCH + now_ns - 5 * S, EPOCH + now_ns)
 
 
 def admit(
-    books: Ledger, who: ProcessAt, *, now_s: float = 0, ref: WorkloadRef = REF, start_s: float | None = None
+    ledger: Ledger, process: ProcessOnDevice, *, now_s: float = 0, ref: WorkloadRef = REF, start_s: float | None = None
 ) -> None:
-    books.admit(Resident(who, ref, "python3", start_s, listed=True, memory_bytes=None), moment(now_s))
+    ledger.admit(Resident(process, ref, "python3", start_s, listed=True, memory_bytes=None), ledger_time(now_s))
 
 
-def give(books: Ledger, who: ProcessAt, energy_mj: int) -> None:
-    books.device("GPU-0").attributed_mj += energy_mj
-    for each in books.lines(who, moment(0)):
-        books.entry(each).sums.add_energy(Method.ESTIMATED, energy_mj)
+def post_energy(ledger: Ledger, process: ProcessOnDevice, energy_mj: int) -> None:
+    ledger.gpu("GPU-0").attributed_mj += energy_mj
+    for account in ledger.accounts_of(process, ledger_time(0)):
+        account.totals.add_energy(Method.ESTIMATED, energy_mj)
 
 
-def settle(books: Ledger, now_s: float, places: set[Place] | None = None) -> None:
-    books.settle(round(now_s * S))
-    books.sweep(moment(now_s), {PLACE} if places is None else places)
+def close_cycle(ledger: Ledger, now_s: float, devices: set[DeviceKey] | None = None) -> None:
+    ledger.close_cycle(ledger_time(now_s), {DEVICE} if devices is None else devices)
 
 
-def end(books: Ledger, who: ProcessAt, now_s: float) -> None:
-    books.end(who, round(now_s * S))
+def end(ledger: Ledger, process: ProcessOnDevice, now_s: float) -> None:
+    ledger.end(process, round(now_s * S))
 
 
-def workload(books: Ledger, ref: WorkloadRef = REF, naming: int = 0) -> Entry:
-    return books.workloads.entries[WorkloadLine(workload_at(ref, PLACE), naming)]
+def workload(ledger: Ledger, ref: WorkloadRef = REF, naming: int = 0) -> Account[WorkloadAccountKey]:
+    return ledger.workloads.by_key[WorkloadAccountKey(workload_on(ref, DEVICE), naming)]
 
 
 def container(number: int) -> WorkloadRef:
     return WorkloadRef(WorkloadKind.CONTAINER, f"c{number}")
 
 
-# ---------------------------------------------------------------------------- coming and going
+# ---------------------------------------------------------------------------- arrivals and departures
 
 
 def test_a_workload_keeps_what_its_dead_processes_used() -> None:
-    books = ledger()
-    admit(books, at(1))
-    admit(books, at(2))
-    give(books, at(1), 700)
-    end(books, at(1), 10)
+    ledger = new_ledger()
+    admit(ledger, at(1))
+    admit(ledger, at(2))
+    post_energy(ledger, at(1), 700)
+    end(ledger, at(1), 10)
     for now_s in (10, 400):
-        admit(books, at(2), now_s=now_s)
-        settle(books, now_s)
-    assert list(books.processes.entries) == [line(2)]
-    assert workload(books).sums.estimated_mj == 700
-    assert books.energy_error_mj("GPU-0") == 0
+        admit(ledger, at(2), now_s=now_s)
+        close_cycle(ledger, now_s)
+    assert list(ledger.processes.by_key) == [key(2)]
+    assert workload(ledger).totals.estimated_mj == 700
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
 def test_an_ended_process_stays_for_the_retention_and_then_leaves_no_trace() -> None:
-    books = ledger()
-    admit(books, at(1))
-    end(books, at(1), 10)
-    settle(books, 10)
-    settle(books, 310)
-    assert line(1) in books.processes.entries
-    settle(books, 310.1)
-    assert books.processes.entries == {}
-    assert books.workloads.entries == {}
-    assert list(books.gpu_uuids) == []
+    ledger = new_ledger()
+    admit(ledger, at(1))
+    end(ledger, at(1), 10)
+    close_cycle(ledger, 10)
+    close_cycle(ledger, 310)
+    assert key(1) in ledger.processes.by_key
+    close_cycle(ledger, 310.1)
+    assert ledger.processes.by_key == {}
+    assert ledger.workloads.by_key == {}
+    assert list(ledger.gpu_uuids) == []
 
 
 def test_a_reused_pid_is_a_new_process_and_the_old_one_is_evicted_at_once() -> None:
-    books = ledger()
-    admit(books, at(1, start=1))
-    give(books, at(1, start=1), 5)
-    end(books, at(1, start=1), 1)
-    admit(books, at(1, start=2), now_s=1)
-    settle(books, 1)
-    assert list(books.processes.entries) == [line(1, start=2)]
-    assert books.processes.entries[line(1, start=2)].sums.estimated_mj == 0
-    assert workload(books).sums.estimated_mj == 5
-    assert books.energy_error_mj("GPU-0") == 0
+    ledger = new_ledger()
+    admit(ledger, at(1, start=1))
+    post_energy(ledger, at(1, start=1), 5)
+    end(ledger, at(1, start=1), 1)
+    admit(ledger, at(1, start=2), now_s=1)
+    close_cycle(ledger, 1)
+    assert list(ledger.processes.by_key) == [key(1, start=2)]
+    assert ledger.processes.by_key[key(1, start=2)].totals.estimated_mj == 0
+    assert workload(ledger).totals.estimated_mj == 5
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
 def test_a_process_counts_from_its_own_start_or_the_ledgers() -> None:
-    books = ledger()
-    admit(books, at(1), start_s=EPOCH / S - 500)
-    admit(books, at(2), start_s=EPOCH / S + 500, now_s=600)
-    assert books.processes.entries[line(1)].since_ns == EPOCH
-    assert books.processes.entries[line(2)].since_ns == EPOCH + 500 * S
+    ledger = new_ledger()
+    admit(ledger, at(1), start_s=EPOCH / S - 500)
+    admit(ledger, at(2), start_s=EPOCH / S + 500, now_s=600)
+    assert ledger.processes.by_key[key(1)].since_ns == EPOCH
+    assert ledger.processes.by_key[key(2)].since_ns == EPOCH + 500 * S
 
 
-def test_nobody_started_in_the_future() -> None:
-    books = ledger()
-    admit(books, at(1), start_s=EPOCH / S + 1e9, now_s=10)
-    assert books.processes.entries[line(1)].since_ns == EPOCH + 10 * S
+def test_an_account_never_starts_in_the_future() -> None:
+    ledger = new_ledger()
+    admit(ledger, at(1), start_s=EPOCH / S + 1e9, now_s=10)
+    assert ledger.processes.by_key[key(1)].since_ns == EPOCH + 10 * S
 
 
-def test_who_returns_after_it_was_forgotten_starts_at_zero_from_now_on() -> None:
-    books = ledger()
-    admit(books, at(1), start_s=EPOCH / S)
-    give(books, at(1), 9)
-    end(books, at(1), 10)
-    settle(books, 10)
-    settle(books, 400)
-    admit(books, at(1), start_s=EPOCH / S, now_s=500)
-    for entry in (books.processes.entries[line(1)], workload(books)):
-        assert entry.sums.estimated_mj == 0
-        assert entry.since_ns == EPOCH + 495 * S
+def test_a_process_that_returns_after_its_account_was_dropped_starts_at_zero_now() -> None:
+    ledger = new_ledger()
+    admit(ledger, at(1), start_s=EPOCH / S)
+    post_energy(ledger, at(1), 9)
+    end(ledger, at(1), 10)
+    close_cycle(ledger, 10)
+    close_cycle(ledger, 400)
+    admit(ledger, at(1), start_s=EPOCH / S, now_s=500)
+    for account in (ledger.processes.by_key[key(1)], workload(ledger)):
+        assert account.totals.estimated_mj == 0
+        assert account.since_ns == EPOCH + 495 * S
 
 
-def test_who_returns_when_too_many_were_forgotten_to_tell_them_apart_counts_from_now_on_too() -> None:
-    books = ledger()
+def test_a_process_that_returns_after_its_drop_was_forgotten_starts_now_too() -> None:
+    ledger = new_ledger()
     for pid in range(1, 4000):
-        admit(books, at(pid), start_s=EPOCH / S)
-        end(books, at(pid), 1)
+        admit(ledger, at(pid), start_s=EPOCH / S)
+        end(ledger, at(pid), 1)
         if pid % 100 == 0:
-            settle(books, 1)
-            settle(books, 400)
-    settle(books, 1000)
-    admit(books, at(1), start_s=EPOCH / S, now_s=1005)
-    admit(books, at(9000), start_s=EPOCH / S + 1004, now_s=1005)
-    assert books.processes.entries[line(1)].since_ns == EPOCH + 1000 * S
-    assert books.processes.entries[line(9000)].since_ns == EPOCH + 1004 * S
+            close_cycle(ledger, 1)
+            close_cycle(ledger, 400)
+    close_cycle(ledger, 1000)
+    admit(ledger, at(1), start_s=EPOCH / S, now_s=1005)
+    admit(ledger, at(9000), start_s=EPOCH / S + 1004, now_s=1005)
+    assert ledger.processes.by_key[key(1)].since_ns == EPOCH + 1000 * S
+    assert ledger.processes.by_key[key(9000)].since_ns == EPOCH + 1004 * S
 
 
 def test_a_process_that_moves_to_another_cgroup_stays_with_the_workload_it_came_with() -> None:
-    books = ledger()
-    admit(books, at(1))
-    admit(books, at(1), ref=container(9), now_s=5)
-    assert books.lines(at(1), moment(0))[1] == WorkloadLine(workload_at(REF, PLACE))
-    assert len(books.workloads.entries) == 1
+    ledger = new_ledger()
+    admit(ledger, at(1))
+    admit(ledger, at(1), ref=container(9), now_s=5)
+    assert ledger.accounts_of(at(1), ledger_time(0))[1].key == WorkloadAccountKey(workload_on(REF, DEVICE))
+    assert len(ledger.workloads.by_key) == 1
 
 
 # ---------------------------------------------------------------------------- caps
 
 
-def test_beyond_the_cap_newcomers_share_one_line_for_life_and_their_workloads_keep_their_own() -> None:
-    books = ledger(max_processes=2)
+def test_processes_beyond_the_cap_share_the_overflow_account_for_life_and_workloads_keep_their_accounts() -> None:
+    ledger = new_ledger(max_processes=2)
     for pid in range(1, 6):
-        admit(books, at(pid), ref=container(pid))
-        give(books, at(pid), 10)
-    end(books, at(1), 1)
-    settle(books, 1)
-    settle(books, 1000)
-    admit(books, at(5), ref=container(5), now_s=1000)
-    give(books, at(5), 1)
-    assert line(5) not in books.processes.entries
-    assert books.processes.entries[OVERFLOW_LINE].sums.estimated_mj == 31
-    assert workload(books, container(5)).sums.estimated_mj == 11
-    assert books.energy_error_mj("GPU-0") == 0
+        admit(ledger, at(pid), ref=container(pid))
+        post_energy(ledger, at(pid), 10)
+    end(ledger, at(1), 1)
+    close_cycle(ledger, 1)
+    close_cycle(ledger, 1000)
+    admit(ledger, at(5), ref=container(5), now_s=1000)
+    post_energy(ledger, at(5), 1)
+    assert key(5) not in ledger.processes.by_key
+    assert ledger.processes.by_key[OVERFLOW_KEY].totals.estimated_mj == 31
+    assert workload(ledger, container(5)).totals.estimated_mj == 11
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
-def test_beyond_the_cap_of_workloads_newcomers_share_one_line_for_life() -> None:
-    books = ledger(max_workloads=1)
+def test_workloads_beyond_the_cap_share_the_overflow_account_for_life() -> None:
+    ledger = new_ledger(max_workloads=1)
     for number in (1, 2, 3):
-        admit(books, at(number), ref=container(number))
-        give(books, at(number), 10)
-    end(books, at(1), 0)
-    settle(books, 0)
-    settle(books, 1000)
-    admit(books, at(22), ref=container(2), now_s=1000)
-    give(books, at(22), 5)
-    assert container(2) not in {entry.ref for entry in books.workloads.entries.values()}
-    assert books.workloads.entries[OVERFLOW_WORKLOAD_LINE].sums.estimated_mj == 25
-    assert books.energy_error_mj("GPU-0") == 0
+        admit(ledger, at(number), ref=container(number))
+        post_energy(ledger, at(number), 10)
+    end(ledger, at(1), 0)
+    close_cycle(ledger, 0)
+    close_cycle(ledger, 1000)
+    admit(ledger, at(22), ref=container(2), now_s=1000)
+    post_energy(ledger, at(22), 5)
+    assert container(2) not in {account.ref for account in ledger.workloads.by_key.values()}
+    assert ledger.workloads.by_key[OVERFLOW_WORKLOAD_KEY].totals.estimated_mj == 25
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
-def test_at_the_cap_who_ended_first_makes_room_but_not_before_everybody_has_read_its_end() -> None:
-    books = ledger(max_processes=2)
+def test_at_the_cap_the_account_that_ended_first_is_dropped_once_its_final_values_are_exported() -> None:
+    ledger = new_ledger(max_processes=2)
     for pid in (1, 2):
-        admit(books, at(pid))
-        give(books, at(pid), 10)
-        end(books, at(pid), pid)
-    settle(books, 2)
-    admit(books, at(3), now_s=3)
-    assert books.lines(at(3), moment(0))[0] == OVERFLOW_LINE, "nobody has ended long enough ago"
+        admit(ledger, at(pid))
+        post_energy(ledger, at(pid), 10)
+        end(ledger, at(pid), pid)
+    close_cycle(ledger, 2)
+    admit(ledger, at(3), now_s=3)
+    assert ledger.accounts_of(at(3), ledger_time(0))[0].key == OVERFLOW_KEY, "no account ended long enough ago"
     later_s = 2 + FINAL_NS / S
-    settle(books, 3)
-    admit(books, at(4), now_s=later_s)
-    settle(books, later_s)
-    assert sorted(books.processes.entries) == [OVERFLOW_LINE, line(2), line(4)]
-    assert books.energy_error_mj("GPU-0") == 0
+    close_cycle(ledger, 3)
+    admit(ledger, at(4), now_s=later_s)
+    close_cycle(ledger, later_s)
+    assert sorted(ledger.processes.by_key) == [OVERFLOW_KEY, key(2), key(4)]
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
-def test_the_overflow_is_there_while_it_has_members_and_keeps_its_sums_for_ever() -> None:
-    books = ledger(max_processes=0)
-    admit(books, at(1))
-    give(books, at(1), 10)
-    settle(books, 1000)
-    assert books.processes.entries[OVERFLOW_LINE].ended_ns is None
-    end(books, at(1), 1001)
-    settle(books, 1001)
-    assert books.processes.entries[OVERFLOW_LINE].ended_ns == 1001 * S
-    settle(books, 9000)
-    assert books.processes.entries[OVERFLOW_LINE].sums.estimated_mj == 10
-    settle(books, 9001, places=set())
-    assert books.processes.entries == {}, "but not longer than there is such a GPU or instance"
-    assert books.energy_error_mj("GPU-0") == 0
+def test_the_overflow_account_is_open_while_it_has_processes_and_keeps_its_totals() -> None:
+    ledger = new_ledger(max_processes=0)
+    admit(ledger, at(1))
+    post_energy(ledger, at(1), 10)
+    close_cycle(ledger, 1000)
+    assert ledger.processes.by_key[OVERFLOW_KEY].ended_ns is None
+    end(ledger, at(1), 1001)
+    close_cycle(ledger, 1001)
+    assert ledger.processes.by_key[OVERFLOW_KEY].ended_ns == 1001 * S
+    close_cycle(ledger, 9000)
+    assert ledger.processes.by_key[OVERFLOW_KEY].totals.estimated_mj == 10
+    close_cycle(ledger, 9001, devices=set())
+    assert ledger.processes.by_key == {}, "it is dropped with its device"
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
-def test_who_is_booked_nowhere_is_booked_to_the_overflow_and_nothing_is_lost() -> None:
-    books = ledger()
-    give(books, at(7), 3)
-    assert books.processes.entries[OVERFLOW_LINE].sums.estimated_mj == 3
-    assert books.energy_error_mj("GPU-0") == 0
+def test_energy_of_a_process_without_an_account_goes_to_the_overflow() -> None:
+    ledger = new_ledger()
+    post_energy(ledger, at(7), 3)
+    assert ledger.processes.by_key[OVERFLOW_KEY].totals.estimated_mj == 3
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
 # ---------------------------------------------------------------------------- names
 
 
-def test_with_a_new_name_the_old_lines_end_and_their_successors_start_at_zero() -> None:
-    books = ledger()
+def test_on_a_rename_the_old_accounts_end_and_their_successors_start_at_zero() -> None:
+    ledger = new_ledger()
     for now_s, name in ((0, "old"), (5, "new")):
-        books.namings.observe([REF], {REF.key: WorkloadNames(container=name)})
-        admit(books, at(1), now_s=now_s, start_s=EPOCH / S)
-        give(books, at(1), 10)
-        settle(books, now_s)
+        ledger.namings.observe([REF], {REF.key: WorkloadNames(container=name)})
+        admit(ledger, at(1), now_s=now_s, start_s=EPOCH / S)
+        post_energy(ledger, at(1), 10)
+        close_cycle(ledger, now_s)
     for old, new in (
-        (books.processes.entries[line(1)], books.processes.entries[line(1, naming=1)]),
-        (workload(books), workload(books, naming=1)),
+        (ledger.processes.by_key[key(1)], ledger.processes.by_key[key(1, naming=1)]),
+        (workload(ledger), workload(ledger, naming=1)),
     ):
-        assert (old.sums.estimated_mj, old.ended_ns) == (10, 5 * S)
-        assert (new.sums.estimated_mj, new.ended_ns, new.since_ns) == (10, None, EPOCH)
-    names = [books.namings.names(REF, number) for number in (0, 1)]
+        assert (old.totals.estimated_mj, old.ended_ns) == (10, 5 * S)
+        assert (new.totals.estimated_mj, new.ended_ns, new.since_ns) == (10, None, EPOCH)
+    names = [ledger.namings.names(REF, number) for number in (0, 1)]
     assert names == [WorkloadNames(container="old"), WorkloadNames(container="new")]
-    admit(books, at(1), now_s=400)
-    settle(books, 400)
-    assert list(books.processes.entries) == [line(1, naming=1)]
-    assert books.namings.names(REF, 0) is None
-    assert books.energy_error_mj("GPU-0") == 0
+    admit(ledger, at(1), now_s=400)
+    close_cycle(ledger, 400)
+    assert list(ledger.processes.by_key) == [key(1, naming=1)]
+    assert ledger.namings.names(REF, 0) is None
+    assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
 # ---------------------------------------------------------------------------- time
 
 
 @pytest.mark.parametrize("state", list(GpuState))
-def test_time_is_booked_by_state_and_memory_and_energy_only_while_idle(state: GpuState) -> None:
-    books = ledger()
-    admit(books, at(1))
-    entry = books.processes.entries[line(1)]
-    entry.sums.add_time(Booked(state, 5, 50, 500))
-    totals = entry.sums.frozen(entry.since_ns)
+def test_time_is_posted_by_state_and_idle_memory_and_energy_only_while_idle(state: GpuState) -> None:
+    ledger = new_ledger()
+    admit(ledger, at(1))
+    account = ledger.processes.by_key[key(1)]
+    account.totals.add_time(StateTime(state, 5, 50, 500))
+    totals = account.totals.frozen(account.since_ns)
     times = {
         GpuState.BUSY: totals.busy_us,
         GpuState.IDLE: totals.idle_us,
@@ -293,47 +293,44 @@ def test_time_is_booked_by_state_and_memory_and_energy_only_while_idle(state: Gp
 # ---------------------------------------------------------------------------- restarts
 
 
-def some_books() -> Ledger:
-    books = ledger(max_processes=2)
-    books.namings.observe([REF], {REF.key: WorkloadNames(container="web")})
+def some_ledger() -> Ledger:
+    ledger = new_ledger(max_processes=2)
+    ledger.namings.observe([REF], {REF.key: WorkloadNames(container="web")})
     for pid in (1, 2, 3):
-        admit(books, at(pid))
-        give(books, at(pid), pid)
-    end(books, at(2), 0)
-    books.device("GPU-0").unattributed_mj = 3
-    settle(books, 1)
-    return books
+        admit(ledger, at(pid))
+        post_energy(ledger, at(pid), pid)
+    end(ledger, at(2), 0)
+    ledger.gpu("GPU-0").unattributed_mj = 3
+    close_cycle(ledger, 1)
+    return ledger
 
 
-def plain(books: Ledger, now_s: float = 1) -> Any:
-    return json.loads(json.dumps(ledger_state(books, now_ns=round(now_s * S))))
+def plain(ledger: Ledger, now_s: float = 1) -> Any:
+    return json.loads(json.dumps(ledger_state(ledger, now_ns=round(now_s * S))))
 
 
-def test_the_books_survive_a_restart_as_plain_data() -> None:
-    books = some_books()
-    taken_up = Ledger(EPOCH + 999, retention_ns=300 * S)
-    restore_ledger(taken_up, plain(books), now_ns=50 * S)
-    assert plain(taken_up, now_s=50) == plain(books)
-    assert taken_up.processes.entries[line(2)].ended_ns == 49 * S, "it had ended a second before"
-    assert workload(taken_up).ref == REF
-    assert taken_up.lines(at(3), moment(0))[0] == OVERFLOW_LINE, "membership is for life, over restarts too"
-    assert taken_up.energy_error_mj("GPU-0") == 0
+def test_the_ledger_survives_a_restart_as_plain_data() -> None:
+    ledger = some_ledger()
+    restored = Ledger(EPOCH + 999, retention_ns=300 * S)
+    restore_ledger(restored, plain(ledger), now_ns=50 * S)
+    assert plain(restored, now_s=50) == plain(ledger)
+    assert restored.processes.by_key[key(2)].ended_ns == 49 * S, "it ended a second before the restart"
+    assert workload(restored).ref == REF
+    assert restored.accounts_of(at(3), ledger_time(0))[0].key == OVERFLOW_KEY, "it stays in the overflow"
+    assert restored.energy_errors_mj()["GPU-0"] == 0
 
 
-def test_a_restart_takes_no_more_memory_for_those_who_are_gone() -> None:
-    """Thousands of them, from a few places: a place is one object for all, as it was before."""
-    books = ledger()
+def test_dropped_accounts_survive_a_restart() -> None:
+    ledger = new_ledger()
     for pid in range(20):
-        admit(books, at(pid), now_s=pid)
-        end(books, at(pid), now_s=pid)
-        settle(books, pid)
-    settle(books, 10_000)
-    taken_up = ledger()
-    restore_ledger(taken_up, plain(books, 10_000), now_ns=50 * S)
-    gone = taken_up.processes.gone.at
-    assert gone == books.processes.gone.at
-    assert len(gone) == 20
-    assert len({id(who.place) for who in gone}) == 1
+        admit(ledger, at(pid), now_s=pid)
+        end(ledger, at(pid), now_s=pid)
+        close_cycle(ledger, pid)
+    close_cycle(ledger, 10_000)
+    restored = new_ledger()
+    restore_ledger(restored, plain(ledger, 10_000), now_ns=50 * S)
+    assert restored.processes.dropped == ledger.processes.dropped
+    assert len(restored.processes.dropped.at) == 20
 
 
 def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -348,19 +345,19 @@ _KINDS: tuple[Any, ...] = (None, -1, 1.5, "x", [], {}, True)
 
 
 @pytest.mark.parametrize("junk", _KINDS, ids=repr)
-def test_books_with_anything_wrong_in_them_are_refused_whole_or_are_books(junk: Any) -> None:
-    for path in _paths(plain(some_books())):
-        data = plain(some_books())
+def test_a_damaged_ledger_is_refused_whole_or_still_a_ledger(junk: Any) -> None:
+    for path in _paths(plain(some_ledger())):
+        data = plain(some_ledger())
         inner = data
         for key in path[:-1]:
             inner = inner[key]
         inner[path[-1]] = junk
-        taken_up = Ledger(EPOCH, retention_ns=300 * S)
-        before = plain(taken_up)
+        restored = Ledger(EPOCH, retention_ns=300 * S)
+        before = plain(restored)
         try:
-            restore_ledger(taken_up, data, now_ns=0)
+            restore_ledger(restored, data, now_ns=0)
         except ValueError:
-            assert plain(taken_up) == before, path
+            assert plain(restored) == before, path
         else:
-            settle(taken_up, 10)
-            assert all(min(entry.sums.to_state()) >= 0 for entry in taken_up.workloads.entries.values())
+            close_cycle(restored, 10)
+            assert all(min(account.totals.to_state()) >= 0 for account in restored.workloads.by_key.values())

@@ -1,14 +1,16 @@
+"""Memory of a device: the holders by the driver's lists, and the split."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
 
-from otel_gpu.attribution.memory import Oddities, holders, holders_by_instance, split
+from otel_gpu.attribution.memory import holders, holders_by_instance, implausible_figures, split
 from otel_gpu.model import DeviceMemory, MemorySplit, ProcessKind
 from tests.builders import GIB, gpu, listed, memory, mig
 
-# ---------------------------------------------------------------------------- who holds how much
+# ---------------------------------------------------------------------------- memory by process
 
 
 def test_a_pid_in_several_lists_holds_the_largest_figure_and_not_the_sum() -> None:
@@ -34,7 +36,7 @@ def test_a_process_listed_without_a_figure_is_not_taken_to_hold_nothing() -> Non
     assert holders([listed(1, None), listed(2, 0)]) == {1: None, 2: 0}
 
 
-# ---------------------------------------------------------------------------- on a GPU and its instances
+# ---------------------------------------------------------------------------- memory by MIG instance
 
 
 def test_without_mig_everything_belongs_to_the_gpu_itself() -> None:
@@ -45,7 +47,7 @@ def test_a_gpu_that_gives_no_lists_has_no_holders() -> None:
     assert holders_by_instance(gpu(0, None)) == {None: {}}
 
 
-def test_what_the_gpu_repeats_of_its_instances_is_counted_once() -> None:
+def test_entries_that_the_gpu_repeats_of_its_instances_are_counted_once() -> None:
     reading = gpu(
         0,
         [listed(1, GIB, instance=(1, 0)), listed(2, 2 * GIB, instance=(2, 0))],
@@ -54,7 +56,7 @@ def test_what_the_gpu_repeats_of_its_instances_is_counted_once() -> None:
     assert holders_by_instance(reading) == {"MIG-a": {1: GIB}, "MIG-b": {2: 2 * GIB}, None: {}}
 
 
-def test_an_instance_without_a_list_gets_what_the_gpu_says_of_it() -> None:
+def test_an_instance_without_a_list_gets_the_gpus_entries_for_it() -> None:
     reading = gpu(
         0,
         [listed(1, GIB, instance=(1, 0)), listed(2, 2 * GIB, instance=(2, 0))],
@@ -63,7 +65,7 @@ def test_an_instance_without_a_list_gets_what_the_gpu_says_of_it() -> None:
     assert holders_by_instance(reading) == {"MIG-a": {1: GIB}, "MIG-b": {2: 2 * GIB}, None: {}}
 
 
-def test_what_only_the_gpu_lists_belongs_to_no_instance() -> None:
+def test_an_entry_that_only_the_gpu_lists_belongs_to_no_instance() -> None:
     reading = gpu(0, [listed(9, GIB)], mig=[mig("MIG-a", (1, 0), [listed(1, GIB)])])
     assert holders_by_instance(reading) == {"MIG-a": {1: GIB}, None: {9: GIB}}
 
@@ -83,13 +85,13 @@ def test_a_figure_that_only_the_gpu_has_completes_what_the_instance_lists_withou
     assert holders_by_instance(reading) == {"MIG-a": {1: GIB}, None: {}}
 
 
-@pytest.mark.parametrize("place", [(None, None), (1, None), (7, 7)])
-def test_a_repetition_that_names_no_instance_is_known_by_its_pid(place: tuple[int | None, int | None]) -> None:
-    reading = gpu(0, [listed(1, GIB, instance=place)], mig=[mig("MIG-a", (1, 0), [listed(1, GIB)])])
+@pytest.mark.parametrize("instance", [(None, None), (1, None), (7, 7)])
+def test_a_repetition_that_names_no_instance_is_known_by_its_pid(instance: tuple[int | None, int | None]) -> None:
+    reading = gpu(0, [listed(1, GIB, instance=instance)], mig=[mig("MIG-a", (1, 0), [listed(1, GIB)])])
     assert holders_by_instance(reading) == {"MIG-a": {1: GIB}, None: {}}
 
 
-def test_an_instance_whose_ids_are_unknown_does_not_swallow_what_names_no_instance() -> None:
+def test_an_instance_without_ids_does_not_get_entries_without_an_instance() -> None:
     reading = gpu(0, [listed(9, GIB)], mig=[mig("MIG-a", (None, None), None), mig("MIG-b", (None, None), [listed(1)])])
     assert holders_by_instance(reading) == {"MIG-a": {}, "MIG-b": {1: GIB}, None: {9: GIB}}
 
@@ -99,7 +101,7 @@ def test_a_process_on_two_instances_holds_memory_on_both() -> None:
     assert holders_by_instance(reading) == {"MIG-a": {1: GIB}, "MIG-b": {1: 2 * GIB}, None: {}}
 
 
-# ---------------------------------------------------------------------------- how it divides
+# ---------------------------------------------------------------------------- the split of a device's memory
 
 
 def parts(*, total: int, used: int, reserved: int | None, claims: list[int | None]) -> MemorySplit:
@@ -109,7 +111,7 @@ def parts(*, total: int, used: int, reserved: int | None, claims: list[int | Non
     return divided
 
 
-def test_what_is_used_and_claimed_by_nobody_stays_unattributed() -> None:
+def test_memory_in_use_without_a_claim_is_unattributed() -> None:
     assert split(memory(total_gib=80, used_gib=10, reserved_gib=1), [2 * GIB, 3 * GIB]) == MemorySplit(
         limit_bytes=80 * GIB,
         reserved_bytes=GIB,
@@ -132,7 +134,7 @@ def test_a_claim_without_a_figure_explains_nothing() -> None:
     assert (divided.measured_bytes, divided.unattributed_bytes) == (4, 6)
 
 
-def test_where_the_driver_does_not_tell_its_own_part_apart_it_stays_unknown_and_counts_as_used() -> None:
+def test_where_the_driver_does_not_report_reserved_memory_it_is_unknown_and_counts_as_used() -> None:
     divided = parts(total=100, used=30, reserved=None, claims=[])
     assert (divided.reserved_bytes, divided.unattributed_bytes, divided.free_bytes) == (None, 30, 70)
 
@@ -152,21 +154,20 @@ def test_a_device_without_figures_has_no_split() -> None:
     ],
     ids=["more used than there is", "more reserved than there is", "nothing there", "below zero", "less than nothing"],
 )
-def test_figures_that_cannot_be_true_together_are_cut_to_what_there_is(
+def test_figures_that_contradict_each_other_are_limited_to_the_total(
     total: int, used: int, reserved: int | None, expected: tuple[int | None, int, int]
 ) -> None:
     divided = parts(total=total, used=used, reserved=reserved, claims=[])
     assert (divided.reserved_bytes, divided.unattributed_bytes, divided.free_bytes) == expected
 
 
-# ---------------------------------------------------------------------------- what cannot be true
+# ---------------------------------------------------------------------------- implausible figures
 
 
-def test_figures_that_cannot_be_true_are_counted_in_every_cycle_that_tells_them() -> None:
+def test_implausible_figures_are_counted() -> None:
     odd = gpu(0, [listed(1, 100 * GIB), listed(1)], memory=memory(used_gib=100), energy_mj=-1, power_w=float("nan"))
-    found = Oddities()
-    assert [found.of(odd), found.of(odd)] == [5, 5]
-    assert found.of(replace(odd, energy_mj=1)) == 4
-    assert found.of(replace(odd, processes=(listed(1),))) == 3
-    assert found.of(gpu(0, [listed(1)], memory=memory(), energy_mj=1, power_w=0.0)) == 0
-    assert found.of(gpu(0, None, mig=[mig("MIG-1", (1, 0), [listed(1, -1)])])) == 1
+    assert implausible_figures(odd) == 5
+    assert implausible_figures(replace(odd, energy_mj=1)) == 4
+    assert implausible_figures(replace(odd, processes=(listed(1),))) == 3
+    assert implausible_figures(gpu(0, [listed(1)], memory=memory(), energy_mj=1, power_w=0.0)) == 0
+    assert implausible_figures(gpu(0, None, mig=[mig("MIG-1", (1, 0), [listed(1, -1)])])) == 1

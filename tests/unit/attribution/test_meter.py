@@ -14,14 +14,14 @@ def reading(
     return GpuReading(IDENTITY, round(at_s * 1e9), energy_mj=energy_mj, power_w=power_w, power_limit_w=limit_w)
 
 
-def test_the_first_reading_tells_nothing_and_the_second_the_difference() -> None:
+def test_the_first_reading_gives_no_energy_and_the_second_the_difference() -> None:
     meter = EnergyMeter()
     assert meter.read(reading(0, energy_mj=1_000)) is None
     assert meter.read(reading(5, energy_mj=251_000)) == Metered(250_000, 5.0)
     assert meter.source == "counter"
 
 
-def test_a_counter_that_went_down_was_reset_and_starts_anew() -> None:
+def test_a_counter_that_went_down_was_reset_and_has_a_new_base() -> None:
     meter = EnergyMeter()
     meter.read(reading(0, energy_mj=9_000))
     assert meter.read(reading(5, energy_mj=100)) == Metered(0, 5.0, reset=True)
@@ -67,7 +67,7 @@ def test_power_is_the_mean_of_both_ends() -> None:
     assert meter.read(reading(2, power_w=200)) == Metered(300_000, 2.0)
 
 
-def test_absurd_figures_tell_nothing() -> None:
+def test_absurd_figures_give_no_energy() -> None:
     meter = EnergyMeter()
     for bad in (reading(0, power_w=float("nan")), reading(1, power_w=float("inf")), reading(2, power_w=-5.0)):
         assert meter.read(bad) is None

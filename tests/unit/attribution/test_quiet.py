@@ -1,4 +1,4 @@
-"""A GPU on which nothing happens: time and energy go on, and whatever happens after that is seen at once."""
+"""A GPU without any work: time and energy are counted, and any change is attributed at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.attribution.played import (
 from tests.unit.attribution.played import old as old_process
 
 LISTED = (listed(1, GIB), listed(2, 2 * GIB), listed(3, GIB))
-THERE = [old_process(1, WEB), old_process(2, WEB), old_process(3, JOB)]
+PRESENT = [old_process(1, WEB), old_process(2, WEB), old_process(3, JOB)]
 QUIET_CYCLES = 5
 
 
@@ -35,113 +35,115 @@ def quiet(played: Played, *, entries: tuple[ListedProcess, ...] = LISTED) -> Gpu
 
 
 def settled(options: AttributionOptions | None = None) -> Played:
-    """A GPU that has been quiet for a while."""
+    """A GPU that has been without work for some cycles."""
     played = Played(options)
     for _ in range(QUIET_CYCLES):
-        played.next(quiet(played), processes=THERE)
+        played.next(quiet(played), processes=PRESENT)
     return played
 
 
-def test_where_everybody_stays_idle_time_memory_and_energy_are_counted_on() -> None:
+def test_time_memory_and_energy_are_counted_while_all_processes_stay_idle() -> None:
     played = settled()
-    before = played.next(quiet(played), processes=THERE)
-    answer = before
+    before = played.next(quiet(played), processes=PRESENT)
+    report = before
     for _ in range(3):
-        answer = played.next(quiet(played), processes=THERE)
-        assert_adds_up(answer)
+        report = played.next(quiet(played), processes=PRESENT)
+        assert_adds_up(report)
     time_us = round(3 * CYCLE_S * 1e6)
     for pid, held_bytes, part_mj in ((1, GIB, CYCLE_MJ // 4), (2, 2 * GIB, CYCLE_MJ // 4), (3, GIB, CYCLE_MJ // 2)):
-        was, now = totals(process(before, pid)), totals(process(answer, pid))
+        was, now = totals(process(before, pid)), totals(process(report, pid))
         assert now.idle_us - was.idle_us == time_us
         assert now.idle_byte_us - was.idle_byte_us == time_us * held_bytes
         assert now.idle_mj - was.idle_mj == 3 * part_mj
         assert (now.busy_us, now.unknown_us) == (was.busy_us, was.unknown_us)
-        assert process(answer, pid).energy.estimated_mj == part_mj
-        assert process(answer, pid).idle_s == pytest.approx((process(before, pid).idle_s or 0) + 3 * CYCLE_S)
+        assert process(report, pid).energy.estimated_mj == part_mj
+        assert process(report, pid).idle_s == pytest.approx((process(before, pid).idle_s or 0) + 3 * CYCLE_S)
     for ref in (WEB, JOB):
-        was, now = totals(workload(before, ref.id)), totals(workload(answer, ref.id))
+        was, now = totals(workload(before, ref.id)), totals(workload(report, ref.id))
         assert now.billed_idle_us - was.billed_idle_us == time_us // 2
         assert now.idle_mj - was.idle_mj == 3 * CYCLE_MJ // 2
 
 
-Happens = Callable[[Played], Report]
+Change = Callable[[Played], Report]
 
 
-def after(change: Callable[[GpuReading], GpuReading], processes: list[ProcessFacts] | None = None) -> Happens:
-    return lambda played: played.next(change(quiet(played)), processes=processes or THERE)
+def after(edit: Callable[[GpuReading], GpuReading], processes: list[ProcessFacts] | None = None) -> Change:
+    return lambda played: played.next(edit(quiet(played)), processes=processes or PRESENT)
 
 
-SOMETHING: dict[str, Happens] = {
-    "somebody works": lambda played: played.next(
-        replace(quiet(played), utilization=played.rows((1, 30))), processes=THERE
+CHANGES: dict[str, Change] = {
+    "a process works": lambda played: played.next(
+        replace(quiet(played), utilization=played.rows((1, 30))), processes=PRESENT
     ),
-    "nobody tells who works": after(lambda reading: replace(reading, utilization=None)),
-    "memory moves": lambda played: played.next(quiet(played, entries=(listed(1, 2 * GIB), *LISTED[1:]))),
-    "somebody holds nothing": lambda played: played.next(quiet(played, entries=(listed(1, 0), *LISTED[1:]))),
-    "somebody leaves": lambda played: played.next(quiet(played, entries=LISTED[1:]), processes=THERE[1:]),
-    "nobody is listed": after(lambda reading: replace(reading, processes=None)),
-    "the counter stands still": after(lambda reading: replace(reading, energy_mj=round(QUIET_CYCLES * 1e6) - 999_999)),
-    "the counter begins anew": after(lambda reading: replace(reading, energy_mj=0)),
-    "no energy is told": after(lambda reading: replace(reading, energy_mj=-1)),
-    "the GPU is lost": lambda played: played.next(failed_gpu(0), processes=THERE),
+    "utilisation is not reported": after(lambda reading: replace(reading, utilization=None)),
+    "memory grows": lambda played: played.next(quiet(played, entries=(listed(1, 2 * GIB), *LISTED[1:]))),
+    "a process holds no memory": lambda played: played.next(quiet(played, entries=(listed(1, 0), *LISTED[1:]))),
+    "a process leaves": lambda played: played.next(quiet(played, entries=LISTED[1:]), processes=PRESENT[1:]),
+    "lists are not reported": after(lambda reading: replace(reading, processes=None)),
+    "the counter does not advance": after(
+        lambda reading: replace(reading, energy_mj=round(QUIET_CYCLES * 1e6) - 999_999)
+    ),
+    "the counter is reset": after(lambda reading: replace(reading, energy_mj=0)),
+    "no energy is reported": after(lambda reading: replace(reading, energy_mj=-1)),
+    "the GPU is lost": lambda played: played.next(failed_gpu(0), processes=PRESENT),
     "memory is hidden": lambda played: played.next(
-        replace(gpu_with(*LISTED, used_gib=20), utilization=played.rows()), processes=THERE
+        replace(gpu_with(*LISTED, used_gib=20), utilization=played.rows()), processes=PRESENT
     ),
-    "somebody is given the GPU": lambda played: played.next(
-        quiet(played), processes=THERE, grants=[Grant(replace(WEB, id="new"), "GPU-0")]
+    "the GPU is granted": lambda played: played.next(
+        quiet(played), processes=PRESENT, grants=[Grant(replace(WEB, id="new"), "GPU-0")]
     ),
 }
 
 
-@pytest.mark.parametrize("happens", SOMETHING.values(), ids=SOMETHING)
-def test_what_happens_after_a_quiet_time_is_what_it_would_be_to_somebody_who_has_just_begun(happens: Happens) -> None:
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_after_quiet_cycles_is_attributed_as_by_a_restarted_attributor(change: Change) -> None:
     straight, restarted = settled(), settled()
     for _ in range(3):
         restarted.restart()
-        assert happens(restarted) == happens(straight)
+        assert change(restarted) == change(straight)
         restarted.restart()
-        assert restarted.next(quiet(restarted), processes=THERE) == straight.next(quiet(straight), processes=THERE)
+        assert restarted.next(quiet(restarted), processes=PRESENT) == straight.next(quiet(straight), processes=PRESENT)
         assert restarted.attributor.to_state() == straight.attributor.to_state()
 
 
-def leaves_untold(played: Played) -> Report:
-    """Somebody leaves, and no energy is told for two cycles: its part is in the third one's."""
+def leaves_without_energy(played: Played) -> Report:
+    """A process leaves, and no energy is reported for two cycles: its part is in the third."""
     for _ in range(2):
-        played.next(replace(quiet(played, entries=LISTED[1:]), energy_mj=-1), processes=THERE[1:])
-    return played.next(quiet(played, entries=LISTED[1:]), processes=THERE[1:])
+        played.next(replace(quiet(played, entries=LISTED[1:]), energy_mj=-1), processes=PRESENT[1:])
+    return played.next(quiet(played, entries=LISTED[1:]), processes=PRESENT[1:])
 
 
 def empties_in_no_time(played: Played) -> Report:
-    """Somebody gives its memory back, and two cycles are of one moment."""
+    """A process frees its memory, and two cycles have the same time."""
     played.at_s -= CYCLE_S
     entries = (listed(1, 0), *LISTED[1:])
-    played.next(quiet(played, entries=entries), processes=THERE)
-    played.next(quiet(played, entries=entries), processes=THERE)
-    return played.next(quiet(played, entries=entries), processes=THERE)
+    played.next(quiet(played, entries=entries), processes=PRESENT)
+    played.next(quiet(played, entries=entries), processes=PRESENT)
+    return played.next(quiet(played, entries=entries), processes=PRESENT)
 
 
-@pytest.mark.parametrize("happens", [leaves_untold, empties_in_no_time])
-def test_what_takes_several_cycles_after_a_quiet_time_is_seen_in_the_last_of_them(happens: Happens) -> None:
+@pytest.mark.parametrize("change", [leaves_without_energy, empties_in_no_time])
+def test_a_change_over_several_cycles_is_attributed_as_by_a_restarted_attributor(change: Change) -> None:
     straight, restarted = settled(), settled()
     observe = Attributor.observe
 
-    def anew(attributor: Attributor, world: Snapshot) -> Report:
-        """Remembers nothing but what is saved."""
+    def restart_and_observe(attributor: Attributor, taken: Snapshot) -> Report:
+        """Observe after a restart: nothing is remembered but what is saved."""
         known = restarted.attributor.to_state()
         restarted.attributor = Attributor.from_state(restarted.options, known, now_ns=known["at_ns"], same_boot=True)
-        return observe(restarted.attributor, world)
+        return observe(restarted.attributor, taken)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Attributor, "observe", anew)
-        expected = happens(restarted)
-    assert happens(straight) == expected
+        patch.setattr(Attributor, "observe", restart_and_observe)
+        expected = change(restarted)
+    assert change(straight) == expected
     assert_adds_up(expected)
 
 
 def test_first_work_ends_idleness_at_once() -> None:
     played = settled()
     working = replace(quiet(played), utilization=played.rows((1, 30)))
-    answer = played.next(working, processes=THERE)
-    assert (process(answer, 1).state, process(answer, 1).idle_s) == (GpuState.BUSY, 0.0)
-    assert workload(answer, WEB.id).state is GpuState.BUSY
-    assert workload(answer, JOB.id).state is not GpuState.BUSY
+    report = played.next(working, processes=PRESENT)
+    assert (process(report, 1).state, process(report, 1).idle_s) == (GpuState.BUSY, 0.0)
+    assert workload(report, WEB.id).state is GpuState.BUSY
+    assert workload(report, JOB.id).state is not GpuState.BUSY

@@ -1,4 +1,4 @@
-"""What is saved: read back whole or refused, over restarts and reboots, and never growing without end."""
+"""The saved state: restored whole or refused, over restarts and reboots, and bounded in size."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def plain(attributor: Attributor) -> Any:
 
 
 def size(played: Played) -> int:
-    """How large the state is, without the list of who was forgotten, which has a bound of its own."""
+    """Size of the state without the dropped accounts, which have their own bound."""
     state = plain(played.attributor)
     for kind in ("processes", "workloads"):
         assert len(state["ledger"][kind].pop("gone")) <= 2000
     return len(json.dumps(state))
 
 
-def lived() -> Played:
-    """A host with something of everything: overflow, hidden memory, MIG, names new and old, who ended, accounting."""
+def busy_host() -> Played:
+    """A host with overflow, hidden memory, MIG, a renamed workload, ended processes, and accounting records."""
     played = Played(AttributionOptions(max_processes=3, max_workloads=2))
     hidden = replace(old(4, JOB), gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
     record = AccountingRecord(77, WALL_NS // 1000 + 6_000_000, 1000, 50, None, None, running=False)
@@ -70,11 +70,11 @@ def lived() -> Played:
     return played
 
 
-# ---------------------------------------------------------------------------- there and back
+# ---------------------------------------------------------------------------- saving and restoring
 
 
-def test_the_state_is_plain_data_and_comes_back_as_it_was() -> None:
-    played = lived()
+def test_the_state_is_plain_data_and_is_restored_unchanged() -> None:
+    played = busy_host()
     saved = plain(played.attributor)
     played.restart()
     assert plain(played.attributor) == saved
@@ -87,7 +87,7 @@ def test_before_the_first_cycle_there_is_nothing_to_save() -> None:
 
 
 def paths(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands in plain data."""
+    """The path of every value in plain data."""
     yield path
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
@@ -113,8 +113,8 @@ JUNK: tuple[Any, ...] = (None, -1, 1.5, "x", [], {}, float("inf"), 10**400)
     [pytest.param(junk, marks=pytest.mark.long if junk != "x" else ()) for junk in JUNK],
     ids=[repr(junk)[:8] for junk in JUNK],
 )
-def test_junk_anywhere_in_the_state_is_refused_or_does_no_harm(junk: Any) -> None:
-    played = lived()
+def test_junk_anywhere_in_the_state_is_refused_or_harmless(junk: Any) -> None:
+    played = busy_host()
     text, options, now_ns = json.dumps(played.attributor.to_state()), played.options, round(played.at_s * 1e9)
     accepted = 0
     for path in paths(json.loads(text)):
@@ -123,15 +123,15 @@ def test_junk_anywhere_in_the_state_is_refused_or_does_no_harm(junk: Any) -> Non
         except ValueError:
             continue
         accepted += 1
-        going_on = Played(options)
-        going_on.attributor, going_on.at_s = restored, played.at_s
+        resumed = Played(options)
+        resumed.attributor, resumed.at_s = restored, played.at_s
         for _ in range(2):
-            reading = replace(gpu_with(listed(1), listed(2), used_gib=20), utilization=going_on.rows((1, 30)))
-            answer = going_on.next(reading, processes=TWO, names=NAMES)
-        parts: list[ProcessReport | WorkloadGpu] = [part for w in answer.workloads for part in w.gpus]
-        for part in (*parts, *answer.processes):
+            reading = replace(gpu_with(listed(1), listed(2), used_gib=20), utilization=resumed.rows((1, 30)))
+            report = resumed.next(reading, processes=TWO, names=NAMES)
+        parts: list[ProcessReport | WorkloadGpu] = [part for w in report.workloads for part in w.gpus]
+        for part in (*parts, *report.processes):
             assert min(energy_mj(part), time_us(part)) >= 0, path
-        assert going_on.attributor.to_state(), path
+        assert resumed.attributor.to_state(), path
     assert accepted < len(list(paths(json.loads(text)))) / 2
 
 
@@ -148,12 +148,12 @@ ONE = gpu_with(listed(1))
         pytest.param(ONE, BOTH, id="one came"),
         pytest.param(BOTH, ONE, id="one left"),
         pytest.param(ONE, gpu_with(listed(2)), id="another one"),
-        pytest.param(gpu_with(), gpu_with(), id="nobody"),
-        pytest.param(ONE, replace(ONE, processes=None), id="lists not told"),
-        pytest.param(ONE, gpu_with(listed(1), used_gib=9), id="a stranger"),
+        pytest.param(gpu_with(), gpu_with(), id="no process"),
+        pytest.param(ONE, replace(ONE, processes=None), id="lists not reported"),
+        pytest.param(ONE, gpu_with(listed(1), used_gib=9), id="unexplained memory"),
     ],
 )
-def test_what_was_drawn_while_nobody_looked_is_nobodys_unless_one_was_alone_before_and_after(
+def test_energy_while_the_agent_was_away_is_unattributed_unless_one_process_was_alone_before_and_after(
     before: GpuReading, after: GpuReading
 ) -> None:
     played = Played()
@@ -170,7 +170,7 @@ def test_what_was_drawn_while_nobody_looked_is_nobodys_unless_one_was_alone_befo
         assert totals(process(second, each.key.pid)).since_ns == totals(each).since_ns
 
 
-def test_a_restart_in_no_time_is_none() -> None:
+def test_a_restart_without_a_gap_changes_nothing() -> None:
     played, straight = Played(), Played()
     for each in (played, straight):
         for _ in range(3):
@@ -179,7 +179,7 @@ def test_a_restart_in_no_time_is_none() -> None:
     assert played.next(BOTH, processes=TWO).gpus[0].energy == straight.next(BOTH, processes=TWO).gpus[0].energy
 
 
-def test_time_between_runs_is_nobodys_and_teaches_nothing() -> None:
+def test_time_between_runs_is_not_posted_and_not_learned_from() -> None:
     played = Played()
     for _ in range(3):
         before = played.next(replace(BOTH, utilization=played.rows((1, 40), (2, 40))), processes=TWO)
@@ -191,42 +191,42 @@ def test_time_between_runs_is_nobodys_and_teaches_nothing() -> None:
     assert restarted["baseline"] == learned["baseline"]
 
 
-def test_one_hidden_process_before_and_after_has_what_was_drawn_between() -> None:
+def test_energy_while_the_agent_was_away_is_inferred_for_one_hidden_process_before_and_after() -> None:
     played = Played()
     hidden = replace(old(4, JOB), gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
     for _ in range(3):
         played.next(gpu_with(used_gib=20), processes=[hidden])
     played.restart(away_s=60)
-    answer = played.next(gpu_with(used_gib=20), processes=[hidden])
-    assert process(answer, 4).energy == MethodEnergy(0, 0, 13 * CYCLE_MJ)
+    report = played.next(gpu_with(used_gib=20), processes=[hidden])
+    assert process(report, 4).energy == MethodEnergy(0, 0, 13 * CYCLE_MJ)
 
 
-def test_nobody_was_alone_while_nobody_looked() -> None:
+def test_energy_while_the_agent_was_away_is_estimated_for_a_process_alone_before_and_after() -> None:
     played = Played()
     for _ in range(3):
         played.next(gpu_with(listed(1)), processes=[old(1)])
     played.restart(away_s=3600)
-    answer = played.next(gpu_with(listed(1)), processes=[old(1)])
-    assert process(answer, 1).energy == MethodEnergy(0, 721 * CYCLE_MJ, 0)
-    answer = played.next(gpu_with(listed(1)), processes=[old(1)])
-    assert process(answer, 1).energy == MethodEnergy(CYCLE_MJ, 0, 0)
+    report = played.next(gpu_with(listed(1)), processes=[old(1)])
+    assert process(report, 1).energy == MethodEnergy(0, 721 * CYCLE_MJ, 0)
+    report = played.next(gpu_with(listed(1)), processes=[old(1)])
+    assert process(report, 1).energy == MethodEnergy(CYCLE_MJ, 0, 0)
 
 
-def test_after_a_reboot_totals_are_kept_counters_have_a_new_base_and_nobody_gets_the_gap() -> None:
+def test_after_a_reboot_totals_are_kept_counters_have_a_new_base_and_the_gap_has_no_energy() -> None:
     played = Played()
     for _ in range(3):
         before = played.next(BOTH, processes=TWO)
     played.restart(away_s=600, same_boot=False)
     same, other = replace(TWO[0], key=TWO[0].key._replace(start_ticks=77)), old(3, JOB)
-    answers = [played.next(gpu_with(listed(1), listed(3)), processes=[same, other]) for _ in range(2)]
-    assert answers[0].gpus[0].energy is None, "the counter may have started anew at any time"
-    assert answers[0].anomalies == 0
+    reports = [played.next(gpu_with(listed(1), listed(3)), processes=[same, other]) for _ in range(2)]
+    assert reports[0].gpus[0].energy is None, "the counter may have been reset at any time"
+    assert reports[0].anomalies == 0
     for id_ in ("web", "job"):
-        told = [energy_mj(workload(answer, id_)) for answer in (before, *answers)]
-        assert told[0] == told[1] < told[2] <= told[0] + CYCLE_MJ
-    assert [process(answer, 2).active for answer in answers] == [False, False]
-    assert [energy_mj(process(answer, 2)) for answer in answers] == [energy_mj(process(before, 2))] * 2
-    assert_adds_up(answers[1])
+        totals_mj = [energy_mj(workload(report, id_)) for report in (before, *reports)]
+        assert totals_mj[0] == totals_mj[1] < totals_mj[2] <= totals_mj[0] + CYCLE_MJ
+    assert [process(report, 2).active for report in reports] == [False, False]
+    assert [energy_mj(process(report, 2)) for report in reports] == [energy_mj(process(before, 2))] * 2
+    assert_adds_up(reports[1])
 
 
 def test_after_a_reboot_a_counter_below_the_old_one_is_no_reset() -> None:
@@ -235,9 +235,9 @@ def test_after_a_reboot_a_counter_below_the_old_one_is_no_reset() -> None:
         played.next(gpu_with(listed(1)), processes=[old(1)])
     played.restart(same_boot=False)
     for counter_mj in (5, 1_000_005):
-        answer = played.next(replace(gpu_with(listed(1)), energy_mj=counter_mj), processes=[old(1)])
-    assert answer.anomalies == 0
-    assert energy_mj(process(answer, 1)) == 3 * CYCLE_MJ
+        report = played.next(replace(gpu_with(listed(1)), energy_mj=counter_mj), processes=[old(1)])
+    assert report.anomalies == 0
+    assert energy_mj(process(report, 1)) == 3 * CYCLE_MJ
 
 
 # ---------------------------------------------------------------------------- from power to counter
@@ -246,24 +246,24 @@ def test_after_a_reboot_a_counter_below_the_old_one_is_no_reset() -> None:
 def metered(*readings: tuple[float, float | None, int | None]) -> list[int | None]:
     """Millijoules of each reading of (seconds, watts, counter)."""
     meter = EnergyMeter()
-    told = []
+    deltas_mj = []
     for at_s, power_w, counter_mj in readings:
         reading: GpuReading = replace(gpu(power_w=power_w, energy_mj=counter_mj), taken_at_ns=round(at_s * 1e9))
         interval = meter.read(reading)
-        told.append(None if interval is None else interval.delta_mj)
-    return told
+        deltas_mj.append(None if interval is None else interval.delta_mj)
+    return deltas_mj
 
 
 def test_no_interval_is_lost_when_a_counter_takes_over_from_power() -> None:
-    told = metered((0, 100.0, None), (5, 100.0, None), (10, 100.0, 7_000), (15, 100.0, 507_000))
-    assert told == [None, 500_000, 500_000, 500_000]
+    deltas_mj = metered((0, 100.0, None), (5, 100.0, None), (10, 100.0, 7_000), (15, 100.0, 507_000))
+    assert deltas_mj == [None, 500_000, 500_000, 500_000]
 
 
-def test_power_stands_as_last_told_until_the_counter_takes_over() -> None:
+def test_the_last_known_power_counts_until_the_counter_takes_over() -> None:
     assert metered((0, 100.0, None), (5, None, 7_000), (10, None, 507_000)) == [None, 500_000, 500_000]
 
 
-def test_an_interval_without_the_counter_is_in_the_next() -> None:
+def test_an_interval_without_the_counter_is_covered_by_the_next() -> None:
     assert metered((0, 100.0, 0), (5, 100.0, None), (10, 100.0, 900_000)) == [None, None, 900_000]
 
 
@@ -272,7 +272,7 @@ def test_an_interval_without_the_counter_is_in_the_next() -> None:
 ENOUGH = 3_000_000
 
 
-def test_state_is_bounded_by_accounting_of_thousands() -> None:
+def test_state_is_bounded_with_thousands_of_accounting_records() -> None:
     played = Played(AttributionOptions(max_processes=200))
     played.next(gpu_with())
     sizes = []
@@ -282,49 +282,49 @@ def test_state_is_bounded_by_accounting_of_thousands() -> None:
             AccountingRecord(1000 + 2000 * cycle + n, start_us, 1000, 100, None, None, running=False)
             for n in range(2000)
         )
-        answer = played.next(replace(gpu_with(), accounting=records))
+        report = played.next(replace(gpu_with(), accounting=records))
         sizes.append(size(played))
-    assert totals(workload(answer, UNIDENTIFIED_WORKLOAD.id)).compute_us == 20_000 * 1_000_000
-    assert len(answer.processes) == 201
-    assert sizes[-1] <= 1.05 * sizes[3], "4,096 pids and the lines of the books"
+    assert totals(workload(report, UNIDENTIFIED_WORKLOAD.id)).compute_us == 20_000 * 1_000_000
+    assert len(report.processes) == 201
+    assert sizes[-1] <= 1.05 * sizes[3], "4,096 pids and the accounts of the ledger"
     assert max(sizes) < ENOUGH
 
 
 @pytest.mark.long
-def test_state_is_bounded_by_processes_that_come_and_go() -> None:
+def test_state_is_bounded_with_processes_that_come_and_go() -> None:
     played = Played(AttributionOptions(max_processes=50, max_workloads=50, retention_s=60))
     sizes = []
     for cycle in range(40):
         pids = range(1 + 50 * cycle, 51 + 50 * cycle)
-        answer = played.next(
+        report = played.next(
             gpu_with(*(listed(pid) for pid in pids)),
             processes=[facts(pid, replace(WEB, id=f"c{pid}"), start_ticks=cycle) for pid in pids],
         )
-        assert_adds_up(answer)
+        assert_adds_up(report)
         remembered = plain(played.attributor)["books"]["short_lived"]  # bounded too, by 4,096 pids
         sizes.append(size(played) - len(json.dumps(remembered)))
     assert max(sizes[20:]) <= 1.05 * max(sizes[:20])
 
 
-def test_state_is_bounded_by_a_workload_that_is_renamed_in_every_cycle() -> None:
+def test_state_is_bounded_with_a_workload_that_is_renamed_in_every_cycle() -> None:
     played = Played(AttributionOptions(retention_s=60))
     sizes = []
     for cycle in range(60):
         names = {"web": WorkloadNames(container=f"name-{cycle:04}")}
-        answer = played.next(gpu_with(listed(1)), processes=[old(1, WEB)], names=names, looked_up=True)
-        assert_adds_up(answer)
+        report = played.next(gpu_with(listed(1)), processes=[old(1, WEB)], names=names, looked_up=True)
+        assert_adds_up(report)
         sizes.append(size(played))
-    assert len(answer.workloads) <= 14
+    assert len(report.workloads) <= 14
     assert max(sizes[30:]) <= 1.05 * max(sizes[:30])
 
 
-def test_state_is_bounded_by_instances_that_are_made_anew_in_every_cycle() -> None:
+def test_state_is_bounded_with_instances_that_are_created_again_in_every_cycle() -> None:
     played = Played(AttributionOptions(retention_s=60, max_processes=1))
     sizes = []
     for cycle in range(60):
         instance = mig(f"MIG-{cycle:04}", (1, 0), [listed(1)], memory=memory(total_gib=10, used_gib=1))
         reading = gpu(0, (), memory=memory(used_gib=1), mig=[instance])
-        answer = played.next(reading, processes=[old(1, WEB)])
-        assert_adds_up(answer)
+        report = played.next(reading, processes=[old(1, WEB)])
+        assert_adds_up(report)
         sizes.append(size(played))
     assert max(sizes[30:]) <= 1.05 * max(sizes[:30])

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from otel_gpu.attribution.apportion import apportion, whole_weights
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
-    DeviceTotals,
     EnergyBasis,
     EnergySplit,
     GpuReading,
     GpuReport,
     GpuState,
+    GpuTotals,
     MemorySplit,
     MethodEnergy,
     ProcessFacts,
@@ -89,7 +89,7 @@ class StandIn:
                     ),
                     EnergySplit(delta_mj, delta_mj if listed else 0, 0 if listed else delta_mj, 0),
                     None,
-                    DeviceTotals(attributed_mj, (reading.energy_mj or 0) - self.start_mj - attributed_mj, 0),
+                    GpuTotals(attributed_mj, (reading.energy_mj or 0) - self.start_mj - attributed_mj, 0),
                     EnergyBasis("counter", "resident", self.model, standing_w, "assumed", standing_w, "assumed"),
                 ),
             ),

@@ -31,7 +31,7 @@ def answers(count: int) -> list[Report]:
 
 def without_totals(answer: Report) -> Report:
     workload = answer.workloads[0]
-    bare = replace(workload, gpus=(replace(workload.gpus[0], totals=None, state=None),))
+    bare = workload._replace(gpus=(workload.gpus[0]._replace(totals=None, state=None),))
     return replace(answer, workloads=(bare, *answer.workloads[1:]))
 
 
@@ -50,7 +50,7 @@ def test_an_answer_without_totals_or_state_is_refused() -> None:
 def test_an_answer_without_a_basis_or_a_gpu_is_refused() -> None:
     answer = answers(1)[0]
     with pytest.raises(BenchError, match="no energy basis"):
-        ours.standing_w(replace(answer, gpus=(replace(answer.gpus[0], basis=None),)))
+        ours.standing_w(replace(answer, gpus=(answer.gpus[0]._replace(basis=None),)))
     with pytest.raises(BenchError, match="has 0 GPUs"):
         ours.standing_w(replace(answer, gpus=()))
 
@@ -92,11 +92,11 @@ def test_one_millijoule_too_many_is_found_wherever_it_is() -> None:
     wrong = (
         replace(
             good[-1],
-            workloads=(replace(workload, gpus=(replace(part, totals=one_more),)), *good[-1].workloads[1:]),
+            workloads=(workload._replace(gpus=(part._replace(totals=one_more),)), *good[-1].workloads[1:]),
         ),
-        replace(good[-1], processes=(replace(process_, totals=one_more), *good[-1].processes[1:])),
-        replace(good[-1], gpus=(replace(device, totals=replace(device.totals, idle_mj=device.totals.idle_mj + 1)),)),
-        replace(good[-1], gpus=(replace(device, energy=replace(device.energy, unattributed_mj=1)),)),
+        replace(good[-1], processes=(process_._replace(totals=one_more), *good[-1].processes[1:])),
+        replace(good[-1], gpus=(device._replace(totals=device.totals._replace(idle_mj=device.totals.idle_mj + 1)),)),
+        replace(good[-1], gpus=(device._replace(energy=device.energy._replace(unattributed_mj=1)),)),
     )
     for last in wrong:
         check = Conservation()
@@ -109,10 +109,10 @@ def test_one_byte_too_many_is_found_wherever_it_is() -> None:
     good = answers(1)[0]
     workload, device = good.workloads[0], good.gpus[0]
     assert device.memory is not None
-    more = replace(workload.gpus[0], inferred_bytes=1)
+    more = workload.gpus[0]._replace(inferred_bytes=1)
     for wrong in (
-        replace(good, workloads=(replace(workload, gpus=(more,)), *good.workloads[1:])),
-        replace(good, gpus=(replace(device, memory=replace(device.memory, free_bytes=device.memory.free_bytes - 1)),)),
+        replace(good, workloads=(workload._replace(gpus=(more,)), *good.workloads[1:])),
+        replace(good, gpus=(device._replace(memory=device.memory._replace(free_bytes=device.memory.free_bytes - 1)),)),
     ):
         check = Conservation()
         check.check(wrong)

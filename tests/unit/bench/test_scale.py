@@ -8,14 +8,14 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.export.metrics_data import LARGEST_REQUEST_BYTES
-from otel_gpu.export.otlp_wire import WireEncoder
-from otel_gpu.export.prometheus import Exposition, PrometheusText
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Resources
-from otel_gpu.metrics.points import Reading
+from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, split_by_size
+from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
@@ -112,10 +112,13 @@ def attributed(world: tuple[list[GpuReading], list[ProcessFacts]], count: int = 
 def exported(answer: Report, names: WorkloadNames | None = None) -> tuple[list[int], int, int]:
     """Sizes of OTLP requests, the size of the text, and how many series there are."""
     if names is not None:
-        answer = replace(answer, workloads=tuple(replace(each, names=names, held=False) for each in answer.workloads))
-    told = collect(Reading.of(answer, SelfStats(started_ns=1), held_too=True))
-    requests = [len(batch.data) for batch in WireEncoder(RESOURCES).batches(told)]
-    return requests, len(PrometheusText(RESOURCES).render(told, Exposition.TEXT)), told.point_count
+        named = tuple(each._replace(names=names, awaiting_names=False) for each in answer.workloads)
+        answer = replace(answer, workloads=named)
+    told = MetricCollector(lambda: SelfStats(started_ns=1), include_awaiting_names=True).collect(answer)
+    batches = split_by_size(told, RESOURCES)
+    requests = [encode_metrics(metrics_data(batch, RESOURCES)).ByteSize() for batch in batches]
+    series = sum(len(block.values) for block in told.blocks)
+    return requests, len(PrometheusRenderer(RESOURCES).render(told, Exposition.TEXT)), series
 
 
 def check_sums(answer: Report, seconds: int) -> None:

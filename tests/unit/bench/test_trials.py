@@ -24,8 +24,8 @@ class Leaky(StandIn):
         answer = super().sample()
         totals = answer.gpus[0].totals
         assert totals is not None
-        kept = replace(totals, idle_mj=totals.idle_mj - 1)
-        return replace(answer, gpus=(replace(answer.gpus[0], totals=kept),))
+        kept = totals._replace(idle_mj=totals.idle_mj - 1)
+        return replace(answer, gpus=(answer.gpus[0]._replace(totals=kept),))
 
 
 class Mute(StandIn):
@@ -33,7 +33,7 @@ class Mute(StandIn):
 
     def sample(self) -> Report:
         answer = super().sample()
-        return replace(answer, gpus=(replace(answer.gpus[0], totals=None),))
+        return replace(answer, gpus=(answer.gpus[0]._replace(totals=None),))
 
 
 def test_an_energy_world_scores_every_formula_for_every_workload() -> None:

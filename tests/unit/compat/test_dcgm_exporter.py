@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from otel_gpu.model import (
-    DeviceTotals,
     EnergySplit,
     GpuReading,
+    GpuTotals,
     MethodEnergy,
     MigReport,
     Report,
@@ -23,7 +23,7 @@ from tests.builders import DRIVER, MIB, listed, mig
 from tests.builders import gpu as reading_of
 from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, Played, gpu_with, old
 from tests.unit.compat.told import lines, values
-from tests.unit.export.exposition import simulated_reading
+from tests.unit.export.exposition import simulated_report
 from tests.unit.metrics.builders import answer, device, part, split, totals, workload
 
 NAME = "dcgm-exporter"
@@ -53,14 +53,14 @@ def shared(**changes: Any) -> Report:
         part(measured=10 * MIB, sm_ratio=0.0, bandwidth_ratio=0.0, energy=MethodEnergy(0, 100, 0)),
     )
     energies = (totals(estimated_mj=5_000), totals(estimated_mj=3_000), totals(measured_mj=100))
-    parts = [replace(use, totals=energy) for use, energy in zip(uses, energies, strict=True)]
+    parts = [use._replace(totals=energy) for use, energy in zip(uses, energies, strict=True)]
     gpu = device(
         replace(reading(), **changes),
         memory=split(limit=100 * MIB, reserved=5 * MIB, measured=70 * MIB, unattributed=5 * MIB),
-        totals=DeviceTotals(9_000, 700, 300),
+        totals=GpuTotals(9_000, 700, 300),
     )
     told = answer(
-        replace(gpu, energy=EnergySplit(1_000, 900, 80, 20)),
+        gpu._replace(energy=EnergySplit(1_000, 900, 80, 20)),
         workloads=[
             workload(parts[0]),
             workload(parts[1], ref=OTHER, names=PEER),
@@ -154,14 +154,14 @@ def alone(*workloads: WorkloadReport) -> Report:
     gpu = device(
         reading(),
         memory=split(limit=100 * MIB, reserved=0, measured=40 * MIB, unattributed=20 * MIB),
-        totals=DeviceTotals(500, 400, 100),
+        totals=GpuTotals(500, 400, 100),
     )
-    return answer(replace(gpu, energy=EnergySplit(1_000, 500, 400, 100)), workloads=workloads)
+    return answer(gpu._replace(energy=EnergySplit(1_000, 500, 400, 100)), workloads=workloads)
 
 
 def one_pod() -> WorkloadReport:
     use = part(measured=40 * MIB, sm_ratio=0.41, bandwidth_ratio=0.1, energy=MethodEnergy(500, 0, 0))
-    return workload(replace(use, totals=totals(measured_mj=500)))
+    return workload(use._replace(totals=totals(measured_mj=500)))
 
 
 WHOLE = dict(zip((*GAUGES, "FB_FREE"), (1410, 1215, 60, 200, 90, 40, 0, 60, 40), strict=True))
@@ -190,7 +190,7 @@ def test_who_left_or_only_could_be_there_takes_nothing_from_who_is_alone() -> No
 
 
 def test_while_a_neighbours_name_is_looked_up_nobody_is_alone() -> None:
-    held = replace(workload(part(measured=20 * MIB), ref=OTHER, names=None), held=True)
+    held = workload(part(measured=20 * MIB), ref=OTHER, names=None)._replace(awaiting_names=True)
     told = alone(one_pod(), held)
     assert parts_of("FB_USED", told) == {"vllm": 40, "": 20}
     assert parts_of("POWER_USAGE", told) == {"vllm": 100, "": 100}
@@ -199,7 +199,7 @@ def test_while_a_neighbours_name_is_looked_up_nobody_is_alone() -> None:
 
 def test_energy_is_everybodys_own_also_of_who_is_alone_since_a_counter_must_not_jump_when_somebody_joins() -> None:
     before = parts_of("TOTAL_ENERGY_CONSUMPTION", alone(one_pod()))
-    joined = workload(replace(part(measured=MIB), totals=totals()), ref=OTHER, names=PEER)
+    joined = workload(part(measured=MIB)._replace(totals=totals()), ref=OTHER, names=PEER)
     during = parts_of("TOTAL_ENERGY_CONSUMPTION", alone(one_pod(), joined))
     assert before == {"vllm": 500, "": 500}
     assert during == before | {"train": 0}
@@ -243,7 +243,7 @@ def test_work_that_nobody_is_known_to_do_is_nobodys() -> None:
 
 
 def test_who_is_known_to_do_nothing_does_nothing_even_if_nobody_does_anything() -> None:
-    gpu = replace(device(replace(reading(), gpu_ratio=0.01)), energy=EnergySplit(0, 0, 0, 0))
+    gpu = device(replace(reading(), gpu_ratio=0.01))._replace(energy=EnergySplit(0, 0, 0, 0))
     use = part(sm_ratio=0.0, energy=MethodEnergy(0, 0, 0))
     told = answer(gpu, workloads=[workload(use), workload(use, ref=OTHER, names=PEER)])
     assert parts_of("GPU_UTIL", told) == {"vllm": 0, "train": 0, "": 1}
@@ -267,7 +267,7 @@ def test_lists_that_claim_more_than_is_used_are_cut_to_it() -> None:
 
 def test_a_pod_that_ended_keeps_its_energy_and_has_nothing_else() -> None:
     told = shared()
-    ended = replace(told.workloads[0], gpus=(replace(told.workloads[0].gpus[0], active=False, energy=MethodEnergy()),))
+    ended = told.workloads[0]._replace(gpus=(told.workloads[0].gpus[0]._replace(active=False, energy=MethodEnergy()),))
     told = replace(told, workloads=(ended, *told.workloads[1:]))
     assert parts_of("TOTAL_ENERGY_CONSUMPTION", told)["vllm"] == 5_000
     for family in ("GPU_UTIL", "MEM_COPY_UTIL", "POWER_USAGE", "FB_USED", "GPU_TEMP", "SM_CLOCK", "XID_ERRORS"):
@@ -295,7 +295,7 @@ def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_res
         part(mig_uuid="MIG-2", mig_profile="2g.20gb", measured=5 * MIB, energy=MethodEnergy(0, 0, 0)),
     ]
     told = answer(
-        replace(gpu, energy=EnergySplit(1_000, 750, 250, 0)),
+        gpu._replace(energy=EnergySplit(1_000, 750, 250, 0)),
         workloads=[
             workload(uses[0]),
             workload(uses[1], ref=OTHER, names=PEER),
@@ -314,7 +314,7 @@ def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_res
 def test_a_pod_alone_on_one_instance_has_not_the_whole_gpu() -> None:
     gpu = device(replace(reading(), mig=(mig("MIG-1", (7, 0)),)), memory=split(limit=100 * MIB, measured=MIB))
     use = part(mig_uuid="MIG-1", mig_profile="1g.10gb", measured=MIB, energy=MethodEnergy(0, 500, 0))
-    told = answer(replace(gpu, energy=EnergySplit(1_000, 500, 500, 0)), workloads=[workload(use)])
+    told = answer(gpu._replace(energy=EnergySplit(1_000, 500, 500, 0)), workloads=[workload(use)])
     assert parts_of("POWER_USAGE", told) == {"vllm": 100, "": 100}
     assert parts_of("FB_USED", told) == {"vllm": 1}
 
@@ -330,9 +330,9 @@ def test_the_pci_address_is_written_as_nvml_writes_it(kernels: str | None, told:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_on_a_whole_host_parts_sum_to_every_gpu(seed: int) -> None:
-    told = simulated_reading(seed)
-    for each in told.devices:
-        uuid, figures, memory = each.gpu.identity.uuid, each.gpu.reading, each.gpu.memory
+    told = simulated_report(seed)
+    for each in told.gpus:
+        uuid, figures, memory = each.identity.uuid, each.reading, each.memory
         assert memory is not None
 
         def whole(family: str, uuid: str = uuid) -> float | None:
@@ -347,5 +347,5 @@ def test_on_a_whole_host_parts_sum_to_every_gpu(seed: int) -> None:
         assert used is not None
         assert free is not None
         assert (used + free) * MIB == pytest.approx(memory.limit_bytes - (memory.reserved_bytes or 0), abs=1)
-        assert each.gpu.totals is not None
-        assert whole("TOTAL_ENERGY_CONSUMPTION") == each.gpu.totals.total_mj
+        assert each.totals is not None
+        assert whole("TOTAL_ENERGY_CONSUMPTION") == each.totals.total_mj

@@ -7,10 +7,10 @@ from dataclasses import replace
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
-from otel_gpu.metrics.points_reading import Reading
+from otel_gpu.metrics.rows import report_rows
 from tests.builders import gpu as reading_of
 from tests.unit.compat.told import text, values
-from tests.unit.metrics.builders import BUSY, IDLE, STATS, UNKNOWN, WORK, answer, device, process, split
+from tests.unit.metrics.builders import BUSY, IDLE, UNKNOWN, WORK, answer, device, process, split
 
 NAME = "gpu-idle-exporter"
 GPU = device(
@@ -67,7 +67,7 @@ def test_a_process_that_ended_is_told_of_no_more() -> None:
 
 
 def test_constant_labels_are_on_every_series() -> None:
-    scene = Scene(Reading.of(answer(GPU, processes=[process(memory_bytes=1)]), STATS))
+    scene = Scene(report_rows(answer(GPU, processes=[process(memory_bytes=1)])))
     labels = (("node", "n1"), ("pod", "p"), ("namespace", "ns"))
     told = render(EXPORTERS[NAME], scene, prefix="gpu_idle_", labels=labels).decode()
     series = [line for line in told.splitlines() if not line.startswith("#")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
-from otel_gpu.metrics.points_reading import Reading
-from otel_gpu.model import DeviceTotals, GpuReading, WorkloadKind, WorkloadRef
+from otel_gpu.metrics.rows import report_rows
+from otel_gpu.model import GpuReading, GpuTotals, WorkloadKind, WorkloadRef
 from tests.builders import CONTAINER_ID
 from tests.builders import gpu as reading_of
 from tests.unit.compat.told import lines, text, values
-from tests.unit.metrics.builders import STATS, WORK, answer, device, part, process, totals, workload
+from tests.unit.metrics.builders import WORK, answer, device, part, process, totals, workload
 
 NAME = "my-gpu-exporter"
 LABELS = (
@@ -25,7 +25,7 @@ def metered() -> GpuReading:
     return GpuReading(identity=reading.identity, taken_at_ns=0, processes=(), energy_mj=9_000, utilization=WORK)
 
 
-GPU = device(metered(), totals=DeviceTotals(6_000, 2_000, 1_000))
+GPU = device(metered(), totals=GpuTotals(6_000, 2_000, 1_000))
 
 
 def test_everything_is_told_in_its_names_and_labels() -> None:
@@ -125,7 +125,7 @@ def test_what_runs_in_no_container_is_told_too_so_that_sums_are_the_gpus() -> No
 
 
 def test_the_prefix_can_be_another() -> None:
-    scene = Scene(Reading.of(answer(GPU), STATS))
+    scene = Scene(report_rows(answer(GPU)))
     told = render(EXPORTERS[NAME], scene, prefix="gpu_").decode()
     assert 'gpu_gpu_energy_joules_total{gpu="0"} 6.0' in told
     assert "my_gpu" not in told

@@ -12,13 +12,13 @@ from otel_gpu.compat.form import Exporter, Family, Join, Kind, Scene
 from otel_gpu.compat.listener import Listener
 from otel_gpu.compat.render import render
 from otel_gpu.export.prometheus import Exposition
-from otel_gpu.metrics.points_reading import Reading
+from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import WorkloadNames
 from tests.unit.compat.told import lines, text
-from tests.unit.export.exposition import parsed, series, simulated_reading
-from tests.unit.metrics.builders import STATS, answer, device, part, workload
+from tests.unit.export.exposition import parsed, series, simulated_report
+from tests.unit.metrics.builders import answer, device, part, workload
 
-NOWHERE = Scene(Reading.of(answer(), STATS))
+NOWHERE = Scene(report_rows(answer()))
 PAGE = Path(__file__).parents[3] / "docs" / "compat.md"
 
 
@@ -48,7 +48,7 @@ def test_every_option_sets_what_a_listener_has_or_has_another_say() -> None:
 
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_a_whole_host_is_told_in_text_that_parses_with_no_series_twice(name: str) -> None:
-    told = text(name, simulated_reading(), host_name="node-1")
+    told = text(name, simulated_report(), host_name="node-1")
     # To this parser a counter is one with and without _total; one exporter has both, and to Prometheus they are two.
     told = told.replace("my_gpu_process_energy_joules_total", "my_gpu_process_energy_by_method_joules_total")
     families = parsed(told.encode(), Exposition.TEXT)

@@ -8,25 +8,24 @@ from typing import Any
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
-from otel_gpu.metrics.points_reading import Reading
+from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import Report
-from tests.unit.metrics.builders import STATS
 
 
-def text(name: str, attribution: Report | Reading, **scene: Any) -> str:
+def text(name: str, attribution: Report | ReportRows, **scene: Any) -> str:
     """The whole exposition."""
-    reading = attribution if isinstance(attribution, Reading) else Reading.of(attribution, STATS)
+    rows = attribution if isinstance(attribution, ReportRows) else report_rows(attribution)
     exporter = EXPORTERS[name]
-    return render(exporter, Scene(reading, **scene), prefix=exporter.prefix).decode()
+    return render(exporter, Scene(rows, **scene), prefix=exporter.prefix).decode()
 
 
-def lines(name: str, family: str, attribution: Report | Reading, **scene: Any) -> list[str]:
+def lines(name: str, family: str, attribution: Report | ReportRows, **scene: Any) -> list[str]:
     """The series of one family, as they are written."""
     found = text(name, attribution, **scene).splitlines()
     return [line for line in found if line.startswith((f"{family}{{", f"{family} "))]
 
 
-def values(name: str, family: str, attribution: Report | Reading, *labels: str, **scene: Any) -> dict[Any, float]:
+def values(name: str, family: str, attribution: Report | ReportRows, *labels: str, **scene: Any) -> dict[Any, float]:
     """The values of one family by these labels; no two may have the same."""
     found: dict[Any, float] = {}
     for line in lines(name, family, attribution, **scene):

@@ -17,7 +17,7 @@ from otel_gpu.control.client import ask
 from otel_gpu.control.pausing import RESUME, pause_request, paused_text, resumed_text
 from otel_gpu.errors import Unavailable
 from otel_gpu.host import Host
-from otel_gpu.metrics.collection import Resources
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.sources.pausing import PausableGpus
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read
 from tests.web import ask as get

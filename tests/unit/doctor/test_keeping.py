@@ -15,7 +15,7 @@ from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.keeping import examine_control, examine_state
 from otel_gpu.settings_state import StateDir
 from tests.kubelet_servers import socket_directory
-from tests.state_dirs import BOOT, open_keeper
+from tests.state_dirs import BOOT, StatefulAgent
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_directory_that_can_be_made_is_well_and_is_not_made(proc: Path, tmp_pa
 
 def test_what_is_saved_is_told_with_its_age(proc: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
-    open_keeper(path).close()
+    StatefulAgent(path).close()
     assert "nothing is saved yet" in state(path, proc).found
     (path / "journal-000001").touch()
     assert "a journal, not yet saved whole" in state(path, proc).found
@@ -70,13 +70,13 @@ def test_a_file_that_was_set_aside_is_told(proc: Path, tmp_path: Path) -> None:
 
 def test_looking_takes_no_lock_and_changes_nothing(proc: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
-    keeper = open_keeper(path)
+    agent = StatefulAgent(path)
     try:
         before = sorted((entry.name, entry.stat().st_mtime_ns) for entry in path.iterdir())
         assert state(path, proc).verdict is Verdict.OK
         assert sorted((entry.name, entry.stat().st_mtime_ns) for entry in path.iterdir()) == before
     finally:
-        keeper.close()
+        agent.close()
 
 
 def test_a_link_a_file_and_somebody_elses_directory_degrade_each_with_its_fix(

@@ -11,7 +11,7 @@ from otel_gpu.doctor.names import Asked, examine_names, judged
 from otel_gpu.environment import Candidate, Kind, Presence, Socket
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.settings_names import Environment
-from otel_gpu.sources.base import Claim, Known, NameRead, PodContainer
+from otel_gpu.sources.base import Claim, NameRead, PodContainer, WorkloadInfo
 from otel_gpu.values import Daemon
 from tests.unit.doctor.hosts import complete
 
@@ -24,7 +24,7 @@ def asked(name: str = "docker", read: NameRead | None = None, *, used: bool = Tr
 
 
 def known(*refs: WorkloadRef) -> NameRead:
-    return NameRead({ref.id: Known(ref, WorkloadNames(container="c")) for ref in refs})
+    return NameRead({ref.id: WorkloadInfo(ref, WorkloadNames(container="c")) for ref in refs})
 
 
 def named(
@@ -157,7 +157,7 @@ def test_gpus_given_to_pods_whose_ids_nobody_knows_degrade_as_they_do_in_the_age
     alone = with_judgement(asked("cri", used=False), asked("pod-resources", read, kind=Kind.POD_RESOURCES))
     assert alone["pod-resources"].verdict is Verdict.DEGRADED
     assert "--cri-socket" in alone["pod-resources"].found
-    pod = Known(CONTAINER, WorkloadNames(container="c", pod="p", namespace="n"))
+    pod = WorkloadInfo(CONTAINER, WorkloadNames(container="c", pod="p", namespace="n"))
     both = with_judgement(
         asked("cri", NameRead({CONTAINER.id: pod}), kind=Kind.CRI),
         asked("pod-resources", read, kind=Kind.POD_RESOURCES),
@@ -165,23 +165,23 @@ def test_gpus_given_to_pods_whose_ids_nobody_knows_degrade_as_they_do_in_the_age
     assert both["pod-resources"].verdict is Verdict.OK
 
 
-def test_an_id_that_two_claim_degrades_the_second_of_those_who_answered() -> None:
+def test_contradicting_names_degrade_the_second_source_that_answered() -> None:
     one, other = (
-        NameRead({CONTAINER.id: Known(CONTAINER, WorkloadNames(container=name))}) for name in ("one", "other")
+        NameRead({CONTAINER.id: WorkloadInfo(CONTAINER, WorkloadNames(container=name))}) for name in ("one", "other")
     )
     found = with_judgement(asked("late", None), asked("docker", one), asked("podman", other, kind=Kind.PODMAN))
     assert found["late"].found.endswith("no answer in time")
     assert found["docker"].verdict is Verdict.OK
     assert found["podman"].verdict is Verdict.DEGRADED
-    assert "is 'other' here and 'one' to another source" in found["podman"].found
+    assert "is 'other' here and 'one' in another source" in found["podman"].found
 
 
-def test_a_gpu_that_was_given_and_is_not_here_degrades() -> None:
-    read = NameRead({CONTAINER.id: Known(CONTAINER, WorkloadNames(container="c"), claims=(Claim("7"),))})
+def test_a_grant_of_an_unknown_gpu_degrades_its_source() -> None:
+    read = NameRead({CONTAINER.id: WorkloadInfo(CONTAINER, WorkloadNames(container="c"), claims=(Claim("7"),))})
     found = with_judgement(asked(read=read))["docker"]
     assert (found.verdict, found.found) == (
         Verdict.DEGRADED,
-        "degraded: c was given '7', which is no GPU of this host",
+        "degraded: c was granted '7', which is not a GPU of this host",
     )
 
 

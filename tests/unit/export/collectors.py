@@ -1,4 +1,4 @@
-"""Stand-ins of a Collector, over HTTP and over gRPC, that answer as a test tells them."""
+"""Stand-ins for a Collector, over HTTP and gRPC, whose answers a test chooses."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from opentelemetry.sdk.metrics.export import MetricsData
 
 from otel_gpu.config import load
 from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.metrics_data import metrics_data
 from otel_gpu.export.otlp import open_otlp
-from otel_gpu.export.sender import Delivery, Sender
+from otel_gpu.export.sender import ExportResult, Sender
 from tests.unit.export.samples import RESOURCES, one_gauge
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
@@ -37,9 +37,9 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer. ``hang`` waits until the stand-in ends, ``close`` hangs up, ``raw`` is no HTTP.
+    """An answer. ``hang`` waits until the stand-in ends, ``close`` closes the connection, ``raw`` is sent as it is.
 
-    ``drip`` follows it, byte by byte.
+    ``drip`` follows byte by byte.
     """
 
     status: int = 200
@@ -62,7 +62,7 @@ class Seen:
 
 
 class HttpCollector:
-    """Answers what ``answer`` says, and keeps what it was sent."""
+    """Answers with what ``answer`` returns for the number of a request, and records requests."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.answer: Callable[[int], Answer] = lambda _: Answer(headers=PROTOBUF)
@@ -174,7 +174,7 @@ class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
 
 
 class BlackHole:
-    """Accepts connections, and never says a word."""
+    """Accepts connections and never answers."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -186,7 +186,7 @@ class BlackHole:
 
 
 def unused_url() -> str:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
         return f"http://127.0.0.1:{server.server_address[1]}"
 
@@ -206,21 +206,20 @@ def sender(url: str, timeout_s: float = 5.0, /, **flags: str) -> Iterator[Sender
 
 
 def data() -> MetricsData:
-    """The least there can be to send."""
-    (batch,) = Encoder(RESOURCES).batches(one_gauge())
-    return batch.data
+    """The smallest request with a point."""
+    return metrics_data(one_gauge(), RESOURCES)
 
 
-def sent(url: str, timeout_s: float = 5.0, /, **flags: str) -> Delivery:
-    """What becomes of one request."""
+def sent(url: str, timeout_s: float = 5.0, /, **flags: str) -> ExportResult:
+    """The result of one request."""
     with sender(url, timeout_s, **flags) as made:
         return made.send(data())
 
 
-def trouble(delivery: Delivery) -> tuple[str, str]:
-    """Its kind and text."""
-    assert delivery.trouble is not None
-    return delivery.trouble.kind, delivery.trouble.text
+def failure(result: ExportResult) -> tuple[str, str]:
+    """Kind and text of a failure."""
+    assert result.failure is not None
+    return result.failure.kind, result.failure.text
 
 
 class Pki:

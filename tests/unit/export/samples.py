@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otel_gpu.export.metrics_data import Batch, Batches, Encoder
+from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, split_by_size
+from otel_gpu.export.metrics_data import metrics_data
 from otel_gpu.metrics.catalogue import BY_NAME
-from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
-from otel_gpu.metrics.identity import WorkloadIdentity
-from otel_gpu.metrics.points import Point
-from otel_gpu.metrics.series import Cells, Series
+from otel_gpu.metrics.labels import Resources, WorkloadIdentity
+from otel_gpu.metrics.series import Collection, MetricBlock, Point
 
 TIME_NS = 1_700_000_000_000_000_000
 START_NS = TIME_NS - 60_000_000_000
@@ -31,31 +29,14 @@ def collection(blocks: Mapping[str, Iterable[Point]], time_ns: int = TIME_NS) ->
     return Collection(time_ns, tuple(MetricBlock.of(BY_NAME[name], points) for name, points in blocks.items()))
 
 
-def with_gaps(name: str, series: Series, values: Sequence[float | None]) -> MetricBlock | None:
-    """A family of all who may have a value; ``None`` if nobody has."""
-    told = tuple(value for value in values if value is not None)
-    if len(told) == len(values):
-        return MetricBlock(BY_NAME[name], series, told)
-    cells = Cells(series, tuple(values))
-    return (
-        MetricBlock(BY_NAME[name], series.only([value is not None for value in values]), told, cells) if told else None
-    )
-
-
 def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:
     """The least there can be to export."""
     return collection({"hw.power": [Point(value, GPU)]}, time_ns)
 
 
-def encoded(collection: Collection, encoder: Batches | None = None) -> list[ExportMetricsServiceRequest]:
-    """The requests of a collection, by the official encoder or our own."""
-    return [received(batch) for batch in (encoder or Encoder(RESOURCES)).batches(collection)]
-
-
-def received(batch: Batch[Any]) -> ExportMetricsServiceRequest:
-    """A batch as a receiver reads it."""
-    return (
-        ExportMetricsServiceRequest.FromString(batch.data)
-        if isinstance(batch.data, bytes)
-        else encode_metrics(batch.data)
-    )
+def encoded(
+    collection: Collection, resources: Resources = RESOURCES, largest_bytes: float = LARGEST_REQUEST_BYTES
+) -> list[ExportMetricsServiceRequest]:
+    """The requests of a collection, as the official encoder writes them."""
+    batches = split_by_size(collection, resources, largest_bytes)
+    return [encode_metrics(metrics_data(batch, resources)) for batch in batches]

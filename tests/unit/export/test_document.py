@@ -124,7 +124,7 @@ def test_a_workload_is_told_with_the_names_that_are_known() -> None:
 
 def test_a_pod_uid_that_only_the_cgroup_tells_is_told() -> None:
     nameless = attribution()
-    nameless = replace(nameless, workloads=tuple(replace(one, names=None) for one in nameless.workloads))
+    nameless = replace(nameless, workloads=tuple(one._replace(names=None) for one in nameless.workloads))
     workloads = {workload["id"]: workload for workload in document(nameless)["workloads"]}
     assert workloads[CONTAINER_ID]["pod_uid"] == "pod-uid"
 
@@ -164,16 +164,16 @@ def test_figures_that_later_rules_find_have_their_place() -> None:
     answer = attribution()
     (part,) = answer.workloads[0].gpus
     energy = MethodEnergy(measured_mj=3, estimated_mj=None, inferred_mj=4)
-    known = replace(
-        part, inferred_bytes=5, confidence=0.5, sm_ratio=0.25, energy=energy, state=GpuState.IDLE, idle_s=12.5
+    known = part._replace(
+        inferred_bytes=5, confidence=0.5, sm_ratio=0.25, energy=energy, state=GpuState.IDLE, idle_s=12.5
     )
-    process = replace(answer.processes[0], sm_ratio=0.75, energy=energy, state=GpuState.BUSY, idle_s=0.0)
-    first = replace(answer.gpus[0], energy=EnergySplit(10, 7, 2, 1))
+    process = answer.processes[0]._replace(sm_ratio=0.75, energy=energy, state=GpuState.BUSY, idle_s=0.0)
+    first = answer.gpus[0]._replace(energy=EnergySplit(10, 7, 2, 1))
     whole = document(
         replace(
             answer,
             gpus=(first,),
-            workloads=(replace(answer.workloads[0], gpus=(known,)),),
+            workloads=(answer.workloads[0]._replace(gpus=(known,)),),
             processes=(process,),
         )
     )

@@ -1,4 +1,4 @@
-"""What goes over the wire, and what is made of the answers, with servers that play a Collector."""
+"""Requests and their results, with stand-ins for a Collector."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import TypeVar
 import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from otel_gpu.export.sender import TAKEN, Delivery
+from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.sender import ACCEPTED, ExportResult
+from otel_gpu.metrics.series import Point
 from tests.unit.export.collectors import (
     PROTOBUF,
     Answer,
@@ -26,11 +24,12 @@ from tests.unit.export.collectors import (
     HttpCollector,
     Pki,
     data,
+    failure,
     sender,
     sent,
-    trouble,
     unused_url,
 )
+from tests.unit.export.samples import GPU, RESOURCES, collection
 
 T = TypeVar("T", HttpCollector, GrpcCollector)
 Started = Callable[[T], T]
@@ -40,7 +39,7 @@ Started = Callable[[T], T]
 
 
 def test_metrics_are_posted_as_protobuf(collector: HttpCollector) -> None:
-    assert sent(collector.url) == TAKEN
+    assert sent(collector.url) == ACCEPTED
     (seen,) = collector.seen
     assert seen.path == "/v1/metrics"
     assert seen.headers["content-type"] == "application/x-protobuf"
@@ -52,12 +51,12 @@ def test_metrics_are_posted_as_protobuf(collector: HttpCollector) -> None:
     ("path", "posted"), [("/", "/v1/metrics"), ("/a/b", "/a/b"), ("/.", "/"), ("/a?b=c", "/a?b=c")]
 )
 def test_a_path_is_used_as_it_is(collector: HttpCollector, path: str, posted: str) -> None:
-    assert sent(collector.url + path) == TAKEN
+    assert sent(collector.url + path) == ACCEPTED
     assert collector.seen[0].path == posted
 
 
 def test_headers_and_gzip_are_sent(collector: HttpCollector) -> None:
-    assert sent(collector.url, otlp_headers="Api-Key=a%20b,x=y", otlp_compression="gzip") == TAKEN
+    assert sent(collector.url, otlp_headers="Api-Key=a%20b,x=y", otlp_compression="gzip") == ACCEPTED
     (seen,) = collector.seen
     assert (seen.headers["api-key"], seen.headers["x"], seen.headers["content-encoding"]) == ("a b", "y", "gzip")
 
@@ -66,29 +65,31 @@ def test_a_second_request_uses_the_connection_of_the_first(collector: HttpCollec
     threads = set()
     collector.answer = lambda _: (threads.add(threading.get_ident()), Answer(headers=PROTOBUF))[1]  # type: ignore[func-returns-value]
     with sender(collector.url) as made:
-        assert [made.send(data()), made.send(data())] == [TAKEN, TAKEN]
+        assert [made.send(data()), made.send(data())] == [ACCEPTED, ACCEPTED]
     assert len(threads) == 1  # the server has a thread for each connection
 
 
-def test_every_request_has_its_own_body_and_the_headers_of_the_first(collector: HttpCollector) -> None:
-    metrics = [ResourceMetrics(schema_url="x" * size) for size in (7, 900, 0, 20)]
-    bodies = [ExportMetricsServiceRequest(resource_metrics=[each]) for each in metrics]
+def test_every_request_has_its_own_body_and_the_same_headers(collector: HttpCollector) -> None:
+    texts = ["x" * size for size in (7, 900, 0, 20)]
     with sender(collector.url, otlp_headers="Api-Key=a") as made:
-        assert [made.send(body.SerializeToString()) for body in bodies] == [TAKEN] * len(bodies)
-    assert [seen.request for seen in collector.seen] == bodies
+        for text in texts:
+            point = Point(1.0, {**GPU, "text": text})
+            assert made.send(metrics_data(collection({"hw.power": [point]}), RESOURCES)) == ACCEPTED
+    metrics = [seen.request.resource_metrics[0].scope_metrics[0].metrics[0] for seen in collector.seen]
+    assert [metric.gauge.data_points[0].attributes[-1].value.string_value for metric in metrics] == texts
     first, *others = ({**seen.headers, "content-length": ""} for seen in collector.seen)
     assert others == [first] * len(others)
 
 
-def test_a_cookie_that_a_receiver_sets_is_sent_back_from_then_on(collector: HttpCollector) -> None:
+def test_a_cookie_of_the_receiver_is_sent_with_later_requests(collector: HttpCollector) -> None:
     collector.answer = lambda number: Answer(headers={**PROTOBUF, "Set-Cookie": f"node={number // 2}"})
     with sender(collector.url) as made:
-        assert [made.send(data()) for _ in range(4)] == [TAKEN] * 4
+        assert [made.send(data()) for _ in range(4)] == [ACCEPTED] * 4
     assert [seen.headers.get("cookie") for seen in collector.seen] == [None, "node=0", "node=0", "node=1"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "text", "go_on"),
+    ("answer", "kind", "text", "try_next"),
     [
         (Answer(400), "400", "HTTP 400 Bad Request", True),
         (
@@ -112,13 +113,13 @@ def test_a_cookie_that_a_receiver_sets_is_sent_back_from_then_on(collector: Http
         (Answer(200, b"x" * 1_000_000, {"content-type": "text/plain"}), "garbage", "not OTLP", False),
     ],
 )
-def test_an_answer_that_is_none_is_told_with_its_reason(
-    collector: HttpCollector, answer: Answer, kind: str, text: str, go_on: bool
+def test_an_answer_that_is_not_a_success_is_a_failure_with_its_reason(
+    collector: HttpCollector, answer: Answer, kind: str, text: str, try_next: bool
 ) -> None:
     collector.always(answer)
-    delivery = sent(collector.url)
-    found_kind, found_text = trouble(delivery)
-    assert (delivery.taken, delivery.go_on) == (False, go_on)
+    result = sent(collector.url)
+    found_kind, found_text = failure(result)
+    assert (result.accepted, result.try_next) == (False, try_next)
     assert found_kind == kind
     assert text in found_text
     assert "\n" not in found_text
@@ -135,24 +136,32 @@ def test_an_answer_that_is_none_is_told_with_its_reason(
         Answer(200, ExportMetricsServiceResponse().SerializeToString(), PROTOBUF),
     ],
 )
-def test_receivers_may_say_yes_in_several_ways(collector: HttpCollector, answer: Answer) -> None:
+def test_a_success_has_several_forms(collector: HttpCollector, answer: Answer) -> None:
     collector.always(answer)
-    assert sent(collector.url) == TAKEN
+    assert sent(collector.url) == ACCEPTED
 
 
-def test_points_that_were_rejected_are_told_though_the_request_was_taken(collector: HttpCollector) -> None:
+def test_rejected_points_of_an_accepted_request_are_a_failure(collector: HttpCollector) -> None:
     answer = ExportMetricsServiceResponse()
     answer.partial_success.rejected_data_points = 3
     answer.partial_success.error_message = "too old"
     collector.always(Answer(200, answer.SerializeToString(), PROTOBUF))
-    delivery = sent(collector.url)
-    assert delivery.taken
-    assert trouble(delivery) == ("partial", "3 points were rejected: too old")
+    result = sent(collector.url)
+    assert result.accepted
+    assert failure(result) == ("partial", "3 points were rejected: too old")
 
 
-def test_a_receiver_that_recovers_within_the_timeout_is_tried_again(collector: HttpCollector) -> None:
+def test_a_value_that_cannot_be_encoded_is_a_failure_of_its_request_alone(collector: HttpCollector) -> None:
+    with sender(collector.url) as made:
+        result = made.send(metrics_data(collection({"hw.power": [Point(2**70, GPU)]}), RESOURCES))
+        assert (result.accepted, result.try_next) == (False, True)
+        assert len(failure(result)[1]) <= 200
+        assert made.send(data()) == ACCEPTED
+
+
+def test_a_request_is_retried_while_the_receiver_is_busy(collector: HttpCollector) -> None:
     collector.answer = lambda number: Answer(503, headers={"Retry-After": "0"}) if number == 0 else Answer()
-    assert sent(collector.url) == TAKEN
+    assert sent(collector.url) == ACCEPTED
     assert len(collector.seen) == 2
 
 
@@ -165,49 +174,47 @@ def test_a_receiver_that_recovers_within_the_timeout_is_tried_again(collector: H
         (Answer(200, b"xx", {"content-encoding": "gzip"}), "while decompressing"),
     ],
 )
-def test_a_server_that_speaks_no_http_is_told(collector: HttpCollector, answer: Answer, text: str) -> None:
+def test_an_answer_that_is_not_http_is_a_failure(collector: HttpCollector, answer: Answer, text: str) -> None:
     collector.always(answer)
-    delivery = sent(collector.url, 0.5)
-    assert (delivery.taken, delivery.go_on) == (False, False)
-    assert text in trouble(delivery)[1]
+    result = sent(collector.url, 0.5)
+    assert (result.accepted, result.try_next) == (False, False)
+    assert text in failure(result)[1]
 
 
-def test_a_receiver_that_is_not_there_is_told(collector: HttpCollector) -> None:
-    assert trouble(sent(unused_url(), 0.5)) == ("unreachable", "connection refused")
+def test_an_absent_receiver_is_a_failure(collector: HttpCollector) -> None:
+    assert failure(sent(unused_url(), 0.5)) == ("unreachable", "connection refused")
 
 
-def test_a_receiver_that_never_answers_is_told() -> None:
+def test_a_receiver_that_never_answers_is_a_failure() -> None:
     hole = BlackHole()
     try:
-        kind, text = trouble(sent(hole.url, 0.3))
+        kind, text = failure(sent(hole.url, 0.3))
     finally:
         hole.close()
     assert (kind, text) == ("unreachable", "no whole answer within 0.3 s")
 
 
-def test_a_name_that_does_not_exist_is_told() -> None:
-    kind, text = trouble(sent("http://collector.invalid:4318", 0.5))
+def test_an_unknown_host_name_is_a_failure() -> None:
+    kind, text = failure(sent("http://collector.invalid:4318", 0.5))
     assert kind == "unreachable"
     assert "\n" not in text
     assert text
 
 
-def test_waiting_to_try_again_ends_when_the_sender_is_closed(collector: HttpCollector) -> None:
+def test_waiting_for_a_retry_ends_when_the_sender_is_closed(collector: HttpCollector) -> None:
     collector.always(Answer(503, headers={"Retry-After": "50"}))
     with sender(collector.url, 60.0) as made:
-        found: list[Delivery] = []
+        found: list[ExportResult] = []
         thread = threading.Thread(target=lambda: found.append(made.send(data())))
         thread.start()
         collector.arrived.get(timeout=10)
         made.close()
         thread.join(10)
         assert not thread.is_alive()
-        assert trouble(found[0])[0] == "503"
+        assert failure(found[0])[0] == "503"
 
 
-def test_nothing_that_the_exporter_logs_gets_through(
-    collector: HttpCollector, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_lines_of_the_exporter_are_not_shown(collector: HttpCollector, caplog: pytest.LogCaptureFixture) -> None:
     collector.always(Answer(400))
     with caplog.at_level(logging.WARNING):
         sent(collector.url)
@@ -242,7 +249,7 @@ def test_variables_that_the_sdk_reads_change_nothing(
     for name, text in theirs.items():
         monkeypatch.setenv(name, text)
     used = collector if protocol == "http/protobuf" else grpc_collector
-    assert sent(used.url, otlp_protocol=protocol) == TAKEN
+    assert sent(used.url, otlp_protocol=protocol) == ACCEPTED
     assert "leaked" not in used.seen[0].headers
 
 
@@ -251,71 +258,81 @@ def test_a_password_in_netrc_does_not_replace_a_header(
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login a password b\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert sent(collector.url, otlp_headers="authorization=Bearer abc") == TAKEN
+    assert sent(collector.url, otlp_headers="authorization=Bearer abc") == ACCEPTED
     assert collector.seen[0].headers["authorization"] == "Bearer abc"
 
 
 # ---------------------------------------------------------------------------- TLS
 
 
-def test_a_certificate_of_an_authority_that_is_trusted_is_accepted(pki: Pki, started: Started[HttpCollector]) -> None:
+def test_a_certificate_of_a_trusted_authority_is_accepted(pki: Pki, started: Started[HttpCollector]) -> None:
     collector = started(HttpCollector(pki.context()))
-    assert sent(collector.url, otlp_certificate=pki.file("ca.crt")) == TAKEN
+    assert sent(collector.url, otlp_certificate=pki.file("ca.crt")) == ACCEPTED
 
 
-def test_the_bundle_that_requests_prefers_does_not_replace_the_one_configured(
+def test_the_environments_bundle_is_used_where_no_certificates_are_configured(
+    pki: Pki, started: Started[HttpCollector], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = started(HttpCollector(pki.context()))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", pki.file("ca.crt"))
+    assert sent(collector.url) == ACCEPTED
+
+
+def test_the_environments_bundle_does_not_replace_the_configured_certificates(
     pki: Pki, started: Started[HttpCollector], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = started(HttpCollector(pki.context()))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere.pem")
-    assert sent(collector.url, otlp_certificate=pki.file("ca.crt")) == TAKEN
+    assert sent(collector.url, otlp_certificate=pki.file("ca.crt")) == ACCEPTED
 
 
-def test_a_certificate_of_anybody_else_is_refused_with_the_reason(pki: Pki, started: Started[HttpCollector]) -> None:
+def test_a_certificate_of_another_authority_is_refused_with_the_reason(
+    pki: Pki, started: Started[HttpCollector]
+) -> None:
     collector = started(HttpCollector(pki.context()))
-    _, text = trouble(sent(collector.url, 0.5))
+    _, text = failure(sent(collector.url, 0.5))
     assert text == "certificate verify failed: unable to get local issuer certificate"
     assert collector.seen == []
 
 
-def test_plain_text_where_tls_is_spoken_and_the_other_way_round_are_told(
+def test_plain_text_to_a_tls_port_and_tls_to_a_plain_port_are_failures(
     pki: Pki, collector: HttpCollector, started: Started[HttpCollector]
 ) -> None:
     secured = started(HttpCollector(pki.context()))
-    assert trouble(sent(secured.url.replace("https", "http"), 0.5))[1]
-    assert trouble(sent(collector.url.replace("http", "https"), 0.5))[1].startswith("TLS failed: ")
+    assert failure(sent(secured.url.replace("https", "http"), 0.5))[1]
+    assert failure(sent(collector.url.replace("http", "https"), 0.5))[1].startswith("TLS failed: ")
 
 
 @pytest.mark.parametrize("files", [("client.crt", "client.key"), ("both.pem", "")])
-def test_a_client_certificate_opens_what_wants_one(
-    pki: Pki, started: Started[HttpCollector], files: tuple[str, str]
-) -> None:
+def test_a_client_certificate_is_presented(pki: Pki, started: Started[HttpCollector], files: tuple[str, str]) -> None:
     collector = started(HttpCollector(pki.context(mutual=True)))
     trusted = {"otlp_certificate": pki.file("ca.crt")}
     pair = {"otlp_client_certificate": pki.file(files[0])} | (
         {"otlp_client_key": pki.file(files[1])} if files[1] else {}
     )
-    assert sent(collector.url, **trusted, **pair) == TAKEN
-    assert not sent(collector.url, 0.5, **trusted).taken
+    assert sent(collector.url, **trusted, **pair) == ACCEPTED
+    assert not sent(collector.url, 0.5, **trusted).accepted
 
 
 @pytest.mark.parametrize("files", [("client.crt", "client.key"), ("both.pem", "")])
-def test_over_grpc_alike(pki: Pki, started: Started[GrpcCollector], files: tuple[str, str]) -> None:
+def test_a_client_certificate_is_presented_over_grpc(
+    pki: Pki, started: Started[GrpcCollector], files: tuple[str, str]
+) -> None:
     collector = started(GrpcCollector(pki.credentials(mutual=True)))
     trusted = {"otlp_protocol": "grpc", "otlp_certificate": pki.file("ca.crt")}
     pair = {"otlp_client_certificate": pki.file(files[0])} | (
         {"otlp_client_key": pki.file(files[1])} if files[1] else {}
     )
-    assert sent(collector.url, **trusted, **pair) == TAKEN
-    assert not sent(collector.url, 0.5, **trusted).taken
+    assert sent(collector.url, **trusted, **pair) == ACCEPTED
+    assert not sent(collector.url, 0.5, **trusted).accepted
 
 
-def test_over_grpc_a_certificate_of_anybody_else_is_refused_with_the_reason(
+def test_over_grpc_a_certificate_of_another_authority_is_refused_with_the_reason(
     pki: Pki, started: Started[GrpcCollector]
 ) -> None:
     collector = started(GrpcCollector(pki.credentials()))
-    assert sent(collector.url, otlp_protocol="grpc", otlp_certificate=pki.file("ca.crt")) == TAKEN
-    kind, text = trouble(sent(collector.url, 0.5, otlp_protocol="grpc"))
+    assert sent(collector.url, otlp_protocol="grpc", otlp_certificate=pki.file("ca.crt")) == ACCEPTED
+    kind, text = failure(sent(collector.url, 0.5, otlp_protocol="grpc"))
     assert kind == "tls"
     assert "CERTIFICATE_VERIFY_FAILED" in text
 
@@ -326,19 +343,19 @@ def test_over_grpc_a_certificate_of_anybody_else_is_refused_with_the_reason(
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_metrics_go_over_grpc(grpc_collector: GrpcCollector, compression: str) -> None:
     flags = {"otlp_protocol": "grpc", "otlp_headers": "Api-Key=a%20b", "otlp_compression": compression}
-    assert sent(grpc_collector.url, **flags) == TAKEN
+    assert sent(grpc_collector.url, **flags) == ACCEPTED
     (seen,) = grpc_collector.seen
     assert seen.headers["api-key"] == "a b"
     assert seen.request.resource_metrics[0].scope_metrics[0].metrics[0].name == "hw.power"
 
 
-def test_a_grpc_endpoint_may_do_without_a_scheme(grpc_collector: GrpcCollector) -> None:
+def test_a_grpc_endpoint_needs_no_scheme(grpc_collector: GrpcCollector) -> None:
     address = grpc_collector.url.partition("://")[2]
-    assert sent(address, otlp_protocol="grpc", otlp_insecure="true") == TAKEN
+    assert sent(address, otlp_protocol="grpc", otlp_insecure="true") == ACCEPTED
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "go_on"),
+    ("code", "kind", "try_next"),
     [
         ("INVALID_ARGUMENT", "INVALID_ARGUMENT", True),
         ("UNAUTHENTICATED", "UNAUTHENTICATED", True),
@@ -346,44 +363,44 @@ def test_a_grpc_endpoint_may_do_without_a_scheme(grpc_collector: GrpcCollector) 
         ("UNAVAILABLE", "unreachable", False),
     ],
 )
-def test_a_refusal_over_grpc_is_told_with_its_reason(
-    grpc_collector: GrpcCollector, code: str, kind: str, go_on: bool
+def test_a_refusal_over_grpc_is_a_failure_with_its_reason(
+    grpc_collector: GrpcCollector, code: str, kind: str, try_next: bool
 ) -> None:
     grpc_collector.refusal = grpc.StatusCode[code], "not like this"
-    delivery = sent(grpc_collector.url, 0.5, otlp_protocol="grpc")
-    assert (delivery.taken, delivery.go_on) == (False, go_on)
-    assert trouble(delivery) == (kind, f"gRPC {code}: not like this")
+    result = sent(grpc_collector.url, 0.5, otlp_protocol="grpc")
+    assert (result.accepted, result.try_next) == (False, try_next)
+    assert failure(result) == (kind, f"gRPC {code}: not like this")
 
 
-def test_another_refusal_right_after_is_told_as_another(grpc_collector: GrpcCollector) -> None:
+def test_consecutive_refusals_over_grpc_keep_their_own_reasons(grpc_collector: GrpcCollector) -> None:
     with sender(grpc_collector.url, 0.5, otlp_protocol="grpc") as made:
         kinds = []
         for code in ("INVALID_ARGUMENT", "PERMISSION_DENIED", "INTERNAL"):
             grpc_collector.refusal = grpc.StatusCode[code], "no"
-            kinds.append(trouble(made.send(data()))[0])
+            kinds.append(failure(made.send(data()))[0])
     assert kinds == ["INVALID_ARGUMENT", "PERMISSION_DENIED", "INTERNAL"]
 
 
-def test_a_grpc_receiver_that_is_not_there_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    kind, text = trouble(sent(unused_url(), 0.5, otlp_protocol="grpc"))
+def test_an_absent_grpc_receiver_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    kind, text = failure(sent(unused_url(), 0.5, otlp_protocol="grpc"))
     assert kind == "unreachable"
     assert "Connection refused" in text
     assert caplog.records == []
 
 
-def test_a_grpc_receiver_that_never_answers_is_told(grpc_collector: GrpcCollector) -> None:
+def test_a_grpc_receiver_that_never_answers_is_a_failure(grpc_collector: GrpcCollector) -> None:
     grpc_collector.hang.clear()
-    assert trouble(sent(grpc_collector.url, 0.3, otlp_protocol="grpc"))[0] == "unreachable"
+    assert failure(sent(grpc_collector.url, 0.3, otlp_protocol="grpc"))[0] == "unreachable"
 
 
-def test_a_call_under_way_ends_when_the_sender_is_closed(grpc_collector: GrpcCollector) -> None:
+def test_a_grpc_call_in_progress_ends_when_the_sender_is_closed(grpc_collector: GrpcCollector) -> None:
     grpc_collector.hang.clear()
     with sender(grpc_collector.url, 60.0, otlp_protocol="grpc") as made:
-        found: list[Delivery] = []
+        found: list[ExportResult] = []
         thread = threading.Thread(target=lambda: found.append(made.send(data())))
         thread.start()
         grpc_collector.arrived.get(timeout=10)
         made.close()
         thread.join(10)
         assert not thread.is_alive()
-        assert not found[0].taken
+        assert not found[0].accepted

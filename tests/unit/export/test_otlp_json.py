@@ -7,17 +7,15 @@ from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_gpu.export.otlp_json import to_otlp_json
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection
-from otel_gpu.metrics.points import Point
-from tests.unit.export.exposition import RESOURCES, TIME_NS, collection, identity, simulated_reading
+from otel_gpu.metrics.series import Collection, Point
+from tests.unit.export.exposition import RESOURCES, TIME_NS, collection, identity, point_count, simulated
 
 GPU = {"hw.id": "GPU-0", "gpu.index": "0"}
 
 
-def written(told: Collection) -> Any:
-    """What stands on the one line."""
-    text = to_otlp_json(told, RESOURCES)
+def written(found: Collection) -> Any:
+    """The document on the one line."""
+    text = to_otlp_json(found, RESOURCES)
     assert text.count("\n") == 1
     assert text.endswith("\n")
     return json.loads(text)
@@ -31,33 +29,33 @@ def test_a_counter_in_json_has_integers_as_text_and_its_temporality_as_a_number(
     [metric] = resource["scopeMetrics"][0]["metrics"]
     assert (metric["name"], metric["unit"]) == ("hw.errors", "{error}")
     assert (metric["sum"]["aggregationTemporality"], metric["sum"]["isMonotonic"]) == (2, True)
-    [told] = metric["sum"]["dataPoints"]
-    assert (told["asInt"], told["startTimeUnixNano"], told["timeUnixNano"]) == ("7", str(TIME_NS - 5), str(TIME_NS))
+    [found] = metric["sum"]["dataPoints"]
+    assert (found["asInt"], found["startTimeUnixNano"], found["timeUnixNano"]) == ("7", str(TIME_NS - 5), str(TIME_NS))
 
 
-def test_every_workload_has_a_resource_of_its_own() -> None:
+def test_every_workload_has_its_own_resource() -> None:
     place = {**GPU, "gpu.mig.uuid": "", "gpu.mig.profile": ""}
     pods = ["a", 'b"\n\x1b模']
-    told = collection(gpu_workload_access=[Point(1, place, identity(k8s_pod_name=pod)) for pod in pods])
-    found = [
+    document = written(collection(gpu_workload_access=[Point(1, place, identity(k8s_pod_name=pod)) for pod in pods]))
+    resources = [
         {one["key"]: one["value"]["stringValue"] for one in resource["resource"]["attributes"]}
-        for resource in written(told)["resourceMetrics"]
+        for resource in document["resourceMetrics"]
     ]
-    assert [attributes["k8s.pod.name"] for attributes in found] == pods
-    assert not any("service.name" in attributes for attributes in found)
+    assert [attributes["k8s.pod.name"] for attributes in resources] == pods
+    assert not any("service.name" in attributes for attributes in resources)
 
 
 def test_all_of_a_simulated_host_is_one_request_that_a_strict_reader_understands() -> None:
-    told = collect(simulated_reading())
-    request = Parse(to_otlp_json(told, RESOURCES), ExportMetricsServiceRequest())
+    found = simulated()
+    request = Parse(to_otlp_json(found, RESOURCES), ExportMetricsServiceRequest())
     points = sum(
         len(metric.sum.data_points) + len(metric.gauge.data_points)
         for resource in request.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     )
-    assert points == told.point_count
+    assert points == point_count(found)
 
 
-def test_nothing_to_tell_is_nothing_to_print() -> None:
+def test_an_empty_collection_prints_nothing() -> None:
     assert to_otlp_json(collection(), RESOURCES) == ""

@@ -2,42 +2,37 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
-from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.export.prometheus import Exposition, PrometheusText, choose, render
+from otel_gpu.export.prometheus import Exposition, PrometheusRenderer, choose
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection, MetricBlock, Resources
-from otel_gpu.metrics.identity import IDENTITY_KEYS, WorkloadIdentity
+from otel_gpu.metrics.labels import Resources, WorkloadIdentity
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.points import Point
-from otel_gpu.metrics.series import Series
+from otel_gpu.metrics.series import Collection, MetricBlock, Point, SeriesSet
 from tests.unit.export.exposition import (
     NOWHERE,
     RESOURCES,
+    TIME_NS,
     collection,
     identity,
     parsed,
+    render,
     series,
-    simulated_reading,
+    simulated,
 )
-from tests.unit.export.samples import with_gaps
 
 TEXT, OPENMETRICS = Exposition.TEXT, Exposition.OPENMETRICS
 GPU = {"hw.id": "GPU-0", "gpu.index": "0"}
 TYPED = {**GPU, "hw.type": "gpu"}
-PLACE = {**GPU, "gpu.mig.uuid": "", "gpu.mig.profile": ""}
 
 EXAMPLE = collection(
     hw_energy=[Point(1234.567, TYPED, start_ns=1)],
     hw_temperature=[Point(41.0, GPU)],
     gpu_workload_memory_usage=[
-        Point(1 << 33, {**PLACE, "gpu.attribution.method": "measured"}, identity(container_id="c0ffee"))
+        Point(1 << 33, {**GPU, "gpu.attribution.method": "measured"}, identity(container_id="c0ffee"))
     ],
 )
 
@@ -50,12 +45,12 @@ def labels_of(text: bytes, name: str, form: Exposition = TEXT) -> list[dict[str,
 # ---------------------------------------------------------------------------- what it looks like
 
 
-def test_text_as_prometheus_has_always_read_it() -> None:
+def test_text_format() -> None:
     assert render(EXAMPLE, RESOURCES, TEXT).decode() == (
         "# HELP target_info Target metadata\n"
         "# TYPE target_info gauge\n"
         'target_info{host_name="node-1",host_id="4f3c",service_version="1.2.3"} 1\n'
-        "# HELP hw_energy_joules_total Energy consumed by the GPU, over resets of the hardware's counter.\n"
+        "# HELP hw_energy_joules_total Energy consumed by the GPU, across resets of the hardware counter.\n"
         "# TYPE hw_energy_joules_total counter\n"
         'hw_energy_joules_total{hw_id="GPU-0",gpu_index="0",hw_type="gpu",host_name="node-1",host_id="4f3c",'
         'service_name="otel-gpu",service_instance_id="6f8a",service_version="1.2.3"} 1234.567\n'
@@ -63,13 +58,11 @@ def test_text_as_prometheus_has_always_read_it() -> None:
         "# TYPE hw_temperature_celsius gauge\n"
         'hw_temperature_celsius{hw_id="GPU-0",gpu_index="0",host_name="node-1",host_id="4f3c",'
         'service_name="otel-gpu",service_instance_id="6f8a",service_version="1.2.3"} 41.0\n'
-        "# HELP gpu_workload_memory_usage_bytes GPU memory the workload holds, by how that was found.\n"
+        "# HELP gpu_workload_memory_usage_bytes GPU memory that the workload holds, by method.\n"
         "# TYPE gpu_workload_memory_usage_bytes gauge\n"
-        'gpu_workload_memory_usage_bytes{hw_id="GPU-0",gpu_index="0",gpu_mig_uuid="",gpu_mig_profile="",'
-        'otel_metric_overflow="",gpu_attribution_method="measured",gpu_workload_kind="container",'
-        'gpu_workload_id="c0ffee",gpu_workload_name="vllm",gpu_workload_outer_id="",container_id="c0ffee",container_name="",'
-        'container_image_name="",container_runtime_name="",k8s_pod_uid="",k8s_pod_name="",k8s_namespace_name="",'
-        'k8s_container_name="",slurm_job_id="",systemd_unit="",host_name="node-1",host_id="4f3c"} 8589934592\n'
+        'gpu_workload_memory_usage_bytes{hw_id="GPU-0",gpu_index="0",gpu_attribution_method="measured",'
+        'host_name="node-1",host_id="4f3c",gpu_workload_kind="container",gpu_workload_id="c0ffee",'
+        'gpu_workload_name="vllm",container_id="c0ffee"} 8589934592\n'
     )
 
 
@@ -80,7 +73,7 @@ def test_openmetrics_has_units_counters_without_their_suffix_and_an_end() -> Non
         "# TYPE target info",
         'target_info{host_name="node-1",host_id="4f3c",service_version="1.2.3"} 1',
         "# UNIT hw_energy_joules joules",
-        "# HELP hw_energy_joules Energy consumed by the GPU, over resets of the hardware's counter.",
+        "# HELP hw_energy_joules Energy consumed by the GPU, across resets of the hardware counter.",
         "# TYPE hw_energy_joules counter",
     ]
     assert lines[6].startswith('hw_energy_joules_total{hw_id="GPU-0",')
@@ -88,9 +81,9 @@ def test_openmetrics_has_units_counters_without_their_suffix_and_an_end() -> Non
 
 
 def test_both_formats_have_the_same_series() -> None:
-    told = collect(simulated_reading())
-    assert [series(parsed(render(told, RESOURCES, form), form)) for form in Exposition] == [
-        series(parsed(render(told, RESOURCES, TEXT), TEXT))
+    found = simulated()
+    assert [series(parsed(render(found, RESOURCES, form), form)) for form in Exposition] == [
+        series(parsed(render(found, RESOURCES, TEXT), TEXT))
     ] * 2
 
 
@@ -98,16 +91,16 @@ def test_both_formats_have_the_same_series() -> None:
 
 
 @pytest.fixture(scope="module")
-def told() -> Collection:
-    """Everything an agent tells of a simulated host."""
-    return collect(simulated_reading())
+def exported() -> Collection:
+    """Everything an agent exports of a simulated host."""
+    return simulated()
 
 
 @pytest.mark.parametrize("form", Exposition)
-def test_every_metric_is_read_back_with_its_name_type_help_and_values(told: Collection, form: Exposition) -> None:
-    blocks = parsed(render(told, NOWHERE, form), form)
-    assert len(blocks) == len(told.blocks)
-    for family in told.blocks:
+def test_every_metric_is_read_back_with_its_name_type_help_and_values(exported: Collection, form: Exposition) -> None:
+    blocks = parsed(render(exported, NOWHERE, form), form)
+    assert len(blocks) == len(exported.blocks)
+    for family in exported.blocks:
         metric, name = family.metric, prometheus_name(family.metric)
         # Both parsers call a counter's family as OpenMetrics does.
         found = blocks[name.removesuffix("_total")]
@@ -117,8 +110,8 @@ def test_every_metric_is_read_back_with_its_name_type_help_and_values(told: Coll
         assert [sample.value for sample in found.samples] == [point.value for point in family.points]
 
 
-def test_the_unit_of_a_metric_is_the_end_of_its_name(told: Collection) -> None:
-    blocks = parsed(render(told, NOWHERE, OPENMETRICS), OPENMETRICS)
+def test_the_unit_of_a_metric_is_the_end_of_its_name(exported: Collection) -> None:
+    blocks = parsed(render(exported, NOWHERE, OPENMETRICS), OPENMETRICS)
     units = {name: family.unit for name, family in blocks.items()}
     assert all(name.endswith(f"_{unit}") for name, unit in units.items() if unit)
     assert set(units.values()) == {"", "bytes", "celsius", "joules", "ratio", "seconds", "watts"}
@@ -130,24 +123,21 @@ def test_the_unit_of_a_metric_is_the_end_of_its_name(told: Collection) -> None:
     }
 
 
-def test_all_series_of_a_metric_have_the_same_labels_in_one_order(told: Collection) -> None:
-    blocks = parsed(render(told, RESOURCES, TEXT), TEXT)
-    for metric in (family.metric for family in told.blocks):
-        of_workload = metric.level in ("workload", "process")
-        beyond = [*IDENTITY_KEYS, *RESOURCES.shared] if of_workload else [*RESOURCES.shared, *RESOURCES.agent]
-        expected = [label_name(key) for key in (*metric.keys, *beyond)]
-        for sample in blocks[prometheus_name(metric).removesuffix("_total")].samples:
-            assert list(sample.labels) == expected
+@pytest.mark.parametrize("form", Exposition)
+def test_no_label_is_empty(exported: Collection, form: Exposition) -> None:
+    assert b'=""' not in render(exported, RESOURCES, form)
+    empty = Point(1.0, {**GPU, "gpu.mig.uuid": ""}, WorkloadIdentity((("container.name", ""),)))
+    resources = Resources({"host.name": ""}, {})
+    assert b'=""' not in render(collection(gpu_workload_utilization=[empty]), resources, form)
 
 
-def test_labels_are_those_of_the_point_and_of_its_resource(told: Collection) -> None:
-    blocks = parsed(render(told, RESOURCES, TEXT), TEXT)
-    for family in told.blocks:
+def test_labels_are_those_of_the_point_and_of_its_resource(exported: Collection) -> None:
+    blocks = parsed(render(exported, RESOURCES, TEXT), TEXT)
+    for family in exported.blocks:
         found = blocks[prometheus_name(family.metric).removesuffix("_total")]
         for point, sample in zip(family.points, found.samples, strict=True):
             expected = {**RESOURCES.of(point.workload), **point.attributes}
-            known = {name: value for name, value in sample.labels.items() if value}
-            assert known == {label_name(key): str(value) for key, value in expected.items() if value}
+            assert sample.labels == {label_name(key): str(value) for key, value in expected.items()}
 
 
 # ---------------------------------------------------------------------------- values
@@ -178,21 +168,21 @@ def test_energy_is_exact_to_the_millijoule(energy_mj: int) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_is_left_out(value: float) -> None:
+def test_values_that_are_not_finite_are_left_out(value: float) -> None:
     exposed = render(collection(hw_temperature=[Point(value, GPU), Point(1.0, {**GPU, "hw.id": "x"})]), NOWHERE, TEXT)
     assert list(series(parsed(exposed, TEXT)).values()) == [1.0]
 
 
 @pytest.mark.parametrize("form", Exposition)
-def test_of_a_series_that_is_there_twice_the_last_is_shown(form: Exposition, caplog: pytest.LogCaptureFixture) -> None:
+def test_of_equal_series_the_last_one_counts(form: Exposition, caplog: pytest.LogCaptureFixture) -> None:
     twice = [Point(1.0, GPU), Point(2.0, dict(GPU))]
     with caplog.at_level(logging.DEBUG):
         exposed = render(collection(hw_temperature=twice), NOWHERE, form)
     assert list(series(parsed(exposed, form)).values()) == [2.0]
-    assert caplog.messages == ["hw.temperature: 1 points are no series of their own"]
+    assert caplog.messages == ["hw.temperature: 1 points are not rendered"]
 
 
-def test_nothing_to_tell_is_still_an_exposition() -> None:
+def test_an_empty_collection_is_still_an_exposition() -> None:
     assert render(collection(), NOWHERE, TEXT) == b""
     assert render(collection(), NOWHERE, OPENMETRICS) == b"# EOF\n"
 
@@ -220,8 +210,8 @@ NASTY = [
 
 @pytest.mark.parametrize("form", Exposition)
 @pytest.mark.parametrize("value", NASTY)
-def test_whatever_a_container_calls_itself_stays_within_its_label(value: str, form: Exposition) -> None:
-    named = Point(1, PLACE, identity(container_name=value))
+def test_any_container_name_stays_within_its_label(value: str, form: Exposition) -> None:
+    named = Point(1, GPU, identity(container_name=value))
     [labels] = labels_of(render(collection(gpu_workload_access=[named]), RESOURCES, form), "gpu_workload_access", form)
     assert labels["container_name"] == value
     assert labels["host_name"] == "node-1"
@@ -229,22 +219,26 @@ def test_whatever_a_container_calls_itself_stays_within_its_label(value: str, fo
 
 @given(st.text(), st.text(), st.sampled_from(Exposition))
 def test_any_text_is_read_back_as_it_was(process: str, host: str, form: Exposition) -> None:
-    point = Point(1, {**PLACE, "process.pid": 7, "process.executable.name": process}, identity())
+    point = Point(1, {**GPU, "process.pid": 7, "process.executable.name": process}, identity())
     exposed = render(collection(gpu_process_active=[point]), Resources({"host.name": host}, {}), form)
     [labels] = labels_of(exposed, "gpu_process_active", form)
-    assert (labels["process_executable_name"], labels["process_pid"], labels["host_name"]) == (process, "7", host)
+    found = labels.get("process_executable_name", ""), labels["process_pid"], labels.get("host_name", "")
+    assert found == (process, "7", host)
 
 
-def test_what_is_no_unicode_is_shown_as_python_writes_it() -> None:
-    named = Point(1, PLACE, identity(container_name="a\udc80"))
+def test_invalid_unicode_is_written_as_an_escape() -> None:
+    named = Point(1, GPU, identity(container_name="a\udc80"))
     [labels] = labels_of(render(collection(gpu_workload_access=[named]), NOWHERE, TEXT), "gpu_workload_access")
     assert labels["container_name"] == "a\\udc80"
 
 
 def test_the_overflow_entry_is_marked_and_the_others_are_not() -> None:
-    points = [Point(1, {**PLACE, "otel.metric.overflow": True}, identity()), Point(1, PLACE, identity())]
+    points = [Point(1, {**GPU, "otel.metric.overflow": True}, identity()), Point(1, GPU, identity())]
     exposed = render(collection(gpu_workload_access=points), NOWHERE, TEXT)
-    assert [labels["otel_metric_overflow"] for labels in labels_of(exposed, "gpu_workload_access")] == ["true", ""]
+    assert [labels.get("otel_metric_overflow") for labels in labels_of(exposed, "gpu_workload_access")] == [
+        "true",
+        None,
+    ]
 
 
 # ---------------------------------------------------------------------------- Resources
@@ -264,14 +258,14 @@ def test_attributes_with_one_name_in_prometheus_share_the_label() -> None:
     assert labels["a_b"] == "1;2"
 
 
-def test_names_that_prometheus_keeps_to_itself_are_left_out() -> None:
+def test_reserved_names_are_left_out() -> None:
     reserved = {"__name__": "x", "__address__": "y", "..": "z", "": "w", "_": "v"}
     exposed = render(collection(hw_temperature=[Point(1.0, GPU)]), Resources(reserved, {}), OPENMETRICS)
     [labels] = labels_of(exposed, "hw_temperature_celsius", OPENMETRICS)
     assert labels == {"hw_id": "GPU-0", "gpu_index": "0"}
 
 
-def test_an_attribute_of_a_point_stands_before_one_of_the_resource() -> None:
+def test_an_attribute_of_a_point_wins_over_one_of_the_resource() -> None:
     resources = Resources({"hw.id": "other", "model": "x"}, {})
     exposed = render(EXAMPLE, resources, OPENMETRICS)
     for name in ("hw_energy_joules_total", "gpu_workload_memory_usage_bytes"):
@@ -288,100 +282,90 @@ def test_there_is_a_target_only_where_service_and_instance_are_known(missing: st
 # ---------------------------------------------------------------------------- from rendering to rendering
 
 
-def test_a_second_rendering_shows_what_a_first_would() -> None:
-    text, told = PrometheusText(RESOURCES), collect(simulated_reading())
-    fresh = collect(simulated_reading())
-    assert text.render(told, TEXT) == text.render(fresh, TEXT) == render(fresh, RESOURCES, TEXT)
-
-
-def test_a_family_that_stays_is_written_as_it_was_whatever_stands_around_it_and_in_both_formats() -> None:
-    text = PrometheusText(RESOURCES)
+def test_both_formats_and_other_blocks_around_a_block_leave_it_as_it_is() -> None:
+    renderer = PrometheusRenderer(RESOURCES)
     energy, access = (EXAMPLE.blocks[number] for number in (0, 2))
     other = collection(hw_temperature=[Point(3.0, GPU), Point(5.0, {**GPU, "hw.id": "x"})]).blocks
     for blocks in ((energy, access), (energy, *other, access), (*other, access), (energy,), (), (access, energy)):
-        told = Collection(1, blocks)
         for form in (TEXT, OPENMETRICS, TEXT):
-            assert text.render(told, form) == render(told, RESOURCES, form)
+            assert renderer.render(Collection(1, blocks), form) == render(Collection(1, blocks), RESOURCES, form)
 
 
-WHO = [identity(k8s_pod_name=name) for name in "abc"]
-ROWS = [Point(0, {**PLACE, "hw.id": str(n % 5)}, WHO[n % 3], None) for n in range(8)]  # none of them twice
-TWICE = Series.of([*ROWS[2:], *ROWS[2:4]])
-SEATS = [Series.of(ROWS[:3]), *(replace(each, runs=runs) for each in (Series.of(ROWS), TWICE) for runs in (1, 2, 4))]
-VALUES = [0, 0.0, -0.0, 1, 1.0, 7.5, 2**70, math.nan, math.inf, None, None]
+WORKLOADS = [identity(k8s_pod_name=name) for name in "abc"]
+POINTS = [Point(0, {**GPU, "hw.id": str(n % 5)}, WORKLOADS[n % 3], None) for n in range(8)]  # eight different series
+SERIES = [MetricBlock.of(METRICS[0], points).series for points in (POINTS[:3], POINTS, [*POINTS[2:], *POINTS[2:4]])]
+VALUES = [0, 0.0, -0.0, 1, 1.0, 7.5, 2**70, math.nan, math.inf]
 COLUMNS = st.dictionaries(
     st.sampled_from(["gpu.workload.access", "gpu.workload.utilization", "gpu.workload.compute.time"]),
     st.lists(st.sampled_from(VALUES), min_size=8, max_size=8),
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from(SEATS), COLUMNS, st.sampled_from(Exposition)), min_size=2, max_size=10))
-def test_values_may_come_and_go_and_change_in_part_and_are_written_as_if_nothing_were_kept(
-    cycles: list[tuple[Series, dict[str, list[float | None]], Exposition]],
+@given(st.lists(st.tuples(st.sampled_from(SERIES), COLUMNS, st.sampled_from(Exposition)), min_size=2, max_size=10))
+def test_a_renderer_that_lives_across_collections_renders_as_a_fresh_one(
+    cycles: list[tuple[SeriesSet, dict[str, list[float]], Exposition]],
 ) -> None:
-    text = PrometheusText(RESOURCES)
-    for seats, columns, form in cycles:
-        found = [with_gaps(name, seats, column[: len(seats)]) for name, column in columns.items()]
-        blocks = tuple(family for family in found if family is not None)
-        points = Collection(1, tuple(MetricBlock.of(each.metric, each.points) for each in blocks))
-        assert text.render(Collection(1, blocks), form) == render(points, RESOURCES, form)
+    renderer = PrometheusRenderer(RESOURCES)
+    for each, columns, form in cycles:
+        blocks = [MetricBlock(BY_NAME[name], each, tuple(column[: len(each)])) for name, column in columns.items()]
+        found = Collection(1, tuple(blocks))
+        assert renderer.render(found, form) == render(found, RESOURCES, form)
 
 
-def test_of_runs_whose_values_stand_the_text_is_the_same_object() -> None:
-    text, seats = PrometheusText(RESOURCES), replace(Series.of(ROWS), runs=4)
-    told = [
-        Collection(1, (MetricBlock(BY_NAME["gpu.workload.access"], seats, values),))
-        for values in ((1,) * 8, (1, 1, 1, 2, 1, 1, 1, 1))
-    ]
-    first, second, again = (text.parts(each, OPENMETRICS) for each in (*told, told[1]))
-    assert [before is after for before, after in zip(first, second, strict=True)] == [True, True, False, *[True] * 3]
-    assert all(before is after for before, after in zip(second, again, strict=True))
-    assert b"".join(second) == render(told[1], RESOURCES, OPENMETRICS)
-
-
-def test_after_a_value_that_cannot_be_written_everything_is_written_as_before() -> None:
-    text = PrometheusText(RESOURCES)
-    good, bad = (with_gaps("gpu.workload.access", SEATS[0], values) for values in ((1, 2, 3), (7, 10**400, 8)))
-    assert good is not None
-    assert bad is not None
-    before = text.render(Collection(1, (good,)), TEXT)
+def test_after_a_value_that_cannot_be_rendered_the_next_rendering_is_complete() -> None:
+    renderer = PrometheusRenderer(RESOURCES)
+    good, bad = (
+        Collection(1, (MetricBlock(BY_NAME["gpu.workload.access"], SERIES[0], values),))
+        for values in ((1, 2, 3), (7, 10**400, 8))
+    )
+    before = renderer.render(good, TEXT)
     with pytest.raises(OverflowError):
-        text.render(Collection(1, (bad,)), TEXT)
-    assert text.render(Collection(1, (good,)), TEXT) == before
+        renderer.render(bad, TEXT)
+    assert renderer.render(good, TEXT) == before
 
 
-def test_what_has_ended_is_forgotten() -> None:
-    text = PrometheusText(RESOURCES)
-    sizes = []
-    for cycle in range(50):
-        points = [
-            Point(
-                1,
-                {**PLACE, "process.pid": 100 * cycle + n, "process.executable.name": "x"},
-                identity(k8s_pod_uid=str(n)),
-            )
-            for n in range(10)
-        ]
-        text.render(collection(gpu_process_active=points), TEXT)
-        sizes.append(kept(text))
-    assert set(sizes) == {30}
-    text.render(collection(), TEXT)
-    assert kept(text) == 0
-
-
-def kept(text: PrometheusText) -> int:
-    """How many pieces of text are kept for the next rendering."""
-    texts = [*text._labels.values(), *chain.from_iterable(text._others.values())]
-    return sum(len(lines.series) for lines in text._last.values()) + sum(map(len, texts))
-
-
-def test_workloads_are_told_apart_by_who_they_are_not_by_the_object() -> None:
+def test_workloads_are_distinguished_by_identity() -> None:
     first, same, other = identity(k8s_pod_name="a"), identity(k8s_pod_name="a"), identity(k8s_pod_name="b")
     states: list[tuple[WorkloadIdentity, str]] = [(first, "busy"), (same, "idle"), (other, "idle")]
-    points = [Point(1.0, {**PLACE, "gpu.state": state}, who) for who, state in states]
+    points = [Point(1.0, {**GPU, "gpu.state": state}, who) for who, state in states]
     exposed = render(collection(gpu_workload_time=points), NOWHERE, TEXT)
     found = labels_of(exposed, "gpu_workload_time_seconds_total")
     assert [labels["k8s_pod_name"] for labels in found] == ["a", "a", "b"]
+
+
+# ---------------------------------------------------------------------------- created timestamps
+
+
+def with_created(found: Collection, form: Exposition) -> bytes:
+    return PrometheusRenderer(RESOURCES, created=True).render(found, form)
+
+
+def test_created_samples_follow_counters_with_a_start_in_openmetrics_only(exported: Collection) -> None:
+    assert with_created(exported, TEXT) == render(exported, RESOURCES, TEXT)
+    plain = series(parsed(render(exported, RESOURCES, OPENMETRICS), OPENMETRICS))
+    found = series(parsed(with_created(exported, OPENMETRICS), OPENMETRICS))
+    assert {key: value for key, value in found.items() if not key[0].endswith("_created")} == plain
+    starts = [start for block in exported.blocks for start in block.series.starts_ns if start is not None]
+    created = sorted(value for (name, _), value in found.items() if name.endswith("_created"))
+    assert created == pytest.approx(sorted(start / 1e9 for start in starts))
+    assert len(created) > 50
+
+
+def test_a_created_sample_is_beside_its_counter_in_seconds_and_never_in_the_future() -> None:
+    points = [
+        Point(1.5, TYPED, start_ns=TIME_NS - 1_500_000_000),
+        Point(2.5, {**TYPED, "hw.id": "GPU-1"}, start_ns=TIME_NS + 10**9),
+        Point(3.5, {**TYPED, "hw.id": "GPU-2"}),
+    ]
+    lines = with_created(collection(hw_energy=points), OPENMETRICS).decode().splitlines()
+    samples = [line.split("{")[0] + line.split("}")[1] for line in lines if line.startswith("hw_energy")]
+    assert samples == [
+        "hw_energy_joules_total 1.5",
+        "hw_energy_joules_created 1699999998.5",
+        "hw_energy_joules_total 2.5",
+        "hw_energy_joules_created 1700000000.0",
+        "hw_energy_joules_total 3.5",
+    ]
 
 
 def test_no_two_metrics_share_a_name_in_openmetrics() -> None:
@@ -441,7 +425,7 @@ def test_no_two_metrics_share_a_name_in_openmetrics() -> None:
         (",;,=;q;;", TEXT),
     ],
 )  # fmt: skip
-def test_the_format_is_the_one_that_the_scraper_likes_best(accept: str, chosen: Exposition) -> None:
+def test_the_format_is_the_one_that_the_scraper_prefers(accept: str, chosen: Exposition) -> None:
     assert choose(accept) is chosen
 
 

@@ -7,20 +7,19 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, Metric
 
-from otel_gpu.export.prometheus import Exposition, render
+from otel_gpu.export.prometheus import Exposition
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Resources
 from otel_gpu.metrics.instruments import create_instruments
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.names import prometheus_name
-from otel_gpu.metrics.points import Reading
-from tests.unit.export.exposition import parsed, series, simulated_reading
+from otel_gpu.metrics.series import Collection
+from tests.unit.export.exposition import parsed, render, series, simulated
 
 SHARED = {"host.name": "node-1", "host.id": "4f3c", "deployment.environment": "prod"}
 
 
-def scraped(reading: Reading) -> dict[str, Metric]:
-    """What the official reader exposes, by name. One Resource is all it knows, so the workload is on the points."""
+def scraped(collection: Collection) -> dict[str, Metric]:
+    """The families that the official reader exposes. It has one Resource, so the workload is on the points."""
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(
         disable_target_info=True,
@@ -30,19 +29,19 @@ def scraped(reading: Reading) -> dict[str, Metric]:
     )
     provider = MeterProvider([reader], Resource(SHARED))
     try:
-        create_instruments(provider, lambda: reading)
+        create_instruments(provider, lambda: collection)
         return {family.name: family for family in registry.collect()}
     finally:
         provider.shutdown()
 
 
 def test_the_official_reader_has_the_same_series_but_for_ratio() -> None:
-    reading = simulated_reading()
-    official = scraped(reading)
+    collection = simulated()
+    official = scraped(collection)
     ratios = {prometheus_name(metric) for metric in METRICS} - official.keys()
     # OpenTelemetry's specification wants _ratio on gauges of unit 1, as the Collector has it; the reader has not.
     renamed = {f"{name}_ratio": name for name in official if f"{name}_ratio" in ratios}
-    ours = parsed(render(collect(reading), Resources(SHARED, {}), Exposition.TEXT), Exposition.TEXT)
+    ours = parsed(render(collection, Resources(SHARED, {}), Exposition.TEXT), Exposition.TEXT)
     found = {(renamed.get(name, name), labels): value for (name, labels), value in series(ours).items()}
     assert found == series(official)
     assert len(found) > 500

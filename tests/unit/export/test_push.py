@@ -13,29 +13,26 @@ import grpc
 import pytest
 from opentelemetry.sdk.metrics.export import MetricsData
 
-from otel_gpu.clock import SystemClock
 from otel_gpu.config import load
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.metrics_data import Encoder
-from otel_gpu.export.push import Pusher
-from otel_gpu.export.sender import TAKEN, Delivery, Trouble
-from otel_gpu.exporting import Exporting
-from otel_gpu.metrics.collection import Collection
-from otel_gpu.metrics.points import Point
+from otel_gpu.export.pipeline import ExportPipeline
+from otel_gpu.export.push import Pusher, next_due_s
+from otel_gpu.export.sender import ACCEPTED, ExportFailure, ExportResult
+from otel_gpu.metrics.series import Collection, Point
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, unused_url
 from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, identity, one_gauge
 
 PATIENCE_S = 20.0
-"""How long a test waits for what must happen; nothing is asserted about how soon it does."""
+"""How long a test waits for what must happen. No test asserts how soon it does."""
 
-REFUSED = Delivery(taken=False, trouble=Trouble("503", "HTTP 503"))
+REFUSED = ExportResult(accepted=False, failure=ExportFailure("503", "HTTP 503"))
 
 
 class FakeSender:
-    """Answers ``answer()``, and tells what it was sent and for how long it was made."""
+    """Returns ``answer()``, and records requests and the timeouts it was opened with."""
 
-    def __init__(self, answer: Callable[[], Delivery] = lambda: TAKEN) -> None:
+    def __init__(self, answer: Callable[[], ExportResult] = lambda: ACCEPTED) -> None:
         self.answer = answer
         self.sent: queue.Queue[MetricsData] = queue.Queue()
         self.timeouts_s: list[float] = []
@@ -45,8 +42,7 @@ class FakeSender:
         self.timeouts_s.append(timeout_s)
         return self
 
-    def send(self, data: MetricsData | bytes) -> Delivery:
-        assert isinstance(data, MetricsData)
+    def send(self, data: MetricsData) -> ExportResult:
         self.sent.put(data)
         return self.answer()
 
@@ -55,7 +51,7 @@ class FakeSender:
 
 
 class Growing:
-    """Another collection each time, with a counter that has grown by 1 J."""
+    """A new collection on each call, with a counter that has grown by 1 J."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -75,11 +71,11 @@ def pusher() -> Iterator[Callable[..., Pusher]]:
         sender: FakeSender,
         collect: Callable[[], Collection | None],
         interval_s: float = 0.01,
-        encoder: Encoder | None = None,
+        open_sender: Callable[[float], FakeSender] | None = None,
         **others: Any,
     ) -> Pusher:
         times = {"export_timeout_s": 30.0, "request_timeout_s": 10.0, "monotonic_s": time.monotonic, **others}
-        each = Pusher("here", sender.open, encoder or Encoder(RESOURCES), collect, interval_s=interval_s, **times)
+        each = Pusher("here", open_sender or sender.open, collect, RESOURCES, interval_s=interval_s, **times)
         made.append(each)
         return each
 
@@ -91,6 +87,19 @@ def pusher() -> Iterator[Callable[..., Pusher]]:
 def stop(pusher: Pusher, timeout_s: float = 5.0) -> bool:
     pusher.begin_stop(timeout_s)
     return pusher.finish_stop()
+
+
+def once(found: Collection) -> Callable[[], Collection | None]:
+    """This collection once, and then none."""
+    left = [found]
+    return lambda: left.pop() if left else None
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def value(data: MetricsData) -> float:
@@ -105,13 +114,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 # ---------------------------------------------------------------------------- when
 
 
-def test_the_first_export_comes_with_the_first_sample_and_not_an_interval_later(pusher: Any) -> None:
+def test_the_first_export_follows_the_first_collection_at_once(pusher: Any) -> None:
     sender, samples = FakeSender(), iter([None, None, one_gauge()])
     pusher(sender, lambda: next(samples, one_gauge()), interval_s=3600.0).start()
     assert value(sender.sent.get(timeout=PATIENCE_S)) == 1.0
 
 
-def test_before_the_first_sample_nothing_is_sent_and_nothing_is_wrong(
+def test_before_the_first_collection_nothing_is_sent_and_nothing_fails(
     pusher: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked, sender = threading.Semaphore(0), FakeSender()
@@ -128,7 +137,7 @@ def test_every_interval_has_an_export(pusher: Any) -> None:
     assert [value(sender.sent.get(timeout=PATIENCE_S)) for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_what_has_been_told_is_not_told_again(pusher: Any) -> None:
+def test_a_collection_is_exported_once(pusher: Any) -> None:
     asked, sender = threading.Semaphore(0), FakeSender()
 
     def collect() -> Collection:
@@ -142,27 +151,11 @@ def test_what_has_been_told_is_not_told_again(pusher: Any) -> None:
     assert sender.sent.qsize() == 1
 
 
-def test_exports_that_a_slow_receiver_made_late_are_not_made_up_for(pusher: Any) -> None:
-    now = [0.0]
-    waits: list[float] = []
-    sender = FakeSender()
-    made = pusher(sender, Growing(), interval_s=10.0, monotonic_s=lambda: now[0])
-
-    def answer() -> Delivery:
-        now[0] += 25.0  # two and a half intervals
-        return TAKEN
-
-    def wait(timeout: float) -> bool:
-        waits.append(timeout)
-        now[0] += timeout
-        if len(waits) == 2:
-            made._stopping.set()
-        return False
-
-    sender.answer = answer
-    made._stopping.wait = wait
-    made._run()
-    assert waits == [5.0, 5.0]
+@pytest.mark.parametrize(
+    ("now_s", "expected_s"), [(100.0, 110.0), (105.0, 110.0), (125.0, 130.0), (130.0, 140.0), (131.0, 140.0)]
+)
+def test_exports_that_were_due_during_a_slow_one_are_skipped(now_s: float, expected_s: float) -> None:
+    assert next_due_s(100.0, now_s, interval_s=10.0) == expected_s
 
 
 def test_requests_get_no_more_time_than_the_export(pusher: Any) -> None:
@@ -171,21 +164,24 @@ def test_requests_get_no_more_time_than_the_export(pusher: Any) -> None:
     assert sender.timeouts_s == [3.0]
 
 
-# ---------------------------------------------------------------------------- trouble
+# ---------------------------------------------------------------------------- failures
 
 
 def test_a_change_of_state_is_logged_once_and_so_is_the_return(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    gone, busy = Trouble("connection refused", "connection refused"), Trouble("503", "HTTP 503 Service Unavailable")
+    gone, busy = (
+        ExportFailure("connection refused", "connection refused"),
+        ExportFailure("503", "HTTP 503 Service Unavailable"),
+    )
     script = iter([None, gone, gone, gone, busy, busy, None, None, gone, None])
     ended = threading.Event()
 
-    def answer() -> Delivery:
-        trouble = next(script, False)
-        if trouble is False:
+    def answer() -> ExportResult:
+        failed = next(script, False)
+        if failed is False:
             ended.set()
-            return TAKEN
-        return TAKEN if trouble is None else Delivery(taken=False, trouble=trouble)  # type: ignore[arg-type]
+            return ACCEPTED
+        return ACCEPTED if failed is None else ExportResult(accepted=False, failure=failed)  # type: ignore[arg-type]
 
     made = pusher(FakeSender(answer), Growing())
     made.start()
@@ -201,12 +197,12 @@ def test_a_change_of_state_is_logged_once_and_so_is_the_return(pusher: Any, capl
     ]
     assert made.exports_failed == 6
     assert made.exports_ok >= 5
-    assert made.trouble is None
+    assert made.failure is None
 
 
-def test_kinds_of_trouble_that_alternate_are_each_logged_once(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_alternating_kinds_of_failure_are_each_logged_once(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
     kinds = itertools.cycle(["unreachable", "protocol", "503", "unreachable"])
-    sender = FakeSender(lambda: Delivery(taken=False, trouble=Trouble(next(kinds), "no")))
+    sender = FakeSender(lambda: ExportResult(accepted=False, failure=ExportFailure(next(kinds), "no")))
     made = pusher(sender, Growing())
     made.start()
     for _ in range(20):
@@ -216,10 +212,10 @@ def test_kinds_of_trouble_that_alternate_are_each_logged_once(pusher: Any, caplo
     assert made.exports_failed >= 20
 
 
-def test_points_that_were_rejected_are_logged_though_the_rest_was_taken(
-    pusher: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    sender = FakeSender(lambda: Delivery(taken=True, trouble=Trouble("partial", "3 points were rejected: old")))
+def test_rejected_points_of_an_accepted_request_are_logged(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
+    sender = FakeSender(
+        lambda: ExportResult(accepted=True, failure=ExportFailure("partial", "3 points were rejected: old"))
+    )
     made = pusher(sender, Growing())
     made.start()
     for _ in range(3):
@@ -244,10 +240,10 @@ def test_a_bug_in_one_export_costs_that_export_and_shows_no_traceback(
             failing()
         return growing()
 
-    def answer() -> Delivery:
+    def answer() -> ExportResult:
         if where == "send":
             failing()
-        return TAKEN
+        return ACCEPTED
 
     sender = FakeSender(answer)
     made = pusher(sender, collect)
@@ -267,42 +263,48 @@ def three() -> Collection:
     return collection({"gpu.workload.energy": points})
 
 
-@pytest.mark.parametrize(("go_on", "requests"), [(True, 3), (False, 1)])
-def test_after_a_refusal_the_rest_is_sent_only_to_a_receiver_that_is_there(
-    pusher: Any, go_on: bool, requests: int
+@pytest.mark.parametrize(("try_next", "requests"), [(True, 3), (False, 1)])
+def test_after_a_refusal_the_other_requests_are_sent_only_to_an_available_receiver(
+    pusher: Any, caplog: pytest.LogCaptureFixture, try_next: bool, requests: int
 ) -> None:
-    sender = FakeSender(lambda: Delivery(taken=False, trouble=Trouble("400", "no"), go_on=go_on))
-    made = pusher(sender, three, encoder=Encoder(RESOURCES, largest_bytes=1))
-    assert made._send(three(), sender, 30.0, last=True) == Trouble("400", "no")
-    assert sender.sent.qsize() == requests
+    failure = ExportFailure("400", "no")
+    sender = FakeSender(lambda: ExportResult(accepted=False, failure=failure, try_next=try_next))
+    made = pusher(sender, once(three()), interval_s=3600.0, largest_bytes=1)
+    made.start()
+    sender.sent.get(timeout=PATIENCE_S)
+    stop(made)
+    assert 1 + sender.sent.qsize() == requests
+    assert lines(caplog) == ["export to here fails: no"]
 
 
-def test_an_export_that_takes_too_long_is_broken_off_between_requests(pusher: Any) -> None:
+def test_an_export_that_takes_too_long_ends_between_requests(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
 
-    def answer() -> Delivery:
+    def answer() -> ExportResult:
         now[0] += 20.0
-        return TAKEN
+        return ACCEPTED
 
     sender = FakeSender(answer)
-    encoder = Encoder(RESOURCES, largest_bytes=1)
-    made = pusher(sender, three, encoder=encoder, monotonic_s=lambda: now[0])
-    trouble = made._send(three(), sender, 30.0, last=False)
-    assert trouble == Trouble("late", "not all requests of an export were made within 30 s")
-    assert sender.sent.qsize() == 2
+    made = pusher(sender, once(three()), interval_s=3600.0, largest_bytes=1, monotonic_s=lambda: now[0])
+    made.start()
+    for _ in range(2):
+        sender.sent.get(timeout=PATIENCE_S)
+    wait_for(lambda: bool(lines(caplog)))
+    assert sender.sent.qsize() == 0
+    assert lines(caplog) == ["export to here fails: an export took more than 30 s"]
 
 
-def test_deltas_of_exports_that_failed_are_told_when_the_receiver_is_back(pusher: Any) -> None:
-    script = iter([TAKEN, REFUSED, REFUSED, REFUSED])
-    sender = FakeSender(lambda: next(script, TAKEN))
-    pusher(sender, Growing(), encoder=Encoder(RESOURCES, deltas=Deltas())).start()
+def test_deltas_of_failed_exports_are_sent_when_the_receiver_is_back(pusher: Any) -> None:
+    script = iter([ACCEPTED, REFUSED, REFUSED, REFUSED])
+    sender = FakeSender(lambda: next(script, ACCEPTED))
+    pusher(sender, Growing(), deltas=Deltas()).start()
     assert [value(sender.sent.get(timeout=PATIENCE_S)) for _ in range(6)] == [1.0, 1.0, 2.0, 3.0, 4.0, 1.0]
 
 
 # ---------------------------------------------------------------------------- the end
 
 
-def test_at_the_end_the_newest_is_exported_once_more(pusher: Any) -> None:
+def test_at_the_end_the_newest_collection_is_exported(pusher: Any) -> None:
     sender, growing = FakeSender(), Growing()
     made = pusher(sender, growing, interval_s=3600.0)
     made.start()
@@ -317,21 +319,19 @@ def test_a_pusher_that_was_never_started_can_be_stopped(pusher: Any) -> None:
     assert stop(pusher(FakeSender(), Growing()))
 
 
-def test_an_export_given_up_at_the_end_is_no_trouble_if_the_last_one_arrives(
+def test_an_export_interrupted_at_the_end_is_no_failure_if_the_last_one_is_accepted(
     pusher: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first sender hangs until it is closed; the one for the last export works."""
     hanging, good = FakeSender(), FakeSender()
 
-    def hang() -> Delivery:
+    def hang() -> ExportResult:
         hanging.closed.wait(PATIENCE_S)
         return REFUSED
 
     hanging.answer = hang
     senders = iter([hanging, good])
-    made = pusher(hanging, Growing())
-    made._open_sender = lambda _: next(senders)
-    made._sender = next(senders)
+    made = pusher(hanging, Growing(), open_sender=lambda _: next(senders))
     made.start()
     hanging.sent.get(timeout=PATIENCE_S)
     assert stop(made, 2.0)
@@ -339,51 +339,47 @@ def test_an_export_given_up_at_the_end_is_no_trouble_if_the_last_one_arrives(
     assert (made.exports_ok, made.exports_failed, lines(caplog)) == (1, 0, [])
 
 
-def test_an_export_that_does_not_end_is_left_to_itself_and_that_is_told(
-    pusher: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_last_export_that_hangs_is_abandoned_and_logged(pusher: Any, caplog: pytest.LogCaptureFixture) -> None:
     released = threading.Event()
-    sender = FakeSender(lambda: TAKEN if released.wait(PATIENCE_S) else REFUSED)
+    sender = FakeSender(lambda: ACCEPTED if released.wait(PATIENCE_S) else REFUSED)
     made = pusher(sender, Growing())
     made.start()
     sender.sent.get(timeout=PATIENCE_S)
     assert not stop(made, 0.05)
     released.set()
-    assert lines(caplog) == ["the last export to here is given up: there is no answer"]
+    assert lines(caplog) == ["the last export to here is abandoned: no answer"]
 
 
 # ---------------------------------------------------------------------------- with the official exporters
 
 
 @pytest.fixture
-def exporting() -> Iterator[Callable[..., Exporting]]:
+def pipeline() -> Iterator[Callable[..., ExportPipeline]]:
     """All pushers of a configuration."""
-    made: list[Exporting] = []
+    made: list[ExportPipeline] = []
 
-    def make(collect: Callable[[], Collection | None], **flags: str) -> Exporting:
+    def make(collect: Callable[[], Collection | None], **flags: str) -> ExportPipeline:
         words = {key.replace("_", "-"): text for key, text in flags.items()}
-        each = Exporting(load(words, {}).config, RESOURCES, collect, SystemClock())
+        each = ExportPipeline(load(words, {}).config, RESOURCES, collect, time.monotonic)
         made.append(each)
         return each
 
     yield make
     for each in made:
-        each.stop(0.0)
-        for left in each.pushers:  # its receiver is gone by now
-            if left._thread.ident is not None:
-                left._thread.join(PATIENCE_S)
-        each._log.remove()
+        for _ in range(2):  # threads that were abandoned end with their receiver, and the loggers are restored then
+            each.stop(1.0)
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_totals_are_right_when_the_receiver_comes_back(
-    exporting: Any, caplog: pytest.LogCaptureFixture, protocol: str
+    pipeline: Any, caplog: pytest.LogCaptureFixture, protocol: str
 ) -> None:
     caplog.set_level(logging.INFO)
     collector: HttpCollector | GrpcCollector = HttpCollector() if protocol.startswith("http") else GrpcCollector()
     flags = {"otlp_endpoint": collector.url, "otlp_protocol": protocol, "export_interval": "100ms"}
     try:
-        made = exporting(Growing(), otlp_temporality="delta", **flags)
+        growing = Growing()
+        made = pipeline(growing, otlp_temporality="delta", **flags)
         if isinstance(collector, HttpCollector):
             collector.answer = lambda number: Answer(400) if 1 <= number < 4 else Answer()
         made.start()
@@ -400,10 +396,10 @@ def test_totals_are_right_when_the_receiver_comes_back(
     finally:
         collector.close()
     (pusher,) = made.pushers
-    told = [seen.request.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[0] for seen in collector.seen]
-    # A receiver keeps what it took: the newest of those that begin at the same time.
-    kept = {point.start_time_unix_nano: point.as_double for point in told}
-    assert sum(kept.values()) == made._collect.count
+    metrics = [seen.request.resource_metrics[0].scope_metrics[0].metrics[0] for seen in collector.seen]
+    # A receiver keeps what it accepted: the newest of the deltas with the same start.
+    kept = {point.start_time_unix_nano: point.as_double for point in (metric.sum.data_points[0] for metric in metrics)}
+    assert sum(kept.values()) == growing.count
     assert pusher.exports_failed >= 2
     assert [line.partition(": ")[0] for line in lines(caplog)] == [
         f"export to {collector.url} fails",
@@ -414,7 +410,7 @@ def test_totals_are_right_when_the_receiver_comes_back(
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("receiver", ["silent", "hanging", "busy", "absent"])
 def test_stopping_is_bounded_whatever_the_receiver_does(
-    exporting: Any, caplog: pytest.LogCaptureFixture, protocol: str, receiver: str
+    pipeline: Any, caplog: pytest.LogCaptureFixture, protocol: str, receiver: str
 ) -> None:
     hole, collector, asked = BlackHole(), HttpCollector(), threading.Semaphore(0)
     collector.always(Answer(hang=True) if receiver == "hanging" else Answer(503, headers={"Retry-After": "5"}))
@@ -427,7 +423,7 @@ def test_stopping_is_bounded_whatever_the_receiver_does(
         return growing()
 
     try:
-        made = exporting(collect, otlp_endpoint=urls[receiver], **flags)
+        made = pipeline(collect, otlp_endpoint=urls[receiver], **flags)
         made.start()
         assert asked.acquire(timeout=PATIENCE_S)  # an export is under way, and would be for ten minutes
         began_s = time.monotonic()
@@ -440,11 +436,11 @@ def test_stopping_is_bounded_whatever_the_receiver_does(
 
 
 def test_a_dead_receiver_delays_only_its_own_exporter_and_has_one_thread(
-    exporting: Any, capsys: pytest.CaptureFixture[str]
+    pipeline: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hole = BlackHole()
     try:
-        made = exporting(Growing(), exporters="otlp,console", otlp_endpoint=hole.url, export_interval="100ms")
+        made = pipeline(Growing(), exporters="otlp,console", otlp_endpoint=hole.url, export_interval="100ms")
         _, console = made.pushers
         made.start()
         deadline_s = time.monotonic() + PATIENCE_S
@@ -464,27 +460,27 @@ def test_a_dead_receiver_delays_only_its_own_exporter_and_has_one_thread(
 
 
 @pytest.mark.parametrize(("exporters", "targets"), [("none", []), ("prometheus", []), ("console", ["console"])])
-def test_only_what_is_chosen_is_pushed(exporting: Any, exporters: str, targets: list[str]) -> None:
-    assert [each.target for each in exporting(Growing(), exporters=exporters).pushers] == targets
+def test_only_what_is_chosen_is_pushed(pipeline: Any, exporters: str, targets: list[str]) -> None:
+    assert [each.target for each in pipeline(Growing(), exporters=exporters).pushers] == targets
 
 
-def test_the_log_shows_no_secret_of_the_endpoint(exporting: Any) -> None:
-    made = exporting(Growing(), otlp_endpoint="http://127.0.0.1:1/x?token=secret")
+def test_the_log_shows_no_secret_of_the_endpoint(pipeline: Any) -> None:
+    made = pipeline(Growing(), otlp_endpoint="http://127.0.0.1:1/x?token=secret")
     assert [each.target for each in made.pushers] == ["http://127.0.0.1:1/x?…"]
 
 
 # ---------------------------------------------------------------------------- what exporters log
 
 
-def test_warnings_of_others_go_their_usual_way(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_outside_of_an_export_are_passed_on(caplog: pytest.LogCaptureFixture) -> None:
     log = ExporterLog()
     log.install()
     try:
         logging.getLogger("opentelemetry.sdk.somewhere").warning("of general %s", "interest")
-        with log.heard() as heard:
+        with log.capture() as captured:
             logging.getLogger("urllib3.connectionpool").warning("about\nthis export")
     finally:
         log.remove()
     logging.getLogger("opentelemetry.sdk.somewhere").warning("afterwards")
     assert lines(caplog) == ["of general interest", "afterwards"]
-    assert heard == ["about this export"]
+    assert captured == ["about this export"]

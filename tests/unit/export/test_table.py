@@ -255,7 +255,7 @@ def only_gpu_line(answer: Report) -> str:
 )
 def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySplit, expected: str) -> None:
     answer = attribute(None, snapshot(gpu(0)))
-    line = only_gpu_line(replace(answer, gpus=(replace(answer.gpus[0], memory=parts),)))
+    line = only_gpu_line(replace(answer, gpus=(answer.gpus[0]._replace(memory=parts),)))
     assert re.findall("[█▒░:·]{2,}", line) == [expected]
 
 
@@ -333,7 +333,7 @@ def test_figures_that_rounding_would_spoil_add_up_too() -> None:
     third = (1 << 20) + (1 << 20) // 3
     answer = attribute(None, snapshot(gpu(0)))
     split = MemorySplit(6 * third, third, 2 * third, 0, third, third, third)
-    _, limit, *parts = figures(replace(answer, gpus=(replace(answer.gpus[0], memory=split),)))
+    _, limit, *parts = figures(replace(answer, gpus=(answer.gpus[0]._replace(memory=split),)))
     assert limit == 8
     assert sum(parts) == limit
 

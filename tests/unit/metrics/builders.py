@@ -1,17 +1,18 @@
-"""Answers made by hand, each with only what the test is about, and the points that follow."""
+"""Reports made by hand, each with only what the test is about, and the points that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from otel_gpu.metrics.points import Point, Reading, points
+from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.metrics.series import Collection, Point
 from otel_gpu.model import (
-    DeviceTotals,
     GpuReading,
     GpuReport,
     GpuState,
+    GpuTotals,
     MemorySplit,
     MethodEnergy,
     MigReport,
@@ -46,7 +47,7 @@ def split(
     inferred: int = 0,
     unattributed: int = 0,
 ) -> MemorySplit:
-    """A split that adds up; what is free follows from the rest."""
+    """A split that adds up; the free memory follows from the rest."""
     free = limit - (reserved or 0) - measured + overcount - inferred - unattributed
     return MemorySplit(limit, reserved, measured, overcount, inferred, unattributed, free)
 
@@ -56,12 +57,18 @@ def device(
     *,
     memory: MemorySplit | None = None,
     mig: Iterable[MigReport] | None = None,
-    totals: DeviceTotals | None = None,
+    totals: GpuTotals | None = None,
     **others: Any,
 ) -> GpuReport:
-    """A GPU; without a reading one that tells nothing but its processes."""
+    """A GPU; without a reading, one that reports nothing but its processes."""
     instances = None if mig is None else tuple(mig)
-    return GpuReport(reading or reading_of(), memory, None, instances, totals, **others)
+    reading = reading or reading_of()
+    is_metered = reading.energy_mj is not None or reading.power_w is not None
+    has = {
+        "has_energy": totals is not None and (is_metered or totals.total_mj > 0),
+        "has_utilization": reading.utilization is not None,
+    }
+    return GpuReport(reading, memory, None, instances, totals, **{**has, **others})
 
 
 def totals(
@@ -114,7 +121,7 @@ def answer(
     at_ns: int = 0,
     anomalies: int = 0,
 ) -> Report:
-    """The answer of a cycle."""
+    """The report of a cycle."""
     return Report(
         wall_ns=EPOCH_NS + at_ns,
         monotonic_ns=at_ns,
@@ -128,21 +135,26 @@ def answer(
     )
 
 
-def told(name: str, attribution: Report | Reading, *keys: str) -> dict[Any, Any]:
-    """A metric's values by these attributes of its points; no two may have the same."""
+def collected(report: Report, stats: SelfStats = STATS, **options: Any) -> Collection:
+    """The collection of a report, by a collector that has seen no other."""
+    return MetricCollector(lambda: stats, **options).collect(report)
+
+
+def points_of(name: str, report: Report, stats: SelfStats = STATS, **options: Any) -> list[Point]:
+    """The points of a metric."""
+    blocks = collected(report, stats, **options).blocks
+    return [point for block in blocks if block.metric.name == name for point in block.points]
+
+
+def values_by(name: str, report: Report, *keys: str, **options: Any) -> dict[Any, Any]:
+    """The values of a metric by these attributes of its points; no two points may have the same."""
     found: dict[Any, Any] = {}
-    for point in points_of(name, attribution):
+    for point in points_of(name, report, **options):
         values = tuple(point.attributes.get(key) for key in keys)
         key = values[0] if len(values) == 1 else values
         assert key not in found, (name, key)
         found[key] = point.value
     return found
-
-
-def points_of(name: str, attribution: Report | Reading) -> list[Point]:
-    """A metric's points."""
-    reading = attribution if isinstance(attribution, Reading) else Reading.of(attribution, STATS)
-    return list(points(name, reading))
 
 
 BUSY, IDLE, UNKNOWN = GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN

@@ -4,9 +4,8 @@ import pytest
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Level, Metric, Stability
 from otel_gpu.metrics.names import label_name, prometheus_name
-from otel_gpu.metrics.points import Reading, points
 from tests.builders import attribution
-from tests.unit.metrics.builders import STATS
+from tests.unit.metrics.builders import points_of
 
 # The contract: name, kind, unit, name in Prometheus, attributes beyond those of its level. The names in Prometheus
 # are what prometheus/otlptranslator v1.0.0 gave for each.
@@ -74,6 +73,15 @@ CONTRACT = {
 GPU = ("hw.id", "gpu.index")
 PLACE = (*GPU, "gpu.mig.uuid", "gpu.mig.profile")
 OVERFLOW = "otel.metric.overflow"
+OPTIONAL = {
+    "gpu.index",
+    "gpu.mig.uuid",
+    "gpu.mig.profile",
+    "hw.name",
+    "hw.model",
+    "process.executable.name",
+    OVERFLOW,
+}
 
 
 def keys_of(name: str, own: str) -> set[str]:
@@ -131,8 +139,8 @@ def test_a_key_has_one_type_wherever_it_is() -> None:
     assert types[OVERFLOW] is bool
 
 
-def test_only_the_mark_of_overflow_may_be_missing_from_a_point() -> None:
-    assert {a.key for metric in METRICS for a in metric.attributes if a.optional} == {OVERFLOW}
+def test_attributes_that_may_not_apply_or_be_unknown_are_optional() -> None:
+    assert {a.key for metric in METRICS for a in metric.attributes if a.optional} == OPTIONAL
 
 
 def test_no_two_metrics_or_attributes_become_one_in_prometheus() -> None:
@@ -165,14 +173,10 @@ def test_a_unit_that_the_name_says_already_is_not_said_again() -> None:
 @pytest.mark.parametrize("metric", METRICS, ids=ids)
 def test_every_metric_has_points_to_give_and_they_have_its_keys(metric: Metric) -> None:
     declared = {attribute.key: attribute for attribute in metric.attributes}
-    for point in points(metric.name, Reading.of(attribution(), STATS)):
+    for point in points_of(metric.name, attribution()):
         assert list(point.attributes) == [key for key in metric.keys if key in point.attributes]
-        assert set(declared) - set(point.attributes) <= {OVERFLOW}
+        assert set(declared) - set(point.attributes) <= OPTIONAL
         for key, value in point.attributes.items():
             assert type(value) is declared[key].type
+            assert value != ""
             assert not declared[key].values or value in declared[key].values
-
-
-def test_a_metric_that_is_not_in_the_catalogue_has_none() -> None:
-    with pytest.raises(KeyError):
-        list(points("gpu.workload.mood", Reading.of(attribution(), STATS)))

@@ -1,29 +1,103 @@
 from __future__ import annotations
 
+import pytest
+
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.points import Reading, points
-from tests.unit.metrics.builders import EPOCH_NS, STATS, answer, device, part, process, split, workload
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.series import MetricBlock
+from otel_gpu.model import MigReport, ProcessReport, Report
+from tests.unit.metrics.builders import (
+    EPOCH_NS,
+    IDLE,
+    NAMES,
+    STATS,
+    answer,
+    collected,
+    device,
+    part,
+    process,
+    split,
+    totals,
+    workload,
+)
+
+USED = totals(measured_mj=7, compute_us=5)
+RENAMED = NAMES._replace(container="other")
+ENERGY, SHARE = "gpu.process.energy", "gpu.process.utilization"
 
 
-def test_a_collection_has_every_metric_that_has_points_in_the_order_of_the_catalogue() -> None:
-    reading = Reading.of(answer(device(memory=split()), workloads=[workload(part())], processes=[process()]), STATS)
-    *others, series = METRICS
-    told = {metric: tuple(points(metric.name, reading)) for metric in others}
-    found = collect(reading)
-    assert [(family.metric, family.points) for family in found.blocks[:-1]] == [
-        (metric, of_metric) for metric, of_metric in told.items() if of_metric
-    ]
-    assert found.blocks[-1].metric is series
-    assert found.point_count == sum(map(len, told.values())) + 1
+def cycle(*processes: ProcessReport) -> Report:
+    return answer(device(memory=split()), workloads=[workload(part(measured=5, totals=USED))], processes=processes)
+
+
+def test_a_collection_has_the_order_of_the_catalogue_and_no_metric_without_points() -> None:
+    found = collected(cycle(process()))
+    names = [block.metric.name for block in found.blocks]
+    assert names == [metric.name for metric in METRICS if metric.name in names]
+    assert all(block.values for block in found.blocks)
+    assert "gpu.workload.cost" not in names
 
 
 def test_the_number_of_series_is_that_of_the_points_in_the_collection_itself_included() -> None:
-    reading = Reading.of(answer(device(memory=split()), workloads=[workload(part())], processes=[process()]), STATS)
-    found = collect(reading)
-    [told] = [family.points for family in found.blocks if family.metric.name == "otel_gpu.series"]
-    assert [point.value for point in told] == [found.point_count]
+    found = collected(cycle(process()))
+    assert found.blocks[-1].metric.name == "otel_gpu.series"
+    assert found.blocks[-1].values == (sum(len(block.points) for block in found.blocks),)
 
 
-def test_it_is_as_of_when_the_world_was_read() -> None:
-    assert collect(Reading.of(answer(at_ns=5), STATS)).time_ns == EPOCH_NS + 5
+def test_a_collection_is_as_of_when_the_host_was_read() -> None:
+    assert collected(answer(at_ns=5)).time_ns == EPOCH_NS + 5
+
+
+# ---------------------------------------------------------------------------- the SeriesSet of a metric
+
+
+def blocks_of(*reports: Report) -> list[dict[str, MetricBlock]]:
+    """The blocks of reports collected one after the other."""
+    collector = MetricCollector(lambda: STATS)
+    return [{block.metric.name: block for block in collector.collect(report).blocks} for report in reports]
+
+
+def test_the_series_set_is_the_same_object_while_only_values_change() -> None:
+    first, second = blocks_of(
+        *[cycle(process(sm_ratio=ratio, totals=USED, state=IDLE, idle_s=ratio)) for ratio in (0.5, 0.25)]
+    )
+    assert all(second[name].series is block.series for name, block in first.items())
+    assert (first[SHARE].values, second[SHARE].values) == ((0.5,), (0.25,))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        cycle(process(totals=USED), process(101, totals=USED)),
+        cycle(process(101, totals=USED)),
+        cycle(process(totals=USED._replace(since_ns=5))),
+        cycle(process(totals=USED, name="other")),
+        cycle(process(totals=USED, gpu_index=None)),
+        answer(
+            device(),
+            workloads=[workload(part(), names=RENAMED)],
+            processes=[process(totals=USED)],
+        ),
+    ],
+    ids=["one more", "another", "another start", "another name", "a label less", "a renamed workload"],
+)
+def test_the_series_set_is_another_once_series_labels_or_starts_change(changed: Report) -> None:
+    first, second = blocks_of(cycle(process(totals=USED)), changed)
+    assert second[ENERGY].series is not first[ENERGY].series
+    (alone,) = blocks_of(changed)
+    assert second[ENERGY] == alone[ENERGY]
+
+
+def test_a_process_that_appears_leaves_the_series_of_workloads_and_gpus() -> None:
+    one, other = process(totals=USED), process(101, totals=USED)
+    first, second = blocks_of(cycle(one), cycle(one, other))
+    changed = {name for name, block in second.items() if block.series is not first[name].series}
+    assert changed == {name for name in second if name.startswith("gpu.process.")}
+
+
+def test_a_mig_instance_that_appears_and_ends_changes_the_memory_of_its_gpu() -> None:
+    whole, halved = split(measured=9), [MigReport("MIG-1", "1g", split(limit=50, measured=4))]
+    found = blocks_of(*[answer(device(memory=whole, mig=mig)) for mig in (None, halved, None)])
+    memory = [block["gpu.device.memory.usage"] for block in found]
+    assert [sum(block.values) for block in memory] == [whole.limit_bytes] * 3
+    assert memory[0] == memory[2] != memory[1]

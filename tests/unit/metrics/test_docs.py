@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu import commands
 from otel_gpu.metrics.catalogue import METRICS
-from otel_gpu.metrics.identity import IDENTITY_KEYS
+from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
 from otel_gpu.metrics.reference import COMMAND, attributes_text, markdown
 
@@ -54,11 +54,11 @@ def test_the_command_prints_all_of_each_metric_and_no_line_is_too_long(
     assert [line.split()[:3] for line in lines if line[0] != " "] == [[m.name, m.kind, m.unit] for m in METRICS]
     words = " ".join(" ".join(lines).split())
     for metric in METRICS:
-        told = (prometheus_name(metric), metric.description, attributes_text(metric.attributes))
-        assert f"{metric.name} {metric.kind} {metric.unit} {' '.join(filter(None, told))}" in words
+        expected = (prometheus_name(metric), metric.description, attributes_text(metric.attributes))
+        assert f"{metric.name} {metric.kind} {metric.unit} {' '.join(filter(None, expected))}" in words
 
 
-def test_where_nobody_looks_it_is_as_wide_as_a_page(
+def test_without_a_terminal_it_is_as_wide_as_a_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,12 +16,11 @@ from opentelemetry.sdk.metrics.view import View
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
-from otel_gpu.metrics.collection import Collection
-from otel_gpu.metrics.instruments import create_instruments
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
+from otel_gpu.metrics.instruments import SharedCollection, create_instruments
 from otel_gpu.metrics.provider import AgentMeterProvider, AgentMetrics
-from otel_gpu.metrics.readings import Readings, SharedReading
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
+from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from tests.unit.metrics.builders import answer
@@ -28,7 +29,7 @@ Series = Mapping[tuple[str, tuple[tuple[str, Any], ...]], int | float]
 
 
 class Watched:
-    """A simulated host, sampled when told."""
+    """A simulated host, sampled by calls of ``step``."""
 
     def __init__(self, seed: int = 1) -> None:
         self.clock = ManualClock()
@@ -36,13 +37,18 @@ class Watched:
         self.engine = Engine(
             gpus=host.gpu_source(), processes=host.process_source(), names=[host.name_source()], clock=self.clock
         )
-        self.account = SelfAccount(started_ns=0, cpu_s=lambda: 1.5, memory_bytes=lambda: 1 << 20)
+        self.account_asked = 0
+        self.account = SelfAccount(started_ns=0, cpu_s=self.cpu_s, memory_bytes=lambda: 1 << 20)
         self.asked = 0
-        self.readings = Readings(self.fresh, self.account)
+        self.cycles = CycleMetrics(self.fresh, self.account)
 
     def fresh(self) -> Report | None:
         self.asked += 1
         return self.engine.latest
+
+    def cpu_s(self) -> float:
+        self.account_asked += 1
+        return 1.5
 
     def step(self) -> Report:
         self.clock.advance(5)
@@ -67,10 +73,10 @@ def _metrics(data: Any) -> list[Metric]:
 def from_agent(collection: Collection | None) -> Series:
     assert collection is not None
     found = {}
-    for family in collection.blocks:
-        for point in family.points:
-            identity = point.workload.complete() if point.workload is not None else {}
-            found[family.metric.name, tuple(sorted({**point.attributes, **identity}.items()))] = point.value
+    for block in collection.blocks:
+        for point in block.points:
+            identity = {} if point.workload is None else dict(point.workload.attributes)
+            found[block.metric.name, tuple(sorted({**point.attributes, **identity}.items()))] = point.value
     return found
 
 
@@ -84,8 +90,8 @@ def watched() -> Watched:
 
 def test_the_sdk_and_the_agents_provider_give_the_same_values(watched: Watched) -> None:
     reader = InMemoryMetricReader()
-    create_instruments(MeterProvider([reader]), watched.readings.newest)
-    metrics = AgentMetrics(watched.readings)
+    create_instruments(MeterProvider([reader]), watched.cycles.collect)
+    metrics = AgentMetrics(watched.cycles)
     for _ in range(3):
         watched.step()
         sdk, agent = from_sdk(reader), from_agent(metrics.collect())
@@ -95,7 +101,7 @@ def test_the_sdk_and_the_agents_provider_give_the_same_values(watched: Watched) 
 
 def test_every_instrument_has_the_kind_unit_and_description_of_the_catalogue(watched: Watched) -> None:
     reader = InMemoryMetricReader()
-    create_instruments(MeterProvider([reader]), watched.readings.newest)
+    create_instruments(MeterProvider([reader]), watched.cycles.collect)
     data = reader.get_metrics_data()
     seen = {metric.name: metric for metric in _metrics(data)}
     assert seen.keys() <= BY_NAME.keys()
@@ -111,7 +117,7 @@ def test_every_instrument_has_the_kind_unit_and_description_of_the_catalogue(wat
 
 def test_the_first_callback_of_a_collection_asks_and_the_rest_share(watched: Watched) -> None:
     reader = InMemoryMetricReader()
-    create_instruments(MeterProvider([reader]), watched.readings.newest)
+    create_instruments(MeterProvider([reader]), watched.cycles.collect)
     watched.asked = 0
     for collections in (1, 2, 3):
         watched.step()
@@ -120,13 +126,15 @@ def test_the_first_callback_of_a_collection_asks_and_the_rest_share(watched: Wat
 
 
 def test_a_dropped_instrument_does_not_mix_two_cycles_in_a_collection() -> None:
-    """The rule counts who was served, not who comes first."""
-    cycles = (Reading.of(answer(), SelfStats(0, cpu_s=cycle, memory_bytes=cycle)) for cycle in range(100))
-    shared = SharedReading(lambda: next(cycles))
+    """A collection begins with an instrument that was called already, whichever is the first to be called."""
+    stats = (SelfStats(0, cpu_s=cycle, memory_bytes=cycle) for cycle in range(100))
+    collector = MetricCollector(lambda: next(stats))
+    shared = SharedCollection(lambda: collector.collect(answer()))
     cpu, memory, errors = "otel_gpu.cpu.time", "otel_gpu.memory.usage", "otel_gpu.source.errors"
 
     def cycle_of(*instruments: str) -> list[float]:
-        return [point.value for name in instruments for point in shared.points(name) if name != errors]
+        blocks = [shared.block(BY_NAME[name]) for name in instruments]
+        return [value for block in blocks if block and block.metric.name != errors for value in block.values]
 
     assert cycle_of(cpu, memory, errors) == [0, 0]
     assert cycle_of(memory, errors, cpu) == [1, 1]
@@ -137,66 +145,82 @@ def test_a_dropped_instrument_does_not_mix_two_cycles_in_a_collection() -> None:
 def test_before_the_first_sample_there_is_nothing_to_observe() -> None:
     host = Watched()
     reader = InMemoryMetricReader()
-    create_instruments(MeterProvider([reader]), host.readings.newest)
+    create_instruments(MeterProvider([reader]), host.cycles.collect)
     assert reader.get_metrics_data() is None
-    assert AgentMetrics(host.readings).collect() is None
+    assert AgentMetrics(host.cycles).collect() is None
 
 
-def test_a_cycle_is_collected_once_however_many_ask(watched: Watched) -> None:
-    metrics = AgentMetrics(watched.readings)
+def test_a_cycle_is_collected_once_however_many_exporters_ask(watched: Watched) -> None:
+    metrics = AgentMetrics(watched.cycles)
     first = metrics.collect()
-    assert metrics.collect() is first
+    watched.account_asked = 0
+    assert [metrics.collect() for _ in range(3)] == [first] * 3
+    assert watched.account_asked == 0
     watched.step()
     second = metrics.collect()
     assert second is not None
-    assert second is not first
+    assert second != first
     assert second.time_ns == watched.clock.wall_ns()
+    assert watched.account_asked == 1
 
 
-def test_every_collection_tells_its_number_of_series_from_the_first_on(watched: Watched) -> None:
+def test_exporters_wait_for_a_fresh_sample_at_the_same_time(watched: Watched) -> None:
+    both_wait = threading.Barrier(2, timeout=10)
+
+    def fresh() -> Report | None:
+        both_wait.wait()
+        return watched.engine.latest
+
+    metrics = AgentMetrics(CycleMetrics(fresh, watched.account))
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: metrics.collect(), range(2))
+    assert first == second
+    assert first is not None
+
+
+def test_an_older_report_does_not_replace_the_collection_of_a_newer_one(watched: Watched) -> None:
+    older, newer = watched.step(), watched.step()
+    reports = iter([newer, older])
+    cycles = CycleMetrics(lambda: next(reports), watched.account)
+    assert cycles.collect() == cycles.collect()
+
+
+def test_every_collection_has_its_number_of_series_from_the_first_on(watched: Watched) -> None:
     readers = [InMemoryMetricReader(), InMemoryMetricReader()]
-    create_instruments(MeterProvider(readers), watched.readings.newest)
-    metrics = AgentMetrics(watched.readings)
+    create_instruments(MeterProvider(readers), watched.cycles.collect)
+    metrics = AgentMetrics(watched.cycles)
     counts = set()
     for _ in range(20):
-        for told in (from_agent(metrics.collect()), *map(from_sdk, readers)):
-            assert told["otel_gpu.series", ()] == len(told)
-            counts.add(len(told))
+        for series in (from_agent(metrics.collect()), *map(from_sdk, readers)):
+            assert series["otel_gpu.series", ()] == len(series)
+            counts.add(len(series))
         watched.step()
     assert len(counts) > 1
 
 
 def test_series_that_ended_are_forgotten_at_once_by_the_agents_provider(watched: Watched) -> None:
-    """The SDK keeps every attribute set for the life of the process; here nothing is kept between collections."""
-    metrics = AgentMetrics(watched.readings)
+    """The SDK keeps every attribute set for the life of the process; the agent's provider keeps none."""
+    metrics = AgentMetrics(watched.cycles)
     for _ in range(150):
         watched.step()
     collection = metrics.collect()
-    told = {p.key.pid for p in (watched.engine.latest or pytest.fail("no sample")).processes}
+    reported = {p.key.pid for p in (watched.engine.latest or pytest.fail("no sample")).processes}
     assert collection is not None
     exported = {
         point.attributes["process.pid"]
-        for family in collection.blocks
-        for point in family.points
+        for block in collection.blocks
+        for point in block.points
         if "process.pid" in point.attributes
     }
-    assert exported == told
+    assert exported == reported
 
 
 def test_instruments_that_are_not_of_the_catalogue_do_nothing_on_the_agents_provider() -> None:
     provider = AgentMeterProvider()
-    meter = provider.get_meter("somebody")
+    meter = provider.get_meter("other")
     meter.create_counter("sync").add(1)
     meter.create_observable_gauge("gpu.workload.utilization", [lambda _: [Observation(1)]])
     assert provider.collect(7) == Collection(7, ())
-
-
-def test_a_callback_that_is_no_function_is_refused() -> None:
-    provider = AgentMeterProvider()
-    generator: Any = (each for each in [[Observation(1)]])
-    provider.get_meter("somebody").create_observable_gauge("gpu.workload.utilization", [generator])
-    with pytest.raises(TypeError, match="functions"):
-        provider.collect(0)
 
 
 def test_names_of_instruments_are_unique() -> None:
@@ -214,7 +238,7 @@ def test_names_of_instruments_are_unique() -> None:
         def get_meter(self, name: str, version: str) -> Meter:
             return Meter()
 
-    def nothing() -> Reading | None:
+    def nothing() -> Collection | None:
         return None
 
     create_instruments(Provider(), nothing)  # type: ignore[arg-type]  # as much of a provider as is used
@@ -222,12 +246,12 @@ def test_names_of_instruments_are_unique() -> None:
     assert len(set(created)) == len(created)
 
 
-def test_an_sdk_view_can_drop_what_somebody_does_not_want(watched: Watched) -> None:
+def test_an_sdk_view_can_drop_instruments(watched: Watched) -> None:
     from opentelemetry.sdk.metrics.view import DropAggregation  # noqa: PLC0415
 
     reader = InMemoryMetricReader()
     views = [View(instrument_name="gpu.process.*", aggregation=DropAggregation())]
-    create_instruments(MeterProvider([reader], views=views), watched.readings.newest)
+    create_instruments(MeterProvider([reader], views=views), watched.cycles.collect)
     names = {name for name, _ in from_sdk(reader)}
     assert not any(name.startswith("gpu.process.") for name in names)
     assert "gpu.workload.energy" in names

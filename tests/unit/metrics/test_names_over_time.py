@@ -9,23 +9,24 @@ import pytest
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.metrics_data import Encoder
+from otel_gpu.export.metrics_data import metrics_data
 from otel_gpu.metrics.catalogue import Kind
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.collection import Collection, Resources
-from otel_gpu.metrics.points import Point, Reading
+from otel_gpu.metrics.collect import MetricCollector
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.metrics.series import Collection, Point
 from otel_gpu.model import HOST_WORKLOAD, Report, WorkloadNames
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, facts, gpu, listed, memory, snapshot
 
 Series = tuple[str, tuple[tuple[str, object], ...], object]
 
 
-class Told:
-    """Cycles of a GPU that a container and the host share, with the names told in each."""
+class Cycles:
+    """Cycles of a GPU that a container and the host share, each with the container's name or none."""
 
     def __init__(self) -> None:
         self._attributor = Attributor()
+        self._collector = MetricCollector(lambda: SelfStats(0))
         self._cycle = 0
 
     def next(self, name: str | None) -> tuple[Report, Collection]:
@@ -47,7 +48,7 @@ class Told:
         self._cycle += 1
         pending = frozenset({CONTAINER.key}) if name is None else frozenset()
         attribution = self._attributor.observe(replace(world, names_pending=pending))
-        return attribution, collect(Reading.of(attribution, SelfStats(0)))
+        return attribution, self._collector.collect(attribution)
 
 
 def series_of(collection: Collection) -> Mapping[Series, tuple[Kind, Point]]:
@@ -69,10 +70,10 @@ HISTORIES = {
 
 @pytest.mark.parametrize("names", HISTORIES.values(), ids=HISTORIES.keys())
 def test_no_series_jumps_and_workloads_sum_to_the_device(names: list[str | None]) -> None:
-    told = Told()
+    cycles = Cycles()
     before: Mapping[Series, tuple[Kind, Point]] = {}
     for number, name in enumerate(names):
-        attribution, collection = told.next(name)
+        attribution, collection = cycles.next(name)
         now = series_of(collection)
         for who, (kind, point) in now.items():
             if kind is not Kind.COUNTER or who not in before:
@@ -96,16 +97,16 @@ def test_no_series_jumps_and_workloads_sum_to_the_device(names: list[str | None]
             for (metric, _, workload), (_, point) in now.items()
             if metric == "gpu.workload.memory.usage" and workload is not None
         )
-        waiting = any(workload.held for workload in attribution.workloads)
-        assert held == (GIB if waiting else 2 * GIB), "who was renamed holds it once"
+        waiting = any(workload.awaiting_names for workload in attribution.workloads)
+        assert held == (GIB if waiting else 2 * GIB), "a renamed workload holds its memory once"
         before = {**before, **now}
 
 
-def test_a_name_that_is_looked_up_is_waited_for_and_then_told_without() -> None:
-    told = Told()
+def test_a_name_is_awaited_for_two_cycles_and_then_the_workload_is_exported_without() -> None:
+    cycles = Cycles()
     identities = []
     for name in [None, None, None, "web"]:
-        _, collection = told.next(name)
+        _, collection = cycles.next(name)
         names = {
             dict(point.workload.attributes).get("container.name")
             for family in collection.blocks
@@ -118,20 +119,20 @@ def test_a_name_that_is_looked_up_is_waited_for_and_then_told_without() -> None:
 
 @pytest.mark.parametrize("names", HISTORIES.values(), ids=HISTORIES.keys())
 def test_deltas_are_never_negative_and_sum_to_what_the_workloads_drew(names: list[str | None]) -> None:
-    told, encoder = Told(), Encoder(Resources({"host.name": "here"}, {}), deltas=Deltas())
+    told, deltas, resources = Cycles(), Deltas(), Resources({"host.name": "here"}, {})
     sums_mj: dict[str, int] = {"gpu.workload.energy": 0, "attributed": 0}
     for name in names:
         attribution, collection = told.next(name)
-        for batch in encoder.batches(collection):
-            encoder.taken(batch)
-            for resource in batch.data.resource_metrics:
-                for metric in resource.scope_metrics[0].metrics:
-                    for point in metric.data.data_points:
-                        value = getattr(point, "value", 0)
-                        if getattr(metric.data, "is_monotonic", False):
-                            assert value >= 0, metric.name
-                        if metric.name == "gpu.workload.energy":
-                            sums_mj["gpu.workload.energy"] += round(value * 1000)
+        growth = deltas.growth(collection)
+        deltas.accept(growth)
+        for resource in metrics_data(growth, resources, delta=True).resource_metrics:
+            for metric in resource.scope_metrics[0].metrics:
+                for point in metric.data.data_points:
+                    value = getattr(point, "value", 0)
+                    if getattr(metric.data, "is_monotonic", False):
+                        assert value >= 0, metric.name
+                    if metric.name == "gpu.workload.energy":
+                        sums_mj["gpu.workload.energy"] += round(value * 1000)
         totals = attribution.gpus[0].totals
         assert totals is not None
         sums_mj["attributed"] = totals.attributed_mj

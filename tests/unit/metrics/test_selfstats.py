@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from tests.unit.metrics.builders import STARTED_NS, answer
@@ -27,6 +31,26 @@ def test_a_cycle_shown_twice_or_late_counts_once() -> None:
     for at_ns in (5, 5, 4, 5):
         own.observe(cycle(at_ns, nvml=1))
     assert own.stats().source_errors == {"nvml": 1}
+
+
+class SlowSources(tuple[SourceOutcome, ...]):  # noqa: SLOT001 - a tuple's subclass has no slots for a thread
+    """Sources during whose reading another thread does ``work``, if it can."""
+
+    work: threading.Thread
+
+    def __iter__(self) -> Iterator[SourceOutcome]:
+        self.work.start()
+        self.work.join(0.2)
+        return super().__iter__()
+
+
+def test_cycles_that_two_threads_observe_at_the_same_time_both_count() -> None:
+    own = account()
+    sources = SlowSources(cycle(1, nvml=1).sources)
+    sources.work = threading.Thread(target=own.observe, args=[cycle(2, nvml=1)])
+    own.observe(replace(cycle(1), sources=sources))
+    sources.work.join()
+    assert own.stats().source_errors == {"nvml": 2}
 
 
 def test_a_source_that_is_gone_keeps_its_count() -> None:

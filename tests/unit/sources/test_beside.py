@@ -11,10 +11,10 @@ import pytest
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources import beside
-from otel_gpu.sources.base import Claim, Known, PodContainer
+from otel_gpu.sources.base import Claim, PodContainer, WorkloadInfo
 from otel_gpu.sources.beside import NOT_YET, Beside, Board
 
-KNOWN = {"a": Known(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
+KNOWN = {"a": WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
 PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
 
 

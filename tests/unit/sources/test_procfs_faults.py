@@ -131,7 +131,7 @@ def test_a_process_that_is_about_to_end_denies_nothing(
     refuse(f"/7/{file}", number)
     read = source.read([7])
     assert (read.state, read.reason, read.errors) == (SourceState.OK, None, 0)
-    assert read.everybody
+    assert read.all_visible
     assert read.processes[7].gpu_minors_open == {0}  # not readable is not closed
 
 

@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.metrics.catalogue import METRICS, Kind
-from otel_gpu.metrics.collect import collect
-from otel_gpu.metrics.points import Reading
 from otel_gpu.model import GpuHealth, Report, SourceState
-from otel_gpu.state.keeper import Keeper
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World
-from tests.state_dirs import BOOT, open_keeper
-from tests.unit.metrics.builders import STATS
+from tests.state_dirs import BOOT, StatefulAgent
+from tests.unit.metrics.builders import collected
 from tests.unit.sources.watched import (
     BEGINS_S,
     CYCLE_S,
@@ -40,14 +37,14 @@ SAME, OTHER = BOOT, "99999999-2222-3333-4444-555555555555"
 
 def restarted(stage: Stage, world: World, state: Path, *, boot_id: str, init_deadline_s: float = 30.0) -> Watched:
     """An agent that ran until the fault began and was stopped, and one that begins where it ended."""
-    keeper = open_keeper(state)
-    before = Watched(stage, world, rules=keeper)
+    agent = StatefulAgent(state)
+    before = Watched(stage, world, rules=agent)
     assert {health(answer) for answer in before.until(BEGINS_S)} == {(OK, OK)}
-    keeper.close()
+    agent.close()
     before.engine.close()
-    keeper = open_keeper(state, boot_id=boot_id)
-    after = Watched(stage, world, rules=keeper, init_deadline_s=init_deadline_s)
-    after.recall(keeper.known_gpus)
+    agent = StatefulAgent(state, boot_id=boot_id)
+    after = Watched(stage, world, rules=agent, init_deadline_s=init_deadline_s)
+    after.recall(agent.known_gpus)
     after.now_s = before.now_s
     if boot_id == SAME:
         after.totals_mj = before.totals_mj
@@ -110,17 +107,17 @@ def test_a_gpu_that_was_taken_out_long_ago_is_not_missed_again_after_a_restart(s
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
     stage.put(alone)
     [left] = watched.until(BEGINS_S + 320)[-1].gpus
-    keeper = watched.engine._attributor
-    assert isinstance(keeper, Keeper)
-    assert len(keeper.known_gpus) == 2  # the books have both for good
-    keeper.close()
+    agent = watched.rules
+    assert isinstance(agent, StatefulAgent)
+    assert len(agent.known_gpus) == 2  # the ledger keeps both
+    agent.close()
     watched.engine.close()
-    assert [gpu.uuid for gpu in open_keeper(tmp_path / "state").known_gpus] == [left.identity.uuid]
+    assert [gpu.uuid for gpu in StatefulAgent(tmp_path / "state").known_gpus] == [left.identity.uuid]
 
 
 def counters_told(answer: Report) -> set[str]:
     """Every counter that it has, but for the agent's own."""
-    found = collect(Reading.of(answer, STATS)).blocks
+    found = collected(answer).blocks
     return {each.metric.name for each in found if each.metric.kind is Kind.COUNTER} - OF_THE_AGENT
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.unknown import Unknown, is_container
 
 ONE = WorkloadRef(WorkloadKind.CONTAINER, "one")
@@ -11,8 +11,8 @@ TWO = WorkloadRef(WorkloadKind.CONTAINER, "two")
 JOB = WorkloadRef(WorkloadKind.SLURM_JOB, "one")
 
 
-def known(*refs: WorkloadRef) -> dict[str, Known]:
-    return {ref.id: Known(ref, WorkloadNames(container=ref.id)) for ref in refs}
+def known(*refs: WorkloadRef) -> dict[str, WorkloadInfo]:
+    return {ref.id: WorkloadInfo(ref, WorkloadNames(container=ref.id)) for ref in refs}
 
 
 def test_who_is_not_known_and_could_be_is_unknown() -> None:

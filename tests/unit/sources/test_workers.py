@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -165,6 +167,21 @@ def test_a_bug_costs_one_reading_and_not_the_thread(worker: Worker, driver: Driv
     with pytest.raises(Unavailable, match="internal error: KeyError: 'oops'"):
         worker.start(bug).result(soon())
     assert worker.start(driver.answer).result(soon()) == "answer 1"
+
+
+def test_a_worker_does_not_keep_what_its_last_call_was_given(worker: Worker) -> None:
+    data = Data()
+    kept = weakref.ref(data)
+    worker.start(partial(id, data)).result(time.monotonic() + 10)
+    del data
+    ends_s = time.monotonic() + 10
+    while kept() is not None and time.monotonic() < ends_s:
+        time.sleep(0.001)  # the thread returns from the call after its result is there
+    assert kept() is None
+
+
+class Data:
+    """Something large."""
 
 
 def test_a_closed_worker_takes_no_call_and_its_thread_ends(driver: Driver) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from otel_gpu.engine import Engine, Rules
+from otel_gpu.engine import AttributionRules, Engine
 from otel_gpu.gpu_log import GpuLog
 from otel_gpu.model import (
     GpuHealth,
@@ -21,7 +21,7 @@ from otel_gpu.sources.pausing import PausableGpus
 from tests.builders import FakeProcesses, facts, process_read
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import Listed, World, WorldGpu
-from tests.unit.metrics.builders import told
+from tests.unit.metrics.builders import values_by
 
 GIB = 1 << 30
 S = 1_000_000
@@ -64,9 +64,10 @@ class Watched:
         *,
         deadline_s: float = 30.0,
         init_deadline_s: float = 30.0,
-        rules: Rules | None = None,
+        rules: AttributionRules | None = None,
     ) -> None:
         self.stage = stage
+        self.rules = rules
         self.nvml = stage.play(world, deadline_s=deadline_s, init_deadline_s=init_deadline_s)
         self.source = PausableGpus(self.nvml, stage.clock, holds=self.nvml.holds)
         present = process_read(*(facts(pid, ref) for pid, ref in WORKLOADS.items()))
@@ -100,7 +101,7 @@ class Watched:
 
     def _check(self, gpu: GpuReport, answer: Report) -> None:
         uuid = gpu.identity.uuid
-        status = told("hw.status", answer, "hw.id", "hw.state")
+        status = values_by("hw.status", answer, "hw.id", "hw.state")
         assert status == {
             (each.identity.uuid, state.value): int(each.reading.health is state)
             for each in answer.gpus

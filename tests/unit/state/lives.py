@@ -1,4 +1,4 @@
-"""Lives of an agent on a host with one GPU, for tests of what outlives them."""
+"""Runs of an agent on a host with one GPU, for tests of what persists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.model import DriverFacts, GpuReading, Report, Snapshot, SourceState
-from otel_gpu.state.keeper import Keeper
-from otel_gpu.state.prompt import Nowhere
+from otel_gpu.state.persistent import PersistentAttributor
 from tests.builders import DRIVER, listed, snapshot
-from tests.state_dirs import counters, settle
+from tests.state_dirs import StatefulAgent, counters
 from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, gpu_with, old
 
 TWO: Final = gpu_with(listed(1), listed(2))
@@ -26,37 +25,37 @@ def world(at_s: float, reading: GpuReading = TWO, driver: DriverFacts | None = D
     return replace(snapshot(*gpus, processes=[old(1, WEB), old(2, JOB)], at_s=at_s), driver=driver)
 
 
-def run(keeper: Keeper, *at_s: float, reading: GpuReading = TWO) -> Report:
-    """The last answer of several cycles."""
+def run(agent: PersistentAttributor, *at_s: float, reading: GpuReading = TWO) -> Report:
+    """The last Report of several cycles, on a disk that is done with each before the next."""
     for each in at_s:
-        answer = keeper.observe(world(each, reading))
-    if not isinstance(keeper._store, Nowhere):
-        settle(keeper)
-    return answer
+        report = agent.observe(world(each, reading))
+        if isinstance(agent, StatefulAgent):
+            agent.settle()
+    return report
 
 
-def outcome(answer: Report) -> tuple[SourceState, str | None]:
-    """What the answer says of the state."""
-    (found,) = (source for source in answer.sources if source.name == "state")
+def outcome(report: Report) -> tuple[SourceState, str | None]:
+    """What a Report says about the state directory."""
+    (found,) = (source for source in report.sources if source.name == "state")
     return found.state, found.reason
 
 
 def files(path: Path) -> list[str]:
-    """What is in a state directory."""
+    """Names in a state directory, but for the lock."""
     return sorted(each.name for each in path.iterdir() if each.name != "lock")
 
 
-def is_fresh(answer: Report) -> bool:
-    """Whether everything starts at 0, now."""
-    assert len({key[-1] for key in counters(answer) if key[0] == "gpu"}) == 1
-    return answer.epoch_ns == answer.wall_ns and not any(sum(sums) for sums in counters(answer).values())
+def is_fresh(report: Report) -> bool:
+    """Whether all counters start at 0 with this Report."""
+    assert len({key[-1] for key in counters(report) if key[0] == "gpu"}) == 1
+    return report.epoch_ns == report.wall_ns and not any(sum(sums) for sums in counters(report).values())
 
 
 def full(*_: Any) -> int:
-    """A disk that is."""
+    """Fail as on a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def read_only(*_: Any) -> None:
-    """A file system that is."""
+    """Fail as on a read-only file system."""
     raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -1,4 +1,4 @@
-"""Frozen data as JSON and back: whole, or refused."""
+"""Frozen data as JSON and back: complete, or refused."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ WORLD = snapshot(
 )
 
 
-def test_what_is_written_comes_back() -> None:
+def test_a_snapshot_is_read_as_it_was_written() -> None:
     assert from_json(Snapshot, to_json(WORLD)) == WORLD
 
 
-def test_options_come_back_too() -> None:
+def test_options_are_read_as_they_were_written() -> None:
     options = AttributionOptions(EnergyPolicy.NONE, retention_s=7, prices=Prices("EUR", {"A100": 2.5, "": 1}, 0.3))
     assert from_json(AttributionOptions, to_json(options)) == options
 
 
-def test_names_with_bytes_that_are_no_text_are_one_line_of_ascii() -> None:
+def test_names_with_undecodable_bytes_are_one_line_of_ascii() -> None:
     odd = replace(facts(1), name='\udcff\n\0"é')
     written = to_json(snapshot(processes=[odd]))
     assert written.isascii()
@@ -40,7 +40,7 @@ def test_names_with_bytes_that_are_no_text_are_one_line_of_ascii() -> None:
     assert from_json(Snapshot, written).processes[1] == odd
 
 
-def test_a_power_that_is_no_number_stays_none() -> None:
+def test_a_power_of_nan_is_read_as_nan() -> None:
     (reading,) = from_json(Snapshot, to_json(snapshot(gpu(power_w=math.nan)))).gpus
     assert reading.power_w is not None
     assert math.isnan(reading.power_w)
@@ -64,14 +64,14 @@ def with_junk(path: tuple[int, ...], junk: Any) -> Any:
 
 
 @pytest.mark.parametrize("junk", [{}, [[[]]], 10**400, {"a": 1}], ids=["object", "lists", "huge", "key"])
-def test_what_can_stand_nowhere_is_refused_everywhere(junk: Any) -> None:
+def test_a_value_that_no_field_can_have_is_refused_in_every_field(junk: Any) -> None:
     for path in places(json.loads(to_json(WORLD))):
         with pytest.raises(ValueError, match=r"."):
             from_plain(Snapshot, with_junk(path, junk))
 
 
 @pytest.mark.parametrize("junk", [None, True, -1, 1.5, "x", []], ids=repr)
-def test_anything_else_is_refused_or_something_of_its_kind(junk: Any) -> None:
+def test_any_other_value_is_refused_or_valid(junk: Any) -> None:
     for path in places(json.loads(to_json(WORLD))):
         try:
             read = from_plain(Snapshot, with_junk(path, junk))
@@ -81,6 +81,6 @@ def test_anything_else_is_refused_or_something_of_its_kind(junk: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "nul", "\udcff"])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         from_json(Snapshot, text)

@@ -1,4 +1,4 @@
-"""Files of the agent alone."""
+"""Private files of the agent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def directory(tmp_path: Path) -> PrivateDirectory:
     return PrivateDirectory.open(tmp_path / "state")
 
 
-def test_a_directory_is_made_with_those_above_it_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_directory_is_created_with_its_parents_for_its_owner_alone(tmp_path: Path) -> None:
     PrivateDirectory.open(tmp_path / "a/b/state")
     assert mode(tmp_path / "a/b/state") == 0o700
 
 
-def test_a_directory_of_ours_that_others_may_enter_is_tightened(tmp_path: Path) -> None:
+def test_the_mode_of_a_directory_that_others_may_enter_is_tightened(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o755)
     PrivateDirectory.open(tmp_path / "state")
     assert mode(tmp_path / "state") == 0o700
@@ -40,19 +40,19 @@ def test_a_symbolic_link_is_refused_wherever_it_leads(tmp_path: Path) -> None:
             PrivateDirectory.open(tmp_path / name)
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
-    with pytest.raises(Unavailable, match="it is no directory"):
+    with pytest.raises(Unavailable, match="it is not a directory"):
         PrivateDirectory.open(tmp_path / "state")
 
 
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(Unavailable, match="belongs to user"):
         PrivateDirectory.open(tmp_path)
 
 
-def test_a_file_is_read_and_written_as_its_owners_alone(directory: PrivateDirectory) -> None:
+def test_files_are_for_their_owner_alone(directory: PrivateDirectory) -> None:
     directory.write("a", b"first")
     directory.write("a", b"second")
     assert directory.read("a") == b"second"
@@ -73,14 +73,14 @@ def test_links_pipes_and_files_of_others_are_not_read(
     directory.write("file", b"x")
     with pytest.raises(ValueError, match="symbolic link"):
         directory.read("link")
-    with pytest.raises(ValueError, match="no file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         directory.read("pipe")
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    with pytest.raises(ValueError, match="a file of user"):
+    with pytest.raises(ValueError, match="belongs to user"):
         directory.read("file")
 
 
-def test_what_is_written_never_goes_through_a_link(directory: PrivateDirectory, tmp_path: Path) -> None:
+def test_writing_does_not_follow_a_symbolic_link(directory: PrivateDirectory, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("kept", encoding="ascii")
     (directory.path / "a").symlink_to(target)
@@ -89,7 +89,7 @@ def test_what_is_written_never_goes_through_a_link(directory: PrivateDirectory, 
     assert directory.read("a") == b"new"
 
 
-def test_only_one_has_the_lock(directory: PrivateDirectory) -> None:
+def test_a_lock_is_held_once(directory: PrivateDirectory) -> None:
     held = directory.lock("lock")
     with pytest.raises(BlockingIOError):
         directory.lock("lock")

@@ -1,4 +1,4 @@
-"""Lines of a journal: whole, torn at the end, or not to be trusted."""
+"""Journals: complete, torn at the end, or not to be trusted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.state.codec import to_json
-from otel_gpu.state.cycle_text import CycleText
-from otel_gpu.state.journal import JOURNAL_FORMAT, Journal, JournalHead, head_line, line, parse_journal
+from otel_gpu.model import SourceOutcome, SourceState
+from otel_gpu.state.journal import JOURNAL_FORMAT, Journal, JournalHead, cycle_line, head_line, line, parse_journal
 from tests.state_dirs import AGENT, BOOT, OPTIONS
 from tests.unit.state.lives import world
 
@@ -28,7 +27,7 @@ def test_a_journal_is_read_as_it_was_written() -> None:
     assert journal.head() == HEAD
 
 
-def test_cut_anywhere_it_has_the_lines_that_are_whole() -> None:
+def test_a_journal_that_is_cut_anywhere_has_its_complete_lines() -> None:
     for length in range(len(WHOLE)):
         content = WHOLE[:length]
         journal = parse_journal(content)
@@ -41,7 +40,7 @@ def test_cut_anywhere_it_has_the_lines_that_are_whole() -> None:
             assert journal.torn == (not content.endswith(b"\n"))
 
 
-def test_a_bit_that_fell_over_anywhere_is_found() -> None:
+def test_a_flipped_bit_anywhere_is_detected() -> None:
     whole = parsed(WHOLE)
     for place in range(len(WHOLE)):
         for bit in range(8):
@@ -51,7 +50,7 @@ def test_a_bit_that_fell_over_anywhere_is_found() -> None:
                 journal = parse_journal(bytes(damaged))
             except ValueError:
                 continue
-            # The end of the last line looks like one that was torn.
+            # Without its line feed the last line looks torn.
             assert journal is None or (place == len(WHOLE) - 1 and journal.lines == whole.lines[:1] and journal.torn)
 
 
@@ -73,23 +72,15 @@ def test_lines_that_do_not_follow_each_other_are_not_trusted(content: bytes) -> 
         parse_journal(content)
 
 
-def test_its_cycles_are_read_with_their_numbers_and_a_line_that_is_none_is_refused() -> None:
-    text, cycles = CycleText(), [world(0), world(5), replace(world(5), wall_ns=1)]
-    lines = []
-    for number, cycle in enumerate(cycles, 8):
-        lines.append(line(number, text.of(cycle)))
-        text.written(number)
-    found = list(parsed(head_line(7, HEAD) + b"".join(lines)).snapshots())
-    assert found == [(number, replace(cycle, sources=())) for number, cycle in enumerate(cycles, 8)]
-    with pytest.raises(ValueError, match="values where"):
-        list(parsed(WHOLE).snapshots())
-
-
-def test_a_journal_of_the_format_before_this_is_read() -> None:
-    """Every line of it is in full, as the first of each file is now."""
-    journal = parsed(head_line(0, replace(HEAD, format=1)) + line(1, to_json(world(0))))
-    assert journal.head().format == 1
-    assert [cycle for _, cycle in journal.snapshots()] == [world(0)]
+def test_cycles_are_read_without_the_outcomes_of_sources_and_an_invalid_line_is_refused() -> None:
+    outcome = SourceOutcome("nvml", SourceState.OK)
+    cycles = [world(0), replace(world(5), sources=(outcome,)), replace(world(5), wall_ns=1)]
+    lines = (cycle_line(number, cycle) for number, cycle in enumerate(cycles, 8))
+    journal = parsed(head_line(7, HEAD) + b"".join(lines))
+    expected = [replace(cycle, sources=()) for cycle in cycles]
+    assert [list(journal.snapshots(after)) for after in (0, 7, 8, 10)] == [expected, expected, expected[1:], []]
+    with pytest.raises(ValueError, match="expected 11 values"):
+        list(parsed(WHOLE).snapshots(0))
 
 
 @pytest.mark.parametrize("text", ["[3]", "[2]", "[]", "{}", "1", '["1"]', "[1]", "[", "[1,2,3,4,5,6]"])

@@ -108,7 +108,7 @@ def test_somebody_is_idle_only_if_he_may_be_busy_nowhere(states: list[str], expe
 
 def test_processes_stand_under_their_workload_the_largest_first() -> None:
     small, large = (process_of(memory_bytes=size) for size in (GIB, 2 * GIB))
-    large = replace(large, key=large.key._replace(pid=large.key.pid + 1))
+    large = large._replace(key=large.key._replace(pid=large.key.pid + 1))
     (shown,) = cycle(
         answer(device(memory=split(measured=3)), workloads=[workload_of(part(measured=3))], processes=[small, large])
     ).workloads

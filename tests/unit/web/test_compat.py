@@ -10,12 +10,12 @@ import pytest
 from otel_gpu.compat.listener import Listener
 from otel_gpu.config import load
 from otel_gpu.errors import UsageError
-from otel_gpu.metrics.points import Reading
+from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.values import Address
 from otel_gpu.web.compat import CompatServers
 from otel_gpu.web.exchange import Response
-from tests.unit.export.exposition import simulated_reading
-from tests.unit.metrics.builders import STATS, answer, device, process
+from tests.unit.export.exposition import simulated_report
+from tests.unit.metrics.builders import answer, device, process
 from tests.web import ask
 
 
@@ -27,7 +27,7 @@ def listener(name: str, **options: str) -> Listener:
 
 @contextmanager
 def serving(
-    listeners: Sequence[Listener], newest: Callable[[float], Reading | None]
+    listeners: Sequence[Listener], newest: Callable[[float], ReportRows | None]
 ) -> Iterator[tuple[CompatServers, list[Address]]]:
     servers = CompatServers(
         listeners,
@@ -45,8 +45,8 @@ def serving(
 
 
 def test_each_exporter_is_on_its_own_port_with_its_own_series_only() -> None:
-    reading = simulated_reading()
-    with serving([listener("gpu-idle-exporter"), listener("dcgm-exporter")], lambda _: reading) as (_, (idle, dcgm)):
+    rows = report_rows(simulated_report())
+    with serving([listener("gpu-idle-exporter"), listener("dcgm-exporter")], lambda _: rows) as (_, (idle, dcgm)):
         told = [ask(address, "/metrics") for address in (idle, dcgm)]
         health = [ask(idle, "/healthz"), ask(dcgm, "/health")]
         nothing = ask(idle, "/health")
@@ -58,7 +58,7 @@ def test_each_exporter_is_on_its_own_port_with_its_own_series_only() -> None:
     assert nothing.status == 404
 
 
-def test_a_listener_asks_for_a_reading_as_old_as_its_exporter_would_look() -> None:
+def test_a_listener_asks_for_a_report_as_old_as_its_exporter_would_look() -> None:
     asked: list[float] = []
 
     def newest(max_age_s: float) -> None:
@@ -72,8 +72,8 @@ def test_a_listener_asks_for_a_reading_as_old_as_its_exporter_would_look() -> No
 
 def test_its_flags_are_heeded() -> None:
     flags = {"my-gpu-exporter-flags": "--metric-prefix=mine --metrics-path=/m --kubernetes-enabled=false"}
-    reading = simulated_reading()
-    with serving([listener("my-gpu-exporter", **flags)], lambda _: reading) as (servers, (address,)):
+    rows = report_rows(simulated_report())
+    with serving([listener("my-gpu-exporter", **flags)], lambda _: rows) as (servers, (address,)):
         told = ask(address, "/m").body
         assert ask(address, "/metrics").status == 404
         assert servers.urls == {f"http://{address}/m": "my-gpu-exporter"}
@@ -94,12 +94,12 @@ def test_a_port_that_is_taken_is_told_in_one_line_and_the_others_are_freed() -> 
 
 def test_a_shorter_retention_holds_for_its_listener_and_the_last_value_is_told_once() -> None:
     ended = answer(device(), processes=[process(1, active=False), process(2)])
-    later = [Reading.of(replace(ended, monotonic_ns=round(at_s * 1e9)), STATS) for at_s in (0, 30, 30.1)]
-    readings = iter(later * 2)
+    later = [report_rows(replace(ended, monotonic_ns=round(at_s * 1e9))) for at_s in (0, 30, 30.1)]
+    reports = iter(later * 2)
     flags = {"my-gpu-exporter-flags": "--metric-retention=30s"}
     told = []
     for listeners in ([listener("my-gpu-exporter", **flags)], [listener("my-gpu-exporter")]):
-        with serving(listeners, lambda _: next(readings)) as (_, (address,)):
+        with serving(listeners, lambda _: next(reports)) as (_, (address,)):
             told += [ask(address, "/metrics").body.count("my_gpu_process_active{") for _ in range(3)]
     assert told == [2, 2, 1, 2, 2, 2]
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_gpu.web.exchange import Encoder, Response, accepts_gzip
 
@@ -31,7 +34,15 @@ def test_gzip_is_accepted_where_the_header_names_it_and_does_not_weigh_it_zero(h
     assert accepts_gzip(header) is accepted
 
 
-def test_a_large_body_is_compressed_for_those_who_accept_it() -> None:
+@given(st.binary(min_size=1025, max_size=5000))
+def test_a_compressed_body_is_one_gzip_member_of_what_it_was(plain: bytes) -> None:
+    body, _ = Encoder().encode(Response(plain), "gzip")
+    unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    assert unpack.decompress(body) == plain
+    assert (unpack.eof, unpack.unused_data) == (True, b"")
+
+
+def test_a_large_body_is_compressed_for_clients_that_accept_it() -> None:
     text = "gpu_up 1\n" * 1000
     body, headers = Encoder().encode(Response(text), "gzip")
     assert gzip.decompress(body).decode() == text
@@ -40,7 +51,7 @@ def test_a_large_body_is_compressed_for_those_who_accept_it() -> None:
     assert len(body) < len(text) / 10
 
 
-def test_whether_it_was_compressed_or_not_a_large_body_says_that_it_depends() -> None:
+def test_a_large_body_varies_by_accept_encoding_compressed_or_not() -> None:
     body, headers = Encoder().encode(Response(b"x" * 2000), "")
     assert (body, headers["Vary"]) == (b"x" * 2000, "Accept-Encoding")
     assert "Content-Encoding" not in headers
@@ -57,7 +68,7 @@ def test_the_same_body_is_compressed_to_the_same_bytes() -> None:
     assert Encoder().encode(Response("x" * 2000), "gzip") == Encoder().encode(Response("x" * 2000), "gzip")
 
 
-def test_what_many_ask_for_is_compressed_once() -> None:
+def test_a_body_that_several_clients_ask_for_is_compressed_once() -> None:
     encoder, body = Encoder(), b"gpu_up 1\n" * 1000
     first, again = (encoder.encode(Response(body), "gzip")[0] for _ in range(2))
     assert first is again

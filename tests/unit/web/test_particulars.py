@@ -7,8 +7,8 @@ from otel_gpu.export.document import document
 from otel_gpu.model import (
     Cost,
     CostBasis,
-    DeviceTotals,
     GpuState,
+    GpuTotals,
     MethodEnergy,
     Report,
     SourceOutcome,
@@ -47,7 +47,7 @@ def test_what_has_left_stands_in_neither() -> None:
 def test_totals_are_told_by_method_with_their_beginning() -> None:
     sums = totals(measured_mj=5, estimated_mj=7, idle_us=3_000_000, idle_mj=2)
     cycle = answer(
-        device(gpu(0, power_w=70), totals=DeviceTotals(12, 1, 2)),
+        device(gpu(0, power_w=70), totals=GpuTotals(12, 1, 2)),
         workloads=[workload(part(measured=1, totals=sums))],
         processes=[process(1, totals=sums, energy=MethodEnergy(None, 7, None))],
     )
@@ -69,11 +69,11 @@ def test_where_nobody_counts_there_is_no_total_and_where_somebody_does_0_is_0() 
     uncounted = entry(device(failed_gpu(0)))
     assert (uncounted["energy_mj"], uncounted["idle_s"]) == (None, None)
     reading = gpu(0, power_w=70)
-    counted = entry(device(reading, totals=DeviceTotals(0, 0, 0), told_counted=None))
+    counted = entry(device(reading, totals=GpuTotals(0, 0, 0)))
     assert counted["energy_mj"] == {"measured": 0, "estimated": 0, "inferred": 0}
     assert counted["idle_s"] is None  # nobody tells who works
     working = replace(reading, utilization=WORK)
-    assert entry(device(working, totals=DeviceTotals(0, 0, 0)))["idle_s"] == 0.0
+    assert entry(device(working, totals=GpuTotals(0, 0, 0)))["idle_s"] == 0.0
 
 
 def test_cost_is_summed_and_that_of_idleness_told_apart() -> None:
@@ -85,7 +85,7 @@ def test_cost_is_summed_and_that_of_idleness_told_apart() -> None:
 
 
 def test_0_of_who_is_undecided_is_no_idle_time() -> None:
-    reading = device(replace(gpu(0, power_w=70), utilization=WORK), totals=DeviceTotals(0, 0, 0))
+    reading = device(replace(gpu(0, power_w=70), utilization=WORK), totals=GpuTotals(0, 0, 0))
     states = (GpuState.UNKNOWN, GpuState.BUSY)
     cycle = answer(reading, workloads=[workload(part(measured=1, state=state)) for state in states])
     assert [each["gpus"][0]["idle_s"] for each in told(cycle)["workloads"]] == [None, 0.0]

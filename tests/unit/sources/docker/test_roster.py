@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.docker.containers import Container, Event, Listed
 from otel_gpu.sources.docker.roster import Roster
 from tests.docker_api import container_id
@@ -16,7 +16,7 @@ def container(
     key: str, name: str, *, running: bool = True, since_s: float = WALL_S - 1000, pod: str | None = None
 ) -> Container:
     names = WorkloadNames(container=name, pod=pod)
-    return Container(Known(WorkloadRef(WorkloadKind.CONTAINER, key), names, running=running, since_s=since_s))
+    return Container(WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, key), names, running=running, since_s=since_s))
 
 
 def listed(key: str, name: str, up_at_most_s: float | None = 1200.0) -> Listed:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.kubelet.containers import NO_CONTAINERS, Containers, parse_containers, parse_runtime
 from otel_gpu.sources.kubelet.proto.cri_pb2 import Container, Label, ListContainersResponse, VersionResponse
 from tests.kubelet_servers import EXITED, RUNNING, container, container_id, listing, pod_uid
@@ -20,7 +20,7 @@ def parsed(*containers: Container, before: Containers = NO_CONTAINERS, labels: t
     return parse_containers(listing(containers), before, runtime="containerd", labels=labels)
 
 
-def only(found: Containers) -> Known:
+def only(found: Containers) -> WorkloadInfo:
     [known] = found.known.values()
     return known
 
@@ -28,7 +28,7 @@ def only(found: Containers) -> Known:
 def test_a_container_of_a_pod_has_the_names_that_the_kubelet_gave_it() -> None:
     found = parsed(container(7, pod="train-0", namespace="team-a", name="worker"))
     assert found.known == {
-        container_id(7): Known(
+        container_id(7): WorkloadInfo(
             ref=WorkloadRef(WorkloadKind.CONTAINER, container_id(7), runtime="containerd", pod_uid=pod_uid(7)),
             names=WorkloadNames(
                 container="worker",

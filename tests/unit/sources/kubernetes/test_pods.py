@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.base import Known
+from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.kubernetes.pods import Change, Failure, Page, Pod, parse_event, parse_list, parse_pod
 from tests.depth import DEPTH
 from tests.kubernetes_api import CREATED, Json, container, hex_id, pod
@@ -24,7 +24,7 @@ def parsed(value: Json, *labels: str) -> Pod:
     return found
 
 
-def only(value: Json, *labels: str) -> Known:
+def only(value: Json, *labels: str) -> WorkloadInfo:
     (known,) = parsed(value, *labels).containers
     return known
 
@@ -32,7 +32,7 @@ def only(value: Json, *labels: str) -> Known:
 def test_a_container_has_the_names_of_its_pod_and_its_own() -> None:
     known = only(pod("train-0", container(A, "trainer"), uid="u1", labels={"team": "vision", "app": "train"}), "team")
 
-    assert known == Known(
+    assert known == WorkloadInfo(
         ref=WorkloadRef(WorkloadKind.CONTAINER, A, runtime="containerd", pod_uid="u1"),
         names=WorkloadNames(
             container="trainer",

@@ -1,0 +1,227 @@
+"""Busy or idle: whether a process that holds memory on a GPU works there.
+
+Every sample shows a process that works alone on a GPU, so two polls without work are enough to call it idle. Next to a
+busy neighbour a sample credits only one of the two and can miss the lighter one for many polls. How many polls are
+enough is learned from how often the process was seen there. Until it is decided the state is ``unknown`` and the time
+is held back. Then all of it is booked at once: as idle; as busy if work shows after all; as unknown if utilisation is
+no longer available or the process ends. So no counter ever has to be corrected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, Self
+
+from otel_gpu.model import GpuState
+
+LONGEST_US: Final = 60_000_000
+"""Time without work after which a process that holds memory is idle, whatever a neighbour hides."""
+
+_MIN_POLLS: Final = 2
+_MISSED: Final = 0.001
+_MISSED_WINDOW_US: Final = 5_000_000
+"""Accepted probability that work was missed when a process is called idle: 0.1 %, and proportionally less where polls
+come faster than every 5 s. Each poll is a chance for a false alarm, and false alarms are counted per hour."""
+
+_HALF_LIFE_US: Final = 600_000_000
+_PRIOR_POLLS: Final = 2.0
+"""Polls without work that are added to those of every process: a few polls do not prove that it is always seen."""
+
+_LARGEST: Final = 1 << 100
+
+
+class StateTime(NamedTuple):
+    """Time whose state is decided, with the memory held (byte-microseconds) and the energy used in it.
+
+    ``billed_us`` is the part of the GPU's time that is billed to this process or workload.
+    """
+
+    state: GpuState
+    time_us: int
+    byte_us: int
+    energy_mj: int
+    billed_us: int = 0
+
+
+class ActivityStep(NamedTuple):
+    """State after a poll. ``idle_s`` is 0 when busy and ``None`` when unknown.
+
+    ``decided`` is the time that this poll decided, empty while it is undecided. ``idle_s`` counts from the first poll
+    without work, because the work may have ended at any time before that poll. The window before that poll is booked
+    as idle as well: no work was seen in it.
+    """
+
+    state: GpuState
+    idle_s: float | None
+    decided: tuple[StateTime, ...]
+
+
+class ActivityTracker:
+    """Activity of one process on one GPU, or of one workload as a whole. Its state has a fixed size."""
+
+    __slots__ = (
+        "_billed_us",
+        "_byte_us",
+        "_energy_mj",
+        "_hidden_zeros",
+        "_idle_us",
+        "_polls",
+        "_quiet_zeros",
+        "_state",
+        "_time_us",
+        "_working_polls",
+        "_zeros",
+    )
+
+    def __init__(self) -> None:
+        self._state = GpuState.UNKNOWN
+        # Polls next to a busy neighbour, and those of them that showed work; both decay.
+        self._polls = 0.0
+        self._working_polls = 0.0
+        # Polls without work since the last one with work: all, those next to a busy neighbour, and the newest ones
+        # without a busy neighbour.
+        self._zeros = 0
+        self._hidden_zeros = 0
+        self._quiet_zeros = 0
+        self._idle_us = 0
+        # Undecided time, and the memory, energy and billed time in it.
+        self._time_us = 0
+        self._byte_us = 0
+        self._energy_mj = 0
+        self._billed_us = 0
+
+    def observe(
+        self,
+        *,
+        window_us: int,
+        worked: bool | None,
+        others_worked: bool,
+        held_bytes: int | None,
+        energy_mj: int = 0,
+        billed_us: int = 0,
+    ) -> ActivityStep:
+        """Process one poll and the window before it.
+
+        ``worked`` is ``None`` where utilisation is not available: without data a process is never idle. ``held_bytes``
+        is ``None`` for a process that is listed without a figure: it has a context and so holds memory, but no bytes
+        are counted. A process that holds 0 bytes is never idle. ``others_worked``: whether another process on this GPU
+        showed work.
+        """
+        self._energy_mj += max(0, energy_mj)
+        self._billed_us += max(0, billed_us)
+        if window_us <= 0:
+            return self._step(decided=self._zeros == 0 or self._state is GpuState.IDLE)
+        self._time_us += window_us
+        self._byte_us += window_us * max(0, held_bytes or 0)
+        if worked:
+            self._learn(beside=others_worked)
+            self._end_run()
+            self._state = GpuState.BUSY
+        elif worked is None or held_bytes == 0:
+            self._end_run()
+            self._state = GpuState.UNKNOWN
+        elif self._state is GpuState.IDLE:
+            self._idle_us += window_us
+        else:
+            return self._step(decided=self._count_zero(window_us, beside=others_worked))
+        return self._step(decided=True)
+
+    def close(self) -> tuple[StateTime, ...]:
+        """The process has ended: undecided time is booked as unknown."""
+        self._end_run()
+        self._state = GpuState.UNKNOWN
+        return self._step(decided=True).decided
+
+    def _count_zero(self, window_us: int, *, beside: bool) -> bool:
+        """Count a poll without work; whether the process is idle now."""
+        if self._zeros:
+            self._idle_us += window_us
+        self._zeros += 1
+        self._hidden_zeros += beside
+        self._quiet_zeros = 0 if beside else self._quiet_zeros + 1
+        is_idle = self._zeros >= _MIN_POLLS and (
+            self._quiet_zeros >= _MIN_POLLS
+            or self._time_us >= LONGEST_US
+            or self._zeros >= self._zeros_needed(window_us)
+        )
+        self._state = GpuState.IDLE if is_idle else GpuState.UNKNOWN
+        return is_idle
+
+    def _zeros_needed(self, window_us: int) -> float:
+        """Polls without work next to a busy neighbour after which missed work is unlikely enough.
+
+        A process that is seen with probability p is missed n times in a row with probability (1 - p)ⁿ.
+        """
+        seen = min(self._working_polls / (self._polls + _PRIOR_POLLS), 0.999)
+        if seen <= 0:
+            return math.inf
+        return math.log(_MISSED * min(1.0, window_us / _MISSED_WINDOW_US)) / math.log1p(-seen)
+
+    def _learn(self, *, beside: bool) -> None:
+        """Count how often this process is seen next to a busy neighbour; alone it is always seen.
+
+        Polls without work count once work shows again, up to the poll that called it idle: the run was missed work at
+        least in part. A process that idles for hours in between is not seen more rarely when it works.
+        """
+        kept = 0.5 ** (self._time_us / _HALF_LIFE_US)
+        self._polls = self._polls * kept + self._hidden_zeros + beside
+        self._working_polls = self._working_polls * kept + beside
+
+    def _end_run(self) -> None:
+        self._zeros = self._hidden_zeros = self._quiet_zeros = self._idle_us = 0
+
+    def _step(self, *, decided: bool) -> ActivityStep:
+        times: tuple[StateTime, ...] = ()
+        if decided and (self._time_us or self._energy_mj or self._billed_us):
+            times = (StateTime(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
+            self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
+        idle_s = {GpuState.BUSY: 0.0, GpuState.IDLE: self._idle_us / 1e6}.get(self._state)
+        return ActivityStep(self._state, idle_s, times)
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """All that is remembered and held back, as plain data."""
+        return {
+            "state": self._state.value,
+            "polls": self._polls,
+            "working_polls": self._working_polls,
+            **{name: getattr(self, f"_{name}") for name in _COUNTS},
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """Restore what ``to_state`` returned; ValueError for anything else."""
+        restored = cls()
+        try:
+            state = GpuState(data["state"])
+            frequencies = [data["polls"], data["working_polls"]]
+            counts = {name: data[name] for name in _COUNTS}
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError("activity: not a saved state") from error
+        if state is GpuState.ALLOCATED:
+            raise ValueError("activity: a process is never allocated")
+        if not all(type(each) in (int, float) and 0 <= each < _LARGEST for each in frequencies):
+            raise ValueError("activity: a number of polls is out of range")
+        if not all(type(each) is int and 0 <= each < _LARGEST for each in counts.values()):
+            raise ValueError("activity: a count is out of range")
+        restored._state = state
+        restored._polls, restored._working_polls = map(float, frequencies)
+        for name, count in counts.items():
+            setattr(restored, f"_{name}", count)
+        return restored
+
+
+_COUNTS: Final = ("zeros", "hidden_zeros", "quiet_zeros", "idle_us", "time_us", "byte_us", "energy_mj", "billed_us")
+
+
+def workload_state(states: Iterable[GpuState]) -> GpuState:
+    """State of a workload from those of its processes that hold memory on the GPU: busy if any is, idle if all are.
+
+    Without a process it is unknown here; the caller decides by its grants whether it is ``allocated``.
+    """
+    found = set(states)
+    if GpuState.BUSY in found:
+        return GpuState.BUSY
+    return GpuState.IDLE if found == {GpuState.IDLE} else GpuState.UNKNOWN

@@ -1,0 +1,326 @@
+"""One GPU from cycle to cycle: how its memory divides, which processes worked, and how its energy divides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
+
+from otel_gpu.attribution.cycle import Cycle
+from otel_gpu.attribution.energy import Consumer, Division, EnergyDivider, Interval
+from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, IntervalBuilder, WorkInCycle
+from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
+from otel_gpu.attribution.memory import UNEXPLAINED_BYTES, implausible_figures
+from otel_gpu.attribution.memory_tracker import MemoryResult, MemoryTracker
+from otel_gpu.attribution.meter import EnergyMeter, Metered
+from otel_gpu.attribution.options import AttributionOptions, EnergyModel
+from otel_gpu.attribution.plain import resident_from, resident_state
+from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate
+from otel_gpu.attribution.power.learned import LearnedPower
+from otel_gpu.attribution.residents import Resident, Residents
+from otel_gpu.attribution.short_lived import ShortLivedProcess
+from otel_gpu.attribution.utilization import ComputeWindow, UtilizationRows
+from otel_gpu.model import GpuReading, ProcessKey
+
+_NO_GRANTS: Final[Mapping[WorkloadOnDevice, float]] = MappingProxyType({})
+
+
+class GpuResult(NamedTuple):
+    """What one cycle showed of one GPU that answered.
+
+    ``lists_read`` is false where a process list could not be read. ``may_have_unseen_users`` is true where processes
+    that the agent cannot see may use the GPU: their number and work are unknown.
+    """
+
+    reading: GpuReading
+    residents: Residents
+    memory: MemoryResult
+    compute: ComputeWindow | None
+    metered: Metered | None
+    division: Division | None
+    baseline: BaselineEstimate
+    energy_source: str
+    short_lived: Sequence[ShortLivedProcess]
+    anomalies: int
+    lists_read: bool
+    may_have_unseen_users: bool
+
+    def held_bytes(self, at: ProcessOnDevice) -> int | None:
+        """Memory of a process: the driver's figure, else the inferred one, else ``None``."""
+        resident = self.residents.get(at)
+        if resident is not None and resident.memory_bytes is not None:
+            return resident.memory_bytes
+        hidden = self.memory.hidden.get(at.device.mig_uuid)
+        inferred = hidden.inferred.get(at) if hidden is not None else None
+        return None if inferred is None else inferred.bytes
+
+
+class GpuTracker:
+    """All that is remembered of one GPU between cycles."""
+
+    __slots__ = (
+        "_baseline",
+        "_divider",
+        "_interval",
+        "_learned",
+        "_memory",
+        "_meter",
+        "_residents",
+        "_rows",
+        "_uses_learned",
+    )
+
+    def __init__(self, options: AttributionOptions) -> None:
+        self._uses_learned = options.energy_model is EnergyModel.LEARNED
+        self._meter = EnergyMeter()
+        self._rows = UtilizationRows()
+        self._baseline = Baseline(options.assumed_idle_fraction)
+        self._learned = LearnedPower()
+        self._divider = EnergyDivider(options.energy_policy)
+        self._memory = MemoryTracker()
+        self._residents: Residents = {}
+        """The residents of the last cycle, with those missing from its lists that still run."""
+        self._interval = IntervalBuilder()
+
+    def observe(
+        self,
+        reading: GpuReading,
+        residents: Residents,
+        cycle: Cycle,
+        *,
+        owners: Mapping[ProcessOnDevice, WorkloadOnDevice],
+        grant_ages_s: Mapping[WorkloadOnDevice, float] = _NO_GRANTS,
+        short_lived: Sequence[ShortLivedProcess] = (),
+    ) -> GpuResult:
+        """Take in a cycle's reading, with the processes that are on the GPU.
+
+        ``owners`` are their workloads. ``grant_ages_s`` are workloads that were granted the GPU and have no process
+        on it, with the age of the grant. ``short_lived`` are processes that came and went since the last cycle.
+        """
+        metered = self._meter.read(reading)
+        memory = self._memory.observe(
+            reading, residents, self._residents, cycle, owners=owners, grant_ages_s=grant_ages_s
+        )
+        compute = self._rows.observe(reading.utilization, cycle.window_us)
+        has_unexplained_memory = memory.unexplained_bytes >= UNEXPLAINED_BYTES or (
+            not cycle.may_infer and memory.cannot_rule_out_users
+        )
+        lists_read = _lists_read(reading)
+        lists_complete = lists_read and cycle.pids_complete
+        self._add_to_interval(
+            residents,
+            compute,
+            cycle,
+            has_unexplained_memory=has_unexplained_memory or bool(short_lived),
+            complete=lists_complete,
+        )
+        unseen = not cycle.may_infer and (has_unexplained_memory or self._interval.has_unexplained_memory)
+        division = None
+        if metered is not None:
+            division = self._divide(metered, reading, memory, lists_complete=lists_complete, unseen=unseen)
+        if metered is not None or self._interval.duration_us == 0 or not self._meter.has_read:
+            self._interval = IntervalBuilder(
+                residents.keys(), complete=lists_complete, has_unexplained_memory=has_unexplained_memory
+            )
+        # A process missing from one poll has not left: while /proc shows it, it stays until the ledger ends it.
+        missing = {at: each for at, each in self._residents.items() if at not in residents and cycle.is_alive(at)}
+        self._residents = {**missing, **residents}
+        return GpuResult(
+            reading=reading,
+            residents=residents,
+            memory=memory,
+            compute=compute,
+            metered=metered,
+            division=division,
+            baseline=self._baseline.estimate(),
+            energy_source=self._meter.source,
+            short_lived=short_lived,
+            anomalies=_anomalies(reading, compute, metered),
+            lists_read=lists_read,
+            may_have_unseen_users=unseen,
+        )
+
+    def forget(self, ended: frozenset[ProcessOnDevice]) -> None:
+        """Drop what is remembered of processes that have ended."""
+        self._learned.forget({at.process for at in ended})
+        self._residents = {at: resident for at, resident in self._residents.items() if at not in ended}
+
+    def add_gap(self, window_us: int, is_dropped: Callable[[ProcessOnDevice], bool]) -> None:
+        """The GPU did not answer for this long. Processes that the ledger has dropped are forgotten."""
+        self._rows.observe(None, window_us)
+        self._interval.add_gap(window_us)
+        if ended := frozenset(filter(is_dropped, self._residents)):
+            self.forget(ended)
+
+    def add_absence(self, window_us: int) -> None:
+        """The agent did not run for this long."""
+        self._rows.observe(None, window_us)
+        self._interval.add_absence(window_us)
+
+    # -- energy ---------------------------------------------------------------------
+
+    def _add_to_interval(
+        self,
+        residents: Residents,
+        compute: ComputeWindow | None,
+        cycle: Cycle,
+        *,
+        has_unexplained_memory: bool,
+        complete: bool,
+    ) -> None:
+        if cycle.window_us <= 0 and not self._interval.agent_was_away:
+            return
+        before = self._residents
+        gone = {at: resident for at, resident in before.items() if at not in residents}
+        presence = {at: _presence(each, cycle) for at, each in residents.items() if at not in before}
+        presence |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.is_alive(at)}
+        present = {**residents, **gone}
+        # A pid that was reused in the cycle belongs to the process that has it now.
+        by_pid = {at.process.pid: at for at in (*sorted(present), *residents)}
+        self._interval.add(
+            cycle.window_us,
+            present,
+            presence,
+            _work(compute, by_pid),
+            has_unidentified=compute is not None and not compute.pids <= by_pid.keys(),
+            has_unexplained_memory=has_unexplained_memory,
+            complete=complete,
+        )
+
+    def _divide(
+        self, metered: Metered, reading: GpuReading, memory: MemoryResult, *, lists_complete: bool, unseen: bool
+    ) -> Division:
+        interval = self._interval
+        consumers = interval.consumers(memory.inferred_by_process())
+        # Of users that cannot be seen, no more is known than that they did not work while the visible ones did.
+        idle_us = interval.covered_us - sum(consumer.sm_us or 0 for consumer in consumers) if unseen else 0
+        unidentified_us = max(interval.unidentified_us, idle_us)
+        shares = _sm_shares(consumers, interval.covered_us)
+        utilization = None
+        if interval.covered_us:
+            utilization = sum(shares.values()) + unidentified_us / interval.covered_us
+        is_usable = not (metered.anomalous or metered.reset or interval.agent_was_away) and metered.duration_s > 0
+        # A GPU with users that may be invisible says nothing about being idle, only about the range of its power.
+        if is_usable and (lists_complete or unseen):
+            observed = 0.0 if utilization is None and not consumers else utilization
+            self._baseline.observe(
+                power_w=metered.delta_mj / 1000 / metered.duration_s,
+                utilization=None if unseen else observed,
+                resident=bool(consumers) or interval.has_unexplained_memory,
+                power_limit_w=reading.power_limit_w,
+                dt_s=metered.duration_s,
+            )
+        context_power_w = self._baseline.estimate().context_power_w
+        if is_usable and utilization is not None and not unidentified_us and not unseen:
+            self._learned.observe(
+                shares,
+                power_w=metered.delta_mj / 1000 / metered.duration_s,
+                power_limit_w=reading.power_limit_w,
+                context_power_w=context_power_w,
+                samples=interval.samples,
+                dt_s=metered.duration_s,
+                sm_clock_mhz=reading.sm_clock_mhz,
+            )
+        factors: dict[ProcessOnDevice, float] = {}
+        if self._uses_learned and not unseen:
+            by_process = self._learned.factors(shares)
+            factors = {consumer.at: by_process.get(consumer.at.process, 1.0) for consumer in consumers}
+        return self._divider.divide(
+            Interval(
+                delta_mj=metered.delta_mj,
+                duration_s=metered.duration_s,
+                consumers=consumers,
+                unidentified_sm_us=unidentified_us,
+                is_exclusive=interval.is_exclusive,
+                has_unexplained_memory=interval.has_unexplained_memory,
+                context_power_w=context_power_w,
+                anomalous=metered.anomalous,
+                lists_complete=lists_complete,
+                may_have_unseen_users=unseen,
+                agent_was_away=interval.agent_was_away,
+            ),
+            factors,
+        )
+
+    # -- checkpoint -----------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """All that is remembered, as plain data."""
+        return {
+            "rows": self._rows.to_state(),
+            "meter": self._meter.to_state(),
+            "baseline": self._baseline.to_state(),
+            "learned": self._learned.to_state(),
+            "divider": self._divider.to_state(),
+            "holdings": self._memory.to_state(),
+            "here": [resident_state(resident) for _, resident in sorted(self._residents.items())],
+            "span": self._interval.to_state(),
+        }
+
+    @classmethod
+    def from_state(cls, options: AttributionOptions, data: Any, *, same_boot: bool) -> Self:
+        """The counterpart of ``to_state``; ValueError for any other data.
+
+        After a reboot the counters start at 0 and no process is left; what was learnt of the GPU's power stays.
+        """
+        restored = cls(options)
+        try:
+            restored._baseline = Baseline.from_state(data["baseline"], options.assumed_idle_fraction)
+            if same_boot:
+                restored._rows = UtilizationRows.from_state(data["rows"])
+                restored._meter = EnergyMeter.from_state(data["meter"])
+                restored._learned = LearnedPower.from_state(data["learned"])
+                restored._divider.restore(data["divider"])
+                restored._memory = MemoryTracker.from_state(data["holdings"])
+                residents = [resident_from(each) for each in data["here"]]
+                restored._residents = {resident.at: resident for resident in residents}
+                restored._interval = IntervalBuilder.from_state(data["span"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError("not a state of a GPU") from error
+        return restored
+
+
+def _presence(resident: Resident, cycle: Cycle) -> float:
+    """The fraction of the cycle in which a process was there that has come in it."""
+    window_s = cycle.window_us / 1e6
+    age_s = cycle.wall_s - resident.start_time_s if resident.start_time_s is not None else window_s
+    return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
+
+
+def _work(compute: ComputeWindow | None, by_pid: Mapping[int, ProcessOnDevice]) -> WorkInCycle | None:
+    """Work by process. Where one row cannot be true, the shares of the other processes are unknown too."""
+    if compute is None or compute.unknown_pids:
+        return None
+    return WorkInCycle(
+        sm_us={by_pid[pid]: done.sm_us for pid, done in compute.work.items() if pid in by_pid},
+        covered_us=compute.covered_us,
+        samples=compute.samples,
+        unidentified_us=sum(done.sm_us for pid, done in compute.work.items() if pid not in by_pid),
+    )
+
+
+def _sm_shares(consumers: Sequence[Consumer], covered_us: int) -> dict[ProcessKey, float]:
+    """SM share of each process that worked. Where MIG is switched, a process can be on several devices."""
+    shares: dict[ProcessKey, float] = {}
+    for consumer in consumers:
+        if consumer.sm_us:
+            process = consumer.at.process
+            shares[process] = shares.get(process, 0.0) + consumer.sm_us / max(1, covered_us)
+    return shares
+
+
+def _lists_read(reading: GpuReading) -> bool:
+    """Whether the process lists could be read; under MIG, those of every instance."""
+    if reading.mig is None:
+        return reading.processes is not None
+    return all(mig.processes is not None for mig in reading.mig)
+
+
+def _anomalies(reading: GpuReading, compute: ComputeWindow | None, metered: Metered | None) -> int:
+    """Count figures of a cycle that cannot be true."""
+    found = implausible_figures(reading)
+    if compute is not None:
+        found += compute.anomalies
+    if metered is not None:
+        found += metered.anomalous or metered.reset
+    return found

@@ -1,0 +1,210 @@
+"""Which candidates caused a change of hidden memory. Pure rules over the accounts; ``estimate`` books the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from otel_gpu.attribution.hidden.accounts import (
+    Account,
+    Accounts,
+    Shares,
+    equal_shares,
+    normalized,
+    with_strongest_evidence,
+)
+from otel_gpu.attribution.hidden.candidates import CandidateId
+
+_MIB: Final = 1 << 20
+DEAD_BAND_BYTES: Final = 32 * _MIB
+CONTEXT_BYTES: Final = 1024 * _MIB
+"""More than the context of a process takes beyond the driver's figure for that process."""
+
+_MAPPING_COVERS: Final = 0.25
+"""Mappings explain a change if they moved in its direction by at least this part of it."""
+MAPPING_DOUBT: Final = 0.25
+"""Variance of a split by mappings, relative to that of a split without information. Their accuracy is not known."""
+_TYPICAL_RATIO: Final = 0.85
+"""Resident bytes per mapped byte where nothing better is known."""
+_CLEAR: Final = 0.6
+"""A candidate with better odds than this gets all of a rise; otherwise the rise is shared by the odds."""
+_FIRST_ALLOCATION_S: Final = 4.0
+"""Typical run time of a process before it allocates."""
+_SAME_PACE: Final = 0.1
+"""Tolerance when the slow-down of a rise is compared with the pace of a candidate."""
+_YOUNG_S: Final = 180.0
+_AGEING_S: Final = 60.0
+
+
+class Poll(NamedTuple):
+    """One cycle: its number, its time, the time since the previous one, and arrivals and departures in between.
+
+    The counts are of processes that the driver has a figure for.
+    """
+
+    number: int
+    now_s: float
+    since_s: float
+    visible_arrivals: int
+    visible_departures: int
+
+
+class Cause(NamedTuple):
+    """Candidates that caused a rise, with the weights to book it by, and the odds of each; empty for none of them.
+
+    ``has_reason`` is false where they were chosen only for lack of a better rule.
+    """
+
+    weights: Shares
+    odds: Shares
+    has_reason: bool = True
+
+
+# -- mappings -------------------------------------------------------------------
+
+
+def initial_shares(accounts: Accounts) -> tuple[Shares, float]:
+    """Shares of bytes that were there before the first look, and their doubt: by mappings, else equal."""
+    sizes = {id_: account.candidate.mapping_bytes for id_, account in accounts.items()}
+    known = [size for size in sizes.values() if size is not None]
+    if sum(known) == 0:
+        return equal_shares(accounts), 1.0
+    mean = sum(known) / len(known)
+    return normalized({id_: mean if size is None else size for id_, size in sizes.items()}), MAPPING_DOUBT
+
+
+class MappingMoves(NamedTuple):
+    """Bytes that changes of mappings explain, per candidate.
+
+    ``doubtful_bytes`` may belong to any of them, by ``odds``. ``ratio`` is set if the ratio of one was learned.
+    """
+
+    parts: Shares
+    doubtful_bytes: float
+    odds: Shares
+    ratio: tuple[CandidateId, float] | None
+
+
+def mapping_moves(accounts: Accounts, gap: float) -> MappingMoves | None:
+    """Divide a change by which mappings changed, with the ratios learned so far; ``None`` if they do not explain it."""
+    moves = {
+        id_: float(account.candidate.mapping_bytes - account.mapped_bytes)
+        for id_, account in accounts.items()
+        if account.candidate.mapping_bytes is not None and account.mapped_bytes is not None
+    }
+    moves = {id_: move for id_, move in moves.items() if move}
+    ups = sum(move for move in moves.values() if move > 0)
+    downs = -sum(move for move in moves.values() if move < 0)
+    along, against = (ups, downs) if gap >= 0 else (downs, ups)
+    if along < _MAPPING_COVERS * abs(gap) or max(abs(gap), min(along, against)) <= DEAD_BAND_BYTES:
+        return None
+    parts = {id_: ratio * move for id_, move in moves.items() if (ratio := accounts[id_].ratio) is not None}
+    unknown = {id_: move for id_, move in moves.items() if id_ not in parts}
+    ratio = _common_ratio(unknown.values(), gap - sum(parts.values()))
+    parts |= {id_: ratio * move for id_, move in unknown.items()}
+    rest = gap - sum(parts.values())
+    adjustable = unknown or moves
+    odds = normalized({id_: abs(move) for id_, move in adjustable.items()})
+    for id_, share in odds.items():
+        parts[id_] += share * rest
+    doubtful_bytes = sum(abs(parts[id_]) for id_ in unknown) if unknown else abs(rest)
+    return MappingMoves(parts, doubtful_bytes, odds, _learned_ratio(adjustable, parts))
+
+
+def _common_ratio(moves: Collection[float], explained: float) -> float:
+    """Resident bytes per mapped byte if these mappings share one ratio; the typical one where they cancel out."""
+    net = sum(moves)
+    if abs(net) < _MAPPING_COVERS * sum(map(abs, moves)):
+        return _TYPICAL_RATIO
+    return min(1.0, max(0.0, explained / net)) if net else 0.0
+
+
+def _learned_ratio(moves: Shares, parts: Shares) -> tuple[CandidateId, float] | None:
+    """The ratio of a mapping that changed alone. No more can be resident than is mapped."""
+    if len(moves) != 1:
+        return None
+    ((id_, move),) = moves.items()
+    ratio = parts[id_] / move
+    return (id_, min(1.0, ratio)) if abs(move) > DEAD_BAND_BYTES and 0.0 < ratio <= 1.05 else None
+
+
+# -- rises without mappings -----------------------------------------------------
+
+
+def find_cause(accounts: Accounts, rise: float, total: float, poll: Poll) -> Cause:
+    """The candidates that caused a rise which no mapping explains: those of the first rule that applies to any."""
+    just_s, lately_s = max(10.0, 1.5 * poll.since_s), max(60.0, 4.0 * poll.since_s)
+    fresh = {id_: account for id_, account in accounts.items() if account.is_fresh}
+    arriving = {id_: account for id_, account in fresh.items() if poll.now_s - account.seen_s <= just_s}
+    if not any(account.seen_s >= poll.now_s for account in arriving.values()) and (
+        rise < CONTEXT_BYTES * poll.visible_arrivals
+    ):
+        return Cause({}, {})
+    growing = {id_: account for id_, account in accounts.items() if account.grew_at >= poll.number - 2}
+    starting = {id_: account for id_, account in growing.items() if not account.pace}
+    waiting = {id_: account for id_, account in fresh.items() if poll.now_s - account.seen_s <= lately_s}
+    if arriving:
+        return _first_to_allocate(arriving, poll)
+    if starting:
+        return _shared(starting)
+    if waiting:
+        return _first_to_allocate(waiting, poll)
+    if growing:
+        return _shared(growing)
+    return _without_reason(with_strongest_evidence(accounts), rise, total)
+
+
+def _shared(accounts: Accounts) -> Cause:
+    shares = equal_shares(accounts)
+    return Cause(shares, shares)
+
+
+def _first_to_allocate(fresh: Accounts, poll: Poll) -> Cause:
+    """Of several that arrived, the one that is due to allocate; those that were first seen together share equally.
+
+    A process of a moment ago can hardly have allocated yet. One that has waited for long may never allocate.
+    """
+    fresh = with_strongest_evidence(fresh)
+    shares = equal_shares(fresh)
+    patience_s = max(20.0, 2.0 * poll.since_s)
+    ready = {}
+    for id_, account in fresh.items():
+        ran_s, waited_s = min(account.candidate.age_s, poll.since_s), max(0.0, poll.now_s - account.seen_s)
+        ready[id_] = 1e-9 - math.expm1(-ran_s / _FIRST_ALLOCATION_S) * math.exp(-waited_s / patience_s)
+    chances = {}
+    for id_, account in fresh.items():
+        peers = [peer for peer, other in fresh.items() if _were_seen_together(account, other)]
+        chances[id_] = shares[id_] * sum(ready[peer] for peer in peers) / len(peers)
+    return _likeliest(normalized(chances))
+
+
+def _were_seen_together(one: Account, other: Account) -> bool:
+    return one.seen_s == other.seen_s
+
+
+def _likeliest(odds: Shares) -> Cause:
+    """All to one whose odds are clear, else by the odds."""
+    best = max(odds, key=lambda id_: odds[id_])
+    return Cause({best: 1.0} if odds[best] > _CLEAR else odds, odds)
+
+
+def _without_reason(accounts: Accounts, rise: float, total: float) -> Cause:
+    """The youngest, if the rise is large and any is young; else all, by what they hold and a little more."""
+    young = {id_: a.candidate.age_s for id_, a in accounts.items() if a.candidate.age_s < _YOUNG_S}
+    if young and rise >= max(256 * _MIB, 0.02 * total):
+        cause = _likeliest(normalized({id_: math.exp(-age_s / _AGEING_S) + 0.01 for id_, age_s in young.items()}))
+        return cause._replace(has_reason=len(cause.weights) == 1)
+    mean = math.fsum(account.held_bytes for account in accounts.values()) / len(accounts)
+    held = normalized({id_: account.held_bytes + 0.1 * mean for id_, account in accounts.items()})
+    shares = held if mean > 0 else equal_shares(accounts)
+    return Cause(shares, shares, has_reason=False)
+
+
+# -- rises that slow down -------------------------------------------------------
+
+
+def find_stopped(paces: Shares, drop: float) -> CandidateId | None:
+    """The candidate whose pace equals the drop of a rise, both in bytes per cycle; ``None`` if none is near it."""
+    best = min(paces, key=lambda id_: abs(paces[id_] - drop))
+    return best if abs(paces[best] - drop) <= max(_SAME_PACE * drop, DEAD_BAND_BYTES / 16) else None

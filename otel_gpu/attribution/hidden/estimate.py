@@ -1,0 +1,323 @@
+"""Estimate of what each candidate holds, and how a change of the total is booked to candidates.
+
+Only candidates that are present have an account. ``inference`` decides which arrive and depart. What is booked here
+always adds up to the total, except for a difference within the dead band.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from otel_gpu.attribution.hidden.accounts import NEVER, Account, Shares, normalized, with_strongest_evidence
+from otel_gpu.attribution.hidden.candidates import CandidateId, Evidence, sort_key
+from otel_gpu.attribution.hidden.causes import (
+    CONTEXT_BYTES,
+    DEAD_BAND_BYTES,
+    MAPPING_DOUBT,
+    Poll,
+    find_cause,
+    find_stopped,
+    initial_shares,
+    mapping_moves,
+)
+from otel_gpu.attribution.hidden.covariance import Covariance
+
+_STEADY: Final = 0.03
+"""Relative difference from the pace of those growing above which another cause is looked for."""
+_LONGEST_PACE_S: Final = 60.0
+"""After a longer gap, growth before the gap does not show which candidates grew in it."""
+
+
+class MemoryEstimate:
+    """Estimated bytes per candidate with their covariance, and bytes of none of them. Bytes are floats.
+
+    ``context_bytes`` are contexts of processes that the driver has a figure for. ``unexplained_bytes`` are bytes that
+    no candidate could hold; ``unexplained_s`` is when they last grew, and ``drift`` (bytes per second) how fast in the
+    previous cycle. ``rise_bytes`` is the size of the rise in progress. ``previous_bytes`` is the total of the previous
+    cycle. ``stalled_s`` is the time over which a rise that slowed down is not booked yet: the next cycle shows which
+    candidate stopped.
+    """
+
+    __slots__ = (
+        "accounts",
+        "context_bytes",
+        "covariance",
+        "drift",
+        "previous_bytes",
+        "rise_bytes",
+        "stalled_s",
+        "unexplained_bytes",
+        "unexplained_s",
+    )
+
+    def __init__(self) -> None:
+        self.accounts: dict[CandidateId, Account] = {}
+        self.covariance: Covariance[CandidateId] = Covariance()
+        self.context_bytes = 0.0
+        self.unexplained_bytes = 0.0
+        self.unexplained_s = 0.0
+        self.rise_bytes = 0.0
+        self.previous_bytes = 0.0
+        self.drift = 0.0
+        self.stalled_s = 0.0
+
+    # -- arrivals and departures ----------------------------------------------------
+
+    def open(self, accounts: Iterable[Account]) -> None:
+        """Add accounts of new candidates."""
+        self.accounts |= {account.candidate.id: account for account in accounts}
+        self.accounts = {id_: self.accounts[id_] for id_ in sorted(self.accounts, key=sort_key)}
+
+    def close(self, id_: CandidateId) -> None:
+        """Remove the account of a candidate that has departed, with what it was estimated to hold."""
+        del self.accounts[id_]
+        self.covariance.drop(id_)
+
+    def transfer(self, id_: CandidateId, successors: Collection[CandidateId]) -> None:
+        """Give what a candidate was estimated to hold to others, in equal parts."""
+        held_bytes = self.accounts[id_].held_bytes
+        for successor in successors:
+            self.accounts[successor].held_bytes = held_bytes / len(successors)
+        self.covariance.replace(id_, successors)
+        self.covariance.add(held_bytes, dict.fromkeys(successors, 1.0 / len(successors)))
+
+    def assign_unexplained(self, ids: Iterable[CandidateId]) -> None:
+        """Give the unexplained bytes to those of these with the strongest evidence, by mappings, else equally."""
+        claimants = with_strongest_evidence({id_: self.accounts[id_] for id_ in ids})
+        if not claimants or self.unexplained_bytes <= 0:
+            return
+        shares, doubt = initial_shares(claimants)
+        self.covariance.add(self.unexplained_bytes, shares, doubt)
+        for id_, share in shares.items():
+            account = self.accounts[id_]
+            account.held_bytes += share * self.unexplained_bytes
+            account.is_fresh, account.mapped_bytes = False, account.candidate.mapping_bytes
+            account.pace = self.drift if len(shares) == 1 else 0.0
+        self.unexplained_bytes = 0.0
+
+    # -- changes of the total -------------------------------------------------------
+
+    def update(self, total: float, poll: Poll, *, departed: bool) -> None:
+        """Book the change of the total in this cycle. ``departed``: a candidate left with what it held."""
+        self.drift = 0.0
+        self._end_paces_after_gap(poll.since_s)
+        gap = self._gap(total)
+        if gap < 0 and -gap < CONTEXT_BYTES * poll.visible_departures and not departed:
+            self.context_bytes -= min(self.context_bytes, -gap)
+        if not self.accounts:
+            self._leave_unexplained(total, poll)
+            return
+        if departed:
+            self._correct(gap, poll)
+        gap = self._gap(total)
+        if self._move_by_mappings(gap, poll) or self._shrink(gap):
+            self.rise_bytes = 0.0
+            self._balance(total)
+        elif not self._grow(gap, gap if departed else total - self.previous_bytes, total, poll):
+            self.rise_bytes = 0.0
+            return
+        if not self.stalled_s:
+            for account in self.accounts.values():
+                account.mapped_bytes = account.candidate.mapping_bytes
+
+    def _end_paces_after_gap(self, since_s: float) -> None:
+        if not 0 < since_s <= _LONGEST_PACE_S:
+            self._end_paces()
+        if since_s > _LONGEST_PACE_S:
+            for account in self.accounts.values():
+                account.grew_at = NEVER
+
+    def _leave_unexplained(self, total: float, poll: Poll) -> None:
+        """Book a change without candidates."""
+        gap = self._gap(total)
+        if 0 < gap < CONTEXT_BYTES * poll.visible_arrivals:
+            self.context_bytes += gap
+        elif gap > DEAD_BAND_BYTES:  # a smaller gap waits, so that slow growth is growth too
+            self.unexplained_s = poll.now_s
+            self.unexplained_bytes += gap
+        self._limit_unattributed(total)
+        self.stalled_s = 0.0
+        self.drift = max(0.0, total - self.previous_bytes) / poll.since_s if poll.since_s > 0 else 0.0
+
+    def _gap(self, total: float) -> float:
+        """The total minus all that is booked."""
+        return total - self.context_bytes - self.unexplained_bytes - self._held_bytes()
+
+    def _held_bytes(self) -> float:
+        return math.fsum([account.held_bytes for account in self.accounts.values()])
+
+    def _correct(self, gap: float, poll: Poll) -> None:
+        """After a departure, correct the others by what the total shows, by how much of it each could explain.
+
+        A candidate that arrived in the same cycle may have caused a rise as well: then only a part is corrected, the
+        smaller the larger the gap is against the standard deviation of the estimate.
+        """
+        variance = self.covariance.variance(self.accounts)
+        if variance <= DEAD_BAND_BYTES**2:
+            return
+        arrivals = any(account.is_fresh and account.seen_s >= poll.now_s for account in self.accounts.values())
+        part = variance / (variance + gap * gap) if arrivals and gap > 0 else 1.0
+        held_bytes = self._held_bytes() + part * gap
+        for id_, share in self.covariance.learn_sum(part).items():
+            self.accounts[id_].held_bytes += share * part * gap
+        self._rescale(held_bytes)
+
+    def _move_by_mappings(self, gap: float, poll: Poll) -> bool:
+        """Book a change that mappings explain; whether they do."""
+        moves = mapping_moves(self.accounts, gap)
+        if moves is None:
+            return False
+        self._end_paces()
+        for id_, part in moves.parts.items():
+            account = self.accounts[id_]
+            account.held_bytes += part
+            if part > 0:
+                account.is_fresh, account.grew_at = False, poll.number
+        if moves.ratio is not None:
+            self.accounts[moves.ratio[0]].ratio = moves.ratio[1]
+        self.covariance.add(moves.doubtful_bytes, moves.odds, MAPPING_DOUBT)
+        return True
+
+    def _shrink(self, gap: float) -> bool:
+        """Book a fall, by what each holds; whether there was one."""
+        if gap >= -DEAD_BAND_BYTES:
+            return False
+        self._end_paces()
+        held_bytes = self._held_bytes()
+        if held_bytes > 0:
+            loss = gap * held_bytes / (held_bytes + self.unexplained_bytes)
+            shares = normalized({id_: account.held_bytes for id_, account in self.accounts.items()})
+            for id_, share in shares.items():
+                self.accounts[id_].held_bytes += loss * share
+            self.covariance.add(loss, shares)
+            self.unexplained_bytes = max(0.0, self.unexplained_bytes + gap - loss)
+        return True
+
+    def _grow(self, gap: float, rise: float, total: float, poll: Poll) -> bool:
+        """Book a rise; whether there was one. ``rise`` is that of this cycle, ``gap`` all that is not booked yet.
+
+        A small shortfall against the expected growth waits like any difference within the dead band.
+        """
+        stalled_s, self.stalled_s = self.stalled_s, 0.0
+        if stalled_s and any(account.seen_s >= poll.now_s for account in self.accounts.values()):
+            # With an arrival, this cycle does not show which candidate stopped in the previous one.
+            self._slow_down(gap - rise, gap - rise, stalled_s, poll)
+            gap, stalled_s = rise, 0.0
+        expected = {id_: a.pace * (stalled_s + poll.since_s) for id_, a in self.accounts.items() if a.pace}
+        steady = math.fsum(expected.values())
+        tolerance = max(float(DEAD_BAND_BYTES), _STEADY * steady)
+        if gap - steady > tolerance:
+            self._book_rise(gap - steady, rise, expected, total, poll)
+            self._balance(total)
+        elif not expected:
+            return False
+        elif gap - steady >= -tolerance:
+            self._accrue(expected, poll)
+        elif stalled_s:
+            self._stop(gap, rise, expected, poll)
+            self._balance(total)
+        elif rise <= DEAD_BAND_BYTES / 16:
+            self._end_paces()
+            return False
+        else:
+            self.stalled_s = poll.since_s  # one stopped within this cycle: the rise of the next one shows which
+        return True
+
+    def _accrue(self, parts: Shares, poll: Poll) -> None:
+        """Book growth at a steady pace, in bytes."""
+        self._add(parts, parts)
+        for id_ in parts:
+            self.accounts[id_].grew_at = poll.number
+
+    def _stop(self, gap: float, rise: float, expected: Shares, poll: Poll) -> None:
+        """Book less growth than expected: one has stopped if its pace is missing, else all have slowed down alike."""
+        paces = {id_: self.accounts[id_].pace * poll.since_s for id_ in expected}
+        stopped = find_stopped(paces, math.fsum(paces.values()) - rise)
+        if stopped is None:
+            self._slow_down(gap, rise, poll.since_s, poll)
+            return
+        growing = {id_: part for id_, part in expected.items() if id_ != stopped}
+        self._accrue(growing, poll)
+        account = self.accounts[stopped]
+        account.held_bytes += gap - math.fsum(growing.values())
+        account.pace, account.grew_at = 0.0, NEVER
+
+    def _slow_down(self, gap: float, rise: float, rise_s: float, poll: Poll) -> None:
+        """Book a gap to those growing, by their paces. ``rise`` in the last ``rise_s`` shows their pace now."""
+        paces = {id_: account.pace for id_, account in self.accounts.items() if account.pace}
+        if not paces:  # all that grew have departed
+            return
+        slower = min(1.0, max(0.0, rise) / (rise_s * math.fsum(paces.values())))
+        self._accrue({id_: max(0.0, gap) * share for id_, share in normalized(paces).items()}, poll)
+        for id_, pace in paces.items():
+            self.accounts[id_].pace = slower * pace if slower * pace * rise_s > DEAD_BAND_BYTES / 4 else 0.0
+
+    def _book_rise(self, surplus: float, rise: float, expected: Shares, total: float, poll: Poll) -> None:
+        """Book the expected growth, and a surplus to its cause."""
+        cause = find_cause(self.accounts, surplus, total, poll)
+        if not cause.weights:
+            self.context_bytes += surplus
+            self._accrue(expected, poll)
+            return
+        ids = [id_ for id_ in self.accounts if id_ in expected or id_ in cause.odds]
+        parts = {id_: expected.get(id_, 0.0) + surplus * cause.weights.get(id_, 0.0) for id_ in ids}
+        odds = {id_: expected.get(id_, 0.0) + surplus * cause.odds.get(id_, 0.0) for id_ in ids}
+        self._add(parts, odds)
+        now = rise - math.fsum(self.accounts[id_].pace for id_ in expected) * poll.since_s
+        is_building = 0 < now < surplus - DEAD_BAND_BYTES / 16
+        for id_, part in parts.items():
+            account = self.accounts[id_]
+            if id_ in expected or (cause.has_reason and part > DEAD_BAND_BYTES / 4):
+                # The first cycle shows only a part of the growth; from the second on there is a pace.
+                if poll.since_s > 0 and (is_building or account.grew_at == poll.number - 1):
+                    account.pace += (now if is_building else surplus) * cause.weights.get(id_, 0.0) / poll.since_s
+                account.is_fresh, account.grew_at = False, poll.number
+
+    def _add(self, parts: Shares, odds: Shares) -> None:
+        """Book a rise: ``parts`` in bytes, which with the same right could be ``odds``."""
+        for id_, part in parts.items():
+            self.accounts[id_].held_bytes += part
+        # A wrong cause at the start of a long rise is wrong in each of its cycles: the errors add up, not their
+        # squares. So the variance of the whole rise is that of its size squared.
+        before, self.rise_bytes = self.rise_bytes, self.rise_bytes + math.fsum(parts.values())
+        self.covariance.add(math.sqrt(max(0.0, self.rise_bytes**2 - before**2)), normalized(odds))
+
+    def _end_paces(self) -> None:
+        self.stalled_s = 0.0
+        for account in self.accounts.values():
+            account.pace = 0.0
+
+    def _balance(self, total: float) -> None:
+        """Scale all that is booked to the total."""
+        self._limit_unattributed(total)
+        self._rescale(total - self.context_bytes - self.unexplained_bytes)
+
+    def _limit_unattributed(self, total: float) -> None:
+        self.context_bytes = min(self.context_bytes, total)
+        self.unexplained_bytes = min(self.unexplained_bytes, total - self.context_bytes)
+
+    def _rescale(self, held_bytes: float) -> None:
+        for account in self.accounts.values():
+            account.held_bytes = max(0.0, account.held_bytes)
+        before = self._held_bytes()
+        if before > 0:
+            for account in self.accounts.values():
+                account.held_bytes *= max(0.0, held_bytes) / before
+
+    # -- confidence -----------------------------------------------------------------
+
+    def limit_variance(self) -> None:
+        """Limit the variance of each estimate to what is possible."""
+        self.covariance.limit({id_: account.held_bytes for id_, account in self.accounts.items()})
+
+    def confidence(self, ids: Collection[CandidateId]) -> float:
+        """Confidence in the sum of these, 0 to 1: held² / (held² + variance). Bytes by grant alone count half."""
+        accounts = [self.accounts[id_] for id_ in ids]
+        trust = [0.5 if account.candidate.evidence is Evidence.GRANTED else 1.0 for account in accounts]
+        held = math.fsum(account.held_bytes for account in accounts)
+        if held <= 0:
+            return max(trust)
+        trusted = math.fsum(account.held_bytes * part for account, part in zip(accounts, trust, strict=True)) / held
+        return min(1.0, trusted * held * held / (held * held + self.covariance.variance(ids)))

@@ -1,0 +1,227 @@
+"""Memory that the driver's lists do not explain, divided among candidates. One ``HiddenMemory`` per GPU or instance.
+
+Only the total can be read. So bytes are followed by what changed and which candidates could have caused it. The
+estimate has the bytes of each candidate and their covariance: how much of the same bytes several could explain.
+
+* First look: all bytes go to the candidates seen on the GPU (without any, to those that were granted it), by the size
+  of their mappings, else equally. Where the search for candidates starts only once there is enough to explain: to
+  those older than the last growth.
+* A rise goes to the first of: those whose mapping changed; those that arrived and have not grown yet; those that
+  started to grow; those growing, equally; the youngest; all, by what they hold. A candidate that grows at a steady
+  pace is expected to continue, and only the rest looks for a cause. An arrival is a cause with any evidence, and of
+  several the one with the strongest counts. Without a reason, only candidates with the strongest evidence grow. So a
+  grant alone never takes bytes that a process with the device open can explain.
+* A rise that slows down waits for one cycle. If it has then slowed down by the pace of one candidate, that one has
+  stopped; else all have slowed down alike.
+* A small rise when a process arrives that the driver has a figure for is the context of that process and stays
+  unattributed.
+* A fall is taken from all by what they hold, and from unexplained bytes.
+* A candidate that departs takes what it was estimated to hold. The total shows the error of that, which corrects the
+  others by how much of it they could explain.
+* A difference within the dead band waits for more. Until then it is divided by what is held: slow growth belongs to
+  some candidate, so this errs less than leaving it unattributed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Self
+
+from otel_gpu.attribution.apportion import apportion, whole_weights
+from otel_gpu.attribution.hidden.accounts import Account, account_from, account_state, saved_amount, saved_number
+from otel_gpu.attribution.hidden.candidates import MAX_BYTES, Candidate, CandidateId, Evidence, distinct, sort_key
+from otel_gpu.attribution.hidden.causes import Poll
+from otel_gpu.attribution.hidden.estimate import MemoryEstimate
+from otel_gpu.attribution.memory import UNEXPLAINED_BYTES
+
+_JUST_BORN_S: Final = 10.0
+_WARM_UP_S: Final = 60.0
+"""Time after the first look in which a candidate may appear late because its source was not ready."""
+
+
+class Inferred(NamedTuple):
+    """Bytes that a candidate probably holds, and the confidence in them, 0 to 1."""
+
+    bytes: int
+    confidence: float
+
+
+class HiddenSplit(NamedTuple):
+    """Unknown bytes = Σ inferred + unattributed. ``workloads`` sums the same bytes by workload.
+
+    The confidence of a workload is that of its sum, whichever of its processes holds the bytes.
+    """
+
+    inferred: Mapping[CandidateId, Inferred]
+    workloads: Mapping[CandidateId, Inferred]
+    unattributed_bytes: int
+
+
+class HiddenMemory:
+    """Hidden memory of one GPU or MIG instance, observed once per cycle. Its state grows only with the candidates.
+
+    Skip a cycle in which candidates could not be looked for: without candidates, all of them would have departed.
+    """
+
+    __slots__ = ("_cycle", "_estimate", "_first_s", "_last_s")
+
+    def __init__(self) -> None:
+        self._estimate = MemoryEstimate()
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._cycle = 0
+
+    def observe(
+        self,
+        *,
+        unknown_bytes: int,
+        candidates: Collection[Candidate],
+        now_s: float,
+        visible_arrivals: int = 0,
+        visible_departures: int = 0,
+    ) -> HiddenSplit:
+        """Divide the unknown bytes of this cycle. The counts are of processes that the driver has a figure for."""
+        total = float(min(max(0, unknown_bytes), MAX_BYTES))
+        now_s = now_s if math.isfinite(now_s) else self._last_s
+        self._cycle += 1
+        poll = Poll(self._cycle, now_s, max(0.0, now_s - self._last_s), visible_arrivals, visible_departures)
+        present = distinct(candidates)
+        estimate = self._estimate
+        if self._first_s is None:
+            self._first_s = now_s
+            estimate.unexplained_bytes, estimate.unexplained_s = total, now_s
+            self._open(present.values(), now_s)
+            estimate.assign_unexplained(present)
+        else:
+            departed = self._update_candidates(present, poll)
+            estimate.update(total, poll, departed=departed)
+        estimate.limit_variance()
+        estimate.previous_bytes = total
+        self._last_s = now_s
+        return self._split(max(0, unknown_bytes))
+
+    # -- candidates -----------------------------------------------------------------
+
+    def _update_candidates(self, present: Mapping[CandidateId, Candidate], poll: Poll) -> bool:
+        """Open and close accounts; whether any candidate departed with what it held."""
+        accounts = self._estimate.accounts
+        owners = {account.candidate.owner for account in accounts.values()}
+        arrived = [candidate for id_, candidate in present.items() if id_ not in accounts]
+        gone = [id_ for id_ in accounts if id_ not in present]
+        for id_, account in accounts.items():
+            account.candidate = present.get(id_, account.candidate)
+            if account.mapped_bytes is None:
+                account.mapped_bytes = account.candidate.mapping_bytes
+        self._open(arrived, poll.now_s, arriving_s=max(_WARM_UP_S, 4 * poll.since_s))
+        departed = False
+        for id_ in gone:
+            # A grant ends as evidence when processes of its workload appear: they take over what it was estimated.
+            if successors := [candidate.id for candidate in arrived if candidate.workload == id_]:
+                self._estimate.transfer(id_, successors)
+            else:
+                departed = True
+        for id_ in gone:
+            self._estimate.close(id_)
+        self._assign_unexplained(arrived, owners, poll)
+        return departed
+
+    def _assign_unexplained(self, arrived: list[Candidate], owners: set[CandidateId], poll: Poll) -> None:
+        """Give unexplained bytes to arrivals that are older than these bytes and may hold them.
+
+        Sources become ready one after the other, so a candidate may appear late. And candidates are not looked for
+        before there is enough to explain.
+        """
+        estimate = self._estimate
+        is_warm_up = self._first_s is not None and poll.now_s - self._first_s <= _WARM_UP_S
+        was_too_little = not owners and estimate.unexplained_bytes < UNEXPLAINED_BYTES
+        claimants = [
+            candidate
+            for candidate in arrived
+            if candidate.owner not in owners
+            and (is_warm_up or was_too_little or candidate.evidence is Evidence.GRANTED)
+            and candidate.age_s > poll.now_s - estimate.unexplained_s
+        ]
+        if was_too_little and any(candidate.mapping_bytes for candidate in claimants):
+            estimate.unexplained_bytes = 0.0  # then this is a change that their mappings explain
+        estimate.assign_unexplained(candidate.id for candidate in claimants)
+
+    def _open(self, candidates: Iterable[Candidate], now_s: float, *, arriving_s: float | None = None) -> None:
+        """Open accounts of candidates; ``arriving_s`` is the age up to which a grant is an arrival.
+
+        It is ``None`` at the first look. An older grant only became known to its source: nothing happened on the GPU.
+        """
+        accounts = []
+        for candidate in candidates:
+            arrives = arriving_s is not None and (
+                candidate.evidence > Evidence.GRANTED or candidate.age_s <= arriving_s
+            )
+            mapped_bytes = 0 if arrives and candidate.mapping_bytes is not None else candidate.mapping_bytes
+            accounts.append(Account(candidate, now_s, arrives or candidate.age_s <= _JUST_BORN_S, mapped_bytes))
+        self._estimate.open(accounts)
+
+    # -- result ---------------------------------------------------------------------
+
+    def _split(self, unknown_bytes: int) -> HiddenSplit:
+        estimate = self._estimate
+        ids = list(estimate.accounts)
+        weights = whole_weights({place: estimate.accounts[id_].held_bytes for place, id_ in enumerate(ids)})
+        parts = dict.fromkeys(weights, 0)
+        if any(weights.values()):
+            rest = unknown_bytes - min(unknown_bytes, round(estimate.context_bytes + estimate.unexplained_bytes))
+            parts, _ = apportion(rest, weights)
+        inferred = {id_: Inferred(parts[place], estimate.confidence([id_])) for place, id_ in enumerate(ids)}
+        members: dict[CandidateId, list[CandidateId]] = {}
+        for id_, account in estimate.accounts.items():
+            members.setdefault(account.candidate.owner, []).append(id_)
+        workloads = {
+            owner: Inferred(sum(inferred[id_].bytes for id_ in members[owner]), estimate.confidence(members[owner]))
+            for owner in sorted(members, key=sort_key)
+        }
+        return HiddenSplit(inferred, workloads, unknown_bytes - sum(parts.values()))
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything, as plain data. After a restart candidates are matched by id, and the gap is a change."""
+        estimate = self._estimate
+        places = {id_: place for place, id_ in enumerate(estimate.accounts)}
+        return {
+            "cycle": self._cycle,
+            "first_s": self._first_s,
+            "last_s": self._last_s,
+            "run": estimate.rise_bytes,
+            "before": estimate.previous_bytes,
+            "stalled_s": estimate.stalled_s,
+            "drift": estimate.drift,
+            "contexts": estimate.context_bytes,
+            "unexplained": estimate.unexplained_bytes,
+            "unexplained_s": estimate.unexplained_s,
+            "accounts": [account_state(account) for account in estimate.accounts.values()],
+            "covariance": [[places[i], places[j], value] for i, j, value in estimate.covariance],
+        }
+
+    @classmethod
+    def from_state(cls, data: Mapping[str, Any]) -> Self:
+        """Restore what ``to_state`` returned; ValueError for anything else."""
+        new = cls()
+        estimate = new._estimate
+        try:
+            new._cycle = int(data["cycle"])
+            new._first_s = None if data["first_s"] is None else saved_number(data["first_s"])
+            new._last_s, estimate.unexplained_s = saved_number(data["last_s"]), saved_number(data["unexplained_s"])
+            estimate.context_bytes = saved_amount(data["contexts"])
+            estimate.unexplained_bytes = saved_amount(data["unexplained"])
+            estimate.rise_bytes, estimate.previous_bytes = saved_amount(data["run"]), saved_amount(data["before"])
+            estimate.stalled_s, estimate.drift = saved_amount(data["stalled_s"]), saved_amount(data["drift"])
+            accounts = [account_from(state) for state in data["accounts"]]
+            estimate.accounts = {account.candidate.id: account for account in accounts}
+            for i, j, value in data["covariance"]:
+                if min(i, j) < 0:
+                    raise ValueError("hidden memory: a negative place in a saved covariance")
+                estimate.covariance.set(accounts[i].candidate.id, accounts[j].candidate.id, saved_number(value))
+        except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"hidden memory: not a saved state: {error!r}") from error
+        if len(estimate.accounts) < len(accounts) or list(estimate.accounts) != sorted(estimate.accounts, key=sort_key):
+            raise ValueError("hidden memory: saved accounts are repeated or not sorted")
+        return new

@@ -1,0 +1,182 @@
+"""What happened on one GPU since its energy was last read: one cycle, or several where readings were missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+from otel_gpu.attribution.energy import Consumer
+from otel_gpu.attribution.keys import ProcessOnDevice
+from otel_gpu.attribution.plain import number, process_on_device_from, resident_from, resident_state, whole
+from otel_gpu.attribution.residents import Resident, Residents
+
+PRESENCE_UNKNOWN: Final = 0.5
+"""Assumed fraction of a cycle for a process that came or went in it at an unknown time."""
+
+_MAX_STAYS: Final = 4096
+"""Above this many processes in one interval, those that have left are dropped."""
+
+
+@dataclass(slots=True)
+class _Stay:
+    """One process in the interval so far."""
+
+    resident: Resident
+    present_us: float = 0.0
+    sm_us: int = 0
+    memory_bytes: int | None = None
+
+
+class WorkInCycle(NamedTuple):
+    """What the driver's utilisation rows say of one cycle.
+
+    ``sm_us`` is work by process. ``covered_us`` is the time and ``samples`` the number of driver samples behind it.
+    ``unidentified_us`` is work of pids without a known process.
+    """
+
+    sm_us: Mapping[ProcessOnDevice, int]
+    covered_us: int
+    samples: int
+    unidentified_us: int
+
+
+class IntervalBuilder:
+    """Adds up cycles until their energy can be divided.
+
+    ``at_start`` are the processes at the beginning, ``complete`` says that no other could be there.
+    """
+
+    def __init__(
+        self,
+        at_start: Set[ProcessOnDevice] = frozenset(),
+        *,
+        complete: bool = False,
+        has_unexplained_memory: bool = False,
+    ) -> None:
+        self._stays: dict[ProcessOnDevice, _Stay] = {}
+        self.duration_us = 0
+        self.covered_us = 0
+        """How much of the duration utilisation rows cover."""
+        self.samples = 0
+        self.unidentified_us = 0
+        self._has_work = False
+        self._has_unidentified = False
+        self.has_unexplained_memory = has_unexplained_memory
+        self._at_start = at_start
+        self._is_exclusive = complete
+        self.agent_was_away = False
+
+    def add(
+        self,
+        window_us: int,
+        present: Residents,
+        presence: Mapping[ProcessOnDevice, float],
+        work: WorkInCycle | None,
+        *,
+        has_unidentified: bool = False,
+        has_unexplained_memory: bool = False,
+        complete: bool = True,
+    ) -> None:
+        """Add a cycle. ``presence`` is the fraction of it a process was there, 1 where none is given.
+
+        ``work`` is ``None`` where the driver reports none. ``complete`` is false where processes may be invisible.
+        """
+        self.duration_us += window_us
+        if work is not None:
+            self._has_work = True
+            self.covered_us += work.covered_us
+            self.samples += work.samples
+            self.unidentified_us += work.unidentified_us
+        self._has_unidentified = self._has_unidentified or has_unidentified
+        self.has_unexplained_memory = self.has_unexplained_memory or has_unexplained_memory
+        if len(self._stays) > _MAX_STAYS:
+            self._stays = {at: stay for at, stay in self._stays.items() if at in present}
+        for at, resident in present.items():
+            stay = self._stays.setdefault(at, _Stay(resident))
+            stay.resident = resident
+            stay.present_us += window_us * presence.get(at, 1.0)
+            if resident.memory_bytes is not None:
+                stay.memory_bytes = resident.memory_bytes
+            if work is not None:
+                stay.sm_us += work.sm_us.get(at, 0)
+        if self._is_exclusive:
+            self._is_exclusive = complete and len(present) == 1 and not presence and present.keys() == self._at_start
+
+    def add_gap(self, window_us: int) -> None:
+        """Add a cycle in which the GPU did not answer: its residents are unknown."""
+        self.duration_us += window_us
+        self._is_exclusive = False
+
+    def add_absence(self, window_us: int) -> None:
+        """Add the time between two runs of the agent. The next cycle shows which processes are there at both ends."""
+        self.duration_us += window_us
+        self.agent_was_away = True
+
+    @property
+    def is_exclusive(self) -> bool:
+        """One process at both ends and in between, and none that could be invisible."""
+        return self._is_exclusive and not self._has_unidentified and not self.has_unexplained_memory
+
+    def consumers(self, inferred_bytes: Mapping[ProcessOnDevice, int]) -> list[Consumer]:
+        """Every process of the interval, in order. Inferred memory counts for those without a figure."""
+        duration_us = max(1, self.duration_us)
+        return [
+            Consumer(
+                at=at,
+                workload=stay.resident.ref,
+                presence=min(1.0, stay.present_us / duration_us),
+                memory_bytes=stay.memory_bytes if stay.memory_bytes is not None else inferred_bytes.get(at),
+                sm_us=stay.sm_us if self._has_work else None,
+                hidden=not stay.resident.listed,
+                sm_count=stay.resident.sm_count,
+            )
+            for at, stay in sorted(self._stays.items(), key=lambda item: item[0])
+        ]
+
+    # -- checkpoint -----------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """The interval so far, as plain data."""
+        return {
+            "stays": [
+                [resident_state(stay.resident), stay.present_us, stay.sm_us, stay.memory_bytes]
+                for _, stay in sorted(self._stays.items(), key=lambda item: item[0])
+            ],
+            "at_start": sorted(self._at_start),
+            **{key: getattr(self, name) for key, name in (*_COUNTS.items(), *_FLAGS.items())},
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """The counterpart of ``to_state``; ValueError for any other data."""
+        restored = cls()
+        try:
+            for resident_data, present_us, sm_us, memory_bytes in data["stays"]:
+                resident = resident_from(resident_data)
+                held_bytes = None if memory_bytes is None else whole(memory_bytes)
+                restored._stays[resident.at] = _Stay(resident, number(present_us), whole(sm_us), held_bytes)
+            restored._at_start = frozenset(process_on_device_from(at) for at in data["at_start"])
+            for key, name in _COUNTS.items():
+                setattr(restored, name, whole(data[key]))
+            for key, name in _FLAGS.items():
+                setattr(restored, name, data[key] is True)
+        except (KeyError, TypeError) as error:
+            raise ValueError("not a state of an interval") from error
+        return restored
+
+
+_COUNTS: Final = {
+    "_duration_us": "duration_us",
+    "_told_us": "covered_us",
+    "_samples": "samples",
+    "foreign_us": "unidentified_us",
+}
+_FLAGS: Final = {
+    "_told": "_has_work",
+    "foreign": "_has_unidentified",
+    "strangers": "has_unexplained_memory",
+    "_alone": "_is_exclusive",
+    "away": "agent_was_away",
+}
+"""Keys of a checkpoint, which stay as the first version wrote them, and the attributes they hold."""

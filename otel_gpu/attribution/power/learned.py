@@ -1,0 +1,298 @@
+"""Watts per unit of SM share, learned per process: at the same share, two processes can differ threefold.
+
+The model of an interval's mean power is ``P1 + h(U) + Σ δᵢ·sᵢ``: the context power P1, a curve h over the total share
+U that is common to all processes, and what each process draws above that curve per unit of its share sᵢ. The δᵢ are
+found by least squares where shares vary independently. A ridge pulls them to 0, so without such data energy is split
+by share alone. The curve ``h(U) = a + k·U + q·U²`` is needed because power rises less than linearly and P1 is often
+only estimated. Without ``a`` and ``q`` either error would be blamed on the process that tends to work alone.
+
+The fit can be wrong: shares may move together, power may not be a sum, samples may be few. So every interval is first
+predicted, with and without the δᵢ, and only then learned from. The δᵢ count as far as they have predicted the energy
+counter better than the curve alone. The split of an interval comes after learning from it: it is evidence too.
+
+At the power limit all work draws less than it would without, by about the same factor. Where the SM clock is seen to
+fall at the limit it shows that factor (``sm_clock``), and the interval counts like any other: power per MHz is learned,
+and the counter is predicted at the clock of that interval. Otherwise the power read is a lower bound of what the work
+would draw. Such an interval counts only where the prediction was lower, with the power to be expected above the limit.
+Leaving out all capped intervals would keep only the ones with little power of every process.
+
+Intervals that are skipped neither change nor age what was learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from otel_gpu.attribution.power.intervals import (
+    CAPPED_FRACTION,
+    HALF_LIFE_S,
+    HIGHEST_POWER_W,
+    HIGHEST_UTILIZATION,
+    LONGEST_INTERVAL_S,
+    saved_numbers,
+)
+from otel_gpu.attribution.power.regression import FIRST_NOISE, MIN_UTILIZATION, PowerFit, PowerRegression, key_from
+from otel_gpu.attribution.power.sm_clock import SmClock
+from otel_gpu.model import ProcessKey
+
+MIN_FACTOR: Final = 1 / 3
+MAX_FACTOR: Final = 3.0
+
+_MIN_SAMPLES: Final = 16.0
+_MIN_INTERVAL_S: Final = 1e-3
+_WARM_UP: Final = 12  # predicted intervals before the gate may open; those with a lower bound of power do not count
+_LEAST_NOISE: Final = 0.02  # of the typical watts
+_NOISE_RATE: Final = 0.03  # weight of the newest error in the variance of errors
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Short intervals, merged until they have enough samples; shares, power and clock as integrals over time."""
+
+    capped: bool = False  # whether any of them was at the power limit
+    dt_s: float = 0.0
+    samples: float = 0.0
+    energy_j: float = 0.0
+    mean_mhz_s: float | None = 0.0  # None where the clock of any of them is unknown
+    end_mhz_s: float = 0.0
+    work_s: dict[ProcessKey, float] = field(default_factory=dict)
+
+
+class LearnedPower:
+    """Relative watts per unit of SM share of the processes of one GPU."""
+
+    __slots__ = (
+        "_clock",
+        "_context_power_w",
+        "_dropped",
+        "_gain",
+        "_gain_squares",
+        "_pending",
+        "_predicted",
+        "_regression",
+        "_variance",
+    )
+
+    def __init__(self) -> None:
+        self._regression = PowerRegression()
+        self._clock = SmClock()
+        # By how much the δᵢ reduced squared errors of prediction: the sum, and the sum of squares.
+        self._gain = 0.0
+        self._gain_squares = 0.0
+        self._variance: float | None = None  # of errors of prediction, in W²
+        self._predicted = 0
+        self._context_power_w = 0.0
+        self._pending = _Pending()
+        self._dropped = 0
+
+    @property
+    def gate(self) -> float:
+        """Trust in what was learned, 0 to 1: its predictions must be better by more than chance.
+
+        With z = Σ gain / √(Σ gain²), the gate opens from z = 1 and is fully open at z = 2.
+        """
+        if self._predicted < _WARM_UP or self._gain_squares <= 0:
+            return 0.0
+        return min(1.0, max(0.0, self._gain / math.sqrt(self._gain_squares) - 1.0))
+
+    def factors(self, keys: Iterable[ProcessKey]) -> dict[ProcessKey, float]:
+        """Weight of each process's SM share in the split of dynamic energy; 1.0 without better knowledge."""
+        gate = self.gate
+        fit = self._fit() if gate > 0 else None
+        if fit is None:
+            return dict.fromkeys(keys, 1.0)
+        return {
+            key: min(MAX_FACTOR, max(MIN_FACTOR, 1.0 + gate * fit.split_w.get(key, 0.0) / fit.common_w)) for key in keys
+        }
+
+    def _fit(self) -> PowerFit | None:
+        return self._regression.solve(self._context_power_w, self._clock.reference_mhz, self._variance)
+
+    # -- learning -------------------------------------------------------------------
+
+    def observe(
+        self,
+        shares: Mapping[ProcessKey, float],
+        *,
+        power_w: float,
+        power_limit_w: float | None,
+        context_power_w: float,
+        samples: float,
+        dt_s: float,
+        sm_clock_mhz: int | None = None,
+    ) -> None:
+        """Learn from one interval: mean SM shares (0 to 1), mean power, power without work, number of driver samples.
+
+        ``sm_clock_mhz`` is the clock at its end.
+        """
+        if not _is_plausible(shares, power_w, context_power_w, samples, dt_s):
+            self._dropped += 1
+            return
+        self._context_power_w = context_power_w
+        if dt_s > LONGEST_INTERVAL_S:
+            self._pending = _Pending()
+        elif dt_s >= _MIN_INTERVAL_S:
+            capped = power_limit_w is not None and 0 < CAPPED_FRACTION * power_limit_w <= power_w
+            self._pending.capped |= capped
+            has_work = sum(shares.values()) >= MIN_UTILIZATION
+            self._add_clock(sm_clock_mhz if has_work else None, dt_s, capped=capped)
+            self._add_pending(shares, power_w, samples, dt_s)
+            if self._pending.samples >= _MIN_SAMPLES or self._pending.dt_s > LONGEST_INTERVAL_S:
+                pending, self._pending = self._pending, _Pending()
+                self._use(pending)
+
+    def _add_clock(self, clock_mhz: int | None, dt_s: float, *, capped: bool) -> None:
+        pending = self._pending
+        clocks = self._clock.observe(clock_mhz, capped=capped, dt_s=dt_s)
+        if clocks is None or pending.mean_mhz_s is None:
+            pending.mean_mhz_s = None
+        else:
+            pending.mean_mhz_s += clocks.mean_mhz * dt_s
+            pending.end_mhz_s += clocks.end_mhz * dt_s
+
+    def _add_pending(self, shares: Mapping[ProcessKey, float], power_w: float, samples: float, dt_s: float) -> None:
+        pending = self._pending
+        pending.dt_s += dt_s
+        pending.samples += samples
+        pending.energy_j += power_w * dt_s
+        for key, share in shares.items():
+            if share > 0:
+                pending.work_s[key] = pending.work_s.get(key, 0.0) + share * dt_s
+
+    def _use(self, pending: _Pending) -> None:
+        """Predict a merged interval, then learn from it."""
+        means = {key: pending.work_s[key] / pending.dt_s for key in sorted(pending.work_s)}
+        if pending.samples < _MIN_SAMPLES or sum(means.values()) < MIN_UTILIZATION:
+            return
+        power_w = pending.energy_j / pending.dt_s
+        if not pending.capped:
+            self._predict(means, power_w)
+            self._learn(means, pending, power_w=power_w)
+        elif pending.mean_mhz_s is not None and self._clock.follows_limit:
+            self._predict(means, power_w, self._clock.ratio(pending.end_mhz_s / pending.dt_s))
+            clock_mhz = self._clock.ratio(pending.mean_mhz_s / pending.dt_s) * self._clock.reference_mhz
+            self._learn(means, pending, per_mhz=(power_w - self._context_power_w) / clock_mhz)
+        else:
+            expected_w = self._predict_bound(means, power_w)
+            if expected_w is not None:
+                self._learn(means, pending, power_w=expected_w)
+
+    def _predict(self, shares: Mapping[ProcessKey, float], power_w: float, ratio: float = 1.0) -> None:
+        """Test the fit on an interval that it has not seen, at this ratio of the reference clock."""
+        fit = self._fit()
+        if fit is None or self._variance is None:
+            return
+        alone_w, beside_w = fit.predicted_w(shares)
+        above_w = (power_w - self._context_power_w) / ratio
+        alone_error, error = above_w - alone_w, above_w - beside_w
+        self._add_gain(ratio * alone_error, ratio * error)
+        self._predicted += 1
+        square = min(error * error, 9.0 * self._variance)  # a single outlier must not close the gate for an hour
+        variance = (1.0 - _NOISE_RATE) * self._variance + _NOISE_RATE * square
+        self._variance = max(variance, (_LEAST_NOISE * fit.typical_w) ** 2)
+
+    def _predict_bound(self, shares: Mapping[ProcessKey, float], power_w: float) -> float | None:
+        """Test the fit where the power is a lower bound; the power to learn, ``None`` if the interval shows nothing."""
+        fit = self._fit()
+        if fit is None or self._variance is None:
+            return None
+        alone_w, beside_w = fit.predicted_w(shares)
+        above_w = power_w - self._context_power_w
+        # A prediction above the bound is not an error.
+        alone_error, error = max(0.0, above_w - alone_w), max(0.0, above_w - beside_w)
+        self._add_gain(alone_error, error)
+        if error <= 0:
+            return None
+        # The mean of a normal distribution above the limit (Sampford's bound on Mills' ratio, 1953).
+        return power_w + (math.sqrt(error * error + 8.0 * self._variance) - error) / 4.0
+
+    def _add_gain(self, alone_error: float, error: float) -> None:
+        """Add the errors of predicting the counter without the δᵢ, and with them."""
+        gain = alone_error * alone_error - error * error
+        self._gain += gain
+        self._gain_squares += gain * gain
+
+    def _learn(
+        self,
+        shares: Mapping[ProcessKey, float],
+        pending: _Pending,
+        *,
+        power_w: float = 0.0,
+        per_mhz: float | None = None,
+    ) -> None:
+        kept = 2.0 ** (-pending.dt_s / HALF_LIFE_S)
+        self._gain *= kept
+        self._gain_squares *= kept
+        self._regression.add(shares, pending.samples, kept=kept, power_w=power_w, per_mhz=per_mhz)
+        if excess := self._regression.least_busy():
+            self._remove(excess)
+        if self._variance is None and (fit := self._fit()) is not None:
+            self._variance = (FIRST_NOISE * fit.typical_w) ** 2
+
+    def forget(self, keys: Collection[ProcessKey]) -> None:
+        """Drop processes that have ended. What was learned about the others stays."""
+        if not self._pending.work_s.keys().isdisjoint(keys):
+            self._pending = _Pending()
+        if places := {place for place, key in enumerate(self._regression.keys) if key in keys}:
+            self._remove(places)
+
+    def _remove(self, places: Collection[int]) -> None:
+        fit, gate = self._fit(), self.gate
+        self._regression.remove(places, {} if fit is None else {key: gate * watts for key, watts in fit.own_w.items()})
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        pending = self._pending
+        return {
+            **self._regression.to_state(),
+            "clock": self._clock.to_state(),
+            "gain": [self._gain, self._gain_squares],
+            "variance": self._variance,
+            "predicted": self._predicted,
+            "held_w": self._context_power_w,
+            "pending": [pending.dt_s, pending.samples, pending.energy_j],
+            "pending_capped": pending.capped,
+            "pending_mhz_s": None if pending.mean_mhz_s is None else [pending.mean_mhz_s, pending.end_mhz_s],
+            "pending_work_s": [[*key, work_s] for key, work_s in sorted(pending.work_s.items())],
+            "dropped": self._dropped,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """Restore what ``to_state`` returned; ValueError for anything else."""
+        new = cls()
+        try:
+            new._regression = PowerRegression.from_state(state)
+            new._clock = SmClock.from_state(state["clock"])
+            new._gain, new._gain_squares = saved_numbers(state["gain"], least=-math.inf)
+            new._variance = None if state["variance"] is None else saved_numbers([state["variance"]])[0]
+            new._predicted, new._dropped = map(int, saved_numbers([state["predicted"], state["dropped"]]))
+            new._context_power_w = saved_numbers([state["held_w"]])[0]
+            work = {key_from(pid, start): saved_numbers([work_s])[0] for pid, start, work_s in state["pending_work_s"]}
+            dt_s, samples, energy_j = saved_numbers(state["pending"])
+            capped = {False: False, True: True}[state["pending_capped"]]
+            new._pending = _Pending(capped, dt_s, samples, energy_j, None, 0.0, work)
+            if state["pending_mhz_s"] is not None:
+                new._pending.mean_mhz_s, new._pending.end_mhz_s = saved_numbers(state["pending_mhz_s"])
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"learned power: not a saved state: {error!r}") from None
+        return new
+
+
+def _is_plausible(
+    shares: Mapping[ProcessKey, float], power_w: float, context_power_w: float, samples: float, dt_s: float
+) -> bool:
+    """Whether the figures of an interval can be true. NaN fails every comparison."""
+    return (
+        0 < power_w <= HIGHEST_POWER_W
+        and 0 <= context_power_w <= HIGHEST_POWER_W
+        and 0 <= samples < math.inf
+        and 0 <= dt_s < math.inf
+        and all(0 <= share <= HIGHEST_UTILIZATION for share in shares.values())
+        and math.fsum(shares.values()) <= HIGHEST_UTILIZATION
+    )

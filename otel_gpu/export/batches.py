@@ -1,0 +1,126 @@
+"""Batches: the points of a collection in portions that fit into one OTLP request each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from otel_gpu.metrics.catalogue import Metric
+from otel_gpu.metrics.labels import Resources, WorkloadIdentity
+from otel_gpu.metrics.series import Collection, Point
+
+LARGEST_REQUEST_BYTES: Final = 2 << 20
+"""Half of the 4 MiB that gRPC accepts by default. Over HTTP a Collector accepts 20 MiB."""
+
+_POINT_BYTES: Final = 64
+_ATTRIBUTE_BYTES: Final = 24
+_HEADING_BYTES: Final = 64
+"""Upper bounds of what protobuf adds to the texts: tags, lengths of up to five bytes, times, values."""
+
+
+class Block(NamedTuple):
+    """A metric with some of its points."""
+
+    metric: Metric
+    points: Sequence[Point]
+
+
+class Batch(NamedTuple):
+    """Points for one request. ``time_ns`` is the time of the collection (Unix time)."""
+
+    time_ns: int
+    blocks: Sequence[Block]
+
+
+class _Row(NamedTuple):
+    metric: Metric
+    point: Point
+
+
+def split_by_size(
+    collection: Collection | Batch, resources: Resources, largest_bytes: float = LARGEST_REQUEST_BYTES
+) -> Iterator[Batch]:
+    """Split a collection into batches whose requests have at most ``largest_bytes``, the host's points first.
+
+    Sizes are estimated from above before anything is encoded. A point that is larger on its own gets its own batch.
+    The exporters split by number of points only. That bounds no bytes where attributes are long, and they do not
+    report which part was accepted.
+    """
+    whole = Batch(collection.time_ns, tuple([Block(block.metric, block.points) for block in collection.blocks]))
+    if not whole.blocks:
+        return
+    if _whole_bytes(whole, resources) <= largest_bytes:  # the usual case, in half the time
+        yield whole
+        return
+    rows: list[_Row] = []
+    size_bytes = 0
+    for workload, own_rows in _by_workload(whole).items():
+        resource_bytes = _resource_bytes(workload, resources)
+        before: Metric | None = None  # the metric of the previous row, if it is in the same batch and Resource
+        for row in own_rows:
+            added_bytes = _row_bytes(row, before, resource_bytes)
+            if rows and size_bytes + added_bytes > largest_bytes:
+                yield _batch(whole.time_ns, rows)
+                rows, size_bytes = [], 0
+                added_bytes = _row_bytes(row, None, resource_bytes)
+            rows.append(row)
+            size_bytes += added_bytes
+            before = row.metric
+    if rows:
+        yield _batch(whole.time_ns, rows)
+
+
+def _whole_bytes(batch: Batch, resources: Resources) -> int:
+    """Size of a batch. The heading of a metric is counted for every Resource, whether it has the metric or not."""
+    points = [point for block in batch.blocks for point in block.points]
+    workloads = {point.workload for point in points}
+    headings_bytes = sum([_metric_bytes(block.metric) for block in batch.blocks])
+    return (
+        sum([_resource_bytes(workload, resources) + headings_bytes for workload in workloads])
+        + _POINT_BYTES * len(points)
+        + _ATTRIBUTE_BYTES * sum([len(point.attributes) for point in points])
+        + _utf8_bytes(repr([point.attributes for point in points]))
+    )
+
+
+def _by_workload(batch: Batch) -> dict[WorkloadIdentity | None, list[_Row]]:
+    """Rows of each workload, so that a Resource is repeated in as few requests as possible."""
+    rows: dict[WorkloadIdentity | None, list[_Row]] = {None: []}
+    for block in batch.blocks:
+        for point in block.points:
+            rows.setdefault(point.workload, []).append(_Row(block.metric, point))
+    return rows
+
+
+def _batch(time_ns: int, rows: Sequence[_Row]) -> Batch:
+    points: dict[str, list[Point]] = {}
+    metrics: dict[str, Metric] = {}
+    for metric, point in rows:
+        metrics[metric.name] = metric
+        points.setdefault(metric.name, []).append(point)
+    return Batch(time_ns, tuple(Block(metrics[name], tuple(found)) for name, found in points.items()))
+
+
+def _row_bytes(row: _Row, before: Metric | None, resource_bytes: int) -> int:
+    """Size of a point, with the headings that it needs after a point of ``before``."""
+    size_bytes = _POINT_BYTES + _attributes_bytes(row.point.attributes)
+    if before is None or before.name != row.metric.name:
+        size_bytes += _metric_bytes(row.metric)
+    return size_bytes + (resource_bytes if before is None else 0)
+
+
+def _metric_bytes(metric: Metric) -> int:
+    return _HEADING_BYTES + _utf8_bytes(metric.name + metric.description + metric.unit)
+
+
+def _resource_bytes(workload: WorkloadIdentity | None, resources: Resources) -> int:
+    return 2 * _HEADING_BYTES + _attributes_bytes(resources.of(workload))
+
+
+def _attributes_bytes(attributes: Mapping[str, object]) -> int:
+    """An upper bound for the size of attributes. Their printed form is at least as long, and quick to make."""
+    return _ATTRIBUTE_BYTES * len(attributes) + _utf8_bytes(repr(attributes))
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)

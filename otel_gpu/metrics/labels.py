@@ -1,0 +1,145 @@
+"""Labels of metrics: attributes of points (GPU, device, process) and of Resources (workload, host, agent).
+
+No attribute is empty. What is unknown, or does not apply, has no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from otel_gpu.model import OVERFLOW_PROCESS, ProcessReport, WorkloadGpu, WorkloadKind, WorkloadNames, WorkloadRef
+
+AttributeValue: TypeAlias = str | int | bool
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+
+NO_ATTRIBUTES: Final[Attributes] = {}
+
+IDENTITY_KEYS: Final = (
+    "gpu.workload.kind",
+    "gpu.workload.id",
+    "gpu.workload.name",
+    "gpu.workload.outer.id",
+    "container.id",
+    "container.name",
+    "container.image.name",
+    "container.runtime.name",
+    "k8s.pod.uid",
+    "k8s.pod.name",
+    "k8s.namespace.name",
+    "k8s.container.name",
+    "slurm.job.id",
+    "systemd.unit",
+)
+"""The keys of a workload's identity, in the order in which they are exported."""
+
+_NO_NAMES: Final = WorkloadNames()
+
+
+# ---------------------------------------------------------------------------- points
+
+
+def gpu_attributes(uuid: str, index: int | None) -> dict[str, AttributeValue]:
+    """Attributes of a physical GPU."""
+    attributes: dict[str, AttributeValue] = {"hw.id": uuid}
+    if index is not None:
+        attributes["gpu.index"] = str(index)
+    return attributes
+
+
+def mig_attributes(uuid: str | None, profile: str | None) -> dict[str, AttributeValue]:
+    """Attributes of a MIG instance, added to those of its GPU. The GPU as a whole has none."""
+    attributes: dict[str, AttributeValue] = {}
+    if uuid:
+        attributes["gpu.mig.uuid"] = uuid
+    if profile:
+        attributes["gpu.mig.profile"] = profile
+    return attributes
+
+
+def workload_attributes(part: WorkloadGpu, *, is_overflow: bool) -> dict[str, AttributeValue]:
+    """Attributes of a workload's points on one device.
+
+    A GPU or instance that does not answer, or is gone, keeps the index and profile that were last read.
+    """
+    attributes = gpu_attributes(part.gpu_uuid, part.gpu_index)
+    attributes |= mig_attributes(part.mig_uuid, part.mig_profile)
+    if is_overflow:
+        attributes["otel.metric.overflow"] = True
+    return attributes
+
+
+def process_attributes(process: ProcessReport) -> dict[str, AttributeValue]:
+    """Attributes of a process's points on one device."""
+    attributes = gpu_attributes(process.gpu_uuid, process.gpu_index)
+    attributes |= mig_attributes(process.mig_uuid, process.mig_profile)
+    attributes["process.pid"] = process.key.pid
+    if process.name:
+        attributes["process.executable.name"] = process.name
+    if process.key == OVERFLOW_PROCESS:
+        attributes["otel.metric.overflow"] = True
+    return attributes
+
+
+# ---------------------------------------------------------------------------- Resources
+
+
+class WorkloadIdentity(NamedTuple):
+    """A workload as its Resource names it: known keys in the order of ``IDENTITY_KEYS``, then labels and the like.
+
+    Kind, id and name are always known. They distinguish the workload ``host`` (every process outside containers, jobs
+    and units) from the host itself, whose Resource has none of the three.
+    """
+
+    attributes: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, ref: WorkloadRef, names: WorkloadNames | None) -> WorkloadIdentity:
+        """The identity of a workload under these names."""
+        names = names or _NO_NAMES
+        known = dict(_known(ref, names))
+        own = [(key, value) for key in IDENTITY_KEYS if (value := known.get(key))]
+        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in known]))
+
+
+def _known(ref: WorkloadRef, names: WorkloadNames) -> Iterable[tuple[str, str | None]]:
+    yield "gpu.workload.kind", ref.kind.value
+    yield "gpu.workload.id", ref.id
+    yield "gpu.workload.name", names.title or names.container or ref.unnamed
+    yield "gpu.workload.outer.id", ref.outer_container_id
+    match ref.kind:
+        case WorkloadKind.CONTAINER:
+            # The outer container chooses the ids of those inside it. Such an id is a container id only if a name
+            # source knows a container by it.
+            is_known = ref.outer_container_id is None or names != _NO_NAMES
+            yield "container.id", ref.id if is_known else None
+            yield "container.name", names.container
+        case WorkloadKind.LXC:
+            yield "container.name", ref.id  # LXC containers have a name and no id
+        case WorkloadKind.SLURM_JOB:
+            yield "slurm.job.id", ref.id
+        case WorkloadKind.SYSTEMD_UNIT:
+            yield "systemd.unit", ref.id
+    yield "container.image.name", names.image
+    yield "container.runtime.name", ref.runtime or names.runtime
+    pod_uid = names.pod_uid or ref.pod_uid
+    yield "k8s.pod.uid", pod_uid
+    yield "k8s.pod.name", names.pod
+    yield "k8s.namespace.name", names.namespace
+    if pod_uid or names.pod:
+        yield "k8s.container.name", names.container
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Attributes of Resources: ``shared`` by all Resources of this host, and those of the ``agent`` itself."""
+
+    shared: Mapping[str, str]
+    agent: Mapping[str, str]
+
+    def of(self, workload: WorkloadIdentity | None) -> dict[str, str]:
+        """The Resource of a workload; for ``None`` that of the host, which carries GPU and agent metrics."""
+        if workload is None:
+            return {**self.shared, **self.agent}
+        return {**self.shared, **dict(workload.attributes)}

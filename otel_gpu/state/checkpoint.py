@@ -1,0 +1,88 @@
+"""The checkpoint file, ``state``: all that persists of a run, after one cycle.
+
+Five lines: a SHA-256 of the others, the head, the attribution state, the processes of the last cycle, and XID totals.
+The last two lines were added later: files without them load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from otel_gpu.attribution.cost import Prices
+from otel_gpu.model import NO_PROCESSES, ProcessFacts
+from otel_gpu.state.codec import from_json, loaded, to_json
+from otel_gpu.state.journal import read_head
+from otel_gpu.state.xid_totals import XidTotals
+
+CHECKPOINT_FORMAT: Final = 1
+_PLAIN: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHead:
+    """What a checkpoint belongs to. ``number`` is that of its cycle, ``epoch_ns`` (Unix time) when the ledger began.
+
+    ``prices`` are those that costs were computed with. ``journal`` is the file that continues from here; ``None`` after
+    a clean stop.
+    """
+
+    format: int
+    agent: str
+    boot_id: str
+    driver_version: str | None
+    epoch_ns: int
+    number: int
+    prices: Prices | None
+    journal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointData:
+    """What persists: the plain data of ``Attributor.to_state``, the processes of the last cycle, and XID totals."""
+
+    attribution: Any
+    processes: Mapping[int, ProcessFacts] = field(default_factory=lambda: NO_PROCESSES)
+    xids: XidTotals = field(default_factory=XidTotals)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A parsed checkpoint file."""
+
+    head: CheckpointHead
+    data: CheckpointData
+
+
+@dataclass(frozen=True, slots=True)
+class _Processes:
+    """The line with the processes."""
+
+    processes: Mapping[int, ProcessFacts]
+
+
+def checkpoint_text(head: CheckpointHead, data: CheckpointData) -> bytes:
+    """The content of the file."""
+    lines = to_json(head), _PLAIN.encode(data.attribution), to_json(_Processes(data.processes)), to_json(data.xids), ""
+    content = "\n".join(lines).encode("ascii")
+    return b"%b\n%b" % (hashlib.sha256(content).hexdigest().encode("ascii"), content)
+
+
+def parse_checkpoint(text: bytes) -> Checkpoint:
+    """Parse the content of a file; ValueError if it cannot be trusted."""
+    checksum, _, content = text.partition(b"\n")
+    if checksum != hashlib.sha256(content).hexdigest().encode("ascii"):
+        raise ValueError("it does not match its checksum")
+    head, attribution, *more = [*content.split(b"\n"), b""]
+    processes, xids, *rest = [*more, b"", b""]
+    if any(rest):
+        raise ValueError("it has more lines than this version knows")
+    data = CheckpointData(
+        loaded(attribution),
+        from_json(_Processes, processes).processes if processes else NO_PROCESSES,
+        from_json(XidTotals, xids) if xids else XidTotals(),
+    )
+    return Checkpoint(read_head(CheckpointHead, CHECKPOINT_FORMAT, head), data)

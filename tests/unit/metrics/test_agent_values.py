@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.metrics.selfstats import SelfStats
+from otel_gpu.model import GpuTotals, SourceOutcome, SourceState
+from tests.builders import gpu, uuid_of
+from tests.unit.metrics.builders import EPOCH_NS, STARTED_NS, STATS, answer, device, points_of, split, values_by
+
+SOURCE = "otel_gpu.source"
+
+
+@pytest.mark.parametrize("state", SourceState)
+def test_a_source_has_every_state_one_of_them_1_and_is_up_unless_it_gave_no_answer(state: SourceState) -> None:
+    attribution = answer(sources=[SourceOutcome("nvml", state, duration_s=0.25)])
+    states = values_by("otel_gpu.source.state", attribution, SOURCE, "otel_gpu.state")
+    assert states == {("nvml", each): int(each == state) for each in ("ok", "degraded", "unavailable", "paused")}
+    assert values_by("otel_gpu.up", attribution, SOURCE) == {
+        "nvml": int(state in (SourceState.OK, SourceState.DEGRADED))
+    }
+    assert values_by("otel_gpu.collection.duration", attribution, SOURCE) == {"nvml": 0.25}
+
+
+def test_errors_count_since_the_agent_started_and_anomalies_since_the_ledger_began() -> None:
+    stats = replace(STATS, source_errors={"nvml": 3, "procfs": 0})
+    found = points_of("otel_gpu.source.errors", answer(anomalies=2), stats)
+    assert {point.attributes[SOURCE]: (point.value, point.start_ns) for point in found} == {
+        "nvml": (3, STARTED_NS),
+        "procfs": (0, STARTED_NS),
+        "attribution": (2, EPOCH_NS),
+    }
+
+
+def test_coverage_is_the_attributed_part_of_the_used_memory() -> None:
+    attribution = answer(
+        device(gpu(0), memory=split(measured=40, overcount=10, inferred=15, unattributed=15)),
+        device(gpu(1), memory=split(measured=5)),
+        device(gpu(2), memory=split()),
+        device(gpu(3)),
+    )
+    # Without used memory there is no fraction.
+    assert values_by("otel_gpu.attribution.coverage", attribution, "hw.id") == {uuid_of(0): 0.75, uuid_of(1): 1.0}
+
+
+def test_sums_that_do_not_hold_show() -> None:
+    wrong = split()._replace(free_bytes=90)
+    attribution = answer(device(gpu(energy_mj=1), memory=wrong, totals=GpuTotals(5, 0, 0), energy_error_mj=-7))
+    assert values_by("otel_gpu.conservation.memory.error", attribution, "hw.id") == {uuid_of(0): 9}
+    assert values_by("otel_gpu.conservation.energy.error", attribution, "hw.id") == {uuid_of(0): -0.007}
+
+
+def test_an_error_that_cannot_be_computed_is_absent() -> None:
+    attribution = answer(device(gpu()))
+    for kind in ("memory", "energy"):
+        assert points_of(f"otel_gpu.conservation.{kind}.error", attribution) == []
+
+
+def test_the_agent_exports_its_own_cost_as_far_as_it_is_known() -> None:
+    names = ("otel_gpu.cpu.time", "otel_gpu.memory.usage")
+    stats = SelfStats(STARTED_NS, cpu_s=1.5, memory_bytes=7)
+    found = [
+        (point.value, dict(point.attributes), point.start_ns)
+        for name in names
+        for point in points_of(name, answer(), stats)
+    ]
+    assert found == [(1.5, {}, STARTED_NS), (7, {}, None)]
+    assert [points_of(name, answer()) for name in names] == [[], []]
+
+
+def test_the_number_of_series_counts_itself() -> None:
+    [point] = points_of("otel_gpu.series", answer())
+    [errors] = points_of("otel_gpu.source.errors", answer())
+    assert errors.attributes == {SOURCE: "attribution"}
+    assert (point.value, dict(point.attributes), point.start_ns) == (2, {}, None)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from otel_gpu.metrics.labels import IDENTITY_KEYS, WorkloadIdentity
+from otel_gpu.model import HOST_WORKLOAD, OVERFLOW_WORKLOAD, WorkloadKind, WorkloadNames, WorkloadRef
+from tests.builders import CONTAINER, CONTAINER_ID
+
+
+def known(ref: WorkloadRef, names: WorkloadNames | None = None) -> dict[str, str]:
+    return dict(WorkloadIdentity.of(ref, names).attributes)
+
+
+def test_a_container_of_a_pod_is_known_by_its_pod_too() -> None:
+    names = WorkloadNames(container="vllm", image="vllm:1", pod="vllm-0", namespace="inference", pod_uid="uid")
+    assert known(CONTAINER, names) == {
+        "gpu.workload.kind": "container",
+        "gpu.workload.id": CONTAINER_ID,
+        "gpu.workload.name": "vllm",
+        "container.id": CONTAINER_ID,
+        "container.name": "vllm",
+        "container.image.name": "vllm:1",
+        "container.runtime.name": "containerd",
+        "k8s.pod.uid": "uid",
+        "k8s.pod.name": "vllm-0",
+        "k8s.namespace.name": "inference",
+        "k8s.container.name": "vllm",
+    }
+
+
+def test_a_container_outside_kubernetes_has_no_name_there() -> None:
+    ref = WorkloadRef(WorkloadKind.CONTAINER, "abc", runtime="docker")
+    found = known(ref, WorkloadNames(container="ollama"))
+    assert found["container.name"] == "ollama"
+    assert not [key for key in found if key.startswith("k8s.")]
+
+
+def test_unknown_names_are_absent_and_the_id_takes_the_place_of_the_name() -> None:
+    assert known(CONTAINER) == {
+        "gpu.workload.kind": "container",
+        "gpu.workload.id": CONTAINER_ID,
+        "gpu.workload.name": CONTAINER_ID,
+        "container.id": CONTAINER_ID,
+        "container.runtime.name": "containerd",
+        "k8s.pod.uid": "pod-uid",  # the cgroup says it
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (WorkloadKind.SLURM_JOB, "slurm.job.id"),
+        (WorkloadKind.SYSTEMD_UNIT, "systemd.unit"),
+        (WorkloadKind.LXC, "container.name"),
+    ],
+)
+def test_other_kinds_are_known_by_their_own_key(kind: WorkloadKind, key: str) -> None:
+    assert known(WorkloadRef(kind, "x")) == {
+        "gpu.workload.kind": kind.value,
+        "gpu.workload.id": "x",
+        "gpu.workload.name": "x",
+        key: "x",
+    }
+
+
+def test_the_workload_host_is_not_the_host_whose_resource_has_none_of_these() -> None:
+    assert known(HOST_WORKLOAD) == {
+        "gpu.workload.kind": "host",
+        "gpu.workload.id": "host",
+        "gpu.workload.name": "host",
+    }
+    assert WorkloadIdentity.of(HOST_WORKLOAD, None) != WorkloadIdentity.of(OVERFLOW_WORKLOAD, None)
+
+
+def test_keys_are_in_one_order_and_none_is_empty() -> None:
+    names = WorkloadNames(container="vllm", image="", pod="vllm-0", namespace="inference", pod_uid="uid")
+    for ref in (CONTAINER, HOST_WORKLOAD):
+        found = known(ref, names)
+        assert tuple(found) == tuple(key for key in IDENTITY_KEYS if key in found)
+        assert all(found.values())
+        assert "container.image.name" not in found
+
+
+def test_equal_workloads_have_equal_identities_that_can_be_looked_up() -> None:
+    first, second = (WorkloadIdentity.of(CONTAINER, WorkloadNames(container="a")) for _ in range(2))
+    assert {first: 1}[second] == 1
+    assert WorkloadIdentity.of(CONTAINER, WorkloadNames(container="b")) != first
+
+
+def test_labels_follow_what_every_workload_has_and_replace_none_of_it() -> None:
+    extra = (("container.label.team", "ml"), ("container.name", "not this"), ("k8s.pod.label.app", ""))
+    identity = WorkloadIdentity.of(CONTAINER, WorkloadNames(container="a", extra=extra))
+    assert identity.attributes[-1] == ("container.label.team", "ml")
+    assert dict(identity.attributes)["container.name"] == "a"
+    assert "k8s.pod.label.app" not in dict(identity.attributes)
+
+
+def test_a_job_goes_by_its_own_name_and_keeps_its_id() -> None:
+    found = known(WorkloadRef(WorkloadKind.SLURM_JOB, "4242"), WorkloadNames(title="train-llm"))
+    assert (found["gpu.workload.name"], found["slurm.job.id"]) == ("train-llm", "4242")
+
+
+def test_the_runtime_is_what_the_cgroup_says_or_else_whoever_knows_the_container() -> None:
+    names = WorkloadNames(runtime="podman")
+    assert known(CONTAINER, names)["container.runtime.name"] == "containerd"
+    assert known(replace(CONTAINER, runtime=None), names)["container.runtime.name"] == "podman"
+
+
+@pytest.mark.parametrize(
+    ("outer", "name"),
+    [("f" * 64, f"{'f' * 12}/{'a' * 12}"), ("trainer", f"trainer/{'a' * 12}")],
+)
+def test_who_is_inside_of_another_container_has_its_own_id_and_the_outermost_one_beside_it(
+    outer: str, name: str
+) -> None:
+    """A node of kind: the innermost counts, and whoever counts it can tell it from one outside."""
+    inside = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64, outer_container_id=outer)
+    assert known(inside) == {
+        "gpu.workload.kind": "container",
+        "gpu.workload.id": "a" * 64,
+        "gpu.workload.name": name,
+        "gpu.workload.outer.id": outer,
+    }
+    assert known(inside, WorkloadNames(container="main"))["container.id"] == "a" * 64
