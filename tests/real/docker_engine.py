@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -148,12 +149,11 @@ class DockerEngine:
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self.directory / "log").read_text(encoding="utf-8")
-        if not (self.directory / "docker.sock").is_socket():
-            return False
-        try:
-            self._client = docker.APIClient(self.base_url, timeout=PATIENCE_S)
-        except docker.errors.DockerException:
-            return False
+        # The SDK leaks the socket of a connection that is refused, as one is between the daemon's bind and listen.
+        with socket.socket(socket.AF_UNIX) as connection:
+            if connection.connect_ex(str(self.directory / "docker.sock")) != 0:
+                return False
+        self._client = docker.APIClient(self.base_url, timeout=PATIENCE_S)
         return True
 
 
