@@ -11,7 +11,7 @@ Samples have no timestamps: with a timestamp, Prometheus would show an ended ser
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from math import isfinite
 from typing import Final, NamedTuple, TypeAlias
@@ -77,38 +77,46 @@ class PrometheusRenderer:
         parts = [*self._target_info(form)]
         for block in collection.blocks:
             parts.append(self._heads[form][block.metric.name])
-            samples = self._samples(block)
+            prefixes, values = self._samples(block)
             if self._created and form is Exposition.OPENMETRICS and block.metric.kind is Kind.COUNTER:
-                samples = self._with_created(block, samples, collection.time_ns)
-            for prefix, value in samples:
-                parts.append(prefix)
-                parts.append(repr(value))
+                prefixes, values = self._with_created(block, prefixes, values, collection.time_ns)
+            samples = [""] * (2 * len(values))
+            samples[::2] = prefixes
+            samples[1::2] = map(repr, values)
+            parts += samples
         parts.append("\n# EOF\n" if form is Exposition.OPENMETRICS else "\n")
         parts[0] = parts[0].removeprefix("\n")
         return "".join(parts).encode()
 
-    def _samples(self, block: MetricBlock) -> Iterable[tuple[str, int | float]]:
-        """The prefix and the value of each series that is rendered."""
+    def _samples(self, block: MetricBlock) -> tuple[Sequence[str], Sequence[int | float]]:
+        """The prefixes and the values of the series that are rendered."""
         prefixes = self._prefixes[block.metric.name]
-        samples = zip(prefixes.texts, block.values, strict=True)
-        if prefixes.are_unique and all(map(isfinite, block.values)):
-            return samples
-        values = {prefix: value for prefix, value in samples if isfinite(value)}
-        log.debug("%s: %d points are not rendered", block.metric.name, len(block.values) - len(values))
-        return values.items()
+        finite = [value for value in block.values if value is not None and isfinite(value)]
+        if prefixes.are_unique and len(finite) == len(block.values):
+            return prefixes.texts, finite
+        rendered = {
+            prefix: value
+            for prefix, value in zip(prefixes.texts, block.values, strict=True)
+            if value is not None and isfinite(value)
+        }
+        if len(rendered) < block.point_count:
+            log.debug("%s: %d points are not rendered", block.metric.name, block.point_count - len(rendered))
+        return tuple(rendered), tuple(rendered.values())
 
     def _with_created(
-        self, block: MetricBlock, samples: Iterable[tuple[str, int | float]], time_ns: int
-    ) -> Iterator[tuple[str, int | float]]:
+        self, block: MetricBlock, prefixes: Sequence[str], values: Sequence[int | float], time_ns: int
+    ) -> tuple[Sequence[str], Sequence[int | float]]:
         """Samples, each with the Unix time in seconds at which its counter started."""
         name = f"\n{prometheus_name(block.metric)}"
         created = f"{name.removesuffix('_total')}_created"
         starts_ns = dict(zip(self._prefixes[block.metric.name].texts, block.series.starts_ns, strict=True))
-        for prefix, value in samples:
-            yield prefix, value
+        samples: list[tuple[str, int | float]] = []
+        for prefix, value in zip(prefixes, values, strict=True):
+            samples.append((prefix, value))
             start_ns = starts_ns[prefix]
             if start_ns is not None:  # not after the sample, should the wall clock have been set back
-                yield f"{created}{prefix.removeprefix(name)}", min(start_ns, time_ns) / 1e9
+                samples.append((f"{created}{prefix.removeprefix(name)}", min(start_ns, time_ns) / 1e9))
+        return [prefix for prefix, _ in samples], [value for _, value in samples]
 
     # -- labels ---------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ _PROCESS_STATES: Final = (GpuState.BUSY, GpuState.IDLE, GpuState.UNKNOWN)
 _LIFETIME_ERRORS: Final = ("corrected", "uncorrected")
 
 
-def start_ns(own: Attributes, epoch_ns: int) -> int | None:
-    """The start of a GPU's counter: the ledger's epoch. ECC errors count over the board's life, and have no start."""
-    return None if own.get("error.type") in _LIFETIME_ERRORS else epoch_ns
+def start_ns(own: Attributes, since_ns: int | None) -> int | None:
+    """The start of a counter: that of its row. ECC errors count over the board's life, and have no start."""
+    return None if own.get("error.type") in _LIFETIME_ERRORS else since_ns
 
 
 # ---------------------------------------------------------------------------- hw.*

@@ -25,9 +25,9 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeriesSet:
-    """The series of a metric without their values, in columns.
+    """The series that a metric may have, in columns: of all rows of a kind, whether they have a value now or not.
 
-    It is the same object from collection to collection until a series appears or ends, or a label or a start changes.
+    It is the same object from collection to collection until a row appears or ends, or a label or a start changes.
     An exporter may keep what it derives from a SeriesSet for as long as the block has that object.
     """
 
@@ -41,11 +41,11 @@ class SeriesSet:
 
 
 class MetricBlock(NamedTuple):
-    """A metric in one collection: its series, and one value for each of them."""
+    """A metric in one collection: its series, and one value for each of them. ``None``: no point in this collection."""
 
     metric: Metric
     series: SeriesSet
-    values: tuple[int | float, ...]
+    values: tuple[int | float | None, ...]
 
     @classmethod
     def of(cls, metric: Metric, points: Iterable[Point]) -> MetricBlock:
@@ -54,10 +54,18 @@ class MetricBlock(NamedTuple):
         return cls(metric, SeriesSet(*columns), values)
 
     @property
+    def point_count(self) -> int:
+        """The number of its points."""
+        return len(self.values) - self.values.count(None)
+
+    @property
     def points(self) -> tuple[Point, ...]:
         """Its points one by one."""
         series = self.series
-        return tuple(map(Point, self.values, series.attributes, series.workloads, series.starts_ns))
+        columns = zip(self.values, series.attributes, series.workloads, series.starts_ns, strict=True)
+        return tuple(
+            [Point(value, own, workload, since) for value, own, workload, since in columns if value is not None]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def simulated(seed: int = 1) -> Collection:
 
 def point_count(collection: Collection) -> int:
     """The number of points of a collection."""
-    return sum(len(block.values) for block in collection.blocks)
+    return sum(block.point_count for block in collection.blocks)
 
 
 def collection(**points: Iterable[Point]) -> Collection:

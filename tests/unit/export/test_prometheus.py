@@ -345,7 +345,7 @@ def test_created_samples_follow_counters_with_a_start_in_openmetrics_only(export
     plain = series(parsed(render(exported, RESOURCES, OPENMETRICS), OPENMETRICS))
     found = series(parsed(with_created(exported, OPENMETRICS), OPENMETRICS))
     assert {key: value for key, value in found.items() if not key[0].endswith("_created")} == plain
-    starts = [start for block in exported.blocks for start in block.series.starts_ns if start is not None]
+    starts = [point.start_ns for block in exported.blocks for point in block.points if point.start_ns is not None]
     created = sorted(value for (name, _), value in found.items() if name.endswith("_created"))
     assert created == pytest.approx(sorted(start / 1e9 for start in starts))
     assert len(created) > 50

@@ -34,7 +34,7 @@ def test_a_collection_has_the_order_of_the_catalogue_and_no_metric_without_point
     found = collected(cycle(process()))
     names = [block.metric.name for block in found.blocks]
     assert names == [metric.name for metric in METRICS if metric.name in names]
-    assert all(block.values for block in found.blocks)
+    assert all(block.points for block in found.blocks)
     assert "gpu.workload.cost" not in names
 
 
@@ -99,5 +99,14 @@ def test_a_mig_instance_that_appears_and_ends_changes_the_memory_of_its_gpu() ->
     whole, halved = split(measured=9), [MigReport("MIG-1", "1g", split(limit=50, measured=4))]
     found = blocks_of(*[answer(device(memory=whole, mig=mig)) for mig in (None, halved, None)])
     memory = [block["gpu.device.memory.usage"] for block in found]
-    assert [sum(block.values) for block in memory] == [whole.limit_bytes] * 3
+    assert [sum(point.value for point in block.points) for block in memory] == [whole.limit_bytes] * 3
     assert memory[0] == memory[2] != memory[1]
+
+
+def test_a_value_that_is_absent_leaves_the_series_set_and_has_no_point() -> None:
+    first, second, third = blocks_of(
+        *[cycle(process(sm_ratio=ratio), process(101, sm_ratio=1.0)) for ratio in (1.0, None, 0.5)]
+    )
+    assert first[SHARE].series is second[SHARE].series is third[SHARE].series
+    assert [len(block[SHARE].points) for block in (first, second, third)] == [2, 1, 2]
+    assert second[SHARE].values == (None, 1.0)

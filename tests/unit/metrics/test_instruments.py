@@ -134,7 +134,8 @@ def test_a_dropped_instrument_does_not_mix_two_cycles_in_a_collection() -> None:
 
     def cycle_of(*instruments: str) -> list[float]:
         blocks = [shared.block(BY_NAME[name]) for name in instruments]
-        return [value for block in blocks if block and block.metric.name != errors for value in block.values]
+        points = [point for block in blocks if block and block.metric.name != errors for point in block.points]
+        return [point.value for point in points]
 
     assert cycle_of(cpu, memory, errors) == [0, 0]
     assert cycle_of(memory, errors, cpu) == [1, 1]
