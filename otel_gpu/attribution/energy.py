@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
@@ -50,7 +51,7 @@ class Consumer(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Energy to divide, and what is known of the time in which it was used.
+    """Energy to divide, and what is known of the time in which it was used. Consumers are in the order of their keys.
 
     ``unidentified_sm_us`` is work of pids that no process is known for. ``is_exclusive``: the one listed process was
     the only one at both ends and in between. ``has_unexplained_memory``: memory is in use that no list and no evidence
@@ -87,17 +88,25 @@ class Division(NamedTuple):
         return sum(self.parts_mj.values())
 
 
+_Place: TypeAlias = int
+"""Who claims energy: a consumer by its place in the interval, idle, or unattributed. Ties go to the smaller place."""
+
+_IDLE: Final[_Place] = 1 << 30
+_UNATTRIBUTED: Final[_Place] = _IDLE + 1
+
+_Claims: TypeAlias = dict[_Place, float]
+"""What each claims of the energy, in millijoules or any common unit."""
+
+_Methods: TypeAlias = list[Method]
+"""The method by which the part of each consumer is obtained, in their order; empty if none has a part."""
+
 _Claimant: TypeAlias = tuple[int, ProcessOnDevice]
-"""A consumer (rank 0), idle or unattributed, in the order in which ties are broken."""
+"""Whose residue it is, whatever its place in the next interval: a process (rank 0), idle (1) or unattributed (2)."""
 
 _NO_PROCESS: Final = ProcessOnDevice(ProcessKey(0, 0), DeviceKey("", ""))
-_IDLE: Final[_Claimant] = (1, _NO_PROCESS)
-_UNATTRIBUTED: Final[_Claimant] = (2, _NO_PROCESS)
-
-_Claims: TypeAlias = dict[_Claimant, float]
-"""The claim of each on the energy, in millijoules or any common unit."""
-
-_Methods: TypeAlias = dict[ProcessOnDevice, Method]
+_NO_CONSUMER: Final[Mapping[_Place, _Claimant]] = MappingProxyType(
+    {_IDLE: (1, _NO_PROCESS), _UNATTRIBUTED: (2, _NO_PROCESS)}
+)
 
 _MAX_RESIDUE: Final = SCALE << 16
 """More than all roundings of one division, however many processes share a GPU."""
@@ -114,12 +123,15 @@ class EnergyDivider:
 
     def divide(self, interval: Interval, factors: Mapping[ProcessOnDevice, float] | None = None) -> Division:
         """Divide an interval. ``factors`` weigh a process's work by the power it was seen to draw (default 1)."""
-        interval = interval._replace(consumers=sorted(interval.consumers, key=lambda consumer: consumer.at))
         claims, methods = _claims(interval, self._policy, factors or {})
-        parts_mj, self._residues = apportion(interval.delta_mj, whole_weights(claims), self._residues)
+        claimants = {**{place: (0, consumer.at) for place, consumer in enumerate(interval.consumers)}, **_NO_CONSUMER}
+        residues = {place: self._residues.get(claimants[place], 0) for place in claims}
+        parts_mj, residues = apportion(interval.delta_mj, whole_weights(claims), residues)
+        self._residues = {claimants[place]: owed for place, owed in residues.items()}
+        processes = [consumer.at for consumer in interval.consumers[: len(methods)]]
         return Division(
-            {at: parts_mj.get((0, at), 0) for at in methods},
-            methods,
+            {at: parts_mj.get(place, 0) for place, at in enumerate(processes)},
+            dict(zip(processes, methods, strict=True)),
             parts_mj.get(_IDLE, 0),
             parts_mj.get(_UNATTRIBUTED, 0),
         )
@@ -155,14 +167,14 @@ def _claims(
     """What each claims of the interval's energy, and the method by which its part is obtained."""
     consumers = interval.consumers
     if interval.anomalous:
-        return {_UNATTRIBUTED: 1.0}, {}
+        return {_UNATTRIBUTED: 1.0}, []
     if interval.agent_was_away:
         return _claims_of_absence(interval)
     if all(consumer.hidden for consumer in consumers):
         return _claims_of_unlisted(interval)
     if len(consumers) == 1 and interval.is_exclusive and not interval.unidentified_sm_us:
-        return _all_to_the_only(consumers, Method.MEASURED)
-    methods = {each.at: Method.INFERRED if each.hidden else Method.ESTIMATED for each in consumers}
+        return _all_to_the_only(Method.MEASURED)
+    methods = [Method.INFERRED if each.hidden else Method.ESTIMATED for each in consumers]
     return _estimated_claims(interval, policy, factors), methods
 
 
@@ -171,22 +183,22 @@ def _claims_of_absence(interval: Interval) -> tuple[_Claims, _Methods]:
     consumers = interval.consumers
     is_alone = len(consumers) == 1 and interval.is_exclusive and not interval.unidentified_sm_us
     if is_alone and not interval.may_have_unseen_users:
-        return _all_to_the_only(consumers, Method.INFERRED if consumers[0].hidden else Method.ESTIMATED)
-    return {_UNATTRIBUTED: 1.0}, {}
+        return _all_to_the_only(Method.INFERRED if consumers[0].hidden else Method.ESTIMATED)
+    return {_UNATTRIBUTED: 1.0}, []
 
 
 def _claims_of_unlisted(interval: Interval) -> tuple[_Claims, _Methods]:
     """No process is listed: a single hidden one gets all; several, or signs of others, and it is unattributed."""
     consumers = interval.consumers
     if len(consumers) == 1 and not interval.unidentified_sm_us and not interval.may_have_unseen_users:
-        return _all_to_the_only(consumers, Method.INFERRED)
+        return _all_to_the_only(Method.INFERRED)
     if consumers or interval.unidentified_sm_us or interval.has_unexplained_memory or not interval.lists_complete:
-        return {_UNATTRIBUTED: 1.0}, {}
-    return {_IDLE: 1.0}, {}
+        return {_UNATTRIBUTED: 1.0}, []
+    return {_IDLE: 1.0}, []
 
 
-def _all_to_the_only(consumers: Sequence[Consumer], method: Method) -> tuple[_Claims, _Methods]:
-    return {(0, consumers[0].at): 1.0}, {consumers[0].at: method}
+def _all_to_the_only(method: Method) -> tuple[_Claims, _Methods]:
+    return {0: 1.0}, [method]
 
 
 def _estimated_claims(interval: Interval, policy: EnergyPolicy, factors: Mapping[ProcessOnDevice, float]) -> _Claims:
@@ -197,7 +209,7 @@ def _estimated_claims(interval: Interval, policy: EnergyPolicy, factors: Mapping
         if interval.may_have_unseen_users:
             return {_UNATTRIBUTED: 1.0}
         return _add({}, _by_capacity(consumers), total_mj)
-    work: _Claims = {(0, each.at): max(0, each.sm_us or 0) * factors.get(each.at, 1.0) for each in consumers}
+    work: _Claims = {place: max(0, each.sm_us or 0) * factors.get(each.at, 1.0) for place, each in enumerate(consumers)}
     work[_UNATTRIBUTED] = float(max(0, interval.unidentified_sm_us))
     worked = sum(work.values())
     static_mj = total_mj
@@ -217,7 +229,7 @@ def _static_weights(interval: Interval, policy: EnergyPolicy, work: _Claims) -> 
     if interval.may_have_unseen_users:  # it is unknown among how many it divides
         return {_UNATTRIBUTED: 1.0}
     if policy is EnergyPolicy.MEMORY and any(consumer.memory_bytes for consumer in consumers):
-        return {(0, each.at): (each.memory_bytes or 0) * each.presence for each in consumers}
+        return {place: (each.memory_bytes or 0) * each.presence for place, each in enumerate(consumers)}
     return _by_workload(consumers)
 
 
@@ -231,26 +243,27 @@ def _by_workload(consumers: Sequence[Consumer]) -> _Claims:
         presence.setdefault(consumer.workload.key, []).append(max(0.0, consumer.presence))
     longest_and_sum = {key: (max(of_workload), sum(of_workload) or 1.0) for key, of_workload in presence.items()}
     claims: _Claims = {}
-    for consumer in consumers:
+    for place, consumer in enumerate(consumers):
         longest, whole = longest_and_sum[consumer.workload.key]
-        claims[0, consumer.at] = max(0.0, consumer.presence) * longest / whole
+        claims[place] = max(0.0, consumer.presence) * longest / whole
     return claims
 
 
 def _by_capacity(consumers: Sequence[Consumer]) -> _Claims:
     """By the SMs of the MIG instance, then by memory held there; by memory alone without MIG."""
-    by_device: dict[DeviceKey, list[Consumer]] = {}
-    for consumer in consumers:
-        by_device.setdefault(consumer.at.device, []).append(consumer)
+    by_device: dict[DeviceKey, list[_Place]] = {}
+    for place, consumer in enumerate(consumers):
+        by_device.setdefault(consumer.at.device, []).append(place)
     claims: _Claims = {}
-    for _, members in sorted(by_device.items()):
+    for _, places in sorted(by_device.items()):
+        members = [consumers[place] for place in places]
         size = float(members[0].sm_count or 1)
         shares = [(each.memory_bytes or 0) * each.presence for each in members]
         if not sum(shares) > 0:
             shares = [each.presence for each in members]
         whole = sum(shares) or 1.0
-        for consumer, share in zip(members, shares, strict=True):
-            claims[0, consumer.at] = size * share / whole
+        for place, share in zip(places, shares, strict=True):
+            claims[place] = size * share / whole
     return claims
 
 
