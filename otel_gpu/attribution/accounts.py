@@ -92,23 +92,8 @@ class RunningTotals:
 
     def frozen(self, since_ns: int) -> Totals:
         """The totals as they are now, counted since ``since_ns`` (Unix time)."""
-        return Totals(
-            since_ns=since_ns,
-            energy=MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj),
-            compute_us=self.compute_us,
-            busy_us=self.busy_us,
-            idle_us=self.idle_us,
-            allocated_us=self.allocated_us,
-            unknown_us=self.unknown_us,
-            idle_byte_us=self.idle_byte_us,
-            idle_mj=self.idle_mj,
-            busy_mj=self.busy_mj,
-            unknown_mj=self.unknown_mj,
-            billed_busy_us=self.billed_busy_us,
-            billed_idle_us=self.billed_idle_us,
-            billed_allocated_us=self.billed_allocated_us,
-            billed_unknown_us=self.billed_unknown_us,
-        )
+        energy = MethodEnergy(self.measured_mj, self.estimated_mj, self.inferred_mj)
+        return Totals(since_ns, energy, *_COUNTS(self))
 
     # -- checkpoint -----------------------------------------------------------------
 
@@ -125,6 +110,8 @@ class RunningTotals:
 
 
 _IN_ORDER: Final = attrgetter(*(each.name for each in fields(RunningTotals)))
+_COUNTS: Final = attrgetter(*(name for name in Totals._fields if name not in ("since_ns", "energy")))
+"""The fields that both kinds of totals have, in the order of ``Totals``."""
 
 
 @dataclass(slots=True, eq=False)

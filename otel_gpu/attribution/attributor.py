@@ -109,7 +109,7 @@ class Attributor:
         uuid = reading.identity.uuid
         assignments = {at: ledger.admit(resident, cycle.time) for at, resident in found.items()}
         # For every rule, a process belongs to the workload it had when it was first seen.
-        residents = {at: resident._replace(ref=assignments[at].ref) for at, resident in found.items()}
+        residents = {at: resident.owned_by(assignments[at].ref) for at, resident in found.items()}
         short_lived = self._find_short_lived(ledger, reading, cycle)
         grants = admit_unused_grants(ledger, uuid, cycle)
         return self._trackers[uuid].observe(

@@ -93,7 +93,9 @@ class IntervalBuilder:
         if len(self._stays) > _MAX_STAYS:
             self._stays = {at: stay for at, stay in self._stays.items() if at in present}
         for at, resident in present.items():
-            stay = self._stays.setdefault(at, _Stay(resident))
+            stay = self._stays.get(at)
+            if stay is None:
+                stay = self._stays[at] = _Stay(resident)
             stay.resident = resident
             stay.present_us += window_us * presence.get(at, 1.0)
             if resident.memory_bytes is not None:

@@ -20,6 +20,28 @@ from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuState, Grant
 from otel_gpu.model.report import NO_ENERGY
 
 
+class ResidentFigures(NamedTuple):
+    """What a process on the GPU holds, and its utilisation. ``held_bytes`` includes inferred memory."""
+
+    pid: int
+    memory_bytes: int | None
+    held_bytes: int | None
+    sm_ratio: float | None
+    bandwidth_ratio: float | None
+
+    @classmethod
+    def of(cls, at: ProcessOnDevice, result: GpuResult) -> ResidentFigures:
+        """The figures of a resident."""
+        pid, compute = at.process.pid, result.compute
+        return cls(
+            pid,
+            result.residents[at].memory_bytes,
+            result.held_bytes(at),
+            None if compute is None else compute.share(pid),
+            None if compute is None else compute.bandwidth_share(pid),
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Usage:
     """What one account used of a GPU in one cycle.
@@ -63,15 +85,13 @@ class Usage:
         """Add energy of this window."""
         self.energy_by_method_mj[method] = self.energy_by_method_mj.get(method, 0) + energy_mj
 
-    def add_resident(self, at: ProcessOnDevice, result: GpuResult) -> None:
-        """Add what a process of it on the GPU holds, and its utilisation."""
-        pid, compute = at.process.pid, result.compute
-        self.pids.add(pid)
-        self.memory_bytes = _sum_known(self.memory_bytes, result.residents[at].memory_bytes)
-        self.held_bytes = _sum_known(self.held_bytes, result.held_bytes(at))
-        if compute is not None:
-            self.sm_ratio = _sum_known(self.sm_ratio, compute.share(pid))
-            self.bandwidth_ratio = _sum_known(self.bandwidth_ratio, compute.bandwidth_share(pid))
+    def add_resident(self, resident: ResidentFigures) -> None:
+        """Add a process of it on the GPU."""
+        self.pids.add(resident.pid)
+        self.memory_bytes = _sum_known(self.memory_bytes, resident.memory_bytes)
+        self.held_bytes = _sum_known(self.held_bytes, resident.held_bytes)
+        self.sm_ratio = _sum_known(self.sm_ratio, resident.sm_ratio)
+        self.bandwidth_ratio = _sum_known(self.bandwidth_ratio, resident.bandwidth_ratio)
 
 
 _METHODS: Final = (Method.MEASURED, Method.ESTIMATED, Method.INFERRED)
@@ -244,11 +264,12 @@ def _add_presence(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, usage
     for at, assignment in ledger.present(gpu_uuid):
         process, workload = _usage_of(usages, assignment.process), _usage_of(usages, assignment.workload)
         workload.processes.append((at, process))
-        for usage in (process, workload):
-            if result is not None and at in result.residents:
-                usage.add_resident(at, result)
-            else:
-                usage.has_missing = True
+        if result is not None and at in result.residents:
+            resident = ResidentFigures.of(at, result)
+            process.add_resident(resident)
+            workload.add_resident(resident)
+        else:
+            process.has_missing = workload.has_missing = True
 
 
 def _bill(usages: Usages, allocated: Iterable[Usage], result: GpuResult | None, cycle: Cycle) -> None:

@@ -35,6 +35,10 @@ class Resident(NamedTuple):
     mapping_bytes: int | None = None
     sm_count: int | None = None
 
+    def owned_by(self, ref: WorkloadRef) -> Resident:
+        """The same process as part of this workload."""
+        return self if ref == self.ref else self._replace(ref=ref)
+
 
 Residents = Mapping[ProcessOnDevice, Resident]
 """All processes on a GPU, in the order of their keys."""

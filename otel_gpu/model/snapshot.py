@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_gpu.model.identity import GpuIdentity, MigAccess, ProcessKey, WorkloadKey, WorkloadNames, WorkloadRef
 
@@ -36,8 +36,7 @@ _ANSWERING: Final = (GpuHealth.OK, GpuHealth.DEGRADED)
 """A constant, because every reference to a member of an enumeration is a look-up."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(NamedTuple):
     """Memory of a GPU or MIG instance. ``reserved_bytes`` is ``None`` where ``used_bytes`` includes it."""
 
     total_bytes: int
@@ -46,8 +45,7 @@ class DeviceMemory:
     reserved_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedProcess:
+class ListedProcess(NamedTuple):
     """One entry of one of the driver's process lists; a pid may be in several."""
 
     pid: int
@@ -57,8 +55,7 @@ class ListedProcess:
     compute_instance_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UtilizationRow:
+class UtilizationRow(NamedTuple):
     """A process's mean use of the engines over the driver's samples, in percent, as returned by the driver."""
 
     pid: int
@@ -154,8 +151,7 @@ class DriverFacts:
     nvml_version: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
+class ProcessFacts(NamedTuple):
     """What ``/proc`` shows of one process. ``mig_access`` are the capabilities it has open.
 
     ``start_time_s`` (Unix time) is ``None`` where the boot time is unknown, ``uvm_mapping_bytes`` where the mappings

@@ -102,7 +102,7 @@ def utilization(draw: st.DrawFn, wall_us: int) -> UtilizationRead | None:
     """``None``, or rows around that time."""
     if draw(booleans):
         return None
-    read = (replace(row, timestamp_us=wall_us + row.timestamp_us) for row in draw(rows))
+    read = (row._replace(timestamp_us=wall_us + row.timestamp_us) for row in draw(rows))
     return UtilizationRead(wall_us - 5_000_000, wall_us, tuple(read))
 
 

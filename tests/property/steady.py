@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import strategies as st
@@ -138,11 +138,11 @@ class _Host:
     def move(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """A process moves to another cgroup."""
         if pid in self.processes:
-            self.processes[pid] = replace(self.processes[pid], workload=ref)
+            self.processes[pid] = self.processes[pid]._replace(workload=ref)
 
     def copy_facts(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """The facts of all processes are equal, in other objects."""
-        self.processes = {each: replace(facts) for each, facts in self.processes.items()}
+        self.processes = {each: ProcessFacts(*facts) for each, facts in self.processes.items()}
 
     def name(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """A workload is named, or renamed."""

@@ -147,7 +147,7 @@ def test_entries_that_the_gpu_repeats_of_its_instances_are_not_counted_twice(rea
     repeating = replace(
         read,
         processes=tuple(
-            replace(process, gpu_instance_id=one.gpu_instance_id, compute_instance_id=one.compute_instance_id)
+            process._replace(gpu_instance_id=one.gpu_instance_id, compute_instance_id=one.compute_instance_id)
             for one in read.mig
             for process in one.processes or ()
         ),

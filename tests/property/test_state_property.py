@@ -37,7 +37,7 @@ def comparable(snapshot: Snapshot) -> Snapshot:
 def test_a_snapshot_is_read_from_the_journal_as_it_was_written(history: list[Snapshot], complete: bool) -> None:
     for snapshot in map(comparable, history):
         facts = {
-            pid: replace(process, mig_access=frozenset({MigAccess(0, 1, None), MigAccess(0, 1, 0)}))
+            pid: process._replace(mig_access=frozenset({MigAccess(0, 1, None), MigAccess(0, 1, 0)}))
             for pid, process in snapshot.processes.items()
         }
         whole = replace(

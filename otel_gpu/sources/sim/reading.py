@@ -75,7 +75,7 @@ class GpuReader:
         return UtilizationRead(
             since_us=since_us + offset_us,
             read_at_us=now_us + offset_us,
-            rows=tuple(replace(row, timestamp_us=row.timestamp_us + offset_us) for row in rows),
+            rows=tuple(row._replace(timestamp_us=row.timestamp_us + offset_us) for row in rows),
         )
 
 

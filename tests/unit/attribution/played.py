@@ -84,7 +84,7 @@ def at_wall_ns(played: Played) -> int:
 def old(pid: int, workload: WorkloadRef | None = None) -> ProcessFacts:
     """A process that started long before the first cycle."""
     found = facts(pid, start_ticks=1) if workload is None else facts(pid, workload, start_ticks=1)
-    return replace(found, start_time_s=1_600_000_000.0)
+    return found._replace(start_time_s=1_600_000_000.0)
 
 
 def gpu_with(*processes: ListedProcess, used_gib: float | None = None, index: int = 0) -> GpuReading:

@@ -47,7 +47,7 @@ class Played:
 
 
 def old(pid: int) -> ProcessFacts:
-    return replace(facts(pid, start_ticks=OLD), start_time_s=1_600_000_000.0)
+    return facts(pid, start_ticks=OLD)._replace(start_time_s=1_600_000_000.0)
 
 
 def energy(report: Report, pid: int) -> MethodEnergy:
@@ -149,7 +149,7 @@ def test_the_document_sums_to_the_attributed_energy_when_a_process_ends_in_the_w
 def test_a_gpu_that_is_merely_open_is_not_used() -> None:
     """CUDA opens the device node of every GPU it may see."""
     played = Played()
-    everywhere = replace(old(1), gpu_minors_open=frozenset({0, 1}), uvm_open=True)
+    everywhere = old(1)._replace(gpu_minors_open=frozenset({0, 1}), uvm_open=True)
     resting = gpu(1, (), memory=memory(used_gib=0.004, reserved_gib=0))
     for _ in range(2):
         report = played.next(one(listed(1)), resting, processes=[everywhere])
@@ -169,7 +169,7 @@ def test_by_sm_share_work_of_unknown_pids_takes_its_part_of_static_energy() -> N
 
 def test_idle_memory_that_is_inferred_counts_as_idle_memory() -> None:
     played = Played()
-    hidden = replace(old(1), gpu_minors_open=frozenset({0}), uvm_open=True)
+    hidden = old(1)._replace(gpu_minors_open=frozenset({0}), uvm_open=True)
     for _ in range(4):
         reading = replace(one(used_gib=20), utilization=rows(played))
         report = played.next(reading, processes=[hidden])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from otel_gpu.attribution.options import AttributionOptions
@@ -17,7 +15,7 @@ IN_LEFT, IN_RIGHT = MigAccess(0, 1, 0), MigAccess(0, 1, 1)
 
 def hidden(pid: int, ref: WorkloadRef, *access: MigAccess) -> ProcessFacts:
     """A process that has the GPU open and is in no list."""
-    return replace(old(pid, ref), gpu_minors_open=frozenset({0}), uvm_open=True, mig_access=frozenset(access))
+    return old(pid, ref)._replace(gpu_minors_open=frozenset({0}), uvm_open=True, mig_access=frozenset(access))
 
 
 def shared_instance(*, used_gib: float = 6, whole: bool = True, left_listed: int | None = None) -> GpuReading:

@@ -261,7 +261,7 @@ def _over_100_percent(played: Played) -> GpuReading:
 
 def _from_the_future(played: Played) -> GpuReading:
     now = played.rows((1, 60))
-    later = [replace(row, pid=2, timestamp_us=row.timestamp_us + 60_000_000) for row in now.rows]
+    later = [row._replace(pid=2, timestamp_us=row.timestamp_us + 60_000_000) for row in now.rows]
     return replace(gpu_with(*BOTH), utilization=UtilizationRead(now.since_us, now.read_at_us, (*now.rows, *later)))
 
 

@@ -147,9 +147,9 @@ def test_an_instance_without_memory_figures_may_have_a_hidden_user() -> None:
 @pytest.mark.parametrize(
     "process",
     [
-        pytest.param(replace(cuda([(0, 2, 0)]), uvm_open=False), id="no CUDA"),
-        pytest.param(replace(cuda([(0, 2, 0)]), gpu_minors_open=frozenset({1})), id="another GPU"),
-        pytest.param(replace(cuda([(0, 2, 0)]), alive=False), id="a zombie"),
+        pytest.param(cuda([(0, 2, 0)])._replace(uvm_open=False), id="no CUDA"),
+        pytest.param(cuda([(0, 2, 0)])._replace(gpu_minors_open=frozenset({1})), id="another GPU"),
+        pytest.param(cuda([(0, 2, 0)])._replace(alive=False), id="a zombie"),
     ],
 )
 def test_a_capability_alone_makes_no_user(process: ProcessFacts) -> None:

@@ -58,7 +58,7 @@ def size(played: Played) -> int:
 def busy_host() -> Played:
     """A host with overflow, hidden memory, MIG, a renamed workload, ended processes, and accounting records."""
     played = Played(AttributionOptions(max_processes=3, max_workloads=2))
-    hidden = replace(old(4, JOB), gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
+    hidden = old(4, JOB)._replace(gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
     record = AccountingRecord(77, WALL_NS // 1000 + 6_000_000, 1000, 50, None, None, running=False)
     for number in range(4):
         one = gpu_with(listed(1), listed(2), listed(3, None), *([listed(5)] if number < 3 else []), used_gib=20)
@@ -193,7 +193,7 @@ def test_time_between_runs_is_not_posted_and_not_learned_from() -> None:
 
 def test_energy_while_the_agent_was_away_is_inferred_for_one_hidden_process_before_and_after() -> None:
     played = Played()
-    hidden = replace(old(4, JOB), gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
+    hidden = old(4, JOB)._replace(gpu_minors_open=frozenset({0}), uvm_open=True, uvm_mapping_bytes=GIB)
     for _ in range(3):
         played.next(gpu_with(used_gib=20), processes=[hidden])
     played.restart(away_s=60)
@@ -217,7 +217,7 @@ def test_after_a_reboot_totals_are_kept_counters_have_a_new_base_and_the_gap_has
     for _ in range(3):
         before = played.next(BOTH, processes=TWO)
     played.restart(away_s=600, same_boot=False)
-    same, other = replace(TWO[0], key=TWO[0].key._replace(start_ticks=77)), old(3, JOB)
+    same, other = TWO[0]._replace(key=TWO[0].key._replace(start_ticks=77)), old(3, JOB)
     reports = [played.next(gpu_with(listed(1), listed(3)), processes=[same, other]) for _ in range(2)]
     assert reports[0].gpus[0].energy is None, "the counter may have been reset at any time"
     assert reports[0].anomalies == 0

@@ -20,7 +20,7 @@ VICTIM, QUIET, MALLORY = (WorkloadRef(WorkloadKind.CONTAINER, letter * 64) for l
 def holding(pid: int, workload: WorkloadRef, gib: int, *, since_ticks: int = 100) -> ProcessFacts:
     """A process that NVML does not list, with the GPU open and ``gib`` of nvidia-uvm mapped."""
     process = facts(pid, workload, opens=[0], uvm=True, start_ticks=since_ticks)
-    return replace(process, uvm_mapping_bytes=gib * GIB)
+    return process._replace(uvm_mapping_bytes=gib * GIB)
 
 
 def play(*cycles: tuple[GpuReading, Iterable[ProcessFacts]]) -> Report:

@@ -55,7 +55,7 @@ def test_two_pods_that_share_200_joules_never_sum_to_400(policy: EnergyPolicy, m
 
 def test_of_ten_gigabytes_used_and_two_known_the_one_hidden_container_has_eight() -> None:
     played = Played()
-    hidden = replace(old(2, B), gpu_minors_open=frozenset({0}), uvm_open=True)
+    hidden = old(2, B)._replace(gpu_minors_open=frozenset({0}), uvm_open=True)
     for _ in range(2):
         answer = played.next(gpu_with(listed(1, 2 * GIB), used_gib=10), processes=[old(1, A), hidden], names=NAMES)
     found = values("gpu-inference", "container_gpu_memory_bytes", answer, "container_id", "method")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def test_options_are_read_as_they_were_written() -> None:
 
 
 def test_names_with_undecodable_bytes_are_one_line_of_ascii() -> None:
-    odd = replace(facts(1), name='\udcff\n\0"é')
+    odd = facts(1)._replace(name='\udcff\n\0"é')
     written = to_json(snapshot(processes=[odd]))
     assert written.isascii()
     assert "\n" not in written

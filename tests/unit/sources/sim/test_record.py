@@ -99,7 +99,7 @@ def test_a_fake_proc_of_the_demonstration_host_reads_the_same(tmp_path: Path, at
     expected = host.process_source().read(()).processes
     found = ProcfsSource(tmp_path / "proc", clock, ticks_per_second=100).read(()).processes
     if os.geteuid() != 0:
-        found = {pid: replace(one, owner_uid=expected[pid].owner_uid) for pid, one in found.items()}
+        found = {pid: one._replace(owner_uid=expected[pid].owner_uid) for pid, one in found.items()}
     assert dict(found) == dict(expected)
 
 
