@@ -176,7 +176,7 @@ class GpuTracker:
         presence |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.is_alive(at)}
         present = {**residents, **gone}
         # A pid that was reused in the cycle belongs to the process that has it now.
-        by_pid = {at.process.pid: at for at in (*sorted(present), *residents)}
+        by_pid = {at.process.pid: at for at in (*sorted(gone), *residents)}
         self._interval.add(
             cycle.window_us,
             present,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from otel_gpu.attribution.accounts import Account, Accounts, AnyAccount
 from otel_gpu.attribution.cycle import LedgerTime
@@ -59,6 +59,9 @@ class Assignment:
     def is_dropped(self) -> bool:
         """Whether one of the accounts was dropped, which happens only after the process has left."""
         return self.process.is_dropped or self.workload.is_dropped
+
+
+_Present: TypeAlias = tuple[ProcessOnDevice, Assignment]
 
 
 class Ledger:
@@ -164,12 +167,12 @@ class Ledger:
         """Processes known on a GPU: present ones, and those that left and still have an account."""
         return iter(self._assignments.get(gpu_uuid, {}).items())
 
-    def present(self, gpu_uuid: str) -> list[tuple[ProcessOnDevice, Assignment]]:
+    def present(self, gpu_uuid: str) -> list[_Present]:
         """Processes on a GPU, in the order of their keys."""
         here = self._assignments.get(gpu_uuid, {})
         return [(at, here[at]) for at in sorted(here) if here[at].ended_ns is None]
 
-    def all_present(self) -> Iterator[tuple[ProcessOnDevice, Assignment]]:
+    def all_present(self) -> Iterator[_Present]:
         """Processes on any GPU."""
         for here in self._assignments.values():
             for at, assignment in here.items():
@@ -214,12 +217,10 @@ class Ledger:
 
         ``devices`` are those of this cycle. The account of a process whose pid was reused is dropped at once.
         """
-        self._end_unused(time.now_ns)
-        for account in self.accounts():
-            if account.has_ended:
-                account.close_activity()
-        reused = {(at.process.pid, at.device): at.process for at, _ in self.all_present()}
-        for key in sorted(key for key, account in self.processes.by_key.items() if account.has_ended):
+        present = list(self.all_present())
+        self._end_unused(present, time.now_ns)
+        reused = {(at.process.pid, at.device): at.process for at, _ in present}
+        for key in sorted([key for key, account in self.processes.by_key.items() if account.has_ended]):
             process, device = key.subject
             if reused.get((process.pid, device), process) != process:
                 self.processes.drop(key, time)
@@ -229,21 +230,27 @@ class Ledger:
         self._drop_profiles()
         self.namings.keep((account.ref, key.naming) for key, account in self.workloads.by_key.items())
 
-    def _end_unused(self, now_ns: int) -> None:
+    def _end_unused(self, present: Collection[_Present], now_ns: int) -> None:
+        """End accounts without a process or grant; time of theirs that is still undecided is posted as unknown."""
         used: set[AnyAccount] = set(self._granted)
         self._granted = set()
-        for _, assignment in self.all_present():
-            used |= {assignment.process, assignment.workload}
-        self._overflowed = self._workloads_in_overflow()
+        for _, assignment in present:
+            used.add(assignment.process)
+            used.add(assignment.workload)
+        self._overflowed = self._workloads_in_overflow(present)
         for account in self.accounts():
-            if not account.has_ended and account not in used:
+            if account in used:
+                continue
+            if account.ended_ns is None:
                 account.ended_ns = now_ns
+            account.close_activity()
 
-    def _workloads_in_overflow(self) -> set[WorkloadOnDevice]:
+    def _workloads_in_overflow(self, present: Collection[_Present]) -> set[WorkloadOnDevice]:
+        overflow = self.workloads.overflow
+        if not overflow:
+            return set()
         return {
-            workload_on(assignment.ref, at.device)
-            for at, assignment in self.all_present()
-            if assignment.workload.key in self.workloads.overflow
+            workload_on(assignment.ref, at.device) for at, assignment in present if assignment.workload.key in overflow
         }
 
     def _drop_assignments(self) -> None:
@@ -273,4 +280,4 @@ class Ledger:
         self._assignments = {}
         for at, assignment in assignments.items():
             self._assignments.setdefault(at.device.gpu_uuid, {})[at] = assignment
-        self._overflowed = self._workloads_in_overflow()
+        self._overflowed = self._workloads_in_overflow(list(self.all_present()))

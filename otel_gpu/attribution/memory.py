@@ -71,7 +71,7 @@ def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> Memory
     reserved = None if memory.reserved_bytes is None else min(max(0, memory.reserved_bytes), limit)
     usable = limit - (reserved or 0)
     used = min(max(0, memory.used_bytes), usable)
-    claimed = sum(bytes_ for bytes_ in measured if bytes_ is not None and bytes_ > 0)
+    claimed = sum([bytes_ for bytes_ in measured if bytes_ is not None and bytes_ > 0])
     return MemorySplit(
         limit_bytes=limit,
         reserved_bytes=reserved,
@@ -91,7 +91,8 @@ def implausible_figures(reading: GpuReading) -> int:
         listed = processes or ()
         entries = {(each.pid, each.kind, each.gpu_instance_id, each.compute_instance_id) for each in listed}
         found += len(listed) - len(entries)
-        found += sum(each.memory_bytes is not None and not 0 <= each.memory_bytes <= max_bytes for each in listed)
+        figures = [each.memory_bytes for each in listed if each.memory_bytes is not None]
+        found += sum([not 0 <= figure <= max_bytes for figure in figures])
     found += reading.energy_mj is not None and reading.energy_mj < 0
     found += reading.power_w is not None and not 0 <= reading.power_w < math.inf
     return found

@@ -79,7 +79,7 @@ class Usage:
     def energy(self) -> MethodEnergy:
         """Energy of this window by method; no figures where the account had no part in a division."""
         parts_mj = self.energy_by_method_mj
-        return MethodEnergy(*[parts_mj.get(method, 0) for method in _METHODS]) if parts_mj else NO_ENERGY
+        return MethodEnergy(*map(parts_mj.get, _METHODS, _ZEROS)) if parts_mj else NO_ENERGY
 
     def add_energy(self, method: Method, energy_mj: int) -> None:
         """Add energy of this window."""
@@ -87,7 +87,11 @@ class Usage:
 
     def add_resident(self, resident: ResidentFigures) -> None:
         """Add a process of it on the GPU."""
+        is_first = not self.pids
         self.pids.add(resident.pid)
+        if is_first:
+            _, self.memory_bytes, self.held_bytes, self.sm_ratio, self.bandwidth_ratio = resident
+            return
         self.memory_bytes = _sum_known(self.memory_bytes, resident.memory_bytes)
         self.held_bytes = _sum_known(self.held_bytes, resident.held_bytes)
         self.sm_ratio = _sum_known(self.sm_ratio, resident.sm_ratio)
@@ -96,6 +100,7 @@ class Usage:
 
 _METHODS: Final = (Method.MEASURED, Method.ESTIMATED, Method.INFERRED)
 """In the order of a MethodEnergy."""
+_ZEROS: Final = (0, 0, 0)
 
 Usages = dict[AnyAccount, Usage]
 Figure = TypeVar("Figure", int, float)
@@ -169,9 +174,11 @@ def _post_work(ledger: Ledger, result: GpuResult, cycle: Cycle) -> None:
     work = result.compute.work if result.compute is not None else {}
     if not work:
         return
-    # The accounting record of a process that /proc never showed covers its whole life, so rows add nothing to it.
-    known = sorted(at for at, _ in ledger.assignments(result.reading.identity.uuid) if _was_seen(at))
-    by_pid = {at.process.pid: at for at in (*known, *result.residents)}
+    by_pid = {at.process.pid: at for at in result.residents}
+    if not work.keys() <= by_pid.keys():
+        # The accounting record of a process that /proc never showed covers its whole life, so rows add nothing to it.
+        known = sorted(at for at, _ in ledger.assignments(result.reading.identity.uuid) if _was_seen(at))
+        by_pid = {at.process.pid: at for at in known} | by_pid
     for pid, done in work.items():
         if pid in by_pid:
             for account in ledger.accounts_of(by_pid[pid], cycle.time):

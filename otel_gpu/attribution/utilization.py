@@ -328,7 +328,8 @@ def _plausible_rows(read: UtilizationRead) -> _PlausibleRows:
 
 
 def _is_plausible(row: UtilizationRow) -> bool:
-    return all(0 <= percent <= 100 for percent in _percents(row))
+    percents = _percents(row)
+    return min(percents) >= 0 and max(percents) <= 100
 
 
 def _percents(row: UtilizationRow) -> tuple[int, int, int, int]:

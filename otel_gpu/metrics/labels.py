@@ -5,7 +5,7 @@ No attribute is empty. What is unknown, or does not apply, has no key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -96,39 +96,34 @@ class WorkloadIdentity(NamedTuple):
 
     @classmethod
     def of(cls, ref: WorkloadRef, names: WorkloadNames | None) -> WorkloadIdentity:
-        """The identity of a workload under these names."""
+        """The identity of a workload under these names. Further attributes never replace those of ``IDENTITY_KEYS``."""
         names = names or _NO_NAMES
-        known = dict(_known(ref, names))
-        own = [(key, value) for key in IDENTITY_KEYS if (value := known.get(key))]
-        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in known]))
+        pod_uid = names.pod_uid or ref.pod_uid
+        known = (
+            ref.kind.value,
+            ref.id,
+            names.title or names.container or ref.unnamed,
+            ref.outer_container_id,
+            _container_id(ref, names),
+            # LXC containers have a name and no id.
+            ref.id if ref.kind is WorkloadKind.LXC else names.container if ref.kind is WorkloadKind.CONTAINER else None,
+            names.image,
+            ref.runtime or names.runtime,
+            pod_uid,
+            names.pod,
+            names.namespace,
+            names.container if pod_uid or names.pod else None,
+            ref.id if ref.kind is WorkloadKind.SLURM_JOB else None,
+            ref.id if ref.kind is WorkloadKind.SYSTEMD_UNIT else None,
+        )
+        own = [(key, value) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
+        return cls((*own, *[(key, value) for key, value in names.extra if value and key not in IDENTITY_KEYS]))
 
 
-def _known(ref: WorkloadRef, names: WorkloadNames) -> Iterable[tuple[str, str | None]]:
-    yield "gpu.workload.kind", ref.kind.value
-    yield "gpu.workload.id", ref.id
-    yield "gpu.workload.name", names.title or names.container or ref.unnamed
-    yield "gpu.workload.outer.id", ref.outer_container_id
-    match ref.kind:
-        case WorkloadKind.CONTAINER:
-            # The outer container chooses the ids of those inside it. Such an id is a container id only if a name
-            # source knows a container by it.
-            is_known = ref.outer_container_id is None or names != _NO_NAMES
-            yield "container.id", ref.id if is_known else None
-            yield "container.name", names.container
-        case WorkloadKind.LXC:
-            yield "container.name", ref.id  # LXC containers have a name and no id
-        case WorkloadKind.SLURM_JOB:
-            yield "slurm.job.id", ref.id
-        case WorkloadKind.SYSTEMD_UNIT:
-            yield "systemd.unit", ref.id
-    yield "container.image.name", names.image
-    yield "container.runtime.name", ref.runtime or names.runtime
-    pod_uid = names.pod_uid or ref.pod_uid
-    yield "k8s.pod.uid", pod_uid
-    yield "k8s.pod.name", names.pod
-    yield "k8s.namespace.name", names.namespace
-    if pod_uid or names.pod:
-        yield "k8s.container.name", names.container
+def _container_id(ref: WorkloadRef, names: WorkloadNames) -> str | None:
+    """The id of a container. An outer container chooses the ids inside it: such an id counts once a source names it."""
+    is_container = ref.kind is WorkloadKind.CONTAINER and (ref.outer_container_id is None or names != _NO_NAMES)
+    return ref.id if is_container else None
 
 
 @dataclass(frozen=True, slots=True)
