@@ -24,6 +24,7 @@ from otel_gpu.model import (
     ProcessReport,
     Report,
     WorkloadGpu,
+    WorkloadRef,
 )
 
 Use = TypeVar("Use", WorkloadGpu, ProcessReport)
@@ -76,11 +77,9 @@ class ReportRows:
 def report_rows(report: Report, *, include_awaiting_names: bool = False) -> ReportRows:
     """The rows of a report. A workload that awaits its names is left out unless ``include_awaiting_names``."""
     gpus = _gpu_rows(report)
-    identities = _identities(report, include_awaiting_names=include_awaiting_names)
+    owners = _Owners(report, include_awaiting_names=include_awaiting_names)
     by_uuid = {row.gpu.identity.uuid: row for row in gpus}
-    return ReportRows(
-        report, gpus, _workload_rows(report, identities, by_uuid), _process_rows(report, identities, by_uuid)
-    )
+    return ReportRows(report, gpus, _workload_rows(report, owners, by_uuid), _process_rows(report, owners, by_uuid))
 
 
 # ---------------------------------------------------------------------------- GPUs
@@ -104,55 +103,67 @@ def _gpu_row(gpu: GpuReport, residents: Sequence[ProcessReport]) -> GpuRow:
 # ---------------------------------------------------------------------------- workloads and processes
 
 
-def _identities(report: Report, *, include_awaiting_names: bool) -> dict[_NamingKey, WorkloadIdentity | None]:
-    """The identity of each workload; ``None`` for one that is not exported yet."""
-    return {
-        (*workload.ref.key, workload.naming): None
-        if workload.awaiting_names and not include_awaiting_names
-        else WorkloadIdentity.of(workload.ref, workload.names)
-        for workload in report.workloads
-    }
+class _Owner(NamedTuple):
+    """An exported workload. ``number`` is the same for entries with equal identities, and quicker to hash."""
+
+    identity: WorkloadIdentity
+    number: int
 
 
-def _workload_rows(
-    report: Report, identities: Mapping[_NamingKey, WorkloadIdentity | None], gpus: Mapping[str, GpuRow]
-) -> tuple[UseRow[WorkloadGpu], ...]:
+class _Owners:
+    """The workloads of a report, by naming; ``None`` for one that is not exported yet."""
+
+    def __init__(self, report: Report, *, include_awaiting_names: bool) -> None:
+        self._numbers: dict[WorkloadIdentity, int] = {}
+        self._by_naming: dict[_NamingKey, _Owner | None] = {}
+        for workload in report.workloads:
+            is_held_back = workload.awaiting_names and not include_awaiting_names
+            owner = None if is_held_back else self._owner(WorkloadIdentity.of(workload.ref, workload.names))
+            self._by_naming[*workload.ref.key, workload.naming] = owner
+
+    def of(self, ref: WorkloadRef, naming: int) -> _Owner | None:
+        """The owner of a row. A workload that the report does not list has no names."""
+        key = (*ref.key, naming)
+        if key not in self._by_naming:
+            self._by_naming[key] = self._owner(WorkloadIdentity.of(ref, None))
+        return self._by_naming[key]
+
+    def _owner(self, identity: WorkloadIdentity) -> _Owner:
+        return _Owner(identity, self._numbers.setdefault(identity, len(self._numbers)))
+
+
+def _workload_rows(report: Report, owners: _Owners, gpus: Mapping[str, GpuRow]) -> tuple[UseRow[WorkloadGpu], ...]:
     """The exported workloads on their devices.
 
     A workload that was renamed and renamed back within the retention has two entries with the same labels: only the
     newest is exported.
     """
-    newest: dict[tuple[WorkloadIdentity, str, str | None], UseRow[WorkloadGpu]] = {}
+    newest: dict[tuple[int, str, str | None], UseRow[WorkloadGpu]] = {}
     for workload in sorted(report.workloads, key=lambda each: each.naming):
-        identity = identities[*workload.ref.key, workload.naming]
-        if identity is None:
+        owner = owners.of(workload.ref, workload.naming)
+        if owner is None:
             continue
         is_overflow = workload.ref == OVERFLOW_WORKLOAD
         for part in workload.gpus:
             attributes = workload_attributes(part, is_overflow=is_overflow)
-            row = _use_row(part, identity, attributes, gpus.get(part.gpu_uuid))
-            newest[identity, part.gpu_uuid, part.mig_uuid] = row
+            row = _use_row(part, owner.identity, attributes, gpus.get(part.gpu_uuid))
+            newest[owner.number, part.gpu_uuid, part.mig_uuid] = row
     return tuple(newest.values())
 
 
-def _process_rows(
-    report: Report, identities: Mapping[_NamingKey, WorkloadIdentity | None], gpus: Mapping[str, GpuRow]
-) -> tuple[UseRow[ProcessReport], ...]:
+def _process_rows(report: Report, owners: _Owners, gpus: Mapping[str, GpuRow]) -> tuple[UseRow[ProcessReport], ...]:
     """The exported processes on their devices.
 
     Of two processes with the same pid, name and device, only the younger is exported.
     """
-    newest: dict[tuple[WorkloadIdentity, int, str, str, str | None], UseRow[ProcessReport]] = {}
-    identities = dict(identities)
+    newest: dict[tuple[int, int, str, str, str | None], UseRow[ProcessReport]] = {}
     for process in sorted(report.processes, key=lambda each: (each.naming, each.key.start_ticks)):
-        owner = (*process.workload.key, process.naming)
-        if owner not in identities:  # a workload that the report does not list has no names
-            identities[owner] = WorkloadIdentity.of(process.workload, None)
-        identity = identities[owner]
-        if identity is None:
+        owner = owners.of(process.workload, process.naming)
+        if owner is None:
             continue
-        series = identity, process.key.pid, process.name or "", process.gpu_uuid, process.mig_uuid
-        newest[series] = _use_row(process, identity, process_attributes(process), gpus.get(process.gpu_uuid))
+        series = owner.number, process.key.pid, process.name or "", process.gpu_uuid, process.mig_uuid
+        attributes = process_attributes(process)
+        newest[series] = _use_row(process, owner.identity, attributes, gpus.get(process.gpu_uuid))
     return tuple(newest.values())
 
 
