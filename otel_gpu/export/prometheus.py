@@ -40,15 +40,10 @@ _ResourceKey: TypeAlias = tuple[WorkloadIdentity | None, frozenset[str]]
 """A Resource, and the labels that points have themselves."""
 
 
-_SeriesKey: TypeAlias = tuple[WorkloadIdentity | None, tuple[tuple[str, str | int | bool], ...]]
-"""Workload and attributes of a series."""
-
-
 class _Prefixes(NamedTuple):
     """Everything before the value, for each series of a SeriesSet: a line break, the metric's name and the labels."""
 
     series: SeriesSet
-    by_series: Mapping[_SeriesKey, str]
     texts: tuple[str, ...]
     are_unique: bool
 
@@ -57,8 +52,7 @@ class PrometheusRenderer:
     """Renders the collections of one host. For one thread at a time.
 
     The prefixes of a metric are kept while its block has the same SeriesSet object. With 8 GPUs and 64 processes a
-    rendering takes 0.7 ms that way, and 4.7 ms if every prefix is built again. Where the set has changed, the prefixes
-    of the series that remain are taken over: on busy GPUs one series in ten comes or goes with each scrape.
+    rendering takes 0.3 ms that way, and 4.6 ms if every prefix is built again.
 
     ``created`` adds ``_created`` samples to counters with a known start, in OpenMetrics. Prometheus stores each of them
     as one more series.
@@ -127,34 +121,23 @@ class PrometheusRenderer:
         for block in collection.blocks:
             known = self._prefixes.get(block.metric.name)
             if known is None or known.series is not block.series:
-                known = self._new_prefixes(block, {} if known is None else known.by_series, resources)
+                known = self._new_prefixes(block, resources)
             found[block.metric.name] = known
         return found
 
-    def _new_prefixes(
-        self, block: MetricBlock, known: Mapping[_SeriesKey, str], resources: dict[_ResourceKey, str]
-    ) -> _Prefixes:
-        """The prefixes of a block: those ``known`` from the last rendering, and new ones.
-
-        ``resources`` are the labels of Resources that this rendering has made so far.
-        """
+    def _new_prefixes(self, block: MetricBlock, resources: dict[_ResourceKey, str]) -> _Prefixes:
+        """The prefixes of a block. ``resources`` are the labels of Resources that this rendering has made so far."""
         name = prometheus_name(block.metric)
         labels = [(key, label_name(key)) for key in block.metric.keys]
         taken = self._host_labels.intersection([label for _, label in labels])
-        by_series: dict[_SeriesKey, str] = {}
         texts: list[str] = []
         for workload, attributes in zip(block.series.workloads, block.series.attributes, strict=True):
-            series = workload, tuple(attributes.items())
-            text = known.get(series)
-            if text is None:
-                own = [(label, attributes[key]) for key, label in labels if attributes.get(key, "") != ""]
-                resource = resources.get((workload, taken))
-                if resource is None:
-                    resource = resources[workload, taken] = self._resource_text(workload, taken)
-                text = f"\n{name}{{{','.join(filter(None, (labels_text(own), resource)))}}} "
-            by_series[series] = text
-            texts.append(text)
-        return _Prefixes(block.series, by_series, tuple(texts), len(set(texts)) == len(texts))
+            own = [(label, attributes[key]) for key, label in labels if attributes.get(key, "") != ""]
+            resource = resources.get((workload, taken))
+            if resource is None:
+                resource = resources[workload, taken] = self._resource_text(workload, taken)
+            texts.append(f"\n{name}{{{','.join(filter(None, (labels_text(own), resource)))}}} ")
+        return _Prefixes(block.series, tuple(texts), len(set(texts)) == len(texts))
 
     def _resource_text(self, workload: WorkloadIdentity | None, taken: frozenset[str]) -> str:
         labels = _resource_labels(self._resources.of(workload))
