@@ -61,7 +61,7 @@ class HostProcesses(NamedTuple):
         return cls(processes, cuda_by_minor)
 
 
-class _Holding(NamedTuple):
+class _Sighting(NamedTuple):
     """What one resident follows from."""
 
     facts: ProcessFacts | None
@@ -76,24 +76,24 @@ def find_residents(reading: GpuReading, host: HostProcesses) -> dict[ProcessOnDe
     sm_counts = {mig.uuid: mig.sm_count for mig in reading.mig or ()}
     uuid = reading.identity.uuid
     residents = [
-        _resident(pid, DeviceKey(uuid, mig_uuid), holding, sm_counts.get(mig_uuid))
-        for (pid, mig_uuid), holding in found.items()
+        _resident(pid, DeviceKey(uuid, mig_uuid), sighting, sm_counts.get(mig_uuid))
+        for (pid, mig_uuid), sighting in found.items()
     ]
     return {resident.at: resident for resident in sorted(residents, key=lambda resident: resident.at)}
 
 
-def _listed(reading: GpuReading, host: HostProcesses) -> dict[tuple[int, str], _Holding]:
+def _listed(reading: GpuReading, host: HostProcesses) -> dict[tuple[int, str], _Sighting]:
     """Processes in the driver's lists, by pid and MIG instance."""
     return {
-        (pid, mig_uuid or ""): _Holding(host.by_pid.get(pid), listed=True, memory_bytes=memory_bytes)
+        (pid, mig_uuid or ""): _Sighting(host.by_pid.get(pid), listed=True, memory_bytes=memory_bytes)
         for mig_uuid, holders in holders_by_instance(reading).items()
         for pid, memory_bytes in holders.items()
     }
 
 
 def _unlisted(
-    reading: GpuReading, host: HostProcesses, listed: Mapping[tuple[int, str], _Holding]
-) -> dict[tuple[int, str], _Holding]:
+    reading: GpuReading, host: HostProcesses, listed: Mapping[tuple[int, str], _Sighting]
+) -> dict[tuple[int, str], _Sighting]:
     """Processes in no list: those with utilisation rows, and where memory is unexplained those with CUDA open."""
     working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
     unexplained = _devices_with_unexplained_memory(reading, listed)
@@ -107,11 +107,11 @@ def _unlisted(
             continue
         mig_uuid = _instance_of(reading, facts)
         if pid in working or mig_uuid in unexplained:
-            found[pid, mig_uuid] = _Holding(facts, listed=False, memory_bytes=None)
+            found[pid, mig_uuid] = _Sighting(facts, listed=False, memory_bytes=None)
     return found
 
 
-def _devices_with_unexplained_memory(reading: GpuReading, listed: Mapping[tuple[int, str], _Holding]) -> set[str]:
+def _devices_with_unexplained_memory(reading: GpuReading, listed: Mapping[tuple[int, str], _Sighting]) -> set[str]:
     """The GPU ("") and the MIG instances with more memory in use than their lists explain.
 
     CUDA opens the device node of every GPU it may see, so a job on one GPU has all GPUs of the host open. Without this
@@ -121,15 +121,15 @@ def _devices_with_unexplained_memory(reading: GpuReading, listed: Mapping[tuple[
     for mig in reading.mig or ():
         # Compute instances share the memory of their GPU instance.
         sharing = {other.uuid for other in reading.mig or () if other.gpu_instance_id == mig.gpu_instance_id}
-        if _is_unexplained(mig.memory, [holding for (_, uuid), holding in listed.items() if uuid in sharing]):
+        if _is_unexplained(mig.memory, [sighting for (_, uuid), sighting in listed.items() if uuid in sharing]):
             found.add(mig.uuid)
     return found
 
 
-def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[_Holding]) -> bool:
+def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[_Sighting]) -> bool:
     if memory is None:  # without memory figures nothing rules out an unlisted process
         return True
-    explained_bytes = sum([holding.memory_bytes for holding in listed if holding.memory_bytes])
+    explained_bytes = sum([sighting.memory_bytes for sighting in listed if sighting.memory_bytes])
     return memory.used_bytes - explained_bytes >= UNEXPLAINED_BYTES
 
 
@@ -154,18 +154,18 @@ def _may_use(access: Iterable[MigAccess], mig: MigReading) -> bool:
     return opened == {None} or mig.compute_instance_id in opened - {None}
 
 
-def _resident(pid: int, device: DeviceKey, holding: _Holding, sm_count: int | None) -> Resident:
-    facts = holding.facts
+def _resident(pid: int, device: DeviceKey, sighting: _Sighting, sm_count: int | None) -> Resident:
+    facts = sighting.facts
     if facts is None:  # the driver lists a pid that /proc has never shown
         key = ProcessOnDevice(ProcessKey(pid, START_UNKNOWN), device)
-        return Resident(key, UNIDENTIFIED_WORKLOAD, None, None, holding.listed, holding.memory_bytes, None, sm_count)
+        return Resident(key, UNIDENTIFIED_WORKLOAD, None, None, sighting.listed, sighting.memory_bytes, None, sm_count)
     return Resident(
         at=ProcessOnDevice(facts.key, device),
         ref=facts.workload,
         name=facts.name,
         start_time_s=facts.start_time_s,
-        listed=holding.listed,
-        memory_bytes=holding.memory_bytes,
+        listed=sighting.listed,
+        memory_bytes=sighting.memory_bytes,
         mapping_bytes=facts.uvm_mapping_bytes,
         sm_count=sm_count,
     )

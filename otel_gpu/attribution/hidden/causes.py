@@ -1,4 +1,4 @@
-"""Which candidates caused a change of hidden memory. Pure rules over the accounts; ``estimate`` books the result."""
+"""Which candidates caused a change of hidden memory. Pure rules over the holdings; ``estimate`` books the result."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from otel_gpu.attribution.hidden.accounts import (
-    Account,
-    Accounts,
+from otel_gpu.attribution.hidden.candidates import CandidateId
+from otel_gpu.attribution.hidden.holdings import (
+    Holding,
+    Holdings,
     Shares,
     equal_shares,
     normalized,
     with_strongest_evidence,
 )
-from otel_gpu.attribution.hidden.candidates import CandidateId
 
 _MIB: Final = 1 << 20
 DEAD_BAND_BYTES: Final = 32 * _MIB
@@ -64,12 +64,12 @@ class Cause(NamedTuple):
 # -- mappings -------------------------------------------------------------------
 
 
-def initial_shares(accounts: Accounts) -> tuple[Shares, float]:
+def initial_shares(holdings: Holdings) -> tuple[Shares, float]:
     """Shares of bytes that were there before the first look, and their doubt: by mappings, else equal."""
-    sizes = {id_: account.candidate.mapping_bytes for id_, account in accounts.items()}
+    sizes = {id_: holding.candidate.mapping_bytes for id_, holding in holdings.items()}
     known = [size for size in sizes.values() if size is not None]
     if sum(known) == 0:
-        return equal_shares(accounts), 1.0
+        return equal_shares(holdings), 1.0
     mean = sum(known) / len(known)
     return normalized({id_: mean if size is None else size for id_, size in sizes.items()}), MAPPING_DOUBT
 
@@ -86,12 +86,12 @@ class MappingMoves(NamedTuple):
     ratio: tuple[CandidateId, float] | None
 
 
-def mapping_moves(accounts: Accounts, gap: float) -> MappingMoves | None:
+def mapping_moves(holdings: Holdings, gap: float) -> MappingMoves | None:
     """Divide a change by which mappings changed, with the ratios learned so far; ``None`` if they do not explain it."""
     moves = {
-        id_: float(account.candidate.mapping_bytes - account.mapped_bytes)
-        for id_, account in accounts.items()
-        if account.candidate.mapping_bytes is not None and account.mapped_bytes is not None
+        id_: float(holding.candidate.mapping_bytes - holding.mapped_bytes)
+        for id_, holding in holdings.items()
+        if holding.candidate.mapping_bytes is not None and holding.mapped_bytes is not None
     }
     moves = {id_: move for id_, move in moves.items() if move}
     ups = sum(move for move in moves.values() if move > 0)
@@ -99,7 +99,7 @@ def mapping_moves(accounts: Accounts, gap: float) -> MappingMoves | None:
     along, against = (ups, downs) if gap >= 0 else (downs, ups)
     if along < _MAPPING_COVERS * abs(gap) or max(abs(gap), min(along, against)) <= DEAD_BAND_BYTES:
         return None
-    parts = {id_: ratio * move for id_, move in moves.items() if (ratio := accounts[id_].ratio) is not None}
+    parts = {id_: ratio * move for id_, move in moves.items() if (ratio := holdings[id_].ratio) is not None}
     unknown = {id_: move for id_, move in moves.items() if id_ not in parts}
     ratio = _common_ratio(unknown.values(), gap - sum(parts.values()))
     parts |= {id_: ratio * move for id_, move in unknown.items()}
@@ -132,18 +132,18 @@ def _learned_ratio(moves: Shares, parts: Shares) -> tuple[CandidateId, float] | 
 # -- rises without mappings -----------------------------------------------------
 
 
-def find_cause(accounts: Accounts, rise: float, total: float, poll: Poll) -> Cause:
+def find_cause(holdings: Holdings, rise: float, total: float, poll: Poll) -> Cause:
     """The candidates that caused a rise which no mapping explains: those of the first rule that applies to any."""
     just_s, lately_s = max(10.0, 1.5 * poll.since_s), max(60.0, 4.0 * poll.since_s)
-    fresh = {id_: account for id_, account in accounts.items() if account.is_fresh}
-    arriving = {id_: account for id_, account in fresh.items() if poll.now_s - account.seen_s <= just_s}
-    if not any(account.seen_s >= poll.now_s for account in arriving.values()) and (
+    fresh = {id_: holding for id_, holding in holdings.items() if holding.is_fresh}
+    arriving = {id_: holding for id_, holding in fresh.items() if poll.now_s - holding.seen_s <= just_s}
+    if not any(holding.seen_s >= poll.now_s for holding in arriving.values()) and (
         rise < CONTEXT_BYTES * poll.visible_arrivals
     ):
         return Cause({}, {})
-    growing = {id_: account for id_, account in accounts.items() if account.grew_at >= poll.number - 2}
-    starting = {id_: account for id_, account in growing.items() if not account.pace}
-    waiting = {id_: account for id_, account in fresh.items() if poll.now_s - account.seen_s <= lately_s}
+    growing = {id_: holding for id_, holding in holdings.items() if holding.grew_at >= poll.number - 2}
+    starting = {id_: holding for id_, holding in growing.items() if not holding.pace}
+    waiting = {id_: holding for id_, holding in fresh.items() if poll.now_s - holding.seen_s <= lately_s}
     if arriving:
         return _first_to_allocate(arriving, poll)
     if starting:
@@ -152,15 +152,15 @@ def find_cause(accounts: Accounts, rise: float, total: float, poll: Poll) -> Cau
         return _first_to_allocate(waiting, poll)
     if growing:
         return _shared(growing)
-    return _without_reason(with_strongest_evidence(accounts), rise, total)
+    return _without_reason(with_strongest_evidence(holdings), rise, total)
 
 
-def _shared(accounts: Accounts) -> Cause:
-    shares = equal_shares(accounts)
+def _shared(holdings: Holdings) -> Cause:
+    shares = equal_shares(holdings)
     return Cause(shares, shares)
 
 
-def _first_to_allocate(fresh: Accounts, poll: Poll) -> Cause:
+def _first_to_allocate(fresh: Holdings, poll: Poll) -> Cause:
     """Of several that arrived, the one that is due to allocate; those that were first seen together share equally.
 
     A process of a moment ago can hardly have allocated yet. One that has waited for long may never allocate.
@@ -169,17 +169,17 @@ def _first_to_allocate(fresh: Accounts, poll: Poll) -> Cause:
     shares = equal_shares(fresh)
     patience_s = max(20.0, 2.0 * poll.since_s)
     ready = {}
-    for id_, account in fresh.items():
-        ran_s, waited_s = min(account.candidate.age_s, poll.since_s), max(0.0, poll.now_s - account.seen_s)
+    for id_, holding in fresh.items():
+        ran_s, waited_s = min(holding.candidate.age_s, poll.since_s), max(0.0, poll.now_s - holding.seen_s)
         ready[id_] = 1e-9 - math.expm1(-ran_s / _FIRST_ALLOCATION_S) * math.exp(-waited_s / patience_s)
     chances = {}
-    for id_, account in fresh.items():
-        peers = [peer for peer, other in fresh.items() if _were_seen_together(account, other)]
+    for id_, holding in fresh.items():
+        peers = [peer for peer, other in fresh.items() if _were_seen_together(holding, other)]
         chances[id_] = shares[id_] * sum(ready[peer] for peer in peers) / len(peers)
     return _likeliest(normalized(chances))
 
 
-def _were_seen_together(one: Account, other: Account) -> bool:
+def _were_seen_together(one: Holding, other: Holding) -> bool:
     return one.seen_s == other.seen_s
 
 
@@ -189,15 +189,15 @@ def _likeliest(odds: Shares) -> Cause:
     return Cause({best: 1.0} if odds[best] > _CLEAR else odds, odds)
 
 
-def _without_reason(accounts: Accounts, rise: float, total: float) -> Cause:
+def _without_reason(holdings: Holdings, rise: float, total: float) -> Cause:
     """The youngest, if the rise is large and any is young; else all, by what they hold and a little more."""
-    young = {id_: a.candidate.age_s for id_, a in accounts.items() if a.candidate.age_s < _YOUNG_S}
+    young = {id_: a.candidate.age_s for id_, a in holdings.items() if a.candidate.age_s < _YOUNG_S}
     if young and rise >= max(256 * _MIB, 0.02 * total):
         cause = _likeliest(normalized({id_: math.exp(-age_s / _AGEING_S) + 0.01 for id_, age_s in young.items()}))
         return cause._replace(has_reason=len(cause.weights) == 1)
-    mean = math.fsum(account.held_bytes for account in accounts.values()) / len(accounts)
-    held = normalized({id_: account.held_bytes + 0.1 * mean for id_, account in accounts.items()})
-    shares = held if mean > 0 else equal_shares(accounts)
+    mean = math.fsum(holding.held_bytes for holding in holdings.values()) / len(holdings)
+    held = normalized({id_: holding.held_bytes + 0.1 * mean for id_, holding in holdings.items()})
+    shares = held if mean > 0 else equal_shares(holdings)
     return Cause(shares, shares, has_reason=False)
 
 

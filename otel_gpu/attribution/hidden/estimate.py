@@ -1,6 +1,6 @@
 """Estimate of what each candidate holds, and how a change of the total is booked to candidates.
 
-Only candidates that are present have an account. ``inference`` decides which arrive and depart. What is booked here
+Only candidates that are present have a holding. ``inference`` decides which arrive and depart. What is booked here
 always adds up to the total, except for a difference within the dead band.
 """
 
@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from otel_gpu.attribution.hidden.accounts import NEVER, Account, Shares, normalized, with_strongest_evidence
 from otel_gpu.attribution.hidden.candidates import CandidateId, Evidence, sort_key
 from otel_gpu.attribution.hidden.causes import (
     CONTEXT_BYTES,
@@ -23,6 +22,7 @@ from otel_gpu.attribution.hidden.causes import (
     mapping_moves,
 )
 from otel_gpu.attribution.hidden.covariance import Covariance
+from otel_gpu.attribution.hidden.holdings import NEVER, Holding, Shares, normalized, with_strongest_evidence
 
 _STEADY: Final = 0.03
 """Relative difference from the pace of those growing above which another cause is looked for."""
@@ -41,10 +41,10 @@ class MemoryEstimate:
     """
 
     __slots__ = (
-        "accounts",
         "context_bytes",
         "covariance",
         "drift",
+        "holdings",
         "previous_bytes",
         "rise_bytes",
         "stalled_s",
@@ -53,7 +53,7 @@ class MemoryEstimate:
     )
 
     def __init__(self) -> None:
-        self.accounts: dict[CandidateId, Account] = {}
+        self.holdings: dict[CandidateId, Holding] = {}
         self.covariance: Covariance[CandidateId] = Covariance()
         self.context_bytes = 0.0
         self.unexplained_bytes = 0.0
@@ -65,36 +65,36 @@ class MemoryEstimate:
 
     # -- arrivals and departures ----------------------------------------------------
 
-    def open(self, accounts: Iterable[Account]) -> None:
-        """Add accounts of new candidates."""
-        self.accounts |= {account.candidate.id: account for account in accounts}
-        self.accounts = {id_: self.accounts[id_] for id_ in sorted(self.accounts, key=sort_key)}
+    def open(self, holdings: Iterable[Holding]) -> None:
+        """Add holdings of new candidates."""
+        self.holdings |= {holding.candidate.id: holding for holding in holdings}
+        self.holdings = {id_: self.holdings[id_] for id_ in sorted(self.holdings, key=sort_key)}
 
     def close(self, id_: CandidateId) -> None:
-        """Remove the account of a candidate that has departed, with what it was estimated to hold."""
-        del self.accounts[id_]
+        """Remove the holding of a candidate that has departed, with what it was estimated to hold."""
+        del self.holdings[id_]
         self.covariance.drop(id_)
 
     def transfer(self, id_: CandidateId, successors: Collection[CandidateId]) -> None:
         """Give what a candidate was estimated to hold to others, in equal parts."""
-        held_bytes = self.accounts[id_].held_bytes
+        held_bytes = self.holdings[id_].held_bytes
         for successor in successors:
-            self.accounts[successor].held_bytes = held_bytes / len(successors)
+            self.holdings[successor].held_bytes = held_bytes / len(successors)
         self.covariance.replace(id_, successors)
         self.covariance.add(held_bytes, dict.fromkeys(successors, 1.0 / len(successors)))
 
     def assign_unexplained(self, ids: Iterable[CandidateId]) -> None:
         """Give the unexplained bytes to those of these with the strongest evidence, by mappings, else equally."""
-        claimants = with_strongest_evidence({id_: self.accounts[id_] for id_ in ids})
+        claimants = with_strongest_evidence({id_: self.holdings[id_] for id_ in ids})
         if not claimants or self.unexplained_bytes <= 0:
             return
         shares, doubt = initial_shares(claimants)
         self.covariance.add(self.unexplained_bytes, shares, doubt)
         for id_, share in shares.items():
-            account = self.accounts[id_]
-            account.held_bytes += share * self.unexplained_bytes
-            account.is_fresh, account.mapped_bytes = False, account.candidate.mapping_bytes
-            account.pace = self.drift if len(shares) == 1 else 0.0
+            holding = self.holdings[id_]
+            holding.held_bytes += share * self.unexplained_bytes
+            holding.is_fresh, holding.mapped_bytes = False, holding.candidate.mapping_bytes
+            holding.pace = self.drift if len(shares) == 1 else 0.0
         self.unexplained_bytes = 0.0
 
     # -- changes of the total -------------------------------------------------------
@@ -106,7 +106,7 @@ class MemoryEstimate:
         gap = self._gap(total)
         if gap < 0 and -gap < CONTEXT_BYTES * poll.visible_departures and not departed:
             self.context_bytes -= min(self.context_bytes, -gap)
-        if not self.accounts:
+        if not self.holdings:
             self._leave_unexplained(total, poll)
             return
         if departed:
@@ -119,15 +119,15 @@ class MemoryEstimate:
             self.rise_bytes = 0.0
             return
         if not self.stalled_s:
-            for account in self.accounts.values():
-                account.mapped_bytes = account.candidate.mapping_bytes
+            for holding in self.holdings.values():
+                holding.mapped_bytes = holding.candidate.mapping_bytes
 
     def _end_paces_after_gap(self, since_s: float) -> None:
         if not 0 < since_s <= _LONGEST_PACE_S:
             self._end_paces()
         if since_s > _LONGEST_PACE_S:
-            for account in self.accounts.values():
-                account.grew_at = NEVER
+            for holding in self.holdings.values():
+                holding.grew_at = NEVER
 
     def _leave_unexplained(self, total: float, poll: Poll) -> None:
         """Book a change without candidates."""
@@ -146,7 +146,7 @@ class MemoryEstimate:
         return total - self.context_bytes - self.unexplained_bytes - self._held_bytes()
 
     def _held_bytes(self) -> float:
-        return math.fsum([account.held_bytes for account in self.accounts.values()])
+        return math.fsum([holding.held_bytes for holding in self.holdings.values()])
 
     def _correct(self, gap: float, poll: Poll) -> None:
         """After a departure, correct the others by what the total shows, by how much of it each could explain.
@@ -154,29 +154,29 @@ class MemoryEstimate:
         A candidate that arrived in the same cycle may have caused a rise as well: then only a part is corrected, the
         smaller the larger the gap is against the standard deviation of the estimate.
         """
-        variance = self.covariance.variance(self.accounts)
+        variance = self.covariance.variance(self.holdings)
         if variance <= DEAD_BAND_BYTES**2:
             return
-        arrivals = any(account.is_fresh and account.seen_s >= poll.now_s for account in self.accounts.values())
+        arrivals = any(holding.is_fresh and holding.seen_s >= poll.now_s for holding in self.holdings.values())
         part = variance / (variance + gap * gap) if arrivals and gap > 0 else 1.0
         held_bytes = self._held_bytes() + part * gap
         for id_, share in self.covariance.learn_sum(part).items():
-            self.accounts[id_].held_bytes += share * part * gap
+            self.holdings[id_].held_bytes += share * part * gap
         self._rescale(held_bytes)
 
     def _move_by_mappings(self, gap: float, poll: Poll) -> bool:
         """Book a change that mappings explain; whether they do."""
-        moves = mapping_moves(self.accounts, gap)
+        moves = mapping_moves(self.holdings, gap)
         if moves is None:
             return False
         self._end_paces()
         for id_, part in moves.parts.items():
-            account = self.accounts[id_]
-            account.held_bytes += part
+            holding = self.holdings[id_]
+            holding.held_bytes += part
             if part > 0:
-                account.is_fresh, account.grew_at = False, poll.number
+                holding.is_fresh, holding.grew_at = False, poll.number
         if moves.ratio is not None:
-            self.accounts[moves.ratio[0]].ratio = moves.ratio[1]
+            self.holdings[moves.ratio[0]].ratio = moves.ratio[1]
         self.covariance.add(moves.doubtful_bytes, moves.odds, MAPPING_DOUBT)
         return True
 
@@ -188,9 +188,9 @@ class MemoryEstimate:
         held_bytes = self._held_bytes()
         if held_bytes > 0:
             loss = gap * held_bytes / (held_bytes + self.unexplained_bytes)
-            shares = normalized({id_: account.held_bytes for id_, account in self.accounts.items()})
+            shares = normalized({id_: holding.held_bytes for id_, holding in self.holdings.items()})
             for id_, share in shares.items():
-                self.accounts[id_].held_bytes += loss * share
+                self.holdings[id_].held_bytes += loss * share
             self.covariance.add(loss, shares)
             self.unexplained_bytes = max(0.0, self.unexplained_bytes + gap - loss)
         return True
@@ -201,11 +201,11 @@ class MemoryEstimate:
         A small shortfall against the expected growth waits like any difference within the dead band.
         """
         stalled_s, self.stalled_s = self.stalled_s, 0.0
-        if stalled_s and any(account.seen_s >= poll.now_s for account in self.accounts.values()):
+        if stalled_s and any(holding.seen_s >= poll.now_s for holding in self.holdings.values()):
             # With an arrival, this cycle does not show which candidate stopped in the previous one.
             self._slow_down(gap - rise, gap - rise, stalled_s, poll)
             gap, stalled_s = rise, 0.0
-        expected = {id_: a.pace * (stalled_s + poll.since_s) for id_, a in self.accounts.items() if a.pace}
+        expected = {id_: a.pace * (stalled_s + poll.since_s) for id_, a in self.holdings.items() if a.pace}
         steady = math.fsum(expected.values())
         tolerance = max(float(DEAD_BAND_BYTES), _STEADY * steady)
         if gap - steady > tolerance:
@@ -229,56 +229,56 @@ class MemoryEstimate:
         """Book growth at a steady pace, in bytes."""
         self._add(parts, parts)
         for id_ in parts:
-            self.accounts[id_].grew_at = poll.number
+            self.holdings[id_].grew_at = poll.number
 
     def _stop(self, gap: float, rise: float, expected: Shares, poll: Poll) -> None:
         """Book less growth than expected: one has stopped if its pace is missing, else all have slowed down alike."""
-        paces = {id_: self.accounts[id_].pace * poll.since_s for id_ in expected}
+        paces = {id_: self.holdings[id_].pace * poll.since_s for id_ in expected}
         stopped = find_stopped(paces, math.fsum(paces.values()) - rise)
         if stopped is None:
             self._slow_down(gap, rise, poll.since_s, poll)
             return
         growing = {id_: part for id_, part in expected.items() if id_ != stopped}
         self._accrue(growing, poll)
-        account = self.accounts[stopped]
-        account.held_bytes += gap - math.fsum(growing.values())
-        account.pace, account.grew_at = 0.0, NEVER
+        holding = self.holdings[stopped]
+        holding.held_bytes += gap - math.fsum(growing.values())
+        holding.pace, holding.grew_at = 0.0, NEVER
 
     def _slow_down(self, gap: float, rise: float, rise_s: float, poll: Poll) -> None:
         """Book a gap to those growing, by their paces. ``rise`` in the last ``rise_s`` shows their pace now."""
-        paces = {id_: account.pace for id_, account in self.accounts.items() if account.pace}
+        paces = {id_: holding.pace for id_, holding in self.holdings.items() if holding.pace}
         if not paces:  # all that grew have departed
             return
         slower = min(1.0, max(0.0, rise) / (rise_s * math.fsum(paces.values())))
         self._accrue({id_: max(0.0, gap) * share for id_, share in normalized(paces).items()}, poll)
         for id_, pace in paces.items():
-            self.accounts[id_].pace = slower * pace if slower * pace * rise_s > DEAD_BAND_BYTES / 4 else 0.0
+            self.holdings[id_].pace = slower * pace if slower * pace * rise_s > DEAD_BAND_BYTES / 4 else 0.0
 
     def _book_rise(self, surplus: float, rise: float, expected: Shares, total: float, poll: Poll) -> None:
         """Book the expected growth, and a surplus to its cause."""
-        cause = find_cause(self.accounts, surplus, total, poll)
+        cause = find_cause(self.holdings, surplus, total, poll)
         if not cause.weights:
             self.context_bytes += surplus
             self._accrue(expected, poll)
             return
-        ids = [id_ for id_ in self.accounts if id_ in expected or id_ in cause.odds]
+        ids = [id_ for id_ in self.holdings if id_ in expected or id_ in cause.odds]
         parts = {id_: expected.get(id_, 0.0) + surplus * cause.weights.get(id_, 0.0) for id_ in ids}
         odds = {id_: expected.get(id_, 0.0) + surplus * cause.odds.get(id_, 0.0) for id_ in ids}
         self._add(parts, odds)
-        now = rise - math.fsum(self.accounts[id_].pace for id_ in expected) * poll.since_s
+        now = rise - math.fsum(self.holdings[id_].pace for id_ in expected) * poll.since_s
         is_building = 0 < now < surplus - DEAD_BAND_BYTES / 16
         for id_, part in parts.items():
-            account = self.accounts[id_]
+            holding = self.holdings[id_]
             if id_ in expected or (cause.has_reason and part > DEAD_BAND_BYTES / 4):
                 # The first cycle shows only a part of the growth; from the second on there is a pace.
-                if poll.since_s > 0 and (is_building or account.grew_at == poll.number - 1):
-                    account.pace += (now if is_building else surplus) * cause.weights.get(id_, 0.0) / poll.since_s
-                account.is_fresh, account.grew_at = False, poll.number
+                if poll.since_s > 0 and (is_building or holding.grew_at == poll.number - 1):
+                    holding.pace += (now if is_building else surplus) * cause.weights.get(id_, 0.0) / poll.since_s
+                holding.is_fresh, holding.grew_at = False, poll.number
 
     def _add(self, parts: Shares, odds: Shares) -> None:
         """Book a rise: ``parts`` in bytes, which with the same right could be ``odds``."""
         for id_, part in parts.items():
-            self.accounts[id_].held_bytes += part
+            self.holdings[id_].held_bytes += part
         # A wrong cause at the start of a long rise is wrong in each of its cycles: the errors add up, not their
         # squares. So the variance of the whole rise is that of its size squared.
         before, self.rise_bytes = self.rise_bytes, self.rise_bytes + math.fsum(parts.values())
@@ -286,8 +286,8 @@ class MemoryEstimate:
 
     def _end_paces(self) -> None:
         self.stalled_s = 0.0
-        for account in self.accounts.values():
-            account.pace = 0.0
+        for holding in self.holdings.values():
+            holding.pace = 0.0
 
     def _balance(self, total: float) -> None:
         """Scale all that is booked to the total."""
@@ -299,25 +299,25 @@ class MemoryEstimate:
         self.unexplained_bytes = min(self.unexplained_bytes, total - self.context_bytes)
 
     def _rescale(self, held_bytes: float) -> None:
-        for account in self.accounts.values():
-            account.held_bytes = max(0.0, account.held_bytes)
+        for holding in self.holdings.values():
+            holding.held_bytes = max(0.0, holding.held_bytes)
         before = self._held_bytes()
         if before > 0:
-            for account in self.accounts.values():
-                account.held_bytes *= max(0.0, held_bytes) / before
+            for holding in self.holdings.values():
+                holding.held_bytes *= max(0.0, held_bytes) / before
 
     # -- confidence -----------------------------------------------------------------
 
     def limit_variance(self) -> None:
         """Limit the variance of each estimate to what is possible."""
-        self.covariance.limit({id_: account.held_bytes for id_, account in self.accounts.items()})
+        self.covariance.limit({id_: holding.held_bytes for id_, holding in self.holdings.items()})
 
     def confidence(self, ids: Collection[CandidateId]) -> float:
         """Confidence in the sum of these, 0 to 1: held² / (held² + variance). Bytes by grant alone count half."""
-        accounts = [self.accounts[id_] for id_ in ids]
-        trust = [0.5 if account.candidate.evidence is Evidence.GRANTED else 1.0 for account in accounts]
-        held = math.fsum(account.held_bytes for account in accounts)
+        holdings = [self.holdings[id_] for id_ in ids]
+        trust = [0.5 if holding.candidate.evidence is Evidence.GRANTED else 1.0 for holding in holdings]
+        held = math.fsum(holding.held_bytes for holding in holdings)
         if held <= 0:
             return max(trust)
-        trusted = math.fsum(account.held_bytes * part for account, part in zip(accounts, trust, strict=True)) / held
+        trusted = math.fsum(holding.held_bytes * part for holding, part in zip(holdings, trust, strict=True)) / held
         return min(1.0, trusted * held * held / (held * held + self.covariance.variance(ids)))

@@ -29,10 +29,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.apportion import apportion, whole_weights
-from otel_gpu.attribution.hidden.accounts import Account, account_from, account_state, saved_amount, saved_number
 from otel_gpu.attribution.hidden.candidates import MAX_BYTES, Candidate, CandidateId, Evidence, distinct, sort_key
 from otel_gpu.attribution.hidden.causes import Poll
 from otel_gpu.attribution.hidden.estimate import MemoryEstimate
+from otel_gpu.attribution.hidden.holdings import Holding, holding_from, holding_state, saved_amount, saved_number
 from otel_gpu.attribution.memory import UNEXPLAINED_BYTES
 
 _JUST_BORN_S: Final = 10.0
@@ -104,15 +104,15 @@ class HiddenMemory:
     # -- candidates -----------------------------------------------------------------
 
     def _update_candidates(self, present: Mapping[CandidateId, Candidate], poll: Poll) -> bool:
-        """Open and close accounts; whether any candidate departed with what it held."""
-        accounts = self._estimate.accounts
-        owners = {account.candidate.owner for account in accounts.values()}
-        arrived = [candidate for id_, candidate in present.items() if id_ not in accounts]
-        gone = [id_ for id_ in accounts if id_ not in present]
-        for id_, account in accounts.items():
-            account.candidate = present.get(id_, account.candidate)
-            if account.mapped_bytes is None:
-                account.mapped_bytes = account.candidate.mapping_bytes
+        """Add and remove holdings; whether any candidate departed with what it held."""
+        holdings = self._estimate.holdings
+        owners = {holding.candidate.owner for holding in holdings.values()}
+        arrived = [candidate for id_, candidate in present.items() if id_ not in holdings]
+        gone = [id_ for id_ in holdings if id_ not in present]
+        for id_, holding in holdings.items():
+            holding.candidate = present.get(id_, holding.candidate)
+            if holding.mapped_bytes is None:
+                holding.mapped_bytes = holding.candidate.mapping_bytes
         self._open(arrived, poll.now_s, arriving_s=max(_WARM_UP_S, 4 * poll.since_s))
         departed = False
         for id_ in gone:
@@ -147,33 +147,33 @@ class HiddenMemory:
         estimate.assign_unexplained(candidate.id for candidate in claimants)
 
     def _open(self, candidates: Iterable[Candidate], now_s: float, *, arriving_s: float | None = None) -> None:
-        """Open accounts of candidates; ``arriving_s`` is the age up to which a grant is an arrival.
+        """Add holdings of candidates; ``arriving_s`` is the age up to which a grant is an arrival.
 
         It is ``None`` at the first look. An older grant only became known to its source: nothing happened on the GPU.
         """
-        accounts = []
+        holdings = []
         for candidate in candidates:
             arrives = arriving_s is not None and (
                 candidate.evidence > Evidence.GRANTED or candidate.age_s <= arriving_s
             )
             mapped_bytes = 0 if arrives and candidate.mapping_bytes is not None else candidate.mapping_bytes
-            accounts.append(Account(candidate, now_s, arrives or candidate.age_s <= _JUST_BORN_S, mapped_bytes))
-        self._estimate.open(accounts)
+            holdings.append(Holding(candidate, now_s, arrives or candidate.age_s <= _JUST_BORN_S, mapped_bytes))
+        self._estimate.open(holdings)
 
     # -- result ---------------------------------------------------------------------
 
     def _split(self, unknown_bytes: int) -> HiddenSplit:
         estimate = self._estimate
-        ids = list(estimate.accounts)
-        weights = whole_weights({place: estimate.accounts[id_].held_bytes for place, id_ in enumerate(ids)})
+        ids = list(estimate.holdings)
+        weights = whole_weights({place: estimate.holdings[id_].held_bytes for place, id_ in enumerate(ids)})
         parts = dict.fromkeys(weights, 0)
         if any(weights.values()):
             rest = unknown_bytes - min(unknown_bytes, round(estimate.context_bytes + estimate.unexplained_bytes))
             parts, _ = apportion(rest, weights)
         inferred = {id_: Inferred(parts[place], estimate.confidence([id_])) for place, id_ in enumerate(ids)}
         members: dict[CandidateId, list[CandidateId]] = {}
-        for id_, account in estimate.accounts.items():
-            members.setdefault(account.candidate.owner, []).append(id_)
+        for id_, holding in estimate.holdings.items():
+            members.setdefault(holding.candidate.owner, []).append(id_)
         workloads = {
             owner: Inferred(sum(inferred[id_].bytes for id_ in members[owner]), estimate.confidence(members[owner]))
             for owner in sorted(members, key=sort_key)
@@ -185,7 +185,7 @@ class HiddenMemory:
     def to_state(self) -> dict[str, Any]:
         """Everything, as plain data. After a restart candidates are matched by id, and the gap is a change."""
         estimate = self._estimate
-        places = {id_: place for place, id_ in enumerate(estimate.accounts)}
+        places = {id_: place for place, id_ in enumerate(estimate.holdings)}
         return {
             "cycle": self._cycle,
             "first_s": self._first_s,
@@ -197,7 +197,7 @@ class HiddenMemory:
             "contexts": estimate.context_bytes,
             "unexplained": estimate.unexplained_bytes,
             "unexplained_s": estimate.unexplained_s,
-            "accounts": [account_state(account) for account in estimate.accounts.values()],
+            "accounts": [holding_state(holding) for holding in estimate.holdings.values()],
             "covariance": [[places[i], places[j], value] for i, j, value in estimate.covariance],
         }
 
@@ -214,14 +214,14 @@ class HiddenMemory:
             estimate.unexplained_bytes = saved_amount(data["unexplained"])
             estimate.rise_bytes, estimate.previous_bytes = saved_amount(data["run"]), saved_amount(data["before"])
             estimate.stalled_s, estimate.drift = saved_amount(data["stalled_s"]), saved_amount(data["drift"])
-            accounts = [account_from(state) for state in data["accounts"]]
-            estimate.accounts = {account.candidate.id: account for account in accounts}
+            holdings = [holding_from(state) for state in data["accounts"]]
+            estimate.holdings = {holding.candidate.id: holding for holding in holdings}
             for i, j, value in data["covariance"]:
                 if min(i, j) < 0:
                     raise ValueError("hidden memory: a negative place in a saved covariance")
-                estimate.covariance.set(accounts[i].candidate.id, accounts[j].candidate.id, saved_number(value))
+                estimate.covariance.set(holdings[i].candidate.id, holdings[j].candidate.id, saved_number(value))
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"hidden memory: not a saved state: {error!r}") from error
-        if len(estimate.accounts) < len(accounts) or list(estimate.accounts) != sorted(estimate.accounts, key=sort_key):
-            raise ValueError("hidden memory: saved accounts are repeated or not sorted")
+        if len(estimate.holdings) < len(holdings) or list(estimate.holdings) != sorted(estimate.holdings, key=sort_key):
+            raise ValueError("hidden memory: saved holdings are repeated or not sorted")
         return new

@@ -1,4 +1,4 @@
-"""Accounts: what is estimated of each candidate, and shares among candidates."""
+"""Holdings: what each candidate is estimated to hold, and shares among candidates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shares: TypeAlias = Mapping[CandidateId, float]
 
 
 @dataclass(slots=True)
-class Account:
+class Holding:
     """Estimate for one candidate; ``candidate`` is as last seen, ``seen_s`` is when it was first seen.
 
     ``mapped_bytes`` is its mapping when a change was last booked. ``ratio`` is the part of a mapped byte that was
@@ -43,7 +43,7 @@ class Account:
     ratio: float | None = None
 
 
-Accounts: TypeAlias = Mapping[CandidateId, Account]
+Holdings: TypeAlias = Mapping[CandidateId, Holding]
 
 
 def normalized(weights: Shares) -> dict[CandidateId, float]:
@@ -54,46 +54,46 @@ def normalized(weights: Shares) -> dict[CandidateId, float]:
     return {id_: weight / total for id_, weight in weights.items()}
 
 
-def equal_shares(accounts: Accounts) -> dict[CandidateId, float]:
+def equal_shares(holdings: Holdings) -> dict[CandidateId, float]:
     """Equal shares among workloads, then among the processes of each: forked workers inherit open devices."""
-    processes = Counter(account.candidate.owner for account in accounts.values())
-    return {id_: 1.0 / (len(processes) * processes[account.candidate.owner]) for id_, account in accounts.items()}
+    processes = Counter(holding.candidate.owner for holding in holdings.values())
+    return {id_: 1.0 / (len(processes) * processes[holding.candidate.owner]) for id_, holding in holdings.items()}
 
 
-def with_strongest_evidence(accounts: Accounts) -> dict[CandidateId, Account]:
+def with_strongest_evidence(holdings: Holdings) -> dict[CandidateId, Holding]:
     """The candidates seen on the GPU; without any, those that were granted it.
 
     A process listed without a figure and one with the device open are equally likely to hold the bytes: the driver
     gives no figure for the one and hides the other, and neither says how much.
     """
-    seen = {id_: account for id_, account in accounts.items() if account.candidate.evidence > Evidence.GRANTED}
-    return seen or dict(accounts)
+    seen = {id_: holding for id_, holding in holdings.items() if holding.candidate.evidence > Evidence.GRANTED}
+    return seen or dict(holdings)
 
 
 # -- state ----------------------------------------------------------------------
 
 
-def account_state(account: Account) -> dict[str, Any]:
-    """An account as plain data."""
-    candidate = account.candidate
+def holding_state(holding: Holding) -> dict[str, Any]:
+    """A holding as plain data."""
+    candidate = holding.candidate
     return {
         "id": id_state(candidate.id),
         "workload": None if candidate.workload is None else id_state(candidate.workload),
         "evidence": int(candidate.evidence),
         "age_s": candidate.age_s,
         "mapping_bytes": candidate.mapping_bytes,
-        "seen_s": account.seen_s,
-        "fresh": account.is_fresh,
-        "mapped": account.mapped_bytes,
-        "held": account.held_bytes,
-        "pace": account.pace,
-        "grew_at": account.grew_at,
-        "ratio": account.ratio,
+        "seen_s": holding.seen_s,
+        "fresh": holding.is_fresh,
+        "mapped": holding.mapped_bytes,
+        "held": holding.held_bytes,
+        "pace": holding.pace,
+        "grew_at": holding.grew_at,
+        "ratio": holding.ratio,
     }
 
 
-def account_from(state: Mapping[str, Any]) -> Account:
-    """Restore what ``account_state`` returned; raises for anything else."""
+def holding_from(state: Mapping[str, Any]) -> Holding:
+    """Restore what ``holding_state`` returned; raises for anything else."""
     mapping_bytes, mapped_bytes = (
         None if state[name] is None else whole(state[name]) for name in ("mapping_bytes", "mapped")
     )
@@ -104,7 +104,7 @@ def account_from(state: Mapping[str, Any]) -> Account:
         mapping_bytes=mapping_bytes,
         workload=None if state["workload"] is None else workload_from(state["workload"]),
     )
-    return Account(
+    return Holding(
         candidate,
         seen_s=saved_number(state["seen_s"]),
         is_fresh=bool(state["fresh"]),
