@@ -19,14 +19,14 @@ from otel_gpu.model import GpuIdentity, Pod
 from otel_gpu.naming_sources import NameSources, begin
 from otel_gpu.scope import OwnPod, Scope, find_own_pod
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
-from otel_gpu.sources.bounded import BoundedProcessSource
-from otel_gpu.sources.cgroup import parse_cgroup, parse_cgroup_in_pod
-from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial
 from otel_gpu.sources.late import SourceDiscovery
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.pausing import PausableGpus
-from otel_gpu.sources.procfs import OWN_PROC, ProcfsSource
-from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
+from otel_gpu.sources.proc.deadline import DeadlineProcessSource
+from otel_gpu.sources.proc.host import cgroup_namespace_is_initial
+from otel_gpu.sources.proc.source import OWN_PROC, ProcfsSource
+from otel_gpu.sources.proc.table import STEADY
 
 _OPENING_S: Final = 30.0
 _OPENING_IN_A_CYCLE_S: Final = 5.0
@@ -93,9 +93,9 @@ def open_procfs(
         ProcfsSource, config.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
     )
     if not briefly:
-        return BoundedProcessSource(source(pace=STEADY), config.deadline_s)
+        return DeadlineProcessSource(source(intervals=STEADY), config.deadline_s)
     everybody = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
-    return BoundedProcessSource(everybody, max(BRIEF_DEADLINE_S, config.deadline_s))
+    return DeadlineProcessSource(everybody, max(BRIEF_DEADLINE_S, config.deadline_s))
 
 
 def own_pod(config: Config) -> OwnPod | None:

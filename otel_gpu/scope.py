@@ -15,8 +15,8 @@ from typing import Final
 
 from otel_gpu.errors import UsageError
 from otel_gpu.model import GpuReading, GpuReport, MigReading, MigReport, Pod, Report
-from otel_gpu.sources.cgroup import parse_cgroup
-from otel_gpu.sources.procfs_files import read_file
+from otel_gpu.sources.proc.cgroup import parse_cgroup
+from otel_gpu.sources.proc.files import read_file
 
 _UID: Final = ("POD_UID", "K8S_POD_UID")
 _NAME: Final = ("POD_NAME", "K8S_POD_NAME")

@@ -171,7 +171,9 @@ class SoakProcesses:
         """Processes, or that there is no /proc."""
         fault = self._host.fault()
         if fault is not None and fault.kind is Kind.PROC:
-            return ProcessRead(state=SourceState.UNAVAILABLE, reason="no readable procfs", errors=1, all_visible=False)
+            return ProcessRead(
+                state=SourceState.UNAVAILABLE, reason="not a readable procfs", errors=1, all_visible=False
+            )
         return self._source.read(pids)
 
 

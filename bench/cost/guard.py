@@ -37,13 +37,13 @@ from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection
 from otel_gpu.sources.nvml import NvmlSource
-from otel_gpu.sources.procfs import ProcfsSource
-from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.proc.source import ProcfsSource
+from otel_gpu.sources.proc.table import STEADY
 from otel_gpu.web.exchange import Encoder, Response
 from tests.docker_api import container_id
 from tests.nvml_stub.build import build
 from tests.nvml_stub.play import STEPPED_EPOCH_US, StubClock, preload, stub_variables
-from tests.procfs_tree import UVM, ProcTree, maps_line
+from tests.proc_tree import UVM, ProcTree, maps_line
 
 RECORD: Final = Path(__file__).with_name("counts.json")
 ALLOWED: Final = 1.25
@@ -77,7 +77,7 @@ class Agent:
         self._clock = ManualClock(wall_ns=STEPPED_EPOCH_US * 1000)
         self._size = size
         self._nvml = NvmlSource(self._clock, event_wait_ms=10, sys_root=directory / "sys")
-        processes = ProcfsSource(_write_proc(directory / "proc", pids, size), self._clock, pace=STEADY)
+        processes = ProcfsSource(_write_proc(directory / "proc", pids, size), self._clock, intervals=STEADY)
         self._engine = Engine(gpus=self._nvml, processes=processes, clock=self._clock)
         account = SelfAccount(started_ns=self._clock.wall_ns(), cpu_s=lambda: 1.0, memory_bytes=lambda: 1)
         self._metrics = AgentMetrics(CycleMetrics(lambda: self._engine.latest, account))

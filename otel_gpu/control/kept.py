@@ -15,9 +15,9 @@ from otel_gpu.clock import Clock
 from otel_gpu.control.directory import open_directory
 from otel_gpu.control.pausing import LONGEST_S
 from otel_gpu.errors import Unavailable
-from otel_gpu.sources.hostfacts import read_boot_id
 from otel_gpu.sources.pausing import Pause
-from otel_gpu.sources.procfs import OWN_PROC
+from otel_gpu.sources.proc.host import read_boot_id
+from otel_gpu.sources.proc.source import OWN_PROC
 
 log = logging.getLogger(__name__)
 

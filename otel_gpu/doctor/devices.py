@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_gpu.doctor.findings import Finding, blind, degraded, ok, unused
 from otel_gpu.sources.base import GpuRead
-from otel_gpu.sources.hostfacts import read_nvidia_minors
+from otel_gpu.sources.proc.host import read_nvidia_minors
 
 _CONTROL: Final = "nvidiactl"
 _UVM: Final = "nvidia-uvm"

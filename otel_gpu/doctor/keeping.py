@@ -14,7 +14,7 @@ from otel_gpu.clock import Clock
 from otel_gpu.control.places import ControlSocket
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.settings_state import StateDir
-from otel_gpu.sources.hostfacts import read_boot_id
+from otel_gpu.sources.proc.host import read_boot_id
 from otel_gpu.state.recovery import STATE
 
 _STATE_FIX: Final = "--state-dir /var/lib/otel-gpu; in a unit StateDirectory=otel-gpu"

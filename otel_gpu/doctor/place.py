@@ -11,7 +11,7 @@ from otel_gpu.doctor.findings import Finding, Verdict, blind, degraded, ok, unus
 from otel_gpu.doctor.gpus import listed_pids
 from otel_gpu.model import SourceState
 from otel_gpu.sources.base import GpuRead, ProcessRead
-from otel_gpu.sources.hostfacts import (
+from otel_gpu.sources.proc.host import (
     CGROUP_NAMESPACE_FIX,
     PID_NAMESPACE_FIX,
     cgroup_namespace_is_initial,

@@ -7,9 +7,9 @@ from typing import Final
 
 from otel_gpu.doctor.findings import Finding, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
-from otel_gpu.pidspace import pid_trust
 from otel_gpu.scope import POD_UID_FIX, OwnPod
 from otel_gpu.sources.base import GpuRead, ProcessRead
+from otel_gpu.sources.proc.pid_trust import pid_trust
 
 _SHARED_PIDS_FIX: Final = "in the pod's manifest, shareProcessNamespace: true"
 _DRIVER_FIX: Final = f"a driver from 570.86 on; {_SHARED_PIDS_FIX}; HOST_PROC=/proc"

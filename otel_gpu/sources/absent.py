@@ -1,4 +1,4 @@
-"""A source that was asked for and cannot be: it is listed, with the reason, instead of being silently left out."""
+"""A source that is configured and cannot be opened: it is listed with the reason instead of being left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from otel_gpu.sources.base import NameRead
 
 
 class AbsentSource:
-    """Knows nobody, and says why."""
+    """A name source that is always unavailable, with a reason."""
 
     def __init__(self, name: str, reason: str) -> None:
         self._name = name
@@ -21,12 +21,12 @@ class AbsentSource:
         return self._name
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:  # noqa: ARG002
-        """Nobody."""
+        """No names, and the reason."""
         return NameRead(state=SourceState.UNAVAILABLE, reason=self._reason)
 
     def wait(self, timeout_s: float) -> bool:  # noqa: ARG002
-        """There is nothing to wait for."""
+        """Return at once."""
         return True
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""

@@ -20,7 +20,7 @@ from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
 from otel_gpu.sources.beside import Beside, Board
 from otel_gpu.sources.outside import told
-from otel_gpu.sources.procfs_files import read_file
+from otel_gpu.sources.proc.files import read_file
 from otel_gpu.sources.slurm_cgroups import read_jobs, read_pids
 
 PRIVILEGE_FIX: Final = (

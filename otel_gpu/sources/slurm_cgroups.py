@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.sources.procfs_files import read_file
+from otel_gpu.sources.proc.files import read_file
 
 MOST_JOBS: Final = 1024
 MOST_CGROUPS: Final = 64

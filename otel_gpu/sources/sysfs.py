@@ -1,4 +1,4 @@
-"""What ``/sys`` says of NVIDIA's GPUs without asking them: which the driver has, and which are asleep."""
+"""NVIDIA GPUs in ``/sys``: those of the driver, and whether they are asleep. Reading does not wake a GPU."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Final
 
 _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Documentation/ABI/testing/sysfs-devices-power: suspended, suspending, resuming, active, error, unsupported.
-# One on its way to sleep is left to it.
+# A GPU that is suspending is not kept awake.
 _ASLEEP: Final = frozenset({b"suspended", b"suspending"})
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _STATUS_BYTES: Final = 64
 
 
 class PciBus:
-    """NVIDIA's GPUs on the PCI bus, by addresses as the kernel writes them (``0000:3b:00.0``). Reading wakes nobody.
+    """NVIDIA GPUs on the PCI bus, by their addresses in the kernel's format (``0000:3b:00.0``).
 
-    Files that are read in every cycle are kept open: read from its beginning, a file of sysfs says how it is now
-    (Documentation/filesystems/sysfs.rst), and one of a device that was removed is an error from then on.
+    Files that are read in every cycle stay open: a read from the start returns the present value
+    (Documentation/filesystems/sysfs.rst), and an error once the device was removed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -34,7 +34,7 @@ class PciBus:
         weakref.finalize(self, _close, self._files)
 
     def gpus(self) -> tuple[str, ...] | None:
-        """The GPUs that the NVIDIA driver has, in the order of their addresses; ``None`` if ``/sys`` cannot tell."""
+        """The GPUs of the NVIDIA driver by ascending address; ``None`` if unknown."""
         try:
             names = os.listdir(self._driver)  # noqa: PTH208 - iterdir() fails later
         except OSError:
@@ -44,7 +44,7 @@ class PciBus:
         return self._gpus
 
     def is_asleep(self, bus_id: str) -> bool:
-        """Whether this GPU is runtime-suspended, so that any question would wake it."""
+        """Whether this GPU is runtime-suspended, so that a driver call would wake it."""
         try:
             with self._lock:
                 status = self._status(bus_id)
@@ -52,8 +52,8 @@ class PciBus:
             return False
         return status.strip() in _ASLEEP
 
-    def let_go(self) -> None:
-        """Have no file open; asking opens it again."""
+    def close_files(self) -> None:
+        """Close all files. A later read opens them again."""
         with self._lock:
             _close(self._files)
 
@@ -62,7 +62,7 @@ class PciBus:
         if file is not None:
             try:
                 return os.pread(file, _STATUS_BYTES, 0)
-            except OSError:  # the device was removed; another one may be in its place
+            except OSError:  # the device was removed, and another one may have its address
                 os.close(self._files.pop(bus_id))
         if not _BUS_ID.fullmatch(bus_id):
             return b""

@@ -1,4 +1,4 @@
-"""A thread per thing that may never answer: its call is given a deadline, and never a second call behind it."""
+"""Threads for calls that may never return: each call has a deadline, and no second call waits behind it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 
 class TooLate(Unavailable):
-    """The call has not returned by its deadline; it may still."""
+    """The call has not returned by its deadline. It may return later."""
 
 
 class Pending(Generic[T]):
-    """A call under way. Its outcome is taken once, by the deadline or never."""
+    """A call in progress, and its outcome."""
 
-    __slots__ = ("_call", "_error", "_under_way", "_value", "finished", "started_s")
+    __slots__ = ("_call", "_error", "_in_progress", "_value", "finished", "started_s")
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
-        # Held until the call has returned. An Event is a lock, a condition, and another lock for whoever waits.
-        self._under_way = threading.Lock()
-        self._under_way.acquire()
+        # Held until the call has returned. An Event needs a condition and a lock per waiting thread in addition.
+        self._in_progress = threading.Lock()
+        self._in_progress.acquire()
         self._value: T | None = None
         self._error: OtelGpuError | None = None
         self.finished = False
@@ -35,90 +35,90 @@ class Pending(Generic[T]):
         self.started_s = time.monotonic()
 
     def run(self) -> None:
-        """Make the call; on the worker's thread."""
+        """Make the call, on the worker's thread."""
         try:
             self._value = self._call()
         except OtelGpuError as error:
             self._error = error
-        except Exception as error:  # a bug in a source must cost one reading, not the thread
+        except Exception as error:  # a bug in a source fails one read and does not end the thread
             self._error = Unavailable(f"internal error: {type(error).__name__}: {error}")
         finally:
-            del self._call  # a worker keeps its last call, which may hold a whole checkpoint
+            del self._call  # a worker keeps its last call, which may refer to a whole checkpoint
             self.finished = True
-            self._under_way.release()
+            self._in_progress.release()
 
     def result(self, deadline_s: float) -> T:
-        """The call's value, waiting until ``deadline_s`` (``time.monotonic``); TooLate if it comes later."""
+        """The value of the call. Waits until ``deadline_s`` (``time.monotonic``), then raises TooLate."""
         if not self.finished:
-            if not self._under_way.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            if not self._in_progress.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
                 raise TooLate(f"no answer within {time.monotonic() - self.started_s:.1f} s")
-            self._under_way.release()  # to the next who waits
+            self._in_progress.release()  # for the next thread that waits
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # T may itself be optional
 
 
 class Round:
-    """Calls that one thread makes, one after the other, until they are done or the round is cut short.
+    """Calls that one thread makes in order, until all are done or the round is cut short.
 
-    Waking a thread for each of many calls that take microseconds costs more than the calls.
+    Waking a thread for each of many calls of a few microseconds costs more than the calls.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: deque[Pending[Any]] = deque()
-        self._under_way: Pending[Any] | None = None
+        self._in_progress: Pending[Any] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._left)
 
     def add(self, call: Callable[[], T]) -> Pending[T]:
-        """Have a call made after those before it; not once the round has begun."""
+        """Add a call at the end. Only before the round starts."""
         pending = Pending(call)
         self._left.append(pending)
         return pending
 
     def run(self) -> None:
-        """Make the calls; on a worker's thread."""
+        """Make the calls, on a worker's thread."""
         while (pending := self._next()) is not None:
             pending.run()
 
     def cut(self) -> tuple[Pending[Any] | None, frozenset[Pending[Any]]]:
-        """Begin no more of them; the one that has not returned, if any, and those that nobody has begun."""
+        """Start no further call. Returns the call in progress, if any, and those that have not started."""
         with self._lock:
             left = frozenset(self._left)
             self._left.clear()
-            return self._under_way, left
+            return self._in_progress, left
 
     def _next(self) -> Pending[Any] | None:
         with self._lock:
-            self._under_way = self._left.popleft() if self._left else None
-            return self._under_way
+            self._in_progress = self._left.popleft() if self._left else None
+            return self._in_progress
 
 
 class Worker:
-    """One daemon thread that makes one call at a time.
+    """A daemon thread that makes one call at a time.
 
-    Daemon, because a thread stuck in the driver (state D) cannot be ended and must not keep the process alive.
+    It is a daemon, because a thread stuck in the driver (state D) cannot be ended and must not keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
         self._to_do: SimpleQueue[Pending[Any] | None] = SimpleQueue()
-        """What the thread is to begin, one call at most, and that it is to end."""
+        """The next call, at most one, or ``None`` for the end of the thread."""
         self._current: Pending[Any] | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def start(self, call: Callable[[], T]) -> Pending[T]:
-        """Begin a call. Unavailable at once, with nothing queued, while the last one has not returned."""
+        """Start a call. Raises Unavailable at once, and queues nothing, while the last call has not returned."""
         pending = Pending(call)
         self.take(pending)
         return pending
 
     def take(self, pending: Pending[T]) -> None:
-        """Begin a call that was to be made elsewhere; as ``start``."""
+        """Start a call that was created elsewhere, as ``start`` does."""
         with self._lock:
             if self._closed:
                 raise Unavailable("closed")
@@ -132,11 +132,11 @@ class Worker:
 
     @property
     def stuck(self) -> bool:
-        """Whether a call is still under way."""
+        """Whether a call has not returned."""
         return self._current is not None and not self._current.finished
 
     def close(self) -> None:
-        """End the thread as soon as its call returns; does not wait."""
+        """End the thread as soon as its call returns. Does not wait."""
         with self._lock:
             self._closed = True
             self._to_do.put(None)
@@ -145,8 +145,8 @@ class Worker:
         thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the container's limit of pids counts threads
-            raise Unavailable(f"no thread to ask from: {error}") from None
+        except RuntimeError as error:  # the pid limit of the container counts threads
+            raise Unavailable(f"cannot start a thread: {error}") from None
         return thread
 
     def _loop(self) -> None:

@@ -12,8 +12,8 @@ from otel_gpu.clock import Clock
 from otel_gpu.control.renewal import was_renewed
 from otel_gpu.errors import Unavailable
 from otel_gpu.settings_state import StateDir
-from otel_gpu.sources.hostfacts import read_boot_id
-from otel_gpu.sources.procfs import OWN_PROC
+from otel_gpu.sources.proc.host import read_boot_id
+from otel_gpu.sources.proc.source import OWN_PROC
 from otel_gpu.state.deadline_store import DeadlineStore, NullStore
 from otel_gpu.state.gap_marker import GapMarker, marker_directories
 from otel_gpu.state.persistent import PersistentAttributor

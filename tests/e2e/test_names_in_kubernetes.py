@@ -21,8 +21,8 @@ from otel_gpu.engine import Engine
 from otel_gpu.environment import SERVICE_ACCOUNT
 from otel_gpu.model import GpuState, Report, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.naming_sources import NameSources
-from otel_gpu.sources.hostfacts import pid_namespace_is_initial
 from otel_gpu.sources.kubelet import cri
+from otel_gpu.sources.proc.host import pid_namespace_is_initial
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
 from tests.cli import otel_gpu
 from tests.kubelet_servers import (
@@ -42,7 +42,7 @@ from tests.kubernetes_api import container as api_container
 from tests.kubernetes_api import pod as api_pod
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 GIB = 1 << 30
 SHARED = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.sources.hostfacts import pid_namespace_is_initial
+from otel_gpu.sources.proc.host import pid_namespace_is_initial
 from tests.cli import otel_gpu
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World, WorldGpu
-from tests.procfs_tree import UVM, ProcTree, maps_line, mig_nodes
+from tests.proc_tree import UVM, ProcTree, maps_line, mig_nodes
 
 GIB = 1 << 30
 CONTAINER = "c0ffee" + "0" * 58
@@ -284,7 +284,7 @@ def test_a_proc_without_a_boot_time_tells_everything_but_start_times(
         (4001, "python3", CONTAINER, None),
         (4002, "ollama", "ollama.service", None),
     }
-    assert document["sources"][1]["reason"] == f"start times are not known: {proc.root}/stat has no readable btime"
+    assert document["sources"][1]["reason"] == f"start times are unknown: {proc.root}/stat has no readable btime"
 
 
 @in_the_hosts_pid_namespace
@@ -295,7 +295,7 @@ def test_a_cgroup_that_does_not_tell_is_billed_to_nobody(stub_dir: Path, tmp_pat
     assert document["sources"][1] == {
         "name": "procfs",
         "ok": False,
-        "reason": "the workload of 1 process cannot be told from its cgroup",
+        "reason": "the workload of 1 process is unknown: the cgroup does not identify it",
     }
 
 

@@ -16,7 +16,7 @@ from tests.cli import command as words_of
 from tests.cli import otel_gpu
 from tests.nvml_stub.build import LIBRARY
 from tests.nvml_stub.world import StubClock, World
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ import pytest
 from tests.agent_process import agent_process
 from tests.cli import otel_gpu
 from tests.nvml_stub.world import World
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 pytestmark = pytest.mark.long
 

@@ -22,7 +22,7 @@ from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.model import GpuIdentity, GpuReading, Pod, Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, ProcessRead
-from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from otel_gpu.sources.sim.activity import Bursty, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
@@ -30,7 +30,7 @@ from tests.agent_process import agent_process
 from tests.cli import otel_gpu
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World
-from tests.procfs_tree import UVM, ProcTree
+from tests.proc_tree import UVM, ProcTree
 from tests.real.parts import free_addresses
 from tests.unit.metrics.builders import collected
 from tests.web import ask

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent_process import AgentProcess, agent_process
 from tests.nvml_stub.world import World
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 pytestmark = pytest.mark.long
 

@@ -14,12 +14,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
-from tests.fuzz import cgroup, control, docker, http, kubelet, kubernetes, procfs, settings
+from tests.fuzz import cgroup, control, docker, http, kubelet, kubernetes, proc, settings
 from tests.fuzz.target import Target
 
 TARGETS: Final[tuple[Target[Any], ...]] = (
     *cgroup.TARGETS,
-    *procfs.TARGETS,
+    *proc.TARGETS,
     *docker.TARGETS,
     *kubelet.TARGETS,
     *kubernetes.TARGETS,

@@ -6,9 +6,9 @@ import random
 from typing import Final
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
-from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.fuzz.target import Target
-from tests.unit.sources.test_cgroup import PATHS
+from tests.unit.sources.proc.test_cgroup import PATHS
 
 REAL_PATHS = [path for path, _ in PATHS.values()]
 SEGMENTS = sorted({segment for path in REAL_PATHS for segment in path.split("/")})

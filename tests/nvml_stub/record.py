@@ -16,7 +16,7 @@ from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.world import GpuSpec, WorldSpec
 from tests.nvml_stub.world import Listed, World, WorldGpu, WorldMig
-from tests.procfs_tree import ProcTree, maps_line, mig_minor
+from tests.proc_tree import ProcTree, maps_line, mig_minor
 
 _FIGURES_US: Final = 1_000_000
 _UVM_START: Final = 0x2_0000_0000

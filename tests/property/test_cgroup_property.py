@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
-from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.depth import DEPTH
-from tests.unit.sources.test_cgroup import PATHS
+from tests.unit.sources.proc.test_cgroup import PATHS
 
 # Derandomised, so that a failed build is caused by the change. `make fuzz` tries new inputs.
 many = settings(max_examples=120 * DEPTH, deadline=None, derandomize=True, database=None)

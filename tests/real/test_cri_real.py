@@ -10,11 +10,11 @@ import pytest
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
-from otel_gpu.sources.cgroup import parse_cgroup
 from otel_gpu.sources.kubelet import cri
 from otel_gpu.sources.kubelet.cri import CriSource
 from otel_gpu.sources.kubelet.endpoint import open_wire
 from otel_gpu.sources.kubelet.proto.cri_pb2 import ListContainersResponse
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.containerd import IMAGE, Containerd, Pod, containerd, pids_of
 from tests.unit.sources.kubelet.waiting import reading, soon, until
 

@@ -17,8 +17,8 @@ from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.late import DiscoveredSources, SourceDiscovery
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.nvml.faults import translate
-from otel_gpu.sources.procfs_files import ProcessDir
-from tests.procfs_tree import UVM, ProcTree
+from otel_gpu.sources.proc.files import ProcessDir
+from tests.proc_tree import UVM, ProcTree
 
 
 @pytest.fixture

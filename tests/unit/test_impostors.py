@@ -18,7 +18,7 @@ from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
-from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.builders import GIB, FakeNames, facts, gpu, gpu_read, listed, memory, process_read
 from tests.unit.compat.told import values
 from tests.unit.test_engine import Recorder, World

@@ -25,7 +25,7 @@ from otel_gpu.sources.slurm import SlurmSource
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read
 from tests.cli import clean_environment
 from tests.fake_root import FakeRoot, fake_root
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 IN_CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 ACCOUNT = "var/run/secrets/kubernetes.io/serviceaccount"

@@ -50,7 +50,7 @@ from tests.builders import (
     mig,
     process_read,
 )
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 from tests.unit.compat import told
 from tests.unit.metrics.builders import answer, device, part, points_of, process, workload
 
@@ -336,7 +336,7 @@ def test_all_processes_are_visible_in_the_hosts_proc_if_open_files_may_be_read(
     proc.add(2, comm=b"kthreadd" if hosts else b"python3", ppid=0)
     proc.add(3)
     if denied:
-        from otel_gpu.sources.procfs_files import ProcessDir  # noqa: PLC0415
+        from otel_gpu.sources.proc.files import ProcessDir  # noqa: PLC0415
 
         def devices(self: ProcessDir, *_: object) -> object:
             raise PermissionError(13, "Permission denied")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.sources.procfs_files import read_file
+from otel_gpu.sources.proc.files import read_file
 
 _NAME: Final = "libnvidia-ml.so.1"
 _DELETED: Final = " (deleted)"

@@ -181,7 +181,7 @@ class NvmlSource:
     def _release(self) -> None:
         """Give everything back, in at most ``_RELEASE_S``."""
         opened, self._opened = self._opened, None
-        self._bus.let_go()
+        self._bus.close_files()
         self._reader.close()
         self._reader = Worker(_READER)
         self._left, self._slots = (*self._left, *self._slots), ()

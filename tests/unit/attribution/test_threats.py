@@ -10,7 +10,7 @@ import pytest
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.metrics.labels import WorkloadIdentity
 from otel_gpu.model import GpuReading, ProcessFacts, Report, WorkloadKey, WorkloadKind, WorkloadRef
-from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.builders import GIB, facts, gpu, listed, memory, snapshot
 from tests.unit.attribution.played import CYCLE_MJ, Played, old
 

@@ -13,7 +13,7 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.control.kept import PauseFile
 from otel_gpu.sources.pausing import Pause
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 BOOT = "00000000-0000-4000-8000-000000000001"
 SINCE_S = 1_700_000_000.0

@@ -10,7 +10,7 @@ from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.model import SourceState
 from otel_gpu.sources.base import GpuRead
 from tests.builders import failed_gpu, gpu_read
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 from tests.unit.doctor.hosts import complete
 
 NOTHING = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: unknown error", errors=1)

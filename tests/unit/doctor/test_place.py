@@ -10,9 +10,9 @@ from otel_gpu.doctor.findings import Finding, Verdict, is_blind
 from otel_gpu.doctor.place import examine_capabilities, examine_node, examine_proc
 from otel_gpu.model import SourceState
 from otel_gpu.sources.base import GpuRead, ProcessRead
-from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.proc.source import ProcfsSource
 from tests.builders import facts, gpu_read, listed, mig, process_read
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 from tests.unit.doctor.hosts import complete
 
 
@@ -128,8 +128,8 @@ def test_a_gpu_that_nobody_uses_is_no_blindness(own_proc: ProcTree) -> None:
             "--cap-add SYS_PTRACE",
         ),
         ("the workload of 1 process cannot be told … (docker run --cgroupns=host)", True, "docker run --cgroupns=host"),
-        ("NVML hides others' processes", False, "hostPID: true"),
-        ("start times are not known", True, "HOST_PROC"),
+        ("NVML does not show processes", False, "hostPID: true"),
+        ("start times are unknown", True, "HOST_PROC"),
     ],
     ids=["capabilities", "cgroups", "pids", "else"],
 )

@@ -15,7 +15,7 @@ from otel_gpu.sources.base import Claim, NameRead
 from otel_gpu.sources.outside import LONGEST
 from otel_gpu.sources.slurm import SlurmSource, parse_gpus, parse_job, read_environ
 from otel_gpu.sources.slurm_cgroups import read_jobs, read_pids
-from tests.procfs_tree import ProcTree
+from tests.proc_tree import ProcTree
 
 WAIT_S = 10.0
 NODE = {"SLURM_JOB_NUM_NODES": "1"}

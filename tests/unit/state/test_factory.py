@@ -19,7 +19,7 @@ from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Pod, Report, SourceState
 from otel_gpu.sampling import Sampling
-from otel_gpu.sources.procfs import OWN_PROC
+from otel_gpu.sources.proc.source import OWN_PROC
 from otel_gpu.state import factory
 from otel_gpu.state.deadline_store import DeadlineStore
 from otel_gpu.state.files import PrivateDirectory

@@ -18,7 +18,7 @@ from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, gpu_with, old
 
 OPTIONS = AttributionOptions(retention_s=60.0)
 THERE = process_read(old(1, WEB), old(2, JOB))
-AWAY = ProcessRead(state=SourceState.UNAVAILABLE, reason="no readable procfs", errors=1, all_visible=False)
+AWAY = ProcessRead(state=SourceState.UNAVAILABLE, reason="not a readable procfs", errors=1, all_visible=False)
 CYCLE_S = 5.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, GpuReading, ProcessKind
 from otel_gpu.sources.nvml import device
-from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.proc.source import ProcfsSource
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.sources.sim.activity import Bursty, Points
 from otel_gpu.sources.sim.world import Visibility, WorldSpec

@@ -1,4 +1,4 @@
-"""Every form of path that is known to occur, what it means, and what must not be mistaken for it."""
+"""Every known form of path with its workload, and similar paths that are not one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
-from otel_gpu.sources.cgroup import parse_cgroup
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 
 CID = "3726184226f5d3147c25fdeab5b60097e378e8a720503a5e19ecfdf29f869860"
 INNER = "e73c55f3e7f5b6a9cfc32a89bf13e44d348bcc4fa7b079f804d61fb1532ddbe5"
@@ -55,14 +55,14 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     "docker rootless": (f"{USER_SERVICE}/user.slice/docker-{CID}.scope", docker),
     "docker below another prefix": (f"/docker-ce/docker/{CID}", docker),
     "docker with mismatched drivers": (f"/system.slice:docker:{CID}", docker),
-    "a cgroup made inside a container": (f"/docker/{CID}/kube-proxy", docker),
+    "a cgroup created inside a container": (f"/docker/{CID}/kube-proxy", docker),
     "a systemd inside a container": (f"/system.slice/docker-{CID}.scope/system.slice/containerd.service", docker),
     "docker in docker": (f"/docker/{CID}/docker/{INNER}", replace(docker, id=INNER, outer_container_id=CID)),
     "docker in docker in docker": (
         f"/docker/{CID}/docker/{INNER}/docker/{THIRD}",
         replace(docker, id=THIRD, outer_container_id=CID),
     ),
-    "one container in a cgroup of its own making": (f"/docker/{CID}/docker/{INNER}/docker/{CID}", docker),
+    "one container in a cgroup that it created": (f"/docker/{CID}/docker/{INNER}/docker/{CID}", docker),
     "one container named twice": (f"/docker/{CID}/docker/{CID}", docker),
     "a removed cgroup": (f"/docker/{CID} (deleted)", docker),
     "a step of docker build": (
@@ -73,7 +73,7 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
         "/system.slice/docker-5cf82fwiumld3vcs5d5l5pzyv.scope",
         WorkloadRef(WorkloadKind.CONTAINER, "5cf82fwiumld3vcs5d5l5pzyv", runtime="buildkit"),
     ),
-    # Kubernetes, cgroupfs driver: the path does not name the runtime
+    # Kubernetes, cgroupfs driver: the path does not contain the runtime
     "burstable pod": (f"/kubepods/burstable/pod{UID}/{CID}", in_pod(unknown_runtime)),
     "best-effort pod": (f"/kubepods/besteffort/pod{UID}/{CID}", in_pod(unknown_runtime)),
     "guaranteed pod": (f"/kubepods/pod{UID}/{CID}", in_pod(unknown_runtime)),
@@ -258,7 +258,7 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
     # through a private cgroup namespace
     "the root": ("/", None),
     "the parent of the namespace": ("/..", None),
-    "nothing known outside of the namespace": ("/../../podB/c2", None),
+    "no known form outside the namespace": ("/../../podB/c2", None),
     "a sibling container": (f"/../{CID}", unknown_runtime),
     "a sibling's scope": (f"/../cri-containerd-{CID}.scope", containerd),
     "another pod": (f"/../../pod{UID}/{CID}", in_pod(unknown_runtime)),
@@ -270,12 +270,12 @@ PATHS: dict[str, tuple[str, WorkloadRef | None]] = {
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS.values(), ids=PATHS.keys())
-def test_a_path_names_its_workload(path: str, expected: WorkloadRef | None) -> None:
+def test_a_path_identifies_its_workload(path: str, expected: WorkloadRef | None) -> None:
     assert parse_cgroup(f"0::{path}\n") == expected
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS.values(), ids=PATHS.keys())
-def test_a_path_means_the_same_in_any_hierarchy_and_beside_useless_ones(
+def test_a_path_has_the_same_workload_in_any_hierarchy_and_next_to_roots(
     path: str, expected: WorkloadRef | None
 ) -> None:
     v1 = f"12:cpuset:{path}\n11:rdma:/\n4:net_cls,net_prio:{path}\n1:name=systemd:{path}\n0::/\n"
@@ -291,7 +291,7 @@ LOOKALIKES = {
     "not hexadecimal": f"/docker/{CID[:-1]}g",
     "short id": f"/docker/{CID[:12]}",
     "other digits": "/docker/" + "\N{ARABIC-INDIC DIGIT ONE}" * 64,
-    "more behind the scope": f"/system.slice/docker-{CID}.scope.d",
+    "more after the scope": f"/system.slice/docker-{CID}.scope.d",
     "id within a segment": f"/x{CID}",
     "ctr below the top": "/foo/default/c1",
     "ctr with a bad id": "/default/-c1",
@@ -310,11 +310,11 @@ LOOKALIKES = {
 
 
 @pytest.mark.parametrize("path", LOOKALIKES.values(), ids=LOOKALIKES.keys())
-def test_a_lookalike_is_the_host(path: str) -> None:
+def test_a_similar_path_is_the_host(path: str) -> None:
     assert parse_cgroup(f"0::{path}\n") == HOST_WORKLOAD
 
 
-def test_a_pod_uid_is_taken_only_from_the_container_s_own_ancestors() -> None:
+def test_the_pod_uid_is_above_the_container() -> None:
     assert parse_cgroup(f"0::/docker/{CID}/pod{UID}\n") == docker
 
 
@@ -363,7 +363,7 @@ def test_a_pod_uid_is_taken_only_from_the_container_s_own_ancestors() -> None:
         pytest.param(f"2:cpu:/{CID}\n1:memory:/a/b/{CID}\n0::/docker/{CID}\n", docker, id="with its runtime"),
     ],
 )
-def test_the_most_specific_line_counts_in_whatever_order(text: str, expected: WorkloadRef) -> None:
+def test_the_most_specific_line_counts_in_any_order(text: str, expected: WorkloadRef) -> None:
     lines = text.splitlines()
 
     assert parse_cgroup(text) == expected
@@ -381,25 +381,25 @@ UNUSABLE = {
     "hierarchy id is no number": f"x:cpu:/docker/{CID}\n",
     "hierarchy id in other digits": f"\N{SUPERSCRIPT TWO}:cpu:/docker/{CID}\n",
     "path longer than the kernel writes": f"0::/{'a/' * 2048}{CID}\n",
-    "nothing but NUL": "\0" * 100,
+    "only NUL": "\0" * 100,
     "undecodable": "\udcff\udc80:\udcfe\n",
 }
 
 
 @pytest.mark.parametrize("text", UNUSABLE.values(), ids=UNUSABLE.keys())
-def test_a_text_that_tells_nothing_gives_none(text: str) -> None:
+def test_an_unusable_text_has_no_workload(text: str) -> None:
     assert parse_cgroup(text) is None
 
 
-def test_characters_that_python_takes_for_line_ends_do_not_end_a_line() -> None:
-    # The kernel refuses only "\n" in a cgroup's name: anyone with a delegated cgroup can make these.
+def test_other_line_separators_of_python_do_not_end_a_line() -> None:
+    # The kernel rejects only "\n" in the name of a cgroup. A user with a delegated cgroup may choose these names.
     for separator in "\r\v\f\x1c\x85\u2028":
         assert parse_cgroup(f"0::/a{separator}1:cpu:/docker/{CID}\n") == docker
         assert parse_cgroup(f"0::/a{separator}1:cpu:/system.slice/b.service") == unit("b.service")
         assert parse_cgroup(f"0::/a{separator}1:cpu:/lxc.payload.b{separator}") == HOST_WORKLOAD
 
 
-def test_names_that_are_not_printable_never_get_out() -> None:
+def test_names_that_are_not_printable_are_not_returned() -> None:
     for odd in ("\0", "\udcff", "\x1b[31m", "é", "\u202e"):
         for form in ("/default/{}", "/lxc/{}", "/system.slice/{}.service", "/runc-{}.scope", "/slurm/uid_1/job_{}"):
             assert parse_cgroup("0::" + form.format(f"a{odd}b")) == HOST_WORKLOAD
@@ -409,7 +409,7 @@ PIECES = ("a", "/", "/..", "/ecs/", "/ecs/a", "/lxc/", "/_", "a:", "-pod", "/job
 
 
 @pytest.mark.parametrize("piece", [*PIECES, "0::/\n", "0:", "\n", "0::/a\n"])
-def test_megabytes_of_anything_take_linear_time(piece: str) -> None:
+def test_megabytes_of_text_take_linear_time(piece: str) -> None:
     text = "0::/" + piece * (4_000_000 // len(piece))
 
     started_s = time.process_time()
@@ -420,12 +420,12 @@ def test_megabytes_of_anything_take_linear_time(piece: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("piece", PIECES)
-def test_many_paths_of_the_greatest_length_take_linear_time(piece: str) -> None:
+def test_many_paths_of_maximum_length_take_linear_time(piece: str) -> None:
     path = ("/" + piece * 4096)[:4090]
     text = "".join(f"0::{path}{number:03}\n" for number in range(300))
 
     started_s = time.process_time()
     parse_cgroup(text)
 
-    # It takes a quarter of a second; steps in the square of the length, 16 million a path, would take minutes.
+    # It takes a quarter of a second. With a number of steps that grows with the square it would take minutes.
     assert time.process_time() - started_s < 5.0

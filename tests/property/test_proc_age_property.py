@@ -1,11 +1,10 @@
-"""Facts of processes are never older than the paces allow, with and without CPU clocks and pidfds."""
+"""Facts of processes are never older than the read intervals allow."""
 
 from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -13,11 +12,9 @@ from hypothesis import strategies as st
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import ProcessFacts
-from otel_gpu.sources.cpuclock import CpuClock, not_told
-from otel_gpu.sources.procfs import ProcfsSource
-from otel_gpu.sources.procfs_scan import STEADY
-from otel_gpu.sources.vigil import Vigil
-from tests.procfs_tree import UVM, ProcTree, maps_line
+from otel_gpu.sources.proc.source import ProcfsSource
+from otel_gpu.sources.proc.table import STEADY
+from tests.proc_tree import UVM, ProcTree, maps_line
 
 DESCRIPTORS_S, RARE_S = 11, 31
 """Maximum age in cycles of 1 s: descriptors and exits of processes with a GPU open, and everything else."""
@@ -38,31 +35,28 @@ class State:
 
 
 class Host:
-    """A host whose processes change only while they run, except for their cgroups."""
+    """A host whose processes change."""
 
     def __init__(self, root: Path) -> None:
         self.tree = ProcTree(root)
-        self.cpu_ns: dict[int, int] = {}
         self.states: dict[int, State] = {}
         self._starts = 1_000
         for pid in PIDS:
-            self.begin(pid)
+            self.start(pid)
 
-    def begin(self, pid: int) -> None:
+    def start(self, pid: int) -> None:
         self._starts += 7
         if pid in self.states:
-            self.tree.remove(pid)
+            self.tree.release(pid)
         self.states[pid] = State(self._starts)
-        self.cpu_ns[pid] = self._starts
         self._write(pid)
 
     def move(self, pid: int, cgroup: int) -> None:
         if pid in self.states:
             self._set(pid, replace(self.states[pid], cgroup=cgroup))
 
-    def run(self, pid: int, gpus: frozenset[int], mapped_pages: int) -> None:
+    def change(self, pid: int, gpus: frozenset[int], mapped_pages: int) -> None:
         if pid in self.states and self.states[pid].alive:
-            self.cpu_ns[pid] += 1
             self._set(pid, replace(self.states[pid], gpus=gpus, mapped_pages=mapped_pages))
 
     def end(self, pid: int) -> None:
@@ -70,10 +64,9 @@ class Host:
         if pid not in self.states:
             return
         if self.states[pid].alive:
-            self.cpu_ns[pid] += 1
             self._set(pid, replace(self.states[pid], gpus=frozenset(), alive=False))
         else:
-            self.tree.remove(pid)
+            self.tree.release(pid)
             del self.states[pid]
 
     def _set(self, pid: int, state: State) -> None:
@@ -94,41 +87,12 @@ class Host:
         )
 
 
-class Watching(Vigil):
-    """Detects exits of the processes of a host."""
-
-    def __init__(self, host: Host) -> None:
-        super().__init__(most=0)
-        self._host = host
-        self._starts: dict[int, int] = {}
-
-    def __contains__(self, pid: int) -> bool:
-        return pid in self._starts
-
-    def watch(self, pid: int) -> None:
-        if pid in self._host.states:
-            self._starts.setdefault(pid, self._host.states[pid].start_ticks)
-
-    def ended(self) -> list[int]:
-        states = self._host.states
-        ended = [
-            pid
-            for pid, start_ticks in self._starts.items()
-            if pid not in states or not states[pid].alive or states[pid].start_ticks != start_ticks
-        ]
-        for pid in ended:
-            del self._starts[pid]
-        return ended
-
-
 class Law:
     """A source that reads a host, and a check of what it returns."""
 
-    def __init__(self, host: Host, clock: ManualClock, cpu_clock: CpuClock, vigil: Vigil) -> None:
+    def __init__(self, host: Host, clock: ManualClock) -> None:
         root = host.tree.root
-        self._source = ProcfsSource(
-            root, clock, own_proc=root, ticks_per_second=100, pace=STEADY, cpu_clock=cpu_clock, vigil=vigil
-        )
+        self._source = ProcfsSource(root, clock, own_proc=root, ticks_per_second=100, intervals=STEADY)
         self._past: defaultdict[int, list[State | None]] = defaultdict(list)
 
     def check(self, host: Host) -> None:
@@ -160,10 +124,10 @@ class Law:
 pids = st.sampled_from(PIDS)
 gpus = st.frozensets(st.integers(0, 1))
 events = st.one_of(
-    st.tuples(st.just("run"), pids, gpus, st.integers(1, 3)),
+    st.tuples(st.just("change"), pids, gpus, st.integers(1, 3)),
     st.tuples(st.just("move"), pids, st.integers(0, 2)),
     st.tuples(st.just("end"), pids),
-    st.tuples(st.just("begin"), pids),
+    st.tuples(st.just("start"), pids),
 )
 steps = st.lists(st.tuples(st.sampled_from([1, 1, 2, 5, 10, 15, 40]), st.lists(events, max_size=3)), max_size=15)
 
@@ -173,15 +137,10 @@ steps = st.lists(st.tuples(st.sampled_from([1, 1, 2, 5, 10, 15, 40]), st.lists(e
 def test_no_process_facts_are_older_than_their_limit(history: list[tuple[int, list[tuple[object, ...]]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         host, clock = Host(Path(directory)), ManualClock()
-        clocks: list[CpuClock] = [host.cpu_ns.get, not_told]
-        laws = [
-            Law(host, clock, cpu_clock, Watching(host) if watches else Vigil(0))
-            for cpu_clock, watches in product(clocks, (True, False))
-        ]
+        law = Law(host, clock)
         for wait_s, changes in [(70, []), *history]:
             for name, *arguments in changes:
                 getattr(host, str(name))(*arguments)
             for _ in range(wait_s):
                 clock.advance(1)
-                for law in laws:
-                    law.check(host)
+                law.check(host)

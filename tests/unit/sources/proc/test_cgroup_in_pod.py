@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_gpu.model import HOST_WORKLOAD, WorkloadKind, WorkloadRef
-from otel_gpu.sources.cgroup import parse_cgroup, parse_cgroup_in_pod
+from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 
 OWN = "40934a46-d409-4f4a-bb8b-1ec0b0436320"
 OTHER = "019c1fe8-0d92-4aa0-b61c-4df58bdde71c"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.sources.procfs_files import (
+from otel_gpu.sources.proc.files import (
     DIRECTORY_FLAGS,
     DeviceKind,
     DeviceNode,
-    Listing,
     ProcessDir,
     is_root_cgroup,
+    list_processes,
     parse_btime,
     parse_device_link,
     parse_fd_size,
@@ -21,7 +21,7 @@ from otel_gpu.sources.procfs_files import (
     parse_stat,
     read_file,
 )
-from tests.procfs_tree import ProcTree, maps_line, stat_text
+from tests.proc_tree import ProcTree, maps_line, stat_text
 
 GPU0 = DeviceNode(DeviceKind.GPU, 0)
 UVM = DeviceNode(DeviceKind.UVM)
@@ -42,7 +42,7 @@ def root_fd(tree: ProcTree) -> Iterator[int]:
 # ---------------------------------------------------------------------------- stat
 
 
-def test_stat_tells_name_state_flags_threads_and_start() -> None:
+def test_stat_has_name_state_flags_threads_and_start() -> None:
     stat = parse_stat(stat_text(7, b"train", start_ticks=89812, state="D", threads=12, flags=0x400000))
     assert stat is not None
     assert (stat.comm, stat.state, stat.threads, stat.flags, stat.start_ticks) == (b"train", "D", 12, 0x400000, 89812)
@@ -51,7 +51,7 @@ def test_stat_tells_name_state_flags_threads_and_start() -> None:
 @pytest.mark.parametrize(
     "comm", [b"", b"a b", b"(sd-pam)", b") R 1 2 3", b"a\nb", b"((", b"))", b"\xff\xfe", b"7 (x) S"]
 )
-def test_a_process_may_call_itself_anything(comm: bytes) -> None:
+def test_any_bytes_are_a_valid_name(comm: bytes) -> None:
     stat = parse_stat(stat_text(7, comm, start_ticks=42))
     assert stat is not None
     assert (stat.comm, stat.start_ticks) == (comm, 42)
@@ -61,16 +61,16 @@ def test_a_process_may_call_itself_anything(comm: bytes) -> None:
     "data",
     [b"", b"7", b"7 (a", b"7 a) S", b")(", b"7 (a) S 1 2", stat_text(7).replace(b" 1000 ", b" -5 "), b"\x00" * 100],
 )
-def test_what_is_no_stat_is_absent(data: bytes) -> None:
+def test_malformed_stat_is_absent(data: bytes) -> None:
     assert parse_stat(data) is None
 
 
-def test_a_stat_cut_off_before_the_start_time_is_absent_not_wrong() -> None:
+def test_a_truncated_stat_is_absent_and_not_wrong() -> None:
     whole = stat_text(7, start_ticks=1000)
     assert parse_stat(whole[: whole.index(b"1000")]) is None
 
 
-def test_kernel_threads_are_known_by_their_flag() -> None:
+def test_kernel_threads_have_a_flag() -> None:
     kernel, user = parse_stat(stat_text(7, flags=0x00208040)), parse_stat(stat_text(7, flags=0x00400000))
     assert kernel is not None
     assert user is not None
@@ -81,7 +81,7 @@ def test_kernel_threads_are_known_by_their_flag() -> None:
     ("state", "threads", "alive"),
     [("S", 1, True), ("R", 4, True), ("Z", 1, False), ("X", 1, False), ("x", 1, False), ("Z", 2, True)],
 )
-def test_a_zombie_is_dead_unless_other_threads_go_on(state: str, threads: int, alive: bool) -> None:
+def test_a_zombie_is_alive_while_other_threads_run(state: str, threads: int, alive: bool) -> None:
     stat = parse_stat(stat_text(7, state=state, threads=threads))
     assert stat is not None
     assert stat.is_alive is alive
@@ -90,16 +90,16 @@ def test_a_zombie_is_dead_unless_other_threads_go_on(state: str, threads: int, a
 # ---------------------------------------------------------------------------- btime, status
 
 
-def test_boot_time_is_found_among_the_other_lines() -> None:
+def test_the_boot_time_is_found_among_other_lines() -> None:
     assert parse_btime(b"cpu  1 2\nintr 5 6 7\nctxt 9\nbtime 1794804972\nprocesses 3\n") == 1794804972
 
 
 @pytest.mark.parametrize("data", [b"", b"btime\n", b"btime x\n", b"xbtime 5\n", b"btime -5\n", b"btime " + b"9" * 5000])
-def test_a_boot_time_that_is_none_is_absent(data: bytes) -> None:
+def test_a_malformed_boot_time_is_absent(data: bytes) -> None:
     assert parse_btime(data) is None
 
 
-def test_descriptor_table_size_is_found_in_status() -> None:
+def test_the_size_of_the_descriptor_table_is_found_in_status() -> None:
     assert parse_fd_size(b"Name:\tx\nFDSize:\t256\nGroups:\t0\n") == 256
     assert parse_fd_size(b"Name:\tx\n") is None
 
@@ -121,7 +121,7 @@ def test_descriptor_table_size_is_found_in_status() -> None:
         ("/rootfs/dev/nvidia-caps/nvidia-cap2 (deleted)", DeviceNode(DeviceKind.MIG_CAPABILITY, 2)),
     ],
 )
-def test_device_nodes_are_told_by_their_path(target: str, node: DeviceNode) -> None:
+def test_a_device_node_is_identified_by_its_path(target: str, node: DeviceNode) -> None:
     assert parse_device_link(target) == node
 
 
@@ -148,7 +148,7 @@ def test_device_nodes_are_told_by_their_path(target: str, node: DeviceNode) -> N
         "/dev/nvidia" + "9" * 5000,
     ],
 )
-def test_what_is_no_gpu_node_is_not_taken_for_one(target: str) -> None:
+def test_other_paths_are_not_device_nodes(target: str) -> None:
     assert parse_device_link(target) is None
 
 
@@ -178,14 +178,14 @@ def test_device_nodes_may_be_in_another_directory() -> None:
         ("\ufffd\ufffd", False),
     ],
 )
-def test_only_a_cgroup_file_of_roots_and_nothing_else_is_that_of_the_root(text: str, is_root: bool) -> None:
+def test_a_root_cgroup_file_contains_nothing_but_roots(text: str, is_root: bool) -> None:
     assert is_root_cgroup(text) is is_root
 
 
 # ---------------------------------------------------------------------------- maps
 
 
-def test_a_mapping_of_the_uvm_node_counts_with_its_size() -> None:
+def test_a_mapping_of_the_uvm_node_counts_by_its_size() -> None:
     assert parse_maps([b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm\n"]) == 0x200000
     assert parse_maps([b"200000000-200200000 rw-s 200000000 00:05 512      /dev/nvidia-uvm"]) == 0x200000
     assert parse_maps([maps_line(0x1000, 4096, "/dev/nvidia-uvm (deleted)").encode()]) == 4096
@@ -210,11 +210,11 @@ def test_a_mapping_of_the_uvm_node_counts_with_its_size() -> None:
         b"1000-2000 rw-s 00000000 00:05 9          /dev/\xff/nvidia-uvm\n",
     ],
 )
-def test_other_lines_of_maps_count_for_nothing(line: bytes) -> None:
+def test_other_lines_of_maps_do_not_count(line: bytes) -> None:
     assert parse_maps([line]) == 0
 
 
-def test_all_uvm_mappings_of_a_process_are_summed() -> None:
+def test_the_uvm_mappings_of_a_process_are_added_up() -> None:
     lines = [maps_line(0x1000, 4096), maps_line(0x9000, 4096, "/usr/lib/libcuda.so.1"), maps_line(0x20000, 8192)]
     assert parse_maps(line.encode() for line in lines) == 12288
     assert parse_maps([]) == 0
@@ -223,41 +223,23 @@ def test_all_uvm_mappings_of_a_process_are_summed() -> None:
 # ---------------------------------------------------------------------------- reading
 
 
-def test_only_numbers_are_processes(tree: ProcTree, root_fd: int) -> None:
+def test_only_decimal_names_are_processes(tree: ProcTree, root_fd: int) -> None:
     tree.add(7)
     for name in ("self", "sys", "7x", "-3", "٣", "1.5"):
         (tree.root / name).mkdir()
-    assert set(Listing().read(root_fd)) == {1, 7}
+    assert set(list_processes(root_fd)) == {1, 7}
 
 
-def test_a_listing_is_the_same_object_until_somebody_comes_goes_or_is_replaced(tree: ProcTree, root_fd: int) -> None:
-    for pid in (7, 8):
-        tree.add(pid)
-    listing = Listing()
-
-    def inodes() -> dict[int, int]:
-        return {int(path.name): path.stat().st_ino for path in tree.root.iterdir() if path.name.isdecimal()}
-
-    def came() -> None:
-        tree.add(9)
-
-    def went() -> None:
-        tree.remove(8)
-
-    def replaced() -> None:
-        (tree.root / "7").rename(tree.root / "seven")  # so that its inode is nobody else's
-        tree.add(7)
-
-    for change in (None, came, went, replaced):
-        before = listing.read(root_fd)
-        assert listing.read(root_fd) is before
-        if change is not None:
-            change()
-            assert listing.read(root_fd) is not before
-        assert listing.read(root_fd) == inodes()
+def test_a_listing_has_the_inode_of_each_process(tree: ProcTree, root_fd: int) -> None:
+    tree.add(7)
+    before = list_processes(root_fd)
+    assert before[7] == (tree.root / "7").stat().st_ino
+    tree.release(7)
+    tree.add(7)
+    assert list_processes(root_fd)[7] == (tree.root / "7").stat().st_ino != before[7]
 
 
-def test_a_file_without_end_is_not_read_to_its_end() -> None:
+def test_an_endless_file_is_read_up_to_the_limit() -> None:
     assert len(read_file("/dev/zero")) == 1 << 20
 
 
@@ -266,7 +248,7 @@ def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     assert read_file(str(tmp_path / "stat")) == b""
 
 
-def test_devices_are_found_among_the_open_descriptors(tree: ProcTree, root_fd: int) -> None:
+def test_device_nodes_are_found_among_the_descriptors(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, fds=["/dev/null", "socket:[5]", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"])
     with ProcessDir(root_fd, 7) as directory:
         scan = directory.devices(cursor=0, limit=100)
@@ -274,7 +256,7 @@ def test_devices_are_found_among_the_open_descriptors(tree: ProcTree, root_fd: i
     assert (scan.descriptors, scan.cursor) == (5, 0)
 
 
-def test_many_descriptors_are_read_in_slices_until_all_were_seen(tree: ProcTree, root_fd: int) -> None:
+def test_many_descriptors_are_read_in_slices(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, fds={**dict.fromkeys(range(100), "/dev/null"), 99: "/dev/nvidia0"})
     found: set[DeviceNode] = set()
     cursors = [0]
@@ -288,7 +270,7 @@ def test_many_descriptors_are_read_in_slices_until_all_were_seen(tree: ProcTree,
     assert found == {GPU0}
 
 
-def test_a_descriptor_that_closes_during_the_look_is_passed_over(
+def test_a_descriptor_that_is_closed_during_the_scan_is_skipped(
     tree: ProcTree, root_fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.add(7, fds=["/dev/null", "/dev/nvidia0"])
@@ -304,39 +286,39 @@ def test_a_descriptor_that_closes_during_the_look_is_passed_over(
         assert directory.devices(0, 100).nodes == {GPU0}
 
 
-def test_a_file_among_the_descriptors_is_no_descriptor(tree: ProcTree, root_fd: int) -> None:
+def test_a_file_among_the_descriptors_is_skipped(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, fds=["/dev/nvidia0"])
     tree.write("7/fd/9", "not a link")
     with ProcessDir(root_fd, 7) as directory:
         assert directory.devices(0, 100).nodes == {GPU0}
 
 
-def test_maps_are_streamed_and_their_length_reported(tree: ProcTree, root_fd: int) -> None:
+def test_the_length_of_maps_is_returned(tree: ProcTree, root_fd: int) -> None:
     text = maps_line(0x1000, 4096, "/lib/libc.so.6") * 5_000 + maps_line(0x200000000, 1 << 30)
     tree.add(7, maps=text)
     with ProcessDir(root_fd, 7) as directory:
         assert directory.uvm_mapping_bytes() == (1 << 30, len(text))
 
 
-def test_maps_without_any_line_end_count_for_nothing(tree: ProcTree, root_fd: int) -> None:
+def test_maps_without_a_line_end_do_not_count(tree: ProcTree, root_fd: int) -> None:
     tree.add(7, maps=b"\xff" * 1_000_000)
     with ProcessDir(root_fd, 7) as directory:
         assert directory.uvm_mapping_bytes() == (0, 1_000_000)
 
 
-def test_a_kernel_without_cgroups_has_an_empty_cgroup_file(tree: ProcTree, root_fd: int) -> None:
+def test_without_a_cgroup_file_the_cgroup_is_empty(tree: ProcTree, root_fd: int) -> None:
     (tree.add(7) / "cgroup").unlink()
     with ProcessDir(root_fd, 7) as directory:
         assert directory.cgroup() == ""
 
 
-def test_the_owner_is_that_of_the_directory(tree: ProcTree, root_fd: int) -> None:
+def test_the_owner_of_a_process_is_that_of_its_directory(tree: ProcTree, root_fd: int) -> None:
     directory_path = tree.add(7)
     with ProcessDir(root_fd, 7) as directory:
         assert directory.owner_uid() == directory_path.stat().st_uid
 
 
-def test_no_descriptor_is_left_open_whatever_goes_wrong(tree: ProcTree, root_fd: int) -> None:
+def test_no_descriptor_is_left_open_after_errors(tree: ProcTree, root_fd: int) -> None:
     process = tree.add(7)
     for name in ("stat", "cgroup", "maps"):
         (process / name).unlink()

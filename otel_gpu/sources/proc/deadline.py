@@ -1,4 +1,4 @@
-"""A process source with a deadline: reading ``maps`` waits for a lock that a process stuck in the driver may hold."""
+"""A process source with a deadline: ``maps`` takes a lock that a process stuck in the driver may hold."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from otel_gpu.sources.base import ProcessRead, ProcessSource
 from otel_gpu.sources.workers import Pending, Worker
 
 
-class BoundedProcessSource:
-    """Asks another source on a thread of its own. While that does not answer, the last answer stands, as degraded.
+class DeadlineProcessSource:
+    """Reads another source on a thread of its own. After the deadline it returns the last answer, as degraded.
 
-    An answer that comes after its deadline is the newest there is at the next read: so a source that always takes
-    longer is heard one cycle late, and only one that never answers is not heard.
+    A late answer is the last answer of the next read. A source that always takes longer than the deadline is one
+    cycle late, and only a source that never answers has no effect.
     """
 
     def __init__(self, source: ProcessSource, deadline_s: float) -> None:
@@ -25,7 +25,7 @@ class BoundedProcessSource:
         self._deadline_s = deadline_s
         self._worker = Worker(f"otel-gpu-{source.name}")
         self._late: Pending[ProcessRead] | None = None
-        # Until the first answer nobody knows what is missing.
+        # Before the first answer it is unknown what is missing.
         self._last = ProcessRead(pids_complete=False, all_visible=False)
 
     @property
@@ -35,13 +35,13 @@ class BoundedProcessSource:
 
     def read(self, pids: Collection[int]) -> ProcessRead:
         """The other source's answer, or its last one if it is late."""
-        wanted = frozenset(pids)
+        asked = frozenset(pids)
         self._take_late()
         try:
-            pending = self._late = self._worker.start(lambda: self._source.read(wanted))
+            pending = self._late = self._worker.start(lambda: self._source.read(asked))
             self._last = pending.result(time.monotonic() + self._deadline_s)
         except Unavailable as late:
-            reason = f"{late}; what was known of processes before stands"
+            reason = f"{late}; processes are those of the last answer"
             return replace(self._last, state=SourceState.DEGRADED, reason=reason, errors=1)
         self._late = None
         return self._last

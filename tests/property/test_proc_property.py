@@ -2,16 +2,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState
-from otel_gpu.sources.hostfacts import parse_gpu_information, parse_mig_minors, parse_namespace_inode, parse_nspid
-from otel_gpu.sources.procfs import ProcfsSource
-from otel_gpu.sources.procfs_files import (
+from otel_gpu.sources.proc.files import (
     DeviceKind,
     is_root_cgroup,
     parse_btime,
@@ -20,12 +17,14 @@ from otel_gpu.sources.procfs_files import (
     parse_maps,
     parse_stat,
 )
-from otel_gpu.sources.procfs_scan import S_NS, STEADY, Pace, ProcessTable
-from tests.procfs_tree import ProcTree, maps_line, stat_text
+from otel_gpu.sources.proc.host import parse_gpu_information, parse_mig_minors, parse_namespace_inode, parse_nspid
+from otel_gpu.sources.proc.source import ProcfsSource
+from otel_gpu.sources.proc.table import ProcessTable
+from tests.proc_tree import ProcTree, maps_line, stat_text
 
-unhurried = settings(deadline=None)  # the machine that runs this may be busy
+no_deadline = settings(deadline=None)  # the machine may be busy
 ticks = st.integers(min_value=0, max_value=2**63 - 1)
-# Pieces of the real formats, so that garbage comes near to them.
+# Parts of the real formats, so that garbage resembles them.
 near_text = st.lists(
     st.sampled_from(
         ["/dev/", "nvidia", "nvidia-uvm", "nvidia-caps/", "-cap", "0", "12", " (deleted)", "btime ", "FDSize:"]
@@ -39,15 +38,15 @@ any_text = st.text() | near_text
 any_bytes = st.binary() | near_text.map(lambda text: text.encode("utf-8", "surrogatepass"))
 
 
-@unhurried
+@no_deadline
 @given(comm=st.binary(max_size=15), start_ticks=ticks, pid=st.integers(min_value=1, max_value=2**22))
-def test_stat_gives_back_any_name_and_start(comm: bytes, start_ticks: int, pid: int) -> None:
+def test_any_name_and_start_time_are_parsed(comm: bytes, start_ticks: int, pid: int) -> None:
     stat = parse_stat(stat_text(pid, comm, start_ticks=start_ticks))
     assert stat is not None
     assert (stat.comm, stat.start_ticks) == (comm, start_ticks)
 
 
-@unhurried
+@no_deadline
 @given(any_bytes)
 def test_parsers_of_bytes_never_raise(data: bytes) -> None:
     stat = parse_stat(data)
@@ -58,7 +57,7 @@ def test_parsers_of_bytes_never_raise(data: bytes) -> None:
     assert parse_fd_size(data) is None or b"FDSize" in data
 
 
-@unhurried
+@no_deadline
 @given(any_text)
 def test_parsers_of_text_never_raise(text: str) -> None:
     assert parse_device_link(text) is None or "/dev/nvidia" in text
@@ -69,14 +68,14 @@ def test_parsers_of_text_never_raise(text: str) -> None:
     assert not is_root_cgroup(text) or ":/" in text
 
 
-@unhurried
+@no_deadline
 @given(prefix=st.text().filter(lambda text: "\x00" not in text), number=st.integers(0, 255), deleted=st.booleans())
 def test_a_gpu_node_is_recognised_below_any_prefix(prefix: str, number: int, deleted: bool) -> None:
     node = parse_device_link(f"{prefix}/dev/nvidia{number}{' (deleted)' if deleted else ''}")
     assert node == (DeviceKind.GPU, number)
 
 
-@unhurried
+@no_deadline
 @given(st.lists(st.tuples(st.integers(0, 2**47), st.integers(1, 2**47), st.booleans())))
 def test_mapped_bytes_are_the_sum_of_the_uvm_lines(mappings: list[tuple[int, int, bool]]) -> None:
     lines = [
@@ -85,9 +84,9 @@ def test_mapped_bytes_are_the_sum_of_the_uvm_lines(mappings: list[tuple[int, int
     assert parse_maps(lines) == sum(size for _, size, uvm in mappings if uvm)
 
 
-@unhurried
+@no_deadline
 @given(st.lists(st.dictionaries(st.integers(1, 30), st.integers(1, 5), max_size=20), max_size=20))
-def test_the_table_holds_exactly_what_was_listed_last_and_offers_each_once(listings: list[dict[int, int]]) -> None:
+def test_the_table_holds_the_last_listing_and_offers_each_process_once(listings: list[dict[int, int]]) -> None:
     table = ProcessTable()
     for now_ns, listed in enumerate(listings):
         table.update(listed, now_ns)
@@ -100,63 +99,13 @@ def test_the_table_holds_exactly_what_was_listed_last_and_offers_each_once(listi
             table.identify(pid, stat, now_ns)
 
 
-pids = st.integers(1, 6)
-turns = st.one_of(
-    st.tuples(st.just("wait"), st.integers(1, 40)),
-    st.tuples(st.just("list"), st.dictionaries(pids, st.integers(1, 2), max_size=6)),
-    st.tuples(st.just("identify"), pids),
-    st.tuples(st.just("fail"), pids),
-    st.tuples(st.just("pass"), pids),
-)
-
-
-class Turns:
-    """A table under a sequence of events, and the processes it offers for a scan."""
-
-    def __init__(self, *, looks_each_time: bool) -> None:
-        self._table = ProcessTable()
-        self._looks_each_time = looks_each_time
-        self._now_ns = 0
-
-    def offered(self, kind: str, what: Any) -> list[int]:
-        process = self._table.get(what) if isinstance(what, int) else None
-        stat = parse_stat(stat_text(7, start_ticks=1))
-        assert stat is not None
-        if kind == "wait":
-            self._now_ns += what * S_NS
-        elif kind == "list":
-            self._table.update(what, self._now_ns)
-        elif process is not None and kind == "identify":
-            self._table.identify(what, stat, self._now_ns).turn_ns = self._now_ns
-        elif process is not None and kind == "fail":
-            self._table.failed(what, None)
-        elif process is not None:
-            process.turn_ns = self._now_ns
-            self._table.passed(process)
-        pace = (
-            Pace(settled_ns=30 * S_NS) if self._looks_each_time else STEADY
-        )  # a new pace makes the table look at all processes
-        return [process.pid for process in self._table.to_scan(self._now_ns, pace)]
-
-
-@unhurried
-@given(st.lists(turns, max_size=40))
-def test_offered_processes_do_not_depend_on_the_remembered_schedule(
-    history: list[tuple[str, Any]],
-) -> None:
-    assert STEADY.settled_ns == 30 * S_NS
-    remembering, looking = Turns(looks_each_time=False), Turns(looks_each_time=True)
-    for kind, what in [("list", {1: 1, 2: 1}), ("identify", 1), ("identify", 2), ("wait", 70), *history]:
-        assert remembering.offered(kind, what) == looking.offered(kind, what)
-
-
 names = st.sampled_from(["stat", "cgroup", "status", "maps", "fd", "comm"])
 content = st.binary(max_size=200) | st.none()
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.tuples(st.integers(1, 5), names), content, max_size=20), st.booleans())
-def test_no_tree_makes_the_source_raise(files: dict[tuple[int, str], bytes | None], whole: bool) -> None:
+def test_the_source_never_raises(files: dict[tuple[int, str], bytes | None], whole: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         tree = ProcTree(root)

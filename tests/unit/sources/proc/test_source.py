@@ -7,8 +7,8 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import HOST_WORKLOAD, MigAccess, ProcessKey, SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import ProcessSource
-from otel_gpu.sources.procfs import ProcfsSource
-from tests.procfs_tree import UVM, ProcTree, Reads, maps_line, mig_nodes
+from otel_gpu.sources.proc.source import ProcfsSource
+from tests.proc_tree import UVM, ProcTree, Reads, maps_line, mig_nodes
 
 CONTAINER = "0123456789abcdef" * 4
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
@@ -32,9 +32,9 @@ def source(tree: ProcTree, clock: ManualClock) -> ProcfsSource:
 # ---------------------------------------------------------------------------- facts
 
 
-def test_it_is_a_process_source(source: ProcfsSource) -> None:
-    as_contract: ProcessSource = source
-    assert as_contract.name == "procfs"
+def test_the_source_satisfies_the_protocol(source: ProcfsSource) -> None:
+    as_protocol: ProcessSource = source
+    assert as_protocol.name == "procfs"
 
 
 def test_facts_of_a_cuda_process_are_complete(tree: ProcTree, source: ProcfsSource) -> None:
@@ -62,7 +62,7 @@ def test_facts_of_a_cuda_process_are_complete(tree: ProcTree, source: ProcfsSour
     assert facts.alive
 
 
-def test_a_process_asked_for_needs_no_gpu_open(tree: ProcTree, source: ProcfsSource) -> None:
+def test_a_process_without_an_open_gpu_is_returned_if_asked_for(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7)
     facts = source.read([7]).processes[7]
     assert facts.gpu_minors_open == frozenset()
@@ -71,7 +71,7 @@ def test_a_process_asked_for_needs_no_gpu_open(tree: ProcTree, source: ProcfsSou
     assert facts.workload == HOST_WORKLOAD
 
 
-def test_whoever_has_a_gpu_open_is_found_without_being_asked_for(tree: ProcTree, source: ProcfsSource) -> None:
+def test_processes_with_an_open_gpu_are_returned_without_being_asked_for(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=CUDA_FDS)
     tree.add(8, fds=["/dev/nvidia1"])
     tree.add(9)
@@ -83,12 +83,12 @@ def test_a_monitor_with_only_the_control_node_is_not_reported(tree: ProcTree, so
     assert source.read([]).processes == {}
 
 
-def test_pids_that_do_not_exist_are_absent_and_no_error(source: ProcfsSource) -> None:
+def test_pids_that_do_not_exist_are_absent_without_an_error(source: ProcfsSource) -> None:
     read = source.read([4242, 0, -1])
     assert (read.processes, read.state, read.errors) == ({}, SourceState.OK, 0)
 
 
-def test_a_uvm_node_without_any_mapping_has_zero_bytes_mapped(tree: ProcTree, source: ProcfsSource) -> None:
+def test_an_open_uvm_node_without_a_mapping_has_zero_bytes_mapped(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=CUDA_FDS, maps="")
     assert source.read([]).processes[7].uvm_mapping_bytes == 0
 
@@ -98,24 +98,24 @@ def test_a_zombie_is_not_alive(tree: ProcTree, source: ProcfsSource) -> None:
     assert source.read([7]).processes[7].alive is False
 
 
-def test_names_that_are_not_text_are_shown_as_far_as_possible(tree: ProcTree, source: ProcfsSource) -> None:
+def test_undecodable_bytes_of_a_name_are_replaced(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, comm=b"a) (\xff\nb")
     assert source.read([7]).processes[7].name == "a) (\ufffd\nb"
 
 
-def test_capability_nodes_that_lead_to_no_instance_give_no_access(tree: ProcTree, source: ProcfsSource) -> None:
+def test_capability_nodes_without_an_instance_give_no_access(tree: ProcTree, source: ProcfsSource) -> None:
     tree.set_mig_minors()
     tree.add(7, fds=[*CUDA_FDS, "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap999999"])
     assert source.read([]).processes[7].mig_access == frozenset()
 
 
-def test_without_the_drivers_word_capability_nodes_give_no_access(tree: ProcTree, source: ProcfsSource) -> None:
+def test_without_a_driver_capability_nodes_give_no_access(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=[*CUDA_FDS, *mig_nodes((0, 1, 0))])
     read = source.read([])
     assert (read.processes[7].mig_access, read.state) == (frozenset(), SourceState.OK)
 
 
-def test_the_parser_of_cgroups_can_be_replaced(tree: ProcTree, clock: ManualClock) -> None:
+def test_another_cgroup_parser_can_be_given(tree: ProcTree, clock: ManualClock) -> None:
     tree.add(7, cgroup=b"0::/x\xff\n")
     seen: list[str] = []
 
@@ -128,10 +128,10 @@ def test_the_parser_of_cgroups_can_be_replaced(tree: ProcTree, clock: ManualCloc
     assert seen == ["0::/x\ufffd\n"]
 
 
-# ---------------------------------------------------------------------------- what stays and what changes
+# ---------------------------------------------------------------------------- changes
 
 
-def test_name_and_start_time_are_frozen_at_first_sight(tree: ProcTree, source: ProcfsSource) -> None:
+def test_name_and_start_time_never_change(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, comm=b"bash", fds=CUDA_FDS)
     first = source.read([]).processes[7]
     tree.add(7, comm=b"python3", fds=CUDA_FDS)
@@ -140,7 +140,7 @@ def test_name_and_start_time_are_frozen_at_first_sight(tree: ProcTree, source: P
     assert (again.name, again.start_time_s) == ("bash", first.start_time_s)
 
 
-def test_a_process_first_reported_after_a_clock_step_has_its_start_by_the_new_clock(
+def test_the_start_time_of_a_process_that_appears_after_a_clock_step_follows_the_new_clock(
     tree: ProcTree, source: ProcfsSource
 ) -> None:
     source.read([])
@@ -161,21 +161,23 @@ def test_a_reused_pid_is_a_new_process_at_once(tree: ProcTree, source: ProcfsSou
     assert source.read([]).processes == {}
 
 
-def test_a_process_moved_to_a_container_belongs_to_it_from_the_next_cycle(tree: ProcTree, source: ProcfsSource) -> None:
+def test_a_process_that_moves_to_a_container_belongs_to_it_in_the_next_cycle(
+    tree: ProcTree, source: ProcfsSource
+) -> None:
     tree.add(7, fds=CUDA_FDS, cgroup="0::/system.slice/containerd.service\n")
     assert source.read([]).processes[7].workload.kind is WorkloadKind.SYSTEMD_UNIT
     tree.add(7, fds=CUDA_FDS, cgroup=f"0::/docker/{CONTAINER}\n")
     assert source.read([]).processes[7].workload.id == CONTAINER
 
 
-def test_a_process_that_exits_still_belongs_where_it_did(tree: ProcTree, source: ProcfsSource) -> None:
+def test_an_exited_process_keeps_its_workload(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, cgroup=f"4:memory:/docker/{CONTAINER}\n")
     source.read([7])
     tree.add(7, state="Z", cgroup="4:memory:/\n")
     assert source.read([7]).processes[7].workload.id == CONTAINER
 
 
-def test_a_holder_that_closes_its_gpu_is_no_longer_reported(tree: ProcTree, source: ProcfsSource) -> None:
+def test_a_process_that_closes_its_gpu_is_no_longer_returned(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=CUDA_FDS)
     source.read([])
     tree.set_fds(7, ["/dev/null"])
@@ -185,7 +187,7 @@ def test_a_holder_that_closes_its_gpu_is_no_longer_reported(tree: ProcTree, sour
 def test_access_to_another_instance_is_seen_in_the_next_cycle(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=[*CUDA_FDS, *mig_nodes((0, 1, 0))])
     source.read([])
-    tree.set_mig_minors()  # the driver of before knew of no MIG
+    tree.set_mig_minors()  # the driver had no MIG instances before
     tree.set_fds(7, [*CUDA_FDS, *mig_nodes((1, 2, 3))])
     assert source.read([]).processes[7].mig_access == {MigAccess(1, 2, None), MigAccess(1, 2, 3)}
     tree.set_fds(7, CUDA_FDS)
@@ -199,7 +201,7 @@ def test_a_mapping_that_grows_is_seen_in_the_next_cycle(tree: ProcTree, source: 
     assert source.read([]).processes[7].uvm_mapping_bytes == 8192
 
 
-def test_nothing_is_remembered_of_processes_that_are_gone(tree: ProcTree, source: ProcfsSource) -> None:
+def test_nothing_is_kept_of_ended_processes(tree: ProcTree, source: ProcfsSource) -> None:
     for pid in range(100, 150):
         tree.add(pid, fds=CUDA_FDS)
     assert len(source.read([]).processes) == 50
@@ -209,10 +211,10 @@ def test_nothing_is_remembered_of_processes_that_are_gone(tree: ProcTree, source
     assert [process.pid for process in source._table] == [1]
 
 
-# ---------------------------------------------------------------------------- the scan is bounded
+# ---------------------------------------------------------------------------- budget of the scan
 
 
-def test_a_scan_opens_no_more_than_its_budget_on_a_large_host(
+def test_a_scan_of_a_large_host_opens_no_more_than_its_budget(
     tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pid in range(100, 400):
@@ -224,11 +226,13 @@ def test_a_scan_opens_no_more_than_its_budget_on_a_large_host(
         source.read([])
         assert reads.count["scandir"] == 1 + 20  # the listing, and the descriptor directories
         assert reads.count["readlink"] <= 1 + 20 * 5  # the agent's pid namespace once, and the descriptors
-        # The root, its stat in the first cycle; of each process its directory, stat and descriptor directory.
+        # The root, its stat in the first cycle, and for each process its directory, stat and descriptor directory.
         assert reads.count["open"] <= 2 + 20 * 3
 
 
-def test_descriptors_are_bounded_as_well(tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_reads_no_more_descriptors_than_its_budget(
+    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for pid in range(100, 130):
         tree.add(pid, fds=["/dev/null"] * 50)
     source = ProcfsSource(tree.root, clock, own_proc=tree.root, descriptors_per_cycle=200, descriptors_per_process=60)
@@ -239,7 +243,7 @@ def test_descriptors_are_bounded_as_well(tree: ProcTree, clock: ManualClock, mon
         assert 100 <= reads.count["readlink"] <= 200
 
 
-def test_what_capability_nodes_lead_to_is_read_once_and_again_for_a_new_one_that_is_not_known(
+def test_the_minors_of_mig_instances_are_read_once_and_again_for_an_unknown_minor(
     tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.set_mig_minors()
@@ -264,7 +268,7 @@ def test_what_capability_nodes_lead_to_is_read_once_and_again_for_a_new_one_that
     assert opened() == settled
 
 
-def test_a_device_opened_late_is_found_after_one_round_at_most(tree: ProcTree, clock: ManualClock) -> None:
+def test_a_gpu_opened_late_is_found_within_one_round_of_the_scan(tree: ProcTree, clock: ManualClock) -> None:
     for pid in range(100, 200):
         tree.add(pid)
     source = ProcfsSource(tree.root, clock, own_proc=tree.root, processes_per_cycle=10)
@@ -275,7 +279,7 @@ def test_a_device_opened_late_is_found_after_one_round_at_most(tree: ProcTree, c
     assert cycles <= 11
 
 
-def test_a_device_opened_late_is_found_although_new_processes_keep_coming(tree: ProcTree, clock: ManualClock) -> None:
+def test_a_gpu_opened_late_is_found_while_many_processes_start(tree: ProcTree, clock: ManualClock) -> None:
     tree.add(7)
     source = ProcfsSource(tree.root, clock, own_proc=tree.root, processes_per_cycle=4)
     source.read([])
@@ -292,9 +296,7 @@ def test_a_device_opened_late_is_found_although_new_processes_keep_coming(tree: 
     assert found <= 3
 
 
-def test_a_new_process_is_looked_at_in_its_first_cycle_and_again_while_young(
-    tree: ProcTree, clock: ManualClock
-) -> None:
+def test_a_young_process_is_scanned_in_every_cycle(tree: ProcTree, clock: ManualClock) -> None:
     for pid in range(100, 200):
         tree.add(pid)
     source = ProcfsSource(tree.root, clock, own_proc=tree.root, processes_per_cycle=4)
@@ -308,9 +310,7 @@ def test_a_new_process_is_looked_at_in_its_first_cycle_and_again_while_young(
     assert set(source.read([]).processes) == {300, 301}
 
 
-def test_kernel_threads_are_looked_at_once_only(
-    tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_threads_are_read_once(tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     for pid in range(100, 150):
         tree.add_kernel_thread(pid)
     source = ProcfsSource(tree.root, clock, own_proc=tree.root, processes_per_cycle=4)
@@ -328,7 +328,7 @@ def test_kernel_threads_do_not_use_up_the_scan_of_processes(tree: ProcTree, cloc
     assert set(source.read([]).processes) == {200}
 
 
-def test_a_process_with_very_many_descriptors_is_read_in_slices_beside_the_others(
+def test_a_process_with_many_descriptors_is_read_in_slices_next_to_others(
     tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.add(7, fds={**dict.fromkeys(range(500), "/dev/null"), 450: "/dev/nvidia0"})
@@ -344,7 +344,7 @@ def test_a_process_with_very_many_descriptors_is_read_in_slices_beside_the_other
     assert all(pids == {7, 8} for pids in found[5:])
 
 
-def test_holders_are_read_every_cycle_beyond_the_budget_of_the_scan(tree: ProcTree, clock: ManualClock) -> None:
+def test_processes_with_an_open_gpu_do_not_count_towards_the_budget(tree: ProcTree, clock: ManualClock) -> None:
     tree.remove(1)
     for pid in range(100, 120):
         tree.add(pid, fds=CUDA_FDS)
@@ -352,7 +352,7 @@ def test_holders_are_read_every_cycle_beyond_the_budget_of_the_scan(tree: ProcTr
     assert [len(source.read([]).processes) for _ in range(6)] == [5, 10, 15, 20, 20, 20]
 
 
-def test_maps_beyond_the_budget_keep_their_figure_and_come_first_next_time(
+def test_maps_beyond_the_budget_keep_their_figure_and_come_first_in_the_next_cycle(
     tree: ProcTree, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pid in (7, 8, 9):

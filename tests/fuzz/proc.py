@@ -1,4 +1,4 @@
-"""Files of ``/proc``: of processes, which name themselves, map and open what they like, and of the driver."""
+"""Files of ``/proc``: of processes, which choose their names, mappings and descriptors, and of the driver."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import random
 from functools import partial
 from typing import Final
 
-from otel_gpu.sources.hostfacts import parse_gpu_information, parse_mig_minors, parse_namespace_inode, parse_nspid
 from otel_gpu.sources.nvml.library import parse_mapped_library
-from otel_gpu.sources.procfs_files import (
+from otel_gpu.sources.proc.files import (
     is_root_cgroup,
     parse_btime,
     parse_device_link,
@@ -16,9 +15,10 @@ from otel_gpu.sources.procfs_files import (
     parse_maps,
     parse_stat,
 )
+from otel_gpu.sources.proc.host import parse_gpu_information, parse_mig_minors, parse_namespace_inode, parse_nspid
 from otel_gpu.sources.slurm import parse_job
 from tests.fuzz.target import ODD_BYTES, Target, mutated, unfit
-from tests.procfs_tree import maps_line, stat_text
+from tests.proc_tree import maps_line, stat_text
 
 STATS: Final = (
     stat_text(7, b"python3"),
@@ -56,7 +56,7 @@ def check_stat(data: bytes) -> str | None:
     if stat is None:
         return None
     if min(stat.start_ticks, stat.threads, stat.flags) < 0 or stat.comm not in data:
-        return f"{stat} is not what stands there"
+        return f"{stat} is not in the text"
     return None
 
 

@@ -1,4 +1,4 @@
-"""The kernel's own ``/proc``, real device nodes, real namespaces."""
+"""The process source on the kernel's ``/proc``, with real device nodes and namespaces."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState
-from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, pid_namespace_is_initial, read_boot_id
-from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.proc.host import cgroup_namespace_is_initial, pid_namespace_is_initial, read_boot_id
+from otel_gpu.sources.proc.source import ProcfsSource
 
 PROC = Path("/proc")
 REPOSITORY = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def needs(*tools: str) -> pytest.MarkDecorator:
 
 @contextmanager
 def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python that runs ``code``, has said so, and ends with the test."""
+    """A Python process that has run ``code`` and ends with the test."""
     command = [sys.executable, "-c", code + "\nprint('ready', flush=True)\nsys.stdin.read()\n", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -48,7 +48,7 @@ def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def make_device(directory: Path, name: str) -> Path:
-    """A node like the driver's that behaves like /dev/zero, which can be mapped."""
+    """A node with the driver's name that behaves like /dev/zero, which can be mapped."""
     path = directory / name
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
@@ -59,7 +59,7 @@ def make_device(directory: Path, name: str) -> Path:
     return path
 
 
-def test_a_child_is_seen_with_its_name_its_start_and_its_owner() -> None:
+def test_facts_of_a_child_have_its_name_start_time_and_owner() -> None:
     source = ProcfsSource(PROC, SystemClock())
     before_s = time.time()
     with child("import sys, ctypes; ctypes.CDLL(None).prctl(15, b'odd) name (\\n')") as process:
@@ -76,13 +76,13 @@ def test_a_child_is_seen_with_its_name_its_start_and_its_owner() -> None:
     assert process.pid not in source.read([process.pid]).processes
 
 
-def test_a_child_that_nobody_waited_for_is_not_alive() -> None:
+def test_a_zombie_is_not_alive() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert ProcfsSource(PROC, SystemClock()).read([process.pid]).processes[process.pid].alive is False
 
 
-def test_inodes_of_processes_stay_between_listings_so_that_a_change_means_something() -> None:
+def test_the_inode_of_a_process_is_the_same_in_every_listing() -> None:
     def inode() -> int:
         with os.scandir(PROC) as entries:
             return next(entry.inode() for entry in entries if entry.name == str(os.getpid()))
@@ -90,18 +90,17 @@ def test_inodes_of_processes_stay_between_listings_so_that_a_change_means_someth
     assert inode() == inode()
 
 
-def test_kernel_threads_are_recognised() -> None:
+def test_kthreadd_is_a_kernel_thread() -> None:
     if not (PROC / "2/stat").exists() or (PROC / "2/comm").read_text() != "kthreadd\n":
         pytest.skip("no kernel threads in this pid namespace")
     source = ProcfsSource(PROC, SystemClock())
     source.read([2])
-    kthreadd = source._table.get(2)
-    assert kthreadd is not None
+    [kthreadd] = [process for process in source._table if process.pid == 2]
     assert kthreadd.is_kernel_thread
 
 
 @needs_root
-def test_open_device_nodes_are_found_with_the_size_of_their_mappings(tmp_path: Path) -> None:
+def test_open_device_nodes_and_the_size_of_their_mappings_are_found(tmp_path: Path) -> None:
     gpu, uvm = make_device(tmp_path, "nvidia0"), make_device(tmp_path, "nvidia-uvm")
     source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), processes_per_cycle=100_000)
     code = (
@@ -123,7 +122,7 @@ def test_open_device_nodes_are_found_with_the_size_of_their_mappings(tmp_path: P
 
 
 @needs_root
-def test_a_device_opened_by_a_process_that_was_there_before_is_found(tmp_path: Path) -> None:
+def test_a_device_that_an_existing_process_opens_is_found(tmp_path: Path) -> None:
     uvm = make_device(tmp_path, "nvidia-uvm")
     source = ProcfsSource(PROC, SystemClock(), device_dir=str(tmp_path), processes_per_cycle=100_000)
     assert os.getpid() not in source.read([]).processes
@@ -151,8 +150,8 @@ _READ = """
 import os, sys
 from pathlib import Path
 from otel_gpu.clock import SystemClock
-from otel_gpu.sources.hostfacts import cgroup_namespace_is_initial, pid_namespace_is_initial
-from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.proc.host import cgroup_namespace_is_initial, pid_namespace_is_initial
+from otel_gpu.sources.proc.source import ProcfsSource
 
 root, user = Path(sys.argv[1]), int(sys.argv[2])
 source = ProcfsSource(root, SystemClock())
@@ -174,7 +173,7 @@ NOBODY = 65534
 
 
 def read_in(*command: str, root: Path = PROC, user: int = 0, code: str = _READ) -> dict[str, str]:
-    """What a process started through ``command`` sees of process 1 and of its namespaces."""
+    """What a process that ``command`` starts reads of process 1 and of its namespaces."""
     result = subprocess.run(
         [*command, sys.executable, "-c", code, str(root), str(user)],
         capture_output=True,
@@ -191,7 +190,7 @@ def read_in(*command: str, root: Path = PROC, user: int = 0, code: str = _READ) 
 
 @needs_root
 @needs("unshare")
-def test_a_process_in_a_pid_namespace_of_its_own_knows() -> None:
+def test_a_private_pid_namespace_is_detected() -> None:
     seen = read_in("unshare", "--pid", "--fork", "--mount-proc")
     assert seen["pid"] == "False"
     assert seen["seen"] == "[1]"
@@ -202,7 +201,7 @@ def test_a_process_in_a_pid_namespace_of_its_own_knows() -> None:
 
 @needs_root
 @needs("unshare")
-def test_a_process_in_a_cgroup_namespace_of_its_own_knows() -> None:
+def test_a_private_cgroup_namespace_is_detected() -> None:
     seen = read_in("unshare", "--cgroup")
     assert seen["cgroup"] == "False"
     assert seen["pid"] == str(pid_namespace_is_initial(PROC))
@@ -210,7 +209,7 @@ def test_a_process_in_a_cgroup_namespace_of_its_own_knows() -> None:
 
 @needs_root
 @needs("unshare", "mount")
-def test_the_hosts_procfs_mounted_elsewhere_tells_of_the_readers_own_namespaces(tmp_path: Path) -> None:
+def test_a_procfs_mounted_elsewhere_shows_the_readers_namespaces(tmp_path: Path) -> None:
     mount = f'mount --rbind /proc "{tmp_path}" && exec "$0" "$@"'
     assert read_in("unshare", "--mount", "sh", "-c", mount, root=tmp_path)["pid"] == str(pid_namespace_is_initial(PROC))
     private = read_in("unshare", "--mount", "--pid", "--fork", "sh", "-c", mount, root=tmp_path)
@@ -219,7 +218,7 @@ def test_the_hosts_procfs_mounted_elsewhere_tells_of_the_readers_own_namespaces(
 
 
 @needs_root
-def test_without_privileges_the_facts_of_others_come_without_their_open_files() -> None:
+def test_without_capabilities_facts_of_other_users_lack_open_files() -> None:
     seen = read_in(user=NOBODY)
     assert seen["seen"] == "[1]"
     assert seen["state"] == SourceState.DEGRADED
@@ -232,17 +231,17 @@ _CHURN = """
 import ctypes, os, sys, time
 from pathlib import Path
 from otel_gpu.clock import SystemClock
-from otel_gpu.sources.procfs import ProcfsSource
+from otel_gpu.sources.proc.source import ProcfsSource
 
 user, nowhere = int(sys.argv[2]), Path(sys.argv[1]) / "nowhere"
 source = ProcfsSource(Path("/proc"), SystemClock(), own_proc=nowhere)
 os.setgroups([])
 os.setresgid(user, user, user)
 os.setresuid(user, user, user)
-ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, lost with the user: open files are this user's to see
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, reset with the user: else its files are root's
 reasons = []
 for _ in range(30):
-    for number in range(40):  # they end while they are looked at, and stay for a while as zombies
+    for number in range(40):  # they end while they are read, and remain zombies for a while
         if os.fork() == 0:
             time.sleep(number / 2000)
             os._exit(0)
@@ -261,8 +260,8 @@ print("reads", len(reasons))
 
 @needs_root
 @needs("unshare")
-def test_processes_that_come_and_go_all_the_time_are_nobody_that_may_not_be_seen(tmp_path: Path) -> None:
-    # Of a user's own processes only those that exit are closed to him: the kernel then takes them for root's.
+def test_short_lived_processes_give_no_reason(tmp_path: Path) -> None:
+    # Of its own processes a user may not read those that are exiting: they belong to root then.
     seen = read_in("unshare", "--pid", "--fork", "--mount-proc", root=tmp_path, user=NOBODY, code=_CHURN)
     assert seen == {"reasons": "None", "reads": "300"}
 
@@ -271,8 +270,8 @@ _REUSE = """
 import os, sys, time
 from pathlib import Path
 from otel_gpu.clock import ManualClock
-from otel_gpu.sources.procfs import ProcfsSource
-from otel_gpu.sources.procfs_scan import STEADY
+from otel_gpu.sources.proc.source import ProcfsSource
+from otel_gpu.sources.proc.table import STEADY
 
 def sleeper():
     pid = os.fork()
@@ -282,45 +281,45 @@ def sleeper():
     return pid
 
 opened, real_open = [], os.open
-def noting(path, *arguments, **options):
+def recording(path, *arguments, **options):
     opened.append(str(path))
     return real_open(path, *arguments, **options)
 
 device = Path(sys.argv[1]) / "dev/nvidia0"
 device.parent.mkdir()
-held = device.open("w")  # by those who are forked, too
+held = device.open("w")  # in forked processes too
 first = sleeper()
 source = ProcfsSource(
-    Path("/proc"), ManualClock(), own_proc=device / "nowhere", device_dir=str(device.parent), pace=STEADY
+    Path("/proc"), ManualClock(), own_proc=device / "nowhere", device_dir=str(device.parent), intervals=STEADY
 )
 for _ in range(3):
-    before = source.read([first]).processes[first]  # on this clock no time passes: nothing is due
-os.open = noting
+    before = source.read([first]).processes[first]  # no time passes on this clock: nothing is due
+os.open = recording
 same = source.read([first]).processes[first]
 print("opened", *opened)
 os.kill(first, 9)
 os.waitpid(first, 0)
-time.sleep(0.1)  # a start is told in hundredths of a second
+time.sleep(0.1)  # start times have a resolution of 10 ms
 Path("/proc/sys/kernel/ns_last_pid").write_text(str(first - 1))
 second = sleeper()
 after = source.read([second]).processes[second]
 print("pid", "again" if second == first else "another")
-print("told", same is before, after.key.start_ticks > before.key.start_ticks)
+print("facts", same is before, after.key.start_ticks > before.key.start_ticks)
 os.kill(second, 9)
 """
 
 
 @needs_root
 @needs("unshare")
-def test_a_pid_that_is_used_again_is_noticed_without_reading_files_that_are_as_they_were(tmp_path: Path) -> None:
+def test_a_reused_pid_is_noticed_without_opening_files_of_settled_processes(tmp_path: Path) -> None:
     seen = read_in("unshare", "--pid", "--fork", "--mount-proc", root=tmp_path, code=_REUSE)
-    assert seen == {"opened": "/proc", "pid": "again", "told": "True True"}
+    assert seen == {"opened": "/proc", "pid": "again", "facts": "True True"}
 
 
 @needs_root
 @needs("unshare", "mount")
 @pytest.mark.parametrize("hidepid", ["1", "2"])
-def test_a_mount_with_hidepid_is_named(hidepid: str) -> None:
+def test_the_reason_names_a_mount_with_hidepid(hidepid: str) -> None:
     mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$0" "$@"'
     seen = read_in("unshare", "--mount", "sh", "-c", mount, user=NOBODY)
     assert seen["seen"] == "[]"
@@ -333,11 +332,11 @@ def test_a_mount_with_hidepid_is_named(hidepid: str) -> None:
 def test_a_mount_with_hidepid_hides_nothing_from_root() -> None:
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$0" "$@"'
     seen = read_in("unshare", "--mount", "sh", "-c", mount)
-    assert 1 in json.loads(seen["seen"])  # and whoever else has a GPU open on this machine meanwhile
+    assert 1 in json.loads(seen["seen"])  # and other processes with a GPU open on this machine
     assert "hidepid" not in seen["reason"]
 
 
-def test_this_process_knows_its_namespaces_and_its_boot() -> None:
+def test_namespaces_and_boot_id_of_this_process_are_known() -> None:
     assert isinstance(pid_namespace_is_initial(PROC), bool)
     assert isinstance(cgroup_namespace_is_initial(PROC), bool)
     assert read_boot_id(PROC) == (PROC / "sys/kernel/random/boot_id").read_text().strip()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from otel_gpu.sources.procfs_files import DeviceKind, DeviceNode, DeviceScan, Stat
-from otel_gpu.sources.procfs_scan import YOUNG_NS, Fault, FaultKind, ProcessTable, TrackedProcess
+from otel_gpu.sources.proc.files import DeviceKind, DeviceNode, DeviceScan, Stat
+from otel_gpu.sources.proc.table import YOUNG_NS, Fault, FaultKind, ProcessTable, TrackedProcess
 
 GPU0 = DeviceNode(DeviceKind.GPU, 0)
 GPU1 = DeviceNode(DeviceKind.GPU, 1)
@@ -13,7 +13,7 @@ def stat(start_ticks: int = 100, flags: int = 0) -> Stat:
 
 
 def scan_all(table: ProcessTable, now_ns: int = 0, limit: int = 1000) -> list[int]:
-    """Visit as the source does, and tell whom."""
+    """Scan as the source does, and return the pids."""
     pids = [process.pid for process in table.to_scan(now_ns)][:limit]
     for pid in pids:
         table.identify(pid, stat(), now_ns)
@@ -26,10 +26,10 @@ def table_of(*pids: int) -> ProcessTable:
     return table
 
 
-# ---------------------------------------------------------------------------- who is remembered
+# ---------------------------------------------------------------------------- processes
 
 
-def test_only_listed_processes_are_remembered() -> None:
+def test_only_listed_processes_are_kept() -> None:
     table = table_of(1, 2, 3)
     table.update({2: 2}, now_ns=1)
     assert [process.pid for process in table] == [2]
@@ -46,7 +46,7 @@ def test_a_pid_with_another_start_is_another_process() -> None:
     assert len(table) == 1
 
 
-def test_another_inode_makes_a_kernel_thread_worth_a_look_again() -> None:
+def test_a_kernel_thread_with_another_inode_is_scanned_again() -> None:
     table = table_of(7)
     table.identify(7, stat(flags=0x00200000), now_ns=0)
     assert scan_all(table) == []
@@ -54,49 +54,49 @@ def test_another_inode_makes_a_kernel_thread_worth_a_look_again() -> None:
     assert scan_all(table) == [7]
 
 
-def test_another_inode_of_the_same_process_loses_nothing() -> None:
+def test_a_process_with_another_inode_keeps_what_is_known_of_it() -> None:
     table = table_of(7)
     table.identify(7, stat(start_ticks=100), now_ns=0).name = "frozen"
     table.update({7: 8}, now_ns=1)
     assert table.identify(7, stat(start_ticks=100), now_ns=1).name == "frozen"
 
 
-# ---------------------------------------------------------------------------- what is open
+# ---------------------------------------------------------------------------- open devices
 
 
-def test_a_monitor_is_no_holder() -> None:
+def test_a_process_with_only_the_control_node_open_is_not_a_holder() -> None:
     process = TrackedProcess(7, 7, None)
-    process.saw(DeviceScan(frozenset({CONTROL}), 10, 0))
+    process.add_scan(DeviceScan(frozenset({CONTROL}), 10, 0))
     assert process.nodes == {CONTROL}
     assert not process.is_holder
 
 
-def test_a_node_found_in_a_slice_counts_at_once_and_stays_until_a_complete_look_misses_it() -> None:
+def test_a_node_in_a_slice_counts_at_once_until_a_complete_scan_without_it() -> None:
     process = TrackedProcess(7, 7, None)
-    process.saw(DeviceScan(frozenset({GPU0}), 10, 10))
+    process.add_scan(DeviceScan(frozenset({GPU0}), 10, 10))
     assert process.nodes == {GPU0}
-    process.saw(DeviceScan(frozenset({GPU1}), 10, 0))
+    process.add_scan(DeviceScan(frozenset({GPU1}), 10, 0))
     assert process.nodes == {GPU0, GPU1}
-    process.saw(DeviceScan(frozenset(), 10, 10))
+    process.add_scan(DeviceScan(frozenset(), 10, 10))
     assert process.nodes == {GPU0, GPU1}
-    process.saw(DeviceScan(frozenset({GPU1}), 10, 0))
+    process.add_scan(DeviceScan(frozenset({GPU1}), 10, 0))
     assert process.nodes == {GPU1}
-    process.saw(DeviceScan(frozenset(), 10, 0))
+    process.add_scan(DeviceScan(frozenset(), 10, 0))
     assert not process.is_holder
 
 
-def test_numbers_are_told_apart_by_kind() -> None:
+def test_numbers_are_those_of_one_kind_of_node() -> None:
     process = TrackedProcess(7, 7, None)
-    process.saw(DeviceScan(frozenset({GPU0, GPU1, CONTROL, DeviceNode(DeviceKind.MIG_CAPABILITY, 12)}), 4, 0))
+    process.add_scan(DeviceScan(frozenset({GPU0, GPU1, CONTROL, DeviceNode(DeviceKind.MIG_CAPABILITY, 12)}), 4, 0))
     assert process.numbers(DeviceKind.GPU) == {0, 1}
     assert process.numbers(DeviceKind.MIG_CAPABILITY) == {12}
     assert process.numbers(DeviceKind.CONTROL) == frozenset()
 
 
-# ---------------------------------------------------------------------------- in which order
+# ---------------------------------------------------------------------------- order of the scan
 
 
-def test_new_processes_come_before_young_ones_and_those_before_the_rest() -> None:
+def test_new_processes_come_first_then_young_ones_then_the_rest() -> None:
     table = table_of(1, 2)
     scan_all(table)
     table.update({1: 1, 2: 2, 3: 3}, now_ns=10)
@@ -105,7 +105,7 @@ def test_new_processes_come_before_young_ones_and_those_before_the_rest() -> Non
     assert scan_all(table, 20) == [4, 3, 1, 2]
 
 
-def test_what_was_there_before_us_is_not_young() -> None:
+def test_processes_of_the_first_listing_are_not_young() -> None:
     table = table_of(*range(1, 9))
     assert scan_all(table, limit=8) == [1, 2, 3, 4, 5, 6, 7, 8]
     table.update({**{pid: pid for pid in range(1, 9)}, 9: 9}, now_ns=1)
@@ -118,7 +118,7 @@ def test_a_process_is_young_for_a_minute() -> None:
     table.update({1: 1, 2: 2}, now_ns=0)
     scan_all(table, limit=1)
     assert scan_all(table, YOUNG_NS - 1) == [2, 1]
-    assert scan_all(table, YOUNG_NS) == [2, 1]  # both settled by now: 2 was looked at before 1
+    assert scan_all(table, YOUNG_NS) == [2, 1]  # none is young any more: 2 was scanned before 1
 
 
 def test_the_rest_take_turns() -> None:
@@ -127,7 +127,7 @@ def test_the_rest_take_turns() -> None:
     assert [scan_all(table, limit=2) for _ in range(3)] == [[1, 2], [3, 4], [5, 1]]
 
 
-def test_a_storm_of_new_processes_leaves_every_fourth_place_to_the_rest() -> None:
+def test_every_fourth_process_is_one_of_the_rest_while_many_are_new() -> None:
     table = table_of(1, 2)
     scan_all(table)
     table.update({pid: pid for pid in range(1, 100)}, now_ns=1)
@@ -138,11 +138,11 @@ def test_kernel_threads_and_holders_are_not_scanned() -> None:
     table = table_of(1, 2, 3)
     scan_all(table)
     table.identify(2, stat(flags=0x00200000), now_ns=0)
-    table.identify(3, stat(), now_ns=0).saw(DeviceScan(frozenset({GPU0}), 1, 0))
+    table.identify(3, stat(), now_ns=0).add_scan(DeviceScan(frozenset({GPU0}), 1, 0))
     assert scan_all(table) == [1]
 
 
 def test_a_process_that_cannot_be_read_waits_its_turn() -> None:
     table = table_of(1, 2)
-    table.failed(1, Fault(FaultKind.HIDDEN, "Operation not permitted"))
+    table.record_failure(1, Fault(FaultKind.HIDDEN, "Operation not permitted"))
     assert scan_all(table) == [2, 1]

@@ -1,4 +1,4 @@
-"""A directory that looks like ``/proc``, for tests that need processes of their choosing."""
+"""A fake ``/proc`` with processes that tests choose."""
 
 from __future__ import annotations
 
@@ -50,22 +50,23 @@ def mig_minor(access: MigAccess) -> int:
 
 
 def mig_nodes(*instances: tuple[int, int, int]) -> list[str]:
-    """What users of these compute instances (GPU minor, GPU instance, compute instance) have open: two nodes each."""
+    """The nodes open in users of these compute instances (GPU minor, GPU instance, compute instance): two for each."""
     minors = {mig_minor(MigAccess(gpu, gi, id_)) for gpu, gi, ci in instances for id_ in (None, ci)}
     return [f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in sorted(minors)]
 
 
 class ProcTree:
-    """Builds and changes a fake ``/proc`` under ``root``; process 1 is there from the start."""
+    """Builds and changes a fake ``/proc`` under ``root``, which begins with process 1."""
 
     def __init__(self, root: Path, *, btime_s: int = 1_700_000_000) -> None:
         self.root = root
+        self._released = 0
         root.mkdir(parents=True, exist_ok=True)
         self.set_btime(btime_s)
         self.add(1, comm=b"systemd", start_ticks=1, cgroup="0::/init.scope\n")
 
     def set_btime(self, btime_s: int) -> None:
-        """Say when the machine booted (Unix seconds)."""
+        """Set the boot time (Unix seconds)."""
         self.write("stat", f"cpu  1 2 3 4\ncpu0 1 2 3 4\nintr 5\nctxt 6\nbtime {btime_s}\nprocesses 7\n")
 
     def add(
@@ -83,7 +84,7 @@ class ProcTree:
         fds: Iterable[str] | Mapping[int, str] = ("/dev/null",),
         maps: str | bytes = "",
     ) -> Path:
-        """Start a process, or turn an existing one into this; ``fds`` are link targets, numbered from 0 or by key."""
+        """Start a process, or change an existing one; ``fds`` are link targets, numbered from 0 or by key."""
         directory = self.root / str(pid)
         directory.mkdir(exist_ok=True)
         stat = stat_text(
@@ -108,7 +109,7 @@ class ProcTree:
         return self.add(pid, comm=comm, ppid=2, flags=KERNEL_THREAD_FLAGS, fds=())
 
     def set_fds(self, pid: int, fds: Iterable[str] | Mapping[int, str]) -> None:
-        """Replace the open descriptors; the descriptor table is as large as the kernel would make it."""
+        """Replace the open descriptors. The descriptor table has the size that the kernel would give it."""
         links = fds if isinstance(fds, Mapping) else dict(enumerate(fds))
         directory = self.root / str(pid) / "fd"
         if directory.exists():
@@ -125,8 +126,13 @@ class ProcTree:
         """End a process."""
         shutil.rmtree(self.root / str(pid))
 
+    def release(self, pid: int) -> None:
+        """End a process so that its pid can be reused: as in procfs, the next process gets a directory of its own."""
+        self._released += 1
+        (self.root / str(pid)).rename(self.root / f"released-{self._released}")  # so that its inode is not reused
+
     def set_namespaces(self, *, pid: int = 4026531836, cgroup: int = 4026531835) -> None:
-        """Say in which namespaces the reader is, by inode number; the defaults are the initial ones."""
+        """Set the namespaces of the reader by inode number; the defaults are the initial ones."""
         directory = self.root / "self/ns"
         directory.mkdir(parents=True, exist_ok=True)
         for kind, inode in (("pid", pid), ("cgroup", cgroup)):
@@ -134,11 +140,11 @@ class ProcTree:
             (directory / kind).symlink_to(f"{kind}:[{inode}]")
 
     def set_own_pids(self, nspid: str = "7") -> None:
-        """Say under which pids the reader is known: in this tree's namespace, then, after tabs, further in."""
+        """Set the pids of the reader: in the namespace of this tree, then, after tabs, in nested ones."""
         self.write("self/status", f"Name:\tpython3\nPid:\t{nspid.split(maxsplit=1)[0]}\nNSpid:\t{nspid}\nThreads:\t1\n")
 
     def add_gpu(self, bus_id: str, minor: int, uuid: str) -> None:
-        """Let the NVIDIA driver tell of a GPU."""
+        """Add a GPU of the NVIDIA driver."""
         self.write(
             f"driver/nvidia/gpus/{bus_id}/information",
             f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 42\nGPU UUID: \t {uuid}\nVideo BIOS: \t 92.00.19.00.01\n"
@@ -146,7 +152,7 @@ class ProcTree:
         )
 
     def set_mig_minors(self, gpus: int = 2) -> None:
-        """Let the NVIDIA driver tell of the capability nodes of this many GPUs."""
+        """Add the capability nodes of the NVIDIA driver for this many GPUs."""
         lines = ["config 1", "monitor 2"]
         for gpu, gi, ci in product(range(gpus), range(15), (None, *range(8))):
             name = f"gpu{gpu}/gi{gi}/access" if ci is None else f"gpu{gpu}/gi{gi}/ci{ci}/access"
@@ -154,14 +160,14 @@ class ProcTree:
         self.write("driver/nvidia-caps/mig-minors", "\n".join(lines) + "\n")
 
     def write(self, path: str, content: str | bytes) -> None:
-        """Write any file of the tree."""
+        """Write a file of the tree."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 class Reads:
-    """Counts what is asked of the system, from its making to the end of the test."""
+    """Counts system calls from its creation to the end of the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count: Counter[str] = Counter()

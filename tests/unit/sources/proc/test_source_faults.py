@@ -11,9 +11,9 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import HOST_WORKLOAD, UNIDENTIFIED_WORKLOAD, SourceState
-from otel_gpu.sources.procfs import ProcfsSource
-from otel_gpu.sources.procfs_files import DeviceScan, ProcessDir
-from tests.procfs_tree import USER_FLAGS, UVM, ProcTree, Reads, maps_line
+from otel_gpu.sources.proc.files import DeviceScan, ProcessDir
+from otel_gpu.sources.proc.source import ProcfsSource
+from tests.proc_tree import USER_FLAGS, UVM, ProcTree, Reads, maps_line
 
 CONTAINER = "0123456789abcdef" * 4
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
@@ -39,7 +39,7 @@ Refuse = Callable[[str, int], None]
 
 @pytest.fixture
 def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
-    """Let reading a path that ends like this fail with this error (0: no longer); root may read everything else."""
+    """Make reads of paths with this suffix fail with this error (0: no longer), since root may read everything."""
     refused: dict[str, int] = {}
     real_open, real_readlink = os.open, os.readlink
 
@@ -62,12 +62,12 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     return refused.__setitem__
 
 
-# ---------------------------------------------------------------------------- what cannot be read
+# ---------------------------------------------------------------------------- unreadable files
 
 
 @pytest.mark.parametrize("number", [errno.ESRCH, errno.ENOENT])
 @pytest.mark.parametrize("file", ["7", "7/stat"])
-def test_a_process_that_dies_while_being_read_is_absent_and_no_error(
+def test_a_process_that_ends_while_it_is_read_is_absent_without_an_error(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse, file: str, number: int
 ) -> None:
     tree.add(7, fds=CUDA_FDS)
@@ -77,7 +77,7 @@ def test_a_process_that_dies_while_being_read_is_absent_and_no_error(
 
 
 @pytest.mark.parametrize("file", ["7/fd", "7/fd/3", "7/maps", "7/cgroup"])
-def test_a_process_that_dies_after_its_stat_was_read_is_absent_too(
+def test_a_process_that_ends_after_its_stat_was_read_is_absent_too(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse, file: str
 ) -> None:
     tree.add(7, fds=CUDA_FDS)
@@ -98,7 +98,7 @@ def test_maps_are_not_read_of_processes_without_the_uvm_node(
 
 
 @pytest.mark.parametrize("file", ["fd", "fd/0"])
-def test_open_files_of_others_need_a_privilege_and_the_reason_names_it(
+def test_the_reason_for_unreadable_descriptors_names_the_capabilities(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse, file: str
 ) -> None:
     for pid in (7, 8):
@@ -121,7 +121,7 @@ def test_open_files_of_others_need_a_privilege_and_the_reason_names_it(
 @pytest.mark.parametrize(
     "end", [{"state": "Z"}, {"state": "X"}, {"flags": USER_FLAGS | 0x4}, {"state": "Z", "threads": 3}]
 )
-def test_a_process_that_is_about_to_end_denies_nothing(
+def test_a_denial_of_an_exiting_process_is_no_fault(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse, denied: tuple[str, int], end: dict[str, Any]
 ) -> None:
     tree.add(7, fds=CUDA_FDS)
@@ -132,10 +132,10 @@ def test_a_process_that_is_about_to_end_denies_nothing(
     read = source.read([7])
     assert (read.state, read.reason, read.errors) == (SourceState.OK, None, 0)
     assert read.all_visible
-    assert read.processes[7].gpu_minors_open == {0}  # not readable is not closed
+    assert read.processes[7].gpu_minors_open == {0}  # unreadable does not mean closed
 
 
-def test_a_process_that_ends_as_its_files_are_denied_denies_nothing(
+def test_a_denial_of_a_process_that_then_ends_is_no_fault(
     tree: ProcTree, source: ProcfsSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(directory: ProcessDir, cursor: int, limit: int) -> DeviceScan:
@@ -148,7 +148,9 @@ def test_a_process_that_ends_as_its_files_are_denied_denies_nothing(
     assert (read.processes, read.state) == ({}, SourceState.OK)
 
 
-def test_the_reason_goes_when_the_privilege_comes(tree: ProcTree, source: ProcfsSource, refuse: Refuse) -> None:
+def test_the_reason_disappears_when_the_files_become_readable(
+    tree: ProcTree, source: ProcfsSource, refuse: Refuse
+) -> None:
     tree.add(7, fds=CUDA_FDS)
     refuse("/7/fd", errno.EACCES)
     assert (
@@ -160,7 +162,7 @@ def test_the_reason_goes_when_the_privilege_comes(tree: ProcTree, source: Procfs
     assert (read.state, read.reason, set(read.processes)) == (SourceState.OK, None, {7})
 
 
-def test_descriptors_that_became_unreadable_do_not_count_as_closed(
+def test_descriptors_that_become_unreadable_do_not_count_as_closed(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse
 ) -> None:
     tree.add(7, fds=CUDA_FDS)
@@ -171,7 +173,7 @@ def test_descriptors_that_became_unreadable_do_not_count_as_closed(
     assert read.state is SourceState.DEGRADED
 
 
-def test_mappings_that_are_not_readable_are_absent_not_zero(
+def test_the_size_of_unreadable_mappings_is_absent_and_not_zero(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse
 ) -> None:
     tree.add(7, fds=CUDA_FDS, maps=maps_line(0x1000, 4096))
@@ -183,7 +185,7 @@ def test_mappings_that_are_not_readable_are_absent_not_zero(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EINVAL, errno.EMFILE, errno.ENODEV])
-def test_a_process_that_fails_to_be_read_is_named_in_the_reason_and_spoils_no_other(
+def test_an_unreadable_process_is_in_the_reason_and_does_not_affect_others(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse, number: int
 ) -> None:
     tree.add(7, fds=CUDA_FDS)
@@ -196,7 +198,7 @@ def test_a_process_that_fails_to_be_read_is_named_in_the_reason_and_spoils_no_ot
     assert read.errors == 1
 
 
-def test_a_cgroup_that_cannot_be_read_leaves_the_last_known_workload(
+def test_a_process_with_an_unreadable_cgroup_keeps_its_workload(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse
 ) -> None:
     tree.add(7, cgroup=f"0::/docker/{CONTAINER}\n")
@@ -209,7 +211,7 @@ def test_a_cgroup_that_cannot_be_read_leaves_the_last_known_workload(
 
 @pytest.mark.parametrize("name", ["stat", "comm", "cgroup", "maps", "status"])
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\n\n\n", None])
-def test_garbage_in_one_process_never_raises_and_spoils_no_other(
+def test_garbage_in_one_process_does_not_affect_others(
     tree: ProcTree, source: ProcfsSource, name: str, content: bytes | None
 ) -> None:
     directory = tree.add(7, fds=CUDA_FDS)
@@ -225,7 +227,7 @@ def test_garbage_in_one_process_never_raises_and_spoils_no_other(
         assert read.state is not SourceState.UNAVAILABLE
 
 
-def test_files_where_directories_should_be_never_raise(tree: ProcTree, source: ProcfsSource) -> None:
+def test_files_in_place_of_directories_do_not_raise(tree: ProcTree, source: ProcfsSource) -> None:
     tree.write("9", "not a process")
     directory = tree.add(7)
     (directory / "fd/0").unlink()
@@ -237,10 +239,10 @@ def test_files_where_directories_should_be_never_raise(tree: ProcTree, source: P
     assert read.errors == 1
 
 
-# ---------------------------------------------------------------------------- no procfs, or not all of it
+# ---------------------------------------------------------------------------- unavailable and incomplete procfs
 
 
-def test_a_missing_root_is_unavailable_and_the_reason_says_what_to_do(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_reason_for_a_missing_root_names_the_fix(tmp_path: Path, clock: ManualClock) -> None:
     read = ProcfsSource(tmp_path / "missing", clock, own_proc=tmp_path).read([1])
     assert (read.processes, read.state, read.errors) == ({}, SourceState.UNAVAILABLE, 1)
     assert read.reason is not None
@@ -250,7 +252,7 @@ def test_a_missing_root_is_unavailable_and_the_reason_says_what_to_do(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [None, "cpu 1 2 3\n", ""])
-def test_a_directory_without_a_process_and_a_boot_time_is_no_procfs(
+def test_a_directory_without_processes_and_boot_time_is_not_a_procfs(
     tmp_path: Path, clock: ManualClock, content: str | None
 ) -> None:
     if content is not None:
@@ -273,13 +275,11 @@ def test_without_a_boot_time_only_the_start_times_are_missing(
     assert (facts.key, facts.name, facts.start_time_s) == ((7, 900), "train", None)
     assert facts.workload.id == CONTAINER
     assert read.state is SourceState.DEGRADED
-    assert read.reason == f"start times are not known: {tree.root}/stat has no readable btime"
+    assert read.reason == f"start times are unknown: {tree.root}/stat has no readable btime"
     assert read.errors == 1
 
 
-def test_a_boot_time_that_becomes_readable_gives_the_start_times_and_leaves_the_names(
-    tree: ProcTree, source: ProcfsSource
-) -> None:
+def test_start_times_follow_when_the_boot_time_becomes_readable(tree: ProcTree, source: ProcfsSource) -> None:
     (tree.root / "stat").unlink()
     tree.add(7, comm=b"bash", start_ticks=100)
     source.read([7])
@@ -290,9 +290,7 @@ def test_a_boot_time_that_becomes_readable_gives_the_start_times_and_leaves_the_
     assert (read.state, read.reason) == (SourceState.OK, None)
 
 
-def test_a_boot_time_once_read_stands_while_it_is_not_readable(
-    tree: ProcTree, source: ProcfsSource, refuse: Refuse
-) -> None:
+def test_the_boot_time_persists_while_it_is_unreadable(tree: ProcTree, source: ProcfsSource, refuse: Refuse) -> None:
     source.read([])
     refuse("/proc/stat", errno.EIO)
     tree.add(7, start_ticks=100)
@@ -300,12 +298,12 @@ def test_a_boot_time_once_read_stands_while_it_is_not_readable(
     assert (read.state, read.processes[7].start_time_s) == (SourceState.OK, 1_700_000_001.0)
 
 
-def test_a_file_for_a_root_is_unavailable(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_file_as_root_is_unavailable(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "proc").write_text("")
     assert ProcfsSource(tmp_path / "proc", clock).read([]).state is SourceState.UNAVAILABLE
 
 
-def test_a_root_that_comes_back_is_read_again(tree: ProcTree, source: ProcfsSource) -> None:
+def test_a_root_that_appears_again_is_read_again(tree: ProcTree, source: ProcfsSource) -> None:
     tree.add(7, fds=CUDA_FDS)
     hidden = tree.root.with_name("elsewhere")
     tree.root.rename(hidden)
@@ -315,16 +313,14 @@ def test_a_root_that_comes_back_is_read_again(tree: ProcTree, source: ProcfsSour
     assert (read.state, set(read.processes)) == (SourceState.OK, {7})
 
 
-def test_a_mount_that_vanishes_and_leaves_an_empty_directory_is_unavailable(
-    tree: ProcTree, source: ProcfsSource
-) -> None:
+def test_the_empty_directory_of_a_removed_mount_is_unavailable(tree: ProcTree, source: ProcfsSource) -> None:
     source.read([])
     tree.root.rename(tree.root.with_name("elsewhere"))
     tree.root.mkdir()
     assert source.read([]).state is SourceState.UNAVAILABLE
 
 
-def test_a_mount_that_hides_the_processes_of_others_is_named(tree: ProcTree, source: ProcfsSource) -> None:
+def test_the_reason_names_a_mount_with_hidepid_that_hides_process_1(tree: ProcTree, source: ProcfsSource) -> None:
     tree.remove(1)
     tree.add(7, fds=CUDA_FDS)
     tree.write("mounts", "tmpfs /run tmpfs rw 0 0\nproc /proc proc rw,relatime,hidepid=invisible 0 0\n")
@@ -335,13 +331,13 @@ def test_a_mount_that_hides_the_processes_of_others_is_named(tree: ProcTree, sou
     assert "hidepid" in read.reason
 
 
-def test_a_missing_process_one_alone_is_not_blamed_on_the_mount(tree: ProcTree, source: ProcfsSource) -> None:
+def test_without_hidepid_a_missing_process_1_gives_no_reason(tree: ProcTree, source: ProcfsSource) -> None:
     tree.remove(1)
     tree.write("mounts", "proc /proc proc rw,relatime 0 0\n")
     assert source.read([]).state is SourceState.OK
 
 
-def test_a_mount_that_lists_processes_but_refuses_to_show_them_is_named_too(
+def test_the_reason_names_hidepid_if_listed_processes_are_unreadable(
     tree: ProcTree, source: ProcfsSource, refuse: Refuse
 ) -> None:
     for pid in range(100, 120):
@@ -354,7 +350,7 @@ def test_a_mount_that_lists_processes_but_refuses_to_show_them_is_named_too(
     assert read.errors == 1
 
 
-def test_processes_that_refuse_everything_stay_within_the_budget(
+def test_unreadable_processes_count_towards_the_budget(
     tree: ProcTree, clock: ManualClock, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pid in range(100, 200):
@@ -368,7 +364,9 @@ def test_processes_that_refuse_everything_stay_within_the_budget(
         assert reads.count["open"] <= 25
 
 
-def test_a_private_cgroup_namespace_that_hides_the_workload_is_named(tree: ProcTree, source: ProcfsSource) -> None:
+def test_the_reason_names_a_private_cgroup_namespace_that_hides_a_workload(
+    tree: ProcTree, source: ProcfsSource
+) -> None:
     tree.add(7, fds=CUDA_FDS, cgroup="0::/\n")
     tree.set_namespaces()
     assert source.read([]).state is SourceState.OK
@@ -377,17 +375,17 @@ def test_a_private_cgroup_namespace_that_hides_the_workload_is_named(tree: ProcT
     assert read.processes[7].workload == UNIDENTIFIED_WORKLOAD
     assert read.state is SourceState.DEGRADED
     assert read.reason == (
-        "the workload of 1 process cannot be told from its cgroup in the agent's own cgroup namespace: "
-        "run the agent in the host's (docker run --cgroupns=host)"
+        "the workload of 1 process is unknown: the cgroup does not identify it in the agent's cgroup namespace: "
+        "run the agent in the host's cgroup namespace (docker run --cgroupns=host)"
     )
 
 
 @pytest.mark.parametrize("text", ["0::/\n", "4:memory:/\n0::/\n"])
-@pytest.mark.parametrize("is_told", [True, False])
-def test_the_root_is_the_hosts_where_cgroups_are_seen_as_the_host_sees_them_or_nobody_knows(
-    tree: ProcTree, source: ProcfsSource, text: str, is_told: bool
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_root_cgroup_is_the_host_unless_the_cgroup_namespace_is_private(
+    tree: ProcTree, source: ProcfsSource, text: str, is_known: bool
 ) -> None:
-    if is_told:
+    if is_known:
         tree.set_namespaces()
     tree.add(7, cgroup=text)
     read = source.read([7])
@@ -395,7 +393,7 @@ def test_the_root_is_the_hosts_where_cgroups_are_seen_as_the_host_sees_them_or_n
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff\xfe\x00", b"rubbish\n", b"0::/..\n", b"0::/../x\n4:memory:/\n"])
-def test_a_cgroup_that_does_not_tell_is_nobodys_not_the_hosts(
+def test_a_cgroup_without_a_known_form_is_unidentified_and_not_the_host(
     tree: ProcTree, source: ProcfsSource, text: bytes
 ) -> None:
     for pid in (7, 8):
@@ -405,23 +403,25 @@ def test_a_cgroup_that_does_not_tell_is_nobodys_not_the_hosts(
     workloads = {pid: facts.workload for pid, facts in read.processes.items()}
     assert (workloads[7], workloads[8], workloads[9].id) == (UNIDENTIFIED_WORKLOAD, UNIDENTIFIED_WORKLOAD, CONTAINER)
     assert read.state is SourceState.DEGRADED
-    assert read.reason == "the workload of 2 processes cannot be told from their cgroup"
+    assert read.reason == "the workload of 2 processes is unknown: the cgroup does not identify it"
     assert read.errors == 1
 
 
-def test_a_cgroup_that_was_never_readable_is_nobodys(tree: ProcTree, source: ProcfsSource, refuse: Refuse) -> None:
+def test_a_process_with_a_cgroup_that_was_never_readable_is_unidentified(
+    tree: ProcTree, source: ProcfsSource, refuse: Refuse
+) -> None:
     tree.add(7)
     refuse("/7/cgroup", errno.EIO)
     read = source.read([7])
     assert read.processes[7].workload == UNIDENTIFIED_WORKLOAD
     assert read.reason is not None
-    assert "the workload of 1 process cannot be told from its cgroup" in read.reason
+    assert "the workload of 1 process is unknown" in read.reason
     refuse("/7/cgroup", 0)
     assert source.read([7]).processes[7].workload == HOST_WORKLOAD
 
 
 @pytest.mark.parametrize("text", [b"0::/\n", b"", b"rubbish"])
-def test_what_a_cgroup_told_before_stands_when_it_no_longer_tells(
+def test_the_workload_persists_if_the_cgroup_no_longer_identifies_it(
     tree: ProcTree, source: ProcfsSource, text: bytes
 ) -> None:
     tree.add(7, cgroup=f"0::/docker/{CONTAINER}\n")
@@ -431,12 +431,12 @@ def test_what_a_cgroup_told_before_stands_when_it_no_longer_tells(
     assert (read.processes[7].workload.id, read.state) == (CONTAINER, SourceState.OK)
 
 
-# ---------------------------------------------------------------------------- the agent's pid namespace
+# ---------------------------------------------------------------------------- pid namespaces
 
 
 @pytest.fixture
 def own_proc(tmp_path: Path) -> ProcTree:
-    """The ``/proc`` of an agent in a pid namespace of its own."""
+    """The ``/proc`` of an agent in a private pid namespace."""
     own = ProcTree(tmp_path / "own")
     own.set_namespaces(pid=4026532178)
     own.set_own_pids("7")
@@ -444,8 +444,8 @@ def own_proc(tmp_path: Path) -> ProcTree:
 
 
 PRIVATE = (
-    "NVML hides others' processes from the agent's own pid namespace: "
-    "run the agent in the host's (docker run --pid=host, in Kubernetes hostPID: true)"
+    "NVML does not show processes outside the agent's pid namespace: "
+    "run the agent in the host's pid namespace (docker run --pid=host, in Kubernetes hostPID: true)"
 )
 
 
@@ -457,7 +457,7 @@ def test_a_private_pid_namespace_degrades_and_the_reason_names_the_fix(own_proc:
     assert set(read.processes) == {7}
 
 
-def test_a_hosts_proc_mounted_elsewhere_has_other_pids_than_the_agents_own(
+def test_pids_of_a_hosts_proc_mounted_elsewhere_are_not_the_agents_own(
     tree: ProcTree, own_proc: ProcTree, clock: ManualClock
 ) -> None:
     source = ProcfsSource(tree.root, clock, own_proc=own_proc.root)
@@ -468,7 +468,7 @@ def test_a_hosts_proc_mounted_elsewhere_has_other_pids_than_the_agents_own(
         assert (read.reason, read.pids_complete, read.pids_are_own) == (PRIVATE, False, False)
 
 
-def test_in_the_hosts_pid_namespace_every_root_is_taken_for_the_hosts(
+def test_in_the_hosts_pid_namespace_pids_are_complete_under_any_root(
     tree: ProcTree, own_proc: ProcTree, clock: ManualClock
 ) -> None:
     own_proc.set_namespaces()
@@ -476,19 +476,19 @@ def test_in_the_hosts_pid_namespace_every_root_is_taken_for_the_hosts(
     assert (read.state, read.pids_complete, read.pids_are_own) == (SourceState.OK, True, True)
 
 
-def test_a_pid_namespace_that_cannot_be_told_degrades_nothing(
-    tree: ProcTree, clock: ManualClock, tmp_path: Path
-) -> None:
+def test_an_unknown_pid_namespace_degrades_nothing(tree: ProcTree, clock: ManualClock, tmp_path: Path) -> None:
     read = ProcfsSource(tree.root, clock, own_proc=tmp_path / "missing").read([])
     assert (read.state, read.pids_complete, read.pids_are_own) == (SourceState.OK, True, True)
 
 
-def test_the_pid_namespace_is_told_without_a_procfs_too(own_proc: ProcTree, clock: ManualClock, tmp_path: Path) -> None:
+def test_the_pid_namespace_is_known_without_a_procfs_too(
+    own_proc: ProcTree, clock: ManualClock, tmp_path: Path
+) -> None:
     read = ProcfsSource(tmp_path / "missing", clock, own_proc=own_proc.root).read([])
     assert (read.state, read.pids_complete, read.pids_are_own) == (SourceState.UNAVAILABLE, False, False)
 
 
-def test_the_agents_pid_namespace_is_looked_up_once(own_proc: ProcTree, clock: ManualClock) -> None:
+def test_the_agents_pid_namespace_is_read_once(own_proc: ProcTree, clock: ManualClock) -> None:
     source = ProcfsSource(own_proc.root, clock, own_proc=own_proc.root)
     source.read([])
     own_proc.set_namespaces()

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.model import DriverFacts, MigAccess, UtilizationRead, UtilizationRow
-from otel_gpu.pidspace import (
+from otel_gpu.sources.base import ProcessRead
+from otel_gpu.sources.proc.pid_trust import (
     PidTrust,
     driver_pids,
     parse_driver_version,
@@ -13,7 +14,6 @@ from otel_gpu.pidspace import (
     separate_pids,
     without_utilization,
 )
-from otel_gpu.sources.base import ProcessRead
 from tests.builders import by_pid, facts, gpu, listed, mig
 
 ALL, NONE = PidTrust(lists=True, rows=True), PidTrust(lists=False, rows=False)

@@ -1,4 +1,4 @@
-"""What ``/proc`` says of the host and of the agent's place on it, read when asked for: cheap, and rarely needed."""
+"""What ``/proc`` shows of the host: the agent's namespaces, the boot id, and the device minors of the NVIDIA driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.model import MigAccess
-from otel_gpu.sources.procfs_files import read_file
+from otel_gpu.sources.proc.files import read_file
 
 # The inode numbers of the initial namespaces are fixed: include/linux/proc_ns.h, later include/uapi/linux/nsfs.h.
 _PROC_CGROUP_INIT_INO: Final = 0xEFFFFFFB
@@ -16,7 +16,7 @@ _PROC_PID_INIT_INO: Final = 0xEFFFFFFC
 
 PID_NAMESPACE_FIX: Final = "docker run --pid=host, in Kubernetes hostPID: true"
 CGROUP_NAMESPACE_FIX: Final = "docker run --cgroupns=host"
-"""How to run the agent in the host's namespaces, as reasons and the doctor name it."""
+"""How to run the agent in the host's namespaces, for reasons and the doctor."""
 
 _NAMESPACE: Final = re.compile(r"[a-z_]{1,32}:\[([0-9]{1,20})\]")
 _NSPID: Final = re.compile(r"^NSpid:((?:[ \t]+[0-9]{1,10})+)$", re.MULTILINE)
@@ -33,7 +33,7 @@ def parse_namespace_inode(link: str) -> int | None:
 
 
 def parse_nspid(text: str) -> tuple[int, ...]:
-    """A process's pids from ``/proc/<pid>/status``: in the namespace of that procfs, then in each one further in."""
+    """The pids of a process from ``/proc/<pid>/status``: in the namespace of that procfs, then in each nested one."""
     found = _NSPID.search(text)
     return tuple(map(int, found[1].split())) if found else ()
 
@@ -45,14 +45,14 @@ def parse_gpu_information(text: str) -> tuple[int, str] | None:
         key, _, value = line.partition(":")
         fields[key.strip()] = value.strip()
     minor, uuid = fields.get("Device Minor", ""), fields.get("GPU UUID", "")
-    # Until somebody opens the GPU the driver prints the UUID as question marks.
+    # The driver prints question marks for the UUID until a process opens the GPU.
     if not _DEVICE_MINOR.fullmatch(minor) or not _GPU_UUID.fullmatch(uuid):
         return None
     return int(minor), uuid
 
 
 def parse_mig_minors(text: str) -> dict[int, MigAccess]:
-    """Capability minor (``/dev/nvidia-caps/nvidia-capN``) to MIG instance; ``config`` and ``monitor`` are neither."""
+    """MIG instances by capability minor (``/dev/nvidia-caps/nvidia-capN``), without ``config`` and ``monitor``."""
     capabilities: dict[int, MigAccess] = {}
     for line in text.splitlines():
         if found := _MIG_MINOR.fullmatch(line.strip()):
@@ -63,42 +63,37 @@ def parse_mig_minors(text: str) -> dict[int, MigAccess]:
 
 
 def pid_namespace_is_initial(root: Path) -> bool | None:
-    """Whether the agent runs in the host's pid namespace; ``None`` if ``root`` cannot tell."""
+    """Whether the agent runs in the host's pid namespace; ``None`` if unknown."""
     return _is_namespace(root, "pid", _PROC_PID_INIT_INO)
 
 
 def cgroup_namespace_is_initial(root: Path) -> bool | None:
-    """Whether the agent sees cgroup paths as the host does; ``None`` if ``root`` cannot tell."""
+    """Whether the agent runs in the host's cgroup namespace; ``None`` if unknown."""
     return _is_namespace(root, "cgroup", _PROC_CGROUP_INIT_INO)
 
 
-def own_pids(root: Path) -> tuple[int, ...]:
-    """The agent's pids, first the one in the namespace of ``root``; none if it cannot tell."""
-    return parse_nspid(_read_text(root / "self/status"))
-
-
 def shows_own_pids(root: Path) -> bool | None:
-    """Whether ``root`` gives pids as the agent's own pid namespace does; ``None`` if it cannot tell."""
-    # NSpid begins with the namespace that the procfs belongs to (proc_pid_status(5), fs/proc/array.c): one pid only
-    # means that there is no namespace between that one and the reader's own.
-    pids = own_pids(root)
+    """Whether ``root`` is the procfs of the agent's own pid namespace; ``None`` if unknown."""
+    # NSpid begins with the pid in the namespace of the procfs (proc_pid_status(5), fs/proc/array.c). A single pid means
+    # that there is no namespace between that one and the reader's own.
+    pids = parse_nspid(_read_text(root / "self/status"))
     return len(pids) == 1 if pids else None
 
 
 def shows_the_host(root: Path) -> bool:
-    """Whether ``root`` shows the processes of the host: kernel threads are nowhere else, and kthreadd is process 2."""
+    """Whether ``root`` shows the processes of the host: only there are kernel threads, and process 2 is kthreadd."""
     _, _, rest = _read_text(root / "2/stat").partition(" (kthreadd) ")
-    return rest.split()[1:2] == ["0"]  # the state, then the parent, which is none: a name can be anybody's
+    return rest.split()[1:2] == ["0"]  # the state, then the parent: any process may have the name, but not no parent
 
 
 def read_boot_id(root: Path) -> str | None:
-    """The random id of this boot, a UUID."""
+    """The random UUID of this boot."""
     boot_id = _read_text(root / "sys/kernel/random/boot_id").strip()
     return boot_id if _UUID.fullmatch(boot_id) else None
 
 
 def read_nvidia_minors(root: Path) -> dict[int, str]:
-    """Minor of ``/dev/nvidiaN`` to GPU UUID, as the NVIDIA driver tells it; empty without one."""
+    """GPU UUIDs by the minor of ``/dev/nvidiaN``, from the NVIDIA driver; empty without a driver."""
     gpus = root / "driver/nvidia/gpus"
     try:
         bus_ids = sorted(os.listdir(gpus))  # noqa: PTH208 - iterdir() does not fail before it is iterated
@@ -109,13 +104,13 @@ def read_nvidia_minors(root: Path) -> dict[int, str]:
 
 
 def read_mig_minors(root: Path) -> dict[int, MigAccess]:
-    """Minor of ``/dev/nvidia-caps/nvidia-capN`` to MIG instance, as the NVIDIA driver tells it; empty without one."""
+    """MIG instances by capability minor, from the NVIDIA driver; empty without a driver."""
     return parse_mig_minors(_read_text(root / "driver/nvidia-caps/mig-minors"))
 
 
 def _is_namespace(root: Path, kind: str, initial_inode: int) -> bool | None:
-    # <root>/self is the reader itself, also in a host's procfs mounted elsewhere; it dangles only where that
-    # procfs belongs to a pid namespace in which the reader does not exist.
+    # <root>/self is the reader, also in a host's procfs that is mounted elsewhere. It dangles if the reader has no
+    # pid in the pid namespace of that procfs.
     try:
         inode = parse_namespace_inode(str((root / "self/ns" / kind).readlink()))
     except OSError:
@@ -124,7 +119,7 @@ def _is_namespace(root: Path, kind: str, initial_inode: int) -> bool | None:
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file; nothing where there is none to be read."""
+    """The text of a file; empty if it cannot be read."""
     try:
         return read_file(os.fspath(path)).decode("utf-8", "replace")
     except OSError:

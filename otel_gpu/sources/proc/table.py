@@ -1,0 +1,258 @@
+"""The processes that ``/proc`` lists, from cycle to cycle, and the order in which they are scanned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Final, NamedTuple
+
+from otel_gpu.model import MigAccess, ProcessFacts, WorkloadRef
+from otel_gpu.sources.proc.files import DeviceKind, DeviceNode, DeviceScan, Stat
+
+S_NS: Final = 1_000_000_000
+_SLACK_NS: Final = S_NS // 2
+"""Cycles do not start exactly on time."""
+
+YOUNG_NS: Final = 60 * S_NS
+"""A process is scanned in every cycle for this long after it appeared: most open the GPU soon after their start."""
+
+_STAGGER: Final = 8
+_PROMPT_PER_ROUTINE: Final = 3
+UVM: Final = DeviceNode(DeviceKind.UVM)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIntervals:
+    """The time in nanoseconds after which a file of a process is read again; 0: in every cycle.
+
+    Descriptors of a process that has a GPU open (a holder), descriptors of another one, mappings, and cgroup. Young
+    processes are read in every cycle.
+    """
+
+    holder_fds_ns: int = 0
+    other_fds_ns: int = 0
+    maps_ns: int = 0
+    cgroup_ns: int = 0
+
+
+EVERY_CYCLE: Final = ReadIntervals()
+STEADY: Final = ReadIntervals(holder_fds_ns=10 * S_NS, other_fds_ns=30 * S_NS, maps_ns=30 * S_NS, cgroup_ns=30 * S_NS)
+"""For the agent. Opening files is most of the cost of ``/proc``, and most files do not change between two cycles."""
+
+
+def is_due(read_ns: int | None, interval_ns: int, now_ns: int) -> bool:
+    """Whether it is time to read a file again."""
+    return read_ns is None or now_ns - read_ns >= interval_ns - _SLACK_NS
+
+
+def staggered(pid: int, read_ns: int | None, interval_ns: int, now_ns: int) -> int:
+    """The read time to record for a file that is read now, so that files of many processes are not due together.
+
+    The time is now if the file was read on time. Else it is up to an interval earlier, depending on the pid.
+    """
+    if read_ns is not None and now_ns - read_ns < interval_ns + interval_ns // _STAGGER:
+        return now_ns
+    return now_ns - pid % _STAGGER * interval_ns // _STAGGER
+
+
+class FaultKind(StrEnum):
+    """The part of a process that could not be read."""
+
+    HIDDEN = "hidden"
+    """Its stat, which every user may read unless procfs is mounted with hidepid."""
+    DENIED = "denied"
+    """Its descriptors or mappings, which need permission to trace the process (ptrace(2), PTRACE_MODE_READ)."""
+    BROKEN = "broken"
+    """A file that does not behave as in procfs."""
+
+
+class Fault(NamedTuple):
+    """What could not be read of a process the last time, and the error message."""
+
+    kind: FaultKind
+    detail: str
+
+
+@dataclass(slots=True)
+class TrackedProcess:
+    """What is known of a listed process."""
+
+    pid: int
+    inode: int
+    appeared_ns: int | None
+    """When it was first listed; ``None`` if that was in the first listing."""
+    start_ticks: int | None = None
+    """``None`` until its stat was read."""
+    confirmed: bool = False
+    """Whether its stat was read since the inode of its directory last changed."""
+    is_kernel_thread: bool = False
+    name: str | None = None
+    start_time_s: float | None = None
+    cgroup: str | None = None
+    """The text of its cgroup file, which is parsed again only if it changed."""
+    workload: WorkloadRef | None = None
+    mig_minors: frozenset[int] = frozenset()
+    """The capability nodes that ``mig_access`` follows from."""
+    mig_access: frozenset[MigAccess] = frozenset()
+    uvm_mapping_bytes: int | None = None
+    maps_cycle: int = -1
+    """The number of the cycle in which its mappings were last read."""
+    maps_ns: int | None = None
+    """When its mappings were read; ``None`` if they are yet to be read."""
+    fds_ns: int | None = None
+    cgroup_ns: int | None = None
+    facts: ProcessFacts | None = None
+    """The facts last returned; ``None`` if it was not asked for and is no holder."""
+    settled_until_ns: int = 0
+    """Until this time ``facts`` are returned without reading a file."""
+    fault: Fault | None = None
+    nodes: frozenset[DeviceNode] = frozenset()
+    """Its open device nodes, from the last complete scan of its descriptors and the one in progress."""
+    is_holder: bool = False
+    """Whether it has a GPU open: more than the control node, which monitoring tools open too."""
+    cursor: int = 0
+    """The descriptor with which the next slice begins; 0 if no scan is in progress."""
+    _found: frozenset[DeviceNode] = frozenset()
+
+    def add_scan(self, scan: DeviceScan) -> None:
+        """Take in one slice of its descriptors. A node counts as closed after a complete scan without it."""
+        self._found |= scan.nodes
+        self.cursor = scan.cursor
+        if scan.cursor == 0:
+            self.nodes, self._found = self._found, frozenset()
+        else:
+            self.nodes |= self._found
+        self.is_holder = any(node.kind is not DeviceKind.CONTROL for node in self.nodes)
+
+    def is_young(self, now_ns: int) -> bool:
+        """Whether it appeared less than ``YOUNG_NS`` ago."""
+        return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
+
+    def is_settled(self, now_ns: int) -> bool:
+        """Whether it is the same process as before and none of its files is due."""
+        return self.confirmed and now_ns < self.settled_until_ns
+
+    def is_known_without_gpu(self, now_ns: int) -> bool:
+        """Whether it is known to be an older process that had no GPU open and that was not asked for."""
+        is_known = self.confirmed and self.start_ticks is not None and self.facts is None and self.fault is None
+        return is_known and not self.nodes and self.cursor == 0 and not self.is_young(now_ns)
+
+    def are_fds_due(self, intervals: ReadIntervals, now_ns: int) -> bool:
+        """Whether to read its descriptors in this look. A look at a process without a GPU open is for these only."""
+        if not self.is_holder or self.cursor != 0 or self.is_young(now_ns):
+            return True
+        return is_due(self.fds_ns, intervals.holder_fds_ns, now_ns)
+
+    def are_maps_due(self, intervals: ReadIntervals, now_ns: int) -> bool:
+        """Whether to read its mappings in this look.
+
+        An address space of the same size may have other mappings: managed memory may replace a reservation.
+        """
+        return is_due(self.maps_ns, self._until_next_look_ns(intervals.maps_ns, intervals), now_ns)
+
+    def is_cgroup_due(self, intervals: ReadIntervals, now_ns: int) -> bool:
+        """Whether to read its cgroup in this look."""
+        if self.workload is None or self.is_young(now_ns):
+            return True
+        return is_due(self.cgroup_ns, self._until_next_look_ns(intervals.cgroup_ns, intervals), now_ns)
+
+    def settle(self, intervals: ReadIntervals, now_ns: int) -> None:
+        """Set the time of the next look after everything that was due was read."""
+        is_complete = self.is_holder and self.cursor == 0 and self.facts is not None and self.fault is None
+        is_identified = self.workload is not None and not self.is_young(now_ns)
+        has_maps = self.maps_ns is not None or UVM not in self.nodes
+        self.settled_until_ns = 0
+        if is_complete and is_identified and has_maps and self.fds_ns is not None:
+            self.settled_until_ns = self.fds_ns + intervals.holder_fds_ns - _SLACK_NS
+
+    def numbers(self, kind: DeviceKind) -> frozenset[int]:
+        """The numbers of its open nodes of this kind."""
+        return frozenset(node.number for node in self.nodes if node.kind is kind and node.number is not None)
+
+    def _until_next_look_ns(self, interval_ns: int, intervals: ReadIntervals) -> int:
+        """The interval of a file that is only read in looks at the descriptors: it must not pass before the next."""
+        return interval_ns - max(0, intervals.holder_fds_ns - 2 * _SLACK_NS) if self.is_holder else interval_ns
+
+
+class ProcessTable:
+    """The listed processes, least recently scanned first."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, TrackedProcess] = {}
+        self._listed: Mapping[int, int] | None = None
+
+    def __iter__(self) -> Iterator[TrackedProcess]:
+        return iter(self._processes.values())
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def update(self, listed: Mapping[int, int], now_ns: int) -> None:
+        """Take over a listing: pids and the inodes of their directories."""
+        if listed == self._listed:
+            return
+        appeared_ns = None if self._listed is None else now_ns
+        self._listed = listed
+        for pid in self._processes.keys() - listed.keys():
+            del self._processes[pid]
+        for pid, inode in listed.items():
+            process = self._processes.get(pid)
+            if process is None:
+                self._processes[pid] = TrackedProcess(pid, inode, appeared_ns)
+            elif process.inode != inode:
+                # Either the pid was reused, or procfs dropped the directory from its caches. Stat tells which.
+                process.inode = inode
+                process.confirmed = False
+
+    def identify(self, pid: int, stat: Stat, now_ns: int) -> TrackedProcess:
+        """The process whose stat was read: a new one if the start time differs. It becomes the last to be scanned."""
+        process = self._processes.pop(pid)
+        if process.start_ticks not in {None, stat.start_ticks}:
+            process = TrackedProcess(pid, process.inode, now_ns)
+        process.start_ticks = stat.start_ticks
+        process.is_kernel_thread = stat.is_kernel_thread
+        process.confirmed = True
+        process.fault = None
+        self._processes[pid] = process
+        return process
+
+    def move_to_end(self, process: TrackedProcess) -> None:
+        """Make this process the last to be scanned."""
+        self._processes[process.pid] = self._processes.pop(process.pid)
+
+    def record_failure(self, pid: int, fault: Fault | None) -> None:
+        """Record that a process could not be read, and make it the last to be scanned. No fault: it has ended."""
+        process = self._processes.pop(pid)
+        process.confirmed = True
+        process.fault = fault
+        process.settled_until_ns = 0
+        self._processes[pid] = process
+
+    def to_scan(self, now_ns: int, intervals: ReadIntervals = EVERY_CYCLE) -> Iterator[TrackedProcess]:
+        """Processes that may have opened a GPU, most urgent first.
+
+        Unknown processes come first, then young ones, then all others that are due. One of the others comes after
+        every three, so that a host that starts processes all the time does not stop the scan of the rest.
+        """
+        unknown: list[TrackedProcess] = []
+        young: list[TrackedProcess] = []
+        routine: list[TrackedProcess] = []
+        # In every cycle for every process of the host, so ``is_young`` and ``is_due`` are written out.
+        young_ns, due_ns = now_ns - YOUNG_NS, now_ns - intervals.other_fds_ns + _SLACK_NS
+        for process in self._processes.values():
+            if not process.confirmed:
+                unknown.append(process)
+            elif process.is_kernel_thread or process.is_holder:
+                continue
+            elif process.appeared_ns is not None and process.appeared_ns > young_ns:
+                young.append(process)
+            elif process.fds_ns is None or process.fds_ns <= due_ns or process.cursor != 0:
+                routine.append(process)
+        return _three_to_one(iter(unknown + young), iter(routine))
+
+
+def _three_to_one(prompt: Iterator[TrackedProcess], routine: Iterator[TrackedProcess]) -> Iterator[TrackedProcess]:
+    while batch := [*islice(prompt, _PROMPT_PER_ROUTINE), *islice(routine, 1)]:
+        yield from batch
