@@ -9,7 +9,7 @@ import pytest
 from otel_gpu.sources.sysfs import PciBus
 
 
-def test_the_driver_tells_its_gpus_in_the_order_of_their_addresses(tmp_path: Path) -> None:
+def test_the_gpus_of_the_driver_are_in_order_of_address(tmp_path: Path) -> None:
     driver = tmp_path / "bus/pci/drivers/nvidia"
     driver.mkdir(parents=True)
     for name in ("0000:af:00.0", "0000:3b:00.0", "bind", "new_id", "module", "uevent"):
@@ -17,7 +17,7 @@ def test_the_driver_tells_its_gpus_in_the_order_of_their_addresses(tmp_path: Pat
     assert PciBus(tmp_path).gpus() == ("0000:3b:00.0", "0000:af:00.0")
 
 
-def test_without_a_driver_nothing_is_told(tmp_path: Path) -> None:
+def test_without_a_driver_the_gpus_are_unknown(tmp_path: Path) -> None:
     assert PciBus(tmp_path).gpus() is None
 
 
@@ -34,7 +34,7 @@ def test_without_a_driver_nothing_is_told(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_only_a_gpu_that_is_suspended_is_asleep(tmp_path: Path, status: str, asleep: bool) -> None:
+def test_only_a_suspended_gpu_is_asleep(tmp_path: Path, status: str, asleep: bool) -> None:
     power = tmp_path / "bus/pci/devices/0000:3b:00.0/power"
     power.mkdir(parents=True)
     (power / "runtime_status").write_text(status, encoding="latin-1")
@@ -42,12 +42,12 @@ def test_only_a_gpu_that_is_suspended_is_asleep(tmp_path: Path, status: str, asl
 
 
 @pytest.mark.parametrize("bus_id", ["", "../../..", "0000:3b:00.0/..", "0000:00:00.0"])
-def test_a_gpu_that_sys_does_not_know_is_awake(tmp_path: Path, bus_id: str) -> None:
+def test_an_unknown_gpu_is_awake(tmp_path: Path, bus_id: str) -> None:
     assert PciBus(tmp_path).is_asleep(bus_id) is False
 
 
 def device(root: Path, status: str) -> Path:
-    """The status file of a device, which says this."""
+    """The status file of a device."""
     power = root / "bus/pci/devices/0000:3b:00.0/power"
     power.mkdir(parents=True, exist_ok=True)
     file = power / "runtime_status"
@@ -55,24 +55,22 @@ def device(root: Path, status: str) -> Path:
     return file
 
 
-def test_a_gpu_that_falls_asleep_or_wakes_is_seen_each_time_it_is_asked_for(tmp_path: Path) -> None:
+def test_each_read_returns_the_present_state(tmp_path: Path) -> None:
     bus = PciBus(tmp_path)
-    assert not bus.is_asleep("0000:3b:00.0")  # it comes later
+    assert not bus.is_asleep("0000:3b:00.0")  # it is added later
     for status, asleep in (("active\n", False), ("suspended\n", True), ("suspended\n", True), ("active\n", False)):
         device(tmp_path, status)
         assert bus.is_asleep("0000:3b:00.0") is asleep
 
 
-def test_a_gpu_in_the_place_of_one_that_was_removed_is_asked_for_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_with_the_address_of_a_removed_one_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bus, real = PciBus(tmp_path), os.pread
     file = device(tmp_path, "active\n")
     assert not bus.is_asleep("0000:3b:00.0")
     removed = file.stat().st_ino
 
     def pread(fd: int, length: int, offset: int) -> bytes:
-        """As sysfs answers for a device that is gone."""
+        """Fail as sysfs does for a removed device."""
         if os.fstat(fd).st_ino == removed:
             raise OSError(errno.ENODEV, "No such device")
         return real(fd, length, offset)
@@ -84,7 +82,7 @@ def test_a_gpu_in_the_place_of_one_that_was_removed_is_asked_for_anew(
     assert bus.is_asleep("0000:3b:00.0")
 
 
-def test_no_file_stays_open_once_it_has_let_go_nor_after_its_end(tmp_path: Path) -> None:
+def test_no_file_stays_open_after_close_files_or_after_the_end(tmp_path: Path) -> None:
     def open_files() -> int:
         links = list(Path("/proc/self/fd").iterdir())
         return sum(link.is_symlink() and str(tmp_path) in str(link.readlink()) for link in links)
@@ -93,7 +91,7 @@ def test_no_file_stays_open_once_it_has_let_go_nor_after_its_end(tmp_path: Path)
     bus = PciBus(tmp_path)
     assert bus.is_asleep("0000:3b:00.0")
     assert open_files() == 1
-    bus.let_go()
+    bus.close_files()
     assert open_files() == 0
     assert bus.is_asleep("0000:3b:00.0")
     assert open_files() == 1
@@ -101,7 +99,7 @@ def test_no_file_stays_open_once_it_has_let_go_nor_after_its_end(tmp_path: Path)
     assert open_files() == 0
 
 
-def test_gpus_that_come_and_go_are_told_each_time(tmp_path: Path) -> None:
+def test_each_listing_has_the_present_gpus(tmp_path: Path) -> None:
     driver = tmp_path / "bus/pci/drivers/nvidia"
     driver.mkdir(parents=True)
     bus = PciBus(tmp_path)

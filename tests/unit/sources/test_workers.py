@@ -15,12 +15,12 @@ PATIENCE_S = 30.0
 
 
 def soon() -> float:
-    """A deadline that a call which returns will not miss."""
+    """A deadline that a call which returns does not miss."""
     return time.monotonic() + PATIENCE_S
 
 
 def at_once() -> float:
-    """A deadline that a call which hangs cannot meet."""
+    """A deadline that a call which hangs misses."""
     return time.monotonic() + 0.02
 
 
@@ -33,14 +33,14 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 class Driver:
-    """Something that answers, or hangs until it is let go; counts who got through to it."""
+    """Answers calls at once, or after it is released, and counts them."""
 
     def __init__(self) -> None:
         self.calls = 0
         self._free = threading.Event()
 
     def hang(self) -> str:
-        """Answer when let go."""
+        """Answer after the release."""
         self.calls += 1
         self._free.wait(PATIENCE_S)
         return "late"
@@ -50,8 +50,8 @@ class Driver:
         self.calls += 1
         return f"answer {self.calls}"
 
-    def let_go(self) -> None:
-        """Let what hangs return."""
+    def release(self) -> None:
+        """Let calls return that hang."""
         self._free.set()
 
 
@@ -59,7 +59,7 @@ class Driver:
 def driver() -> Iterator[Driver]:
     ready = Driver()
     yield ready
-    ready.let_go()
+    ready.release()
 
 
 @pytest.fixture
@@ -79,16 +79,16 @@ def stuck_in(worker: Worker, driver: Driver) -> Pending[str]:
     return hung
 
 
-def test_a_call_is_made_and_its_value_given(worker: Worker, driver: Driver) -> None:
+def test_a_call_returns_its_value(worker: Worker, driver: Driver) -> None:
     assert [worker.start(driver.answer).result(soon()) for _ in range(3)] == ["answer 1", "answer 2", "answer 3"]
     assert not worker.stuck
 
 
-def test_nothing_is_a_value_like_any_other(worker: Worker) -> None:
+def test_none_is_a_value(worker: Worker) -> None:
     assert worker.start(lambda: None).result(soon()) is None
 
 
-def test_calls_are_made_one_after_the_other_on_one_thread_that_is_not_ours(worker: Worker) -> None:
+def test_all_calls_are_made_on_one_daemon_thread(worker: Worker) -> None:
     threads = {worker.start(threading.current_thread).result(soon()) for _ in range(3)}
     (thread,) = threads
     assert thread is not threading.current_thread()
@@ -96,7 +96,7 @@ def test_calls_are_made_one_after_the_other_on_one_thread_that_is_not_ours(worke
     assert thread.name == "test-worker"
 
 
-def test_a_call_that_never_returns_is_unavailable_at_its_deadline(worker: Worker, driver: Driver) -> None:
+def test_a_call_that_hangs_is_unavailable_at_its_deadline(worker: Worker, driver: Driver) -> None:
     stuck_in(worker, driver)
     assert driver.calls == 1
 
@@ -106,21 +106,19 @@ def test_no_second_call_is_queued_behind_one_that_has_not_returned(worker: Worke
     for _ in range(5):
         with pytest.raises(Unavailable, match="has not returned"):
             worker.start(driver.answer)
-    driver.let_go()
+    driver.release()
     assert hung.result(soon()) == "late"
-    assert worker.start(lambda: driver.calls).result(soon()) == 1  # those refused were never made
+    assert worker.start(lambda: driver.calls).result(soon()) == 1  # rejected calls were never made
 
 
-def test_a_worker_recovers_when_its_call_returns_and_a_late_value_goes_to_nobody_else(
-    worker: Worker, driver: Driver
-) -> None:
+def test_after_a_late_return_the_next_call_gets_its_own_value(worker: Worker, driver: Driver) -> None:
     stuck_in(worker, driver)
-    driver.let_go()
+    driver.release()
     assert until(lambda: not worker.stuck)
     assert worker.start(lambda: "mine").result(soon()) == "mine"
 
 
-def test_a_deadline_in_the_past_takes_what_is_there_and_waits_for_nothing(worker: Worker, driver: Driver) -> None:
+def test_with_a_deadline_in_the_past_only_a_finished_call_has_a_value(worker: Worker, driver: Driver) -> None:
     done = worker.start(driver.answer)
     assert until(lambda: done.finished)
     assert done.result(time.monotonic() - 1) == "answer 1"
@@ -129,22 +127,20 @@ def test_a_deadline_in_the_past_takes_what_is_there_and_waits_for_nothing(worker
         hung.result(time.monotonic() - 1)
 
 
-def test_a_value_is_there_for_everybody_who_waited_for_it_in_vain_or_still_waits(
-    worker: Worker, driver: Driver
-) -> None:
+def test_all_waiting_threads_get_a_late_value(worker: Worker, driver: Driver) -> None:
     hung = stuck_in(worker, driver)
     others = [Worker(f"test-other-{number}") for number in range(3)]
     waiting = [other.start(lambda: hung.result(soon())) for other in others]
     with pytest.raises(Unavailable):
         hung.result(at_once())
-    driver.let_go()
+    driver.release()
     assert [each.result(soon()) for each in waiting] == ["late"] * 3
     assert [hung.result(soon()) for _ in range(2)] == ["late"] * 2
     for other in others:
         other.close()
 
 
-def test_a_call_that_was_taken_is_made_though_its_worker_is_closed_at_once(driver: Driver) -> None:
+def test_a_started_call_is_made_even_if_its_worker_is_closed_at_once(driver: Driver) -> None:
     worker = Worker("test-worker")
     taken = worker.start(driver.answer)
     worker.close()
@@ -152,7 +148,7 @@ def test_a_call_that_was_taken_is_made_though_its_worker_is_closed_at_once(drive
     assert taken.result(soon()) == "answer 1"
 
 
-def test_an_error_with_a_meaning_is_passed_on(worker: Worker) -> None:
+def test_an_error_of_a_source_is_raised_to_the_caller(worker: Worker) -> None:
     def gone() -> None:
         raise Gone("it has left")
 
@@ -160,7 +156,7 @@ def test_an_error_with_a_meaning_is_passed_on(worker: Worker) -> None:
         worker.start(gone).result(soon())
 
 
-def test_a_bug_costs_one_reading_and_not_the_thread(worker: Worker, driver: Driver) -> None:
+def test_a_bug_fails_one_call_and_does_not_end_the_thread(worker: Worker, driver: Driver) -> None:
     def bug() -> None:
         raise KeyError("oops")
 
@@ -169,7 +165,7 @@ def test_a_bug_costs_one_reading_and_not_the_thread(worker: Worker, driver: Driv
     assert worker.start(driver.answer).result(soon()) == "answer 1"
 
 
-def test_a_worker_does_not_keep_what_its_last_call_was_given(worker: Worker) -> None:
+def test_a_worker_does_not_keep_the_arguments_of_its_last_call(worker: Worker) -> None:
     data = Data()
     kept = weakref.ref(data)
     worker.start(partial(id, data)).result(time.monotonic() + 10)
@@ -184,7 +180,7 @@ class Data:
     """Something large."""
 
 
-def test_a_closed_worker_takes_no_call_and_its_thread_ends(driver: Driver) -> None:
+def test_a_closed_worker_rejects_calls_and_its_thread_ends(driver: Driver) -> None:
     worker = Worker("test-worker")
     thread = worker.start(threading.current_thread).result(soon())
     worker.close()
@@ -194,25 +190,25 @@ def test_a_closed_worker_takes_no_call_and_its_thread_ends(driver: Driver) -> No
         worker.start(driver.answer)
 
 
-def test_closing_does_not_wait_for_a_call_that_hangs_and_the_thread_ends_when_it_returns(driver: Driver) -> None:
+def test_closing_does_not_wait_for_a_call_and_the_thread_ends_when_it_returns(driver: Driver) -> None:
     worker = Worker("test-worker")
     thread = worker.start(threading.current_thread).result(soon())
     stuck_in(worker, driver)
     worker.close()  # returns: the call is still under way
     assert thread.is_alive()
-    driver.let_go()
+    driver.release()
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
-def test_a_worker_that_was_never_used_has_no_thread_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_calls_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("no thread is needed yet"))
     worker = Worker("test-worker")
     assert not worker.stuck
     worker.close()
 
 
-def test_a_machine_out_of_threads_costs_a_reading_and_no_more(
+def test_a_thread_that_cannot_start_fails_one_call(
     worker: Worker, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -229,7 +225,7 @@ def test_a_machine_out_of_threads_costs_a_reading_and_no_more(
 # ---------------------------------------------------------------------------- rounds
 
 
-def test_the_calls_of_a_round_are_made_in_their_order_by_one_thread(worker: Worker, driver: Driver) -> None:
+def test_the_calls_of_a_round_are_made_in_order_on_one_thread(worker: Worker, driver: Driver) -> None:
     together = Round()
     assert not together
     calls = [together.add(driver.answer) for _ in range(3)]
@@ -240,7 +236,7 @@ def test_the_calls_of_a_round_are_made_in_their_order_by_one_thread(worker: Work
     assert together.cut() == (None, frozenset())
 
 
-def test_an_error_in_a_round_is_that_call_s_alone(worker: Worker, driver: Driver) -> None:
+def test_an_error_in_a_round_concerns_one_call(worker: Worker, driver: Driver) -> None:
     def fails() -> str:
         raise Gone("not here")
 
@@ -252,7 +248,7 @@ def test_an_error_in_a_round_is_that_call_s_alone(worker: Worker, driver: Driver
     assert fine.result(soon()) == "answer 1"
 
 
-def test_a_round_that_is_cut_short_tells_who_holds_it_up_and_begins_nothing_more(
+def test_a_round_that_is_cut_short_returns_the_call_in_progress_and_starts_no_other(
     worker: Worker, driver: Driver
 ) -> None:
     together = Round()
@@ -264,7 +260,7 @@ def test_a_round_that_is_cut_short_tells_who_holds_it_up_and_begins_nothing_more
     other.take(waiting)
     assert waiting.result(soon()) == "answer 2"
     other.close()
-    driver.let_go()
+    driver.release()
     made.result(soon())
     assert hung.result(soon()) == "late"
     assert driver.calls == 2
