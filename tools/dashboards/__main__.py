@@ -1,4 +1,4 @@
-"""Write every dashboard to where compose and the chart have theirs, and the rules of Prometheus into the chart.
+"""Write the dashboards into the folders of Compose and of the chart, and the Prometheus rules into the chart.
 
 python -m tools.dashboards          write them
 python -m tools.dashboards --check  exit 1 if one of them is stale, and name it
@@ -21,13 +21,13 @@ from tools.dashboards.workload import WORKLOAD
 ROOT: Final = Path(__file__).parents[2]
 DASHBOARDS: Final = (FLEET, NODE, WORKLOAD, QUALITY)
 RULES: Final = Path("deploy/prometheus/rules")
-# Helm reads no file outside of its chart, so there is a copy of each in there.
+# Helm reads no file outside its chart, so the chart has copies.
 CHART: Final = Path("deploy/helm/otel-gpu/files")
 COMPOSE: Final = Path("deploy/compose/dashboards")
 
 
 def made(root: Path) -> Mapping[Path, str]:
-    """Every file that is made, by its path below the root of the repository."""
+    """Every generated file, by its path below the root of the repository."""
     found: dict[Path, str] = {}
     for dashboard in DASHBOARDS:
         text = json.dumps(rendered(dashboard), indent=2, ensure_ascii=False) + "\n"
@@ -39,7 +39,7 @@ def made(root: Path) -> Mapping[Path, str]:
 
 
 def stale(root: Path) -> list[Path]:
-    """Files that are not as they would be made, and those that nothing makes any more."""
+    """Generated files that are out of date, and files that are no longer generated."""
     wanted = made(root)
     there = {path.relative_to(root) for folder in (COMPOSE, CHART) for path in (root / folder).rglob("*.*")}
     extra = {path for path in there - wanted.keys() if path.suffix in (".json", ".yaml")}
@@ -48,7 +48,7 @@ def stale(root: Path) -> list[Path]:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Write what is made, or tell what is stale."""
+    """Write the files, or report those that are stale."""
     if arguments == ["--check"]:
         found = stale(root)
         sys.stderr.writelines(f"{path} is stale; run: make dashboards\n" for path in found)

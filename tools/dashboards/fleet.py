@@ -1,4 +1,4 @@
-"""All GPUs at once: how many, who has them, what they draw, which are idle, and which agents see nothing."""
+"""All GPUs: their users, power and idle time, and agents without data."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tools.dashboards.shared import (
     each,
 )
 
-# Gauges of GPUs go through max by (hw_id) first: for some minutes after an agent was upgraded a GPU may have series of
-# both versions. Counters do not: each of the two has its own part of the increase.
+# Gauges of GPUs are aggregated with max by (hw_id) first: a GPU may have series of two versions for some minutes after an
+# upgrade of the agent. Counters are not: each series has its own part of the increase.
 
 _NOW: Final = Section(
     "Now",
     (
         stat(
             "GPUs",
-            "Physical GPUs that agents tell of, those without figures included.",
+            "Physical GPUs that agents report, including those without figures.",
             Unit.NONE,
             Query("count(count by (<hw.id>) (<hw.status>))"),
         ),
         stat(
             "GPUs failed",
-            "GPUs that do not answer: hw.state is failed. docs/faults.md has what to do.",
+            "GPUs that do not respond (hw.state is failed). See docs/faults.md.",
             Unit.NONE,
             Query('sum(max by (<hw.id>) (<hw.status>{<hw.state>="failed"}))'),
             alarm=1,
         ),
         stat(
-            "GPUs nobody works on",
-            "GPUs on which no process is busy and none undecided: empty, or everybody on them is idle. Under MIG the "
-            "driver does not tell who works, and unknown is not idle.",
+            "Idle GPUs",
+            "GPUs without a busy or undecided process: empty, or with idle processes only. In MIG mode the driver "
+            "does not report work, and unknown is not idle.",
             Unit.NONE,
             Query(
                 'count(sum by (<hw.id>) (<gpu.device.process.count>{<gpu.state>=~"busy|unknown"}) == 0) or vector(0)'
@@ -47,34 +47,34 @@ _NOW: Final = Section(
         ),
         stat(
             "Memory in use",
-            "Used memory of all GPUs by their limits, without what drivers reserve.",
+            "Used memory of all GPUs divided by their limits, without memory that the driver reserves.",
             Unit.RATIO,
             Query("sum(max by (<hw.id>) (<hw.gpu.memory.usage>)) / sum(max by (<hw.id>) (<hw.gpu.memory.limit>))"),
         ),
         stat(
             "Power",
-            "What all GPUs draw, by their own sensors.",
+            "Power of all GPUs, from their own sensors.",
             Unit.WATTS,
             Query("sum(max by (<hw.id>) (<hw.power>))"),
         ),
         stat(
             "Energy",
-            "What all GPUs drew in the time range, by their energy counters; the integral of power where there is "
-            "none.",
+            "Energy of all GPUs in the time range, from their energy counters, or from power over time where there is"
+            " no counter.",
             Unit.KWH,
             Query("sum(increase(<hw.energy>[$__range])) / 3.6e6"),
         ),
         stat(
             "Agents",
-            "Hosts whose agent tells something.",
+            "Hosts whose agent sends metrics.",
             Unit.NONE,
             Query("count(count by (<host.name>) (<otel_gpu.series>))"),
         ),
         stat(
             "Agents blind or gone",
-            "Blind: GPUs or processes cannot be read (nvml or procfs is unavailable) on a host that has had GPUs "
-            "within a day, or processes are hidden from it and next to no used memory is anybody's. Gone: told "
-            "something within the last day, and nothing now.",
+            "Blind: the agent cannot read GPUs or processes (nvml or procfs is unavailable) on a host that has had "
+            "GPUs within a day, or processes are hidden from it and almost no used memory is attributed. Gone: the "
+            "agent sent metrics within the last day and sends none now.",
             Unit.NONE,
             Query(
                 'count((max by (<host.name>) (<otel_gpu.source.state>{<otel_gpu.source>=~"nvml|procfs", '
@@ -102,8 +102,8 @@ _TIME: Final = Section(
     (
         stack(
             "Memory by state",
-            "Measured: the driver's process lists. Inferred: used beyond these, where evidence points to somebody. "
-            "Unattributed: used, and nothing points to anybody. The states sum to the GPUs' limits, to the byte.",
+            "Measured: by the driver's process lists. Inferred: used beyond these lists, with evidence for a "
+            "workload. Unattributed: used, without evidence. The states sum exactly to the limit of the GPUs.",
             Unit.BYTES,
             Query(
                 "sum by (<gpu.memory.state>) "
@@ -114,8 +114,8 @@ _TIME: Final = Section(
         ),
         lines(
             "Utilisation",
-            "Fraction of time in which a kernel ran, as each GPU tells: mean, median and 90th percentile over GPUs. "
-            "GPUs under MIG do not tell.",
+            "Fraction of time in which a kernel ran, as reported by each GPU: mean, median and 90th percentile over "
+            "GPUs. GPUs in MIG mode do not report it.",
             Unit.RATIO,
             *(
                 Query(f'{over} max by (<hw.id>) (<hw.gpu.utilization>{{<hw.gpu.task>="general"}}))', legend)
@@ -124,9 +124,9 @@ _TIME: Final = Section(
             top=1,
         ),
         stack(
-            "Power by where it goes",
-            "Rate of the GPUs' energy counters. Attributed: given to workloads. Idle: nobody was on the GPU. "
-            "Unattributed: nothing points to anybody. They sum to what the hardware counted, to the millijoule.",
+            "Power by attribution state",
+            "Rate of the energy counters of the GPUs. Attributed: used by workloads. Idle: no process was on the GPU."
+            " Unattributed: no evidence for a workload. The states sum exactly to what the hardware counted.",
             Unit.WATTS,
             Query(
                 "sum by (<gpu.energy.state>) (rate(<gpu.device.energy>[$__rate_interval]))", "{{<gpu.energy.state>}}"
@@ -134,10 +134,10 @@ _TIME: Final = Section(
             colors=ENERGY_COLORS,
         ),
         stack(
-            "Workloads on GPUs, by what they do",
-            "Seconds that workloads were on GPUs, per second: two workloads on one GPU are two, and so is one on two. "
-            "Idle: holds memory and showed no work. Allocated: was given the GPU and has no process there. Unknown is "
-            "not idle.",
+            "Workloads on GPUs by state",
+            "Seconds that workloads were on GPUs, per second. Two workloads on one GPU count as two, and so does one "
+            "workload on two GPUs. Idle: holds memory and did no work. Allocated: has a granted GPU and no process on"
+            " it. Unknown is not idle.",
             Unit.WORKLOADS,
             Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
             colors=STATE_COLORS,
@@ -146,14 +146,14 @@ _TIME: Final = Section(
 )
 
 _WHO: Final = Section(
-    "Who",
+    "Users",
     (
         table(
             "Namespaces",
-            "Energy and hours in the time range. Held: workload-hours on GPUs, whatever was done; two on one GPU for "
-            "an hour are two. Used: GPU-hours, SM share summed over time. Under MIG drivers do not tell of it: hours "
-            "held there, which have a column of their own, can be in Held only. The row without a name is what runs "
-            "outside of Kubernetes.",
+            "Energy and hours in the time range. Held: workload-hours on GPUs in any state; two workloads on one GPU "
+            "for an hour are two. Used: GPU-hours, the SM share summed over time. In MIG mode the driver does not "
+            "report work, so hours held there count in Held and in a column of their own. The row without a name is "
+            "for workloads outside Kubernetes.",
             (
                 Column("k8s.namespace.name", "Namespace", link=TO_NAMESPACE),
                 Column("A", "Power", Unit.WATTS),
@@ -171,8 +171,8 @@ _WHO: Final = Section(
             Query("sum by (<k8s.namespace.name>) (<gpu.workload.idle.memory>)"),
         ),
         bars(
-            "Who draws most",
-            "The ten workloads with the most power: each one's part of its GPUs' energy counters.",
+            "Highest power",
+            "The ten workloads with the highest power, as their parts of the energy counters of their GPUs.",
             Unit.WATTS,
             Query(
                 "topk(10, sum by (<host.name>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>) "
@@ -181,9 +181,9 @@ _WHO: Final = Section(
             ),
         ),
         table(
-            "Who only holds memory",
-            "Workloads that hold memory without any work, and for how long. Whether somebody works is decided over "
-            "several samples; undecided is not idle.",
+            "Idle workloads",
+            "Workloads that hold memory without work, and for how long. The state is decided over several samples; "
+            "undecided is not idle.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("gpu.index", "GPU"),
@@ -205,8 +205,8 @@ _WHO: Final = Section(
         ),
         table(
             "GPUs that are not ok",
-            "Which, where, and what they say of themselves. Failed: does not answer. Degraded: some figures are "
-            "missing. Asleep and paused: left alone on purpose. docs/faults.md has what to do.",
+            "Failed: the GPU does not respond. Degraded: some figures are missing. Asleep and paused: the agent does "
+            "not read it, on purpose. See docs/faults.md.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("gpu.index", "GPU"),
@@ -221,7 +221,7 @@ _WHO: Final = Section(
         ),
         table(
             "GPUs",
-            "Each GPU as its driver tells. What a GPU does not tell is empty, which is not zero.",
+            "Figures of each GPU from its driver. An empty cell means unknown, which is not zero.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("gpu.index", "GPU"),
@@ -247,7 +247,7 @@ _WHO: Final = Section(
 FLEET: Final = Dashboard(
     "fleet",
     "GPU / Fleet",
-    "All GPUs: who has them, what they draw, which are idle, and which agents see nothing.",
+    "All GPUs: their users, power and idle time, and agents without data.",
     '<host.name>=~"$host"',
     (HOSTS,),
     (_NOW, _TIME, _WHO),

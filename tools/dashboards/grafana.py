@@ -1,4 +1,4 @@
-"""A dashboard as Grafana 11 and later import it: the JSON of schema version 39."""
+"""The JSON of a dashboard for Grafana 11 and later (schema version 39)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.dashboards.promql import promql
 Json = dict[str, Any]
 
 SCHEMA: Final = 39
-"""Grafana 11.0's. Later ones bring it up to date when they load it."""
+"""The schema of Grafana 11.0. Later versions migrate it when they load it."""
 
 TAG: Final = "otel-gpu"
 _SOURCE: Final[Json] = {"type": "prometheus", "uid": "${datasource}"}
@@ -23,13 +23,13 @@ _TYPES: Final = {
     Draw.TABLE: "table",
 }
 _AT_ONCE: Final = frozenset({Draw.STAT, Draw.BARS, Draw.TABLE})
-"""Pictures of one instant: the end of the time range."""
+"""Panels of one instant, the end of the time range."""
 
 _LAST: Final[Json] = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 def rendered(dashboard: Dashboard) -> Json:
-    """The whole dashboard. Its data source is a variable, so that it can be imported anywhere."""
+    """The dashboard. Its data source is a variable, so that any Grafana can import it."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -53,7 +53,7 @@ def rendered(dashboard: Dashboard) -> Json:
 
 
 def _links() -> Json:
-    """The other dashboards, at the same time and for the same choice."""
+    """Links to the other dashboards with the same time range and choice."""
     return {
         "type": "dashboards",
         "title": "GPU",
@@ -90,7 +90,7 @@ def _source_variable() -> Json:
 
 def _variable(variable: Variable) -> Json:
     query = promql(f"label_values({variable.selector}, <{variable.key}>)")
-    # Not every workload has every label, and .* is also what has none.
+    # Not every workload has every label; .* also matches a missing label.
     everything = {"allValue": ".*", "current": {"selected": True, "text": ["All"], "value": ["$__all"]}}
     return {
         "type": "query",
@@ -103,7 +103,7 @@ def _variable(variable: Variable) -> Json:
         "hide": 0,
         "includeAll": variable.several,
         "multi": variable.several,
-        # When the time range changes: who was there then can be chosen.
+        # Load the values again when the time range changes.
         "refresh": 2,
         "skipUrlSync": False,
         "sort": 1,
@@ -214,8 +214,8 @@ def _override(name: str, properties: Json) -> Json:
 
 
 def _transformations(panel: Panel) -> list[Json]:
-    """Rows of all queries with the same labels are one, with columns in this order."""
-    # Of several queries Grafana calls each one's value by its letter.
+    """Merge the rows of all queries with the same labels, and order the columns."""
+    # With several queries Grafana names each value by the letter of its query.
     values = {
         letter: f"Value #{letter}" if len(panel.queries) > 1 else "Value" for letter, _ in _lettered(panel.queries)
     }

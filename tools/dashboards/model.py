@@ -1,4 +1,4 @@
-"""What a dashboard is made of. Queries, legends and selectors are in the names of the catalogue (``promql``)."""
+"""The parts of a dashboard. Queries, legends and selectors use the names of the catalogue (``promql``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS: Final = 24
 """The width of every Grafana dashboard."""
 
 Colors = tuple[tuple[str, str], ...]
-"""What a series is called, and its colour."""
+"""Names of series with their colours."""
 
 
 class Unit(StrEnum):
@@ -27,7 +27,7 @@ class Unit(StrEnum):
     SECONDS = "s"
     GPUS = "suffix: GPU"
     GPU_HOURS = "suffix: GPU·h"
-    # One workload on one GPU: two on one GPU are two, and so is one on two.
+    # One workload on one GPU counts as one. Two workloads on a GPU are two, and so is one workload on two GPUs.
     WORKLOADS = "suffix: workloads"
     WORKLOAD_HOURS = "suffix: workload·h"
     GIB_HOURS = "suffix: GiB·h"
@@ -35,7 +35,7 @@ class Unit(StrEnum):
 
 
 class Draw(StrEnum):
-    """How a panel shows what it finds. ``STACK`` is lines whose sum means something."""
+    """How a panel shows its figures. ``STACK`` is for parts of a sum."""
 
     STAT = "stat"
     LINES = "lines"
@@ -46,7 +46,7 @@ class Draw(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and what each of its series is called."""
+    """An expression, and the legend of its series."""
 
     expr: str
     legend: str = ""
@@ -64,7 +64,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture. ``description`` says how its figures are obtained. ``alarm`` is the value from which it is red."""
+    """A panel. ``description`` says how its figures are obtained. From ``alarm`` on, a value is red."""
 
     title: str
     description: str
@@ -81,7 +81,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Panels under a heading, from left to right as far as they fit. ``repeat`` is a variable: once for each value."""
+    """Panels under a heading, filled from left to right. ``repeat`` is a variable with one section for each value."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -90,7 +90,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What can be chosen at the top: the values of a label of a selector. ``several`` at once, or all."""
+    """A choice at the top: the values of a label of a selector. ``several`` allows more than one, or all."""
 
     name: str
     title: str
@@ -101,7 +101,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """``scope`` is what every metric of its queries is selected by: the variables' choice."""
+    """A dashboard. ``scope`` selects every metric of its queries by the chosen variables."""
 
     name: str
     title: str
@@ -112,5 +112,5 @@ class Dashboard:
 
     @property
     def uid(self) -> str:
-        """Its address in Grafana, which stays whatever its title is."""
+        """The address in Grafana, independent of the title."""
         return f"otel-gpu-{self.name}"

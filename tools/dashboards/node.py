@@ -1,4 +1,4 @@
-"""One host, GPU by GPU: memory, work, power, temperature, and who is on it."""
+"""One host, GPU by GPU: memory, work, power, temperature, and workloads."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _WHOLE: Final = Section(
     (
         stat(
             "GPUs by state",
-            "What each GPU says of itself. Degraded: some figures are missing. Failed: it does not answer. Asleep and "
-            "paused: it is left alone on purpose.",
+            "Degraded: some figures are missing. Failed: the GPU does not respond. Asleep and paused: the agent does "
+            "not read it, on purpose.",
             Unit.NONE,
             Query("sum by (<hw.state>) (max by (<hw.id>, <hw.state>) (<hw.status>))", "{{<hw.state>}}"),
             width=8,
         ),
         stat(
             "Power",
-            "What the GPUs draw, by their own sensors.",
+            "Power of the GPUs, from their own sensors.",
             Unit.WATTS,
             Query("sum(max by (<hw.id>) (<hw.power>))"),
             width=4,
         ),
         stat(
             "Energy",
-            "What the GPUs drew in the time range, by their energy counters; the integral of power where there is "
-            "none.",
+            "Energy of the GPUs in the time range, from their energy counters, or from power over time where there is"
+            " no counter.",
             Unit.KWH,
             Query("sum(increase(<hw.energy>[$__range])) / 3.6e6"),
             width=4,
         ),
         stat(
             "Processes",
-            "Processes on the GPUs, by what they do there. Unknown is not idle.",
+            "Processes on the GPUs by state. Unknown is not idle.",
             Unit.NONE,
             Query("sum by (<gpu.state>) (<gpu.device.process.count>)", "{{<gpu.state>}}"),
             width=8,
         ),
         table(
             "State of each GPU",
-            "What each GPU says of itself, those without figures included. docs/faults.md has what to do.",
+            "The state of each GPU, including those without figures. See docs/faults.md.",
             (
                 Column("gpu.index", "GPU"),
                 Column("hw.state", "State"),
@@ -61,8 +61,8 @@ _WHOLE: Final = Section(
         ),
         table(
             "Workloads",
-            "Everybody who is on these GPUs now, or was given one. Power is each one's part of the GPU's energy "
-            "counter; SM is its share of the GPU's time at work, empty where the driver does not tell (MIG).",
+            "Workloads that are on these GPUs now, or have one granted. Power is their part of the energy counter of "
+            "the GPU. SM is their share of the GPU's work; it is empty where the driver does not report it (MIG).",
             (
                 Column("gpu.index", "GPU"),
                 Column("gpu.mig.profile", "Instance"),
@@ -94,8 +94,8 @@ _EACH: Final = Section(
     (
         stack(
             "Memory by state",
-            "Measured: the driver's process lists. Inferred: used beyond these, where evidence points to somebody. "
-            "Unattributed: used, and nothing points to anybody. The states sum to the GPU's limit, to the byte.",
+            "Measured: by the driver's process lists. Inferred: used beyond these lists, with evidence for a "
+            "workload. Unattributed: used, without evidence. The states sum exactly to the limit of the GPU.",
             Unit.BYTES,
             Query(
                 "sum by (<gpu.memory.state>) "
@@ -107,15 +107,15 @@ _EACH: Final = Section(
         ),
         stack(
             "Memory by workload",
-            "What each workload holds, measured and inferred.",
+            "Memory of each workload, measured and inferred.",
             Unit.BYTES,
             Query(each(_WORKLOAD, "sum by () (<gpu.workload.memory.usage>) > 0"), _NAMED),
             width=8,
         ),
         stack(
             "Power by workload",
-            "Each one's part of the GPU's energy counter, and what is nobody's. Measured where one process was alone, "
-            "else estimated by work and by who was there.",
+            "Parts of the energy counter of the GPU, with idle and unattributed power. Measured if one process was "
+            "alone, else estimated by work and presence.",
             Unit.WATTS,
             Query(each(_WORKLOAD, "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))"), _NAMED),
             Query(
@@ -127,8 +127,8 @@ _EACH: Final = Section(
         ),
         lines(
             "Utilisation",
-            "Fraction of time in which the GPU worked, as it tells itself: kernels, encoder, decoder. Kernels are not "
-            "told of under MIG.",
+            "Fraction of time in which the GPU worked, as it reports itself: kernels, encoder, decoder. Kernels are "
+            "not reported in MIG mode.",
             Unit.RATIO,
             Query("max by (<hw.gpu.task>) (<hw.gpu.utilization>)", "{{<hw.gpu.task>}}"),
             width=6,
@@ -136,22 +136,22 @@ _EACH: Final = Section(
         ),
         stack(
             "Work by workload",
-            "GPU-seconds of work per second: each one's SM share. Not told under MIG.",
+            "GPU-seconds of work per second: the SM share of each workload. Not reported in MIG mode.",
             Unit.RATIO,
             Query(each(_WORKLOAD, "sum by () (rate(<gpu.workload.compute.time>[$__rate_interval]))"), _NAMED),
             width=6,
         ),
         lines(
             "Temperature",
-            "Of the GPU, by its own sensor. The line is where the alert GpuHot begins.",
+            "Temperature of the GPU, from its own sensor. The line is the threshold of the alert GpuHot.",
             Unit.CELSIUS,
             Query("max by (<gpu.index>) (<hw.temperature>)", "GPU {{<gpu.index>}}"),
             width=6,
             alarm=85,
         ),
         stack(
-            "Workloads on it, by what they do",
-            "Seconds that workloads were on the GPU, per second, by what they did. Two workloads count as two.",
+            "Workloads by state",
+            "Seconds that workloads were on the GPU, per second and by state. Two workloads count as two.",
             Unit.WORKLOADS,
             Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
             width=6,
@@ -166,8 +166,8 @@ _ERRORS: Final = Section(
     (
         lines(
             "Errors",
-            "ECC errors that were corrected and that were not, and critical errors (XID): what each counter rose by "
-            "within a step of the plot.",
+            "Increase of each error counter within a step of the plot: corrected and uncorrected ECC errors, and "
+            "critical errors (XID).",
             Unit.COUNT,
             Query(
                 "sum by (<gpu.index>, <error.type>) (increase(<hw.errors>[$__rate_interval]))",
@@ -181,7 +181,7 @@ _ERRORS: Final = Section(
 NODE: Final = Dashboard(
     "node",
     "GPU / Node",
-    "One host, GPU by GPU: memory, work, power, temperature, and who is on it.",
+    "One host, GPU by GPU: memory, work, power, temperature, and workloads.",
     '<host.name>="$host", <gpu.index>=~"$gpu"',
     (_HOST, _GPU),
     (_WHOLE, _EACH, _ERRORS),

@@ -1,4 +1,4 @@
-"""The kinds of panels, one function each, so that a dashboard reads as a list of questions."""
+"""One function for each kind of panel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.dashboards.model import Colors, Column, Draw, Panel, Query, Unit
 def stat(
     title: str, description: str, unit: Unit, *queries: Query, width: int = 3, alarm: float | None = None
 ) -> Panel:
-    """Figures of now, or of the time range as a whole."""
+    """Figures of the current time, or of the whole time range."""
     return Panel(title, description, Draw.STAT, unit, queries, width, 4, alarm=alarm)
 
 
@@ -21,7 +21,7 @@ def lines(
     top: float | None = None,
     alarm: float | None = None,
 ) -> Panel:
-    """Figures over time. ``top`` is the most there can be."""
+    """Figures over time. ``top`` is the maximum of the axis."""
     return Panel(title, description, Draw.LINES, unit, queries, width, top=top, alarm=alarm)
 
 
@@ -33,15 +33,15 @@ def stack(
     width: int = 12,
     colors: Colors = (),
 ) -> Panel:
-    """Parts over time whose sum means something."""
+    """Parts of a sum over time."""
     return Panel(title, description, Draw.STACK, unit, queries, width, colors=colors)
 
 
 def bars(title: str, description: str, unit: Unit, *queries: Query, width: int = 12) -> Panel:
-    """Who has most now."""
+    """The largest figures of the current time."""
     return Panel(title, description, Draw.BARS, unit, queries, width, 9)
 
 
 def table(title: str, description: str, columns: tuple[Column, ...], *queries: Query, width: int = 12) -> Panel:
-    """A row for each combination of labels, a column for each label and query."""
+    """A row for each combination of labels, and a column for each label and query."""
     return Panel(title, description, Draw.TABLE, Unit.NONE, queries, width, 9, columns)

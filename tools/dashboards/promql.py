@@ -1,4 +1,4 @@
-"""PromQL in the names of the catalogue: ``sum(<hw.power>)``. A name that is not there fails, so nothing goes stale."""
+"""PromQL with names of the catalogue: ``sum(<hw.power>)``. An unknown name raises LookupError."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from otel_gpu.metrics.catalogue import BY_NAME, METRICS
 from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
 
-# Of the host's Resource those that every series has on both routes, from the agent and from a Collector. k8s.node.name
-# is not always known, and service.* is not on workloads.
+# Attributes of the host's Resource on every series, from the agent and from a Collector. k8s.node.name is not always
+# known, and workloads have no service.*.
 HOST_KEYS: Final = ("host.name", "host.id")
 
 KEYS: Final = frozenset((*HOST_KEYS, *IDENTITY_KEYS)).union(*(metric.keys for metric in METRICS))
-"""Every attribute that a query may name."""
+"""Every attribute that a query may use."""
 
 _NAME: Final = re.compile(r"<([a-z0-9_.]+)>(\{[^{}]*\})?")
 
 
 def promql(text: str, scope: str = "") -> str:
-    """Put Prometheus's names in place of ``<name.of.a.metric>`` and ``<key.of.an.attribute>``.
+    """Replace ``<name.of.a.metric>`` and ``<key.of.an.attribute>`` by the names in Prometheus.
 
-    Every metric is asked for within ``scope``, which is written as what stands between a selector's braces.
+    Every metric gets the matchers of ``scope``, written like the content of a selector's braces.
     """
 
     def named(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""How good the figures are: what is explained and what is not, how the agents do, and what they cost."""
+"""Quality of the figures: attribution, conservation errors, and the cost of the agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _SUMS: Final = Section(
     (
         stat(
             "Conservation error, memory",
-            "The most by which the states of a GPU's memory miss its limit. Always 0, or it is a bug.",
+            "The largest difference between the sum of the memory states of a GPU and its limit. Any value but 0 is a"
+            " bug.",
             Unit.BYTES,
             Query("max(abs(<otel_gpu.conservation.memory.error>))"),
             width=4,
@@ -21,7 +22,8 @@ _SUMS: Final = Section(
         ),
         stat(
             "Conservation error, energy",
-            "The most by which energy that was given to somebody misses what a GPU counted. Always 0, or it is a bug.",
+            "The largest difference between the energy attributed and the energy that a GPU counted. Any value but 0 "
+            "is a bug.",
             Unit.JOULES,
             Query("max(abs(<otel_gpu.conservation.energy.error>))"),
             width=4,
@@ -29,7 +31,7 @@ _SUMS: Final = Section(
         ),
         stat(
             "Coverage",
-            "Used memory of all GPUs that is somebody's, measured or inferred.",
+            "Share of used memory of all GPUs that is attributed, measured or inferred.",
             Unit.RATIO,
             Query(
                 'sum(<gpu.device.memory.usage>{<gpu.memory.state>=~"measured|inferred"}) '
@@ -39,14 +41,14 @@ _SUMS: Final = Section(
         ),
         stat(
             "Memory unattributed",
-            "Used, and nothing points to anybody.",
+            "Memory in use without evidence for a workload.",
             Unit.BYTES,
             Query('sum(<gpu.device.memory.usage>{<gpu.memory.state>="unattributed"})'),
             width=4,
         ),
         stat(
             "Energy unattributed",
-            "Part of all energy in the time range that nothing explains.",
+            "Share of the energy in the time range that is unattributed.",
             Unit.RATIO,
             Query(
                 'sum(increase(<gpu.device.energy>{<gpu.energy.state>="unattributed"}[$__range])) '
@@ -56,7 +58,7 @@ _SUMS: Final = Section(
         ),
         stat(
             "Sources unavailable",
-            "Sources that tell nothing, over all agents: the driver, processes, and whoever knows names.",
+            "Sources without data, over all agents: the driver, processes, and name sources.",
             Unit.NONE,
             Query(
                 'sum(max by (<host.name>, <otel_gpu.source>) (<otel_gpu.source.state>{<otel_gpu.state>="unavailable"}))'
@@ -68,11 +70,11 @@ _SUMS: Final = Section(
 )
 
 _EXPLAINED: Final = Section(
-    "What is explained",
+    "Attribution",
     (
         lines(
             "Coverage, the worst GPU of each host",
-            "Fraction of a GPU's used memory that somebody's is.",
+            "Share of the used memory of a GPU that is attributed.",
             Unit.RATIO,
             Query("min by (<host.name>) (<otel_gpu.attribution.coverage>)", "{{<host.name>}}"),
             width=8,
@@ -80,7 +82,8 @@ _EXPLAINED: Final = Section(
         ),
         stack(
             "Memory unattributed, by host",
-            "Used, and nothing points to anybody: processes that cannot be seen, or memory of the driver itself.",
+            "Memory in use without evidence for a workload: processes that the agent cannot see, or memory of the "
+            "driver.",
             Unit.BYTES,
             Query(
                 'sum by (<host.name>) (<gpu.device.memory.usage>{<gpu.memory.state>="unattributed"})',
@@ -90,7 +93,7 @@ _EXPLAINED: Final = Section(
         ),
         stack(
             "Power unattributed, by host",
-            "Rate of the energy that nothing explains.",
+            "Rate of unattributed energy.",
             Unit.WATTS,
             Query(
                 'sum by (<host.name>) (rate(<gpu.device.energy>{<gpu.energy.state>="unattributed"}[$__rate_interval]))',
@@ -99,9 +102,9 @@ _EXPLAINED: Final = Section(
             width=8,
         ),
         stack(
-            "Power by how it was found",
-            "Measured: one process alone on its GPU. Estimated: several, divided by work and by who was there. "
-            "Inferred: nobody listed, one candidate.",
+            "Power by method",
+            "Measured: one process alone on its GPU. Estimated: several processes, divided by work and presence. "
+            "Inferred: a process that the driver does not list.",
             Unit.WATTS,
             Query(
                 "sum by (<gpu.attribution.method>) (rate(<gpu.workload.energy>[$__rate_interval]))",
@@ -112,7 +115,7 @@ _EXPLAINED: Final = Section(
         ),
         lines(
             "Confidence of inferred memory",
-            "How sure it is, from 0 to 1: 1 where one candidate alone could explain it, about 1/n for n alike.",
+            "From 0 to 1: 1 if a single candidate can explain the memory, about 1/n for n equal candidates.",
             Unit.RATIO,
             Query(
                 "min by (<host.name>, <gpu.index>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>) "
@@ -125,24 +128,24 @@ _EXPLAINED: Final = Section(
         ),
         lines(
             "Memory counted twice",
-            "What the driver's process lists claim beyond what is used: lists and sums are not read at the same "
-            "instant, and processes can share memory.",
+            "Memory that the driver's process lists claim beyond the memory in use. Lists and sums are not read at "
+            "the same instant, and processes can share memory.",
             Unit.BYTES,
             Query("sum by (<host.name>) (<gpu.device.memory.overcount>)", "{{<host.name>}}"),
             width=8,
         ),
         table(
-            "What the division of energy rests on",
-            "Source: the hardware's counter, or the integral of power. Origins: whether power without work was "
-            "observed, extrapolated or assumed.",
+            "Basis of the energy figures",
+            "Source: the hardware counter, or power over time. Origins: whether power without work was observed, "
+            "extrapolated or assumed.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("gpu.index", "GPU"),
                 Column("source", "Source"),
                 Column("policy", "Policy"),
                 Column("model", "Model"),
-                Column("gpu.energy.idle.origin", "Power with nobody there"),
-                Column("gpu.energy.held.origin", "Power of contexts"),
+                Column("gpu.energy.idle.origin", "Idle power"),
+                Column("gpu.energy.held.origin", "Context power"),
                 Column("A", "There"),
             ),
             Query(
@@ -159,8 +162,8 @@ _AGENTS: Final = Section(
     (
         table(
             "Sources",
-            "The state each source is in. Degraded: it answers, and something is missing. otel-gpu doctor on that host "
-            "tells what, and the fix.",
+            "The state of each source. Degraded: it responds, but something is missing. otel-gpu doctor on that host "
+            "shows the reason and the fix.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("otel_gpu.source", "Source"),
@@ -171,8 +174,8 @@ _AGENTS: Final = Section(
         ),
         lines(
             "Errors of sources",
-            "Per second. Those of attribution are figures that cannot be true: a counter that fell, more energy than a "
-            "GPU can draw.",
+            "Per second. Errors of the source attribution are impossible figures: a counter that fell, or more energy"
+            " than a GPU can use.",
             Unit.COUNT,
             Query(
                 "sum by (<host.name>, <otel_gpu.source>) (rate(<otel_gpu.source.errors>[$__rate_interval]))",
@@ -180,7 +183,7 @@ _AGENTS: Final = Section(
             ),
         ),
         lines(
-            "Time a cycle takes, by source",
+            "Duration of a cycle by source",
             "The slowest of all agents.",
             Unit.SECONDS,
             Query("max by (<otel_gpu.source>) (<otel_gpu.collection.duration>)", "{{<otel_gpu.source>}}"),
@@ -195,7 +198,7 @@ _AGENTS: Final = Section(
         ),
         lines(
             "Memory of the agents",
-            "Resident.",
+            "Resident memory.",
             Unit.BYTES,
             Query("sum by (<host.name>) (<otel_gpu.memory.usage>)", "{{<host.name>}}"),
             width=6,
@@ -213,7 +216,7 @@ _AGENTS: Final = Section(
 QUALITY: Final = Dashboard(
     "quality",
     "GPU / Quality",
-    "How good the figures are: what is explained and what is not, how the agents do, and what they cost.",
+    "Quality of the figures: attribution, conservation errors, and the cost of the agents.",
     '<host.name>=~"$host"',
     (HOSTS,),
     (_SUMS, _EXPLAINED, _AGENTS),

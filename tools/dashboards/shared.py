@@ -1,4 +1,4 @@
-"""What several dashboards have: variables, colours, links."""
+"""Variables, colours and links of several dashboards."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TO_NAMESPACE: Final = f"/d/otel-gpu-workload?var-namespace=${{__value.text}}&{_S
 TO_WORKLOAD: Final = f"/d/otel-gpu-workload?var-workload=${{__value.text}}&{_SAME_HOST}"
 
 HERE: Final = " and group by () (<gpu.workload.access> == 1)"
-"""Of those who have a GPU now: who ended is told of until the retention is over, with no memory and his last totals."""
+"""Workloads with a GPU now. Ended workloads have series with final totals until the retention ends."""
 
 
 def each(keys: str, figure: str) -> str:
-    """A figure of each combination of these keys: they belong wherever it says `` by ()``."""
+    """The expression with these keys in place of each empty `` by ()``."""
     return figure.replace(" by ()", f" by ({keys})")

@@ -1,4 +1,4 @@
-"""Namespaces and workloads: what they hold, use, draw and waste, and what that costs."""
+"""Namespaces and workloads: memory, work, energy, waste and cost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _WORKLOAD: Final = Variable(
     "gpu.workload.name",
 )
 
-# Replicas of one Deployment have a name in common, and so may pods of two hosts: each is a workload of its own.
+# Replicas of a Deployment share a name, and pods of two hosts may share one. Each is a workload of its own.
 _EVERY: Final = "<host.name>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.kind>, <gpu.workload.name>"
 _NAMED: Final = "{{<host.name>}} {{<k8s.namespace.name>}} {{<k8s.pod.name>}} {{<gpu.workload.name>}}"
 
-# Under MIG no driver tells of work: time there would count as time without any.
+# In MIG mode the driver does not report work. Time there would count as time without work.
 _EFFICIENCY: Final = (
     "sum by () (increase(<gpu.workload.compute.time>[$__range])) "
     '/ (sum by () (increase(<gpu.workload.time>{<gpu.mig.uuid>=""}[$__range])) > 0)'
@@ -34,34 +34,34 @@ _SUMS: Final = Section(
     (
         stat(
             "Energy",
-            "Each workload's part of its GPUs' energy counters: measured where one process was alone on a GPU, "
-            "estimated where several shared it, inferred where nobody was listed and evidence points to one.",
+            "Parts of the energy counters of the GPUs: measured if one process was alone on a GPU, estimated if "
+            "several shared it, inferred for a process that the driver does not list.",
             Unit.KWH,
             Query("sum(increase(<gpu.workload.energy>[$__range])) / 3.6e6"),
         ),
         stat(
             "Held",
-            "Workload-hours on GPUs, whatever was done: two workloads on one GPU for an hour are two, and so is one on "
-            "two GPUs.",
+            "Workload-hours on GPUs in any state. Two workloads on one GPU for an hour are two, and so is one "
+            "workload on two GPUs.",
             Unit.WORKLOAD_HOURS,
             Query("sum(increase(<gpu.workload.time>[$__range])) / 3600"),
         ),
         stat(
             "Used",
-            "GPU-hours of work done: SM share, summed over time. Nothing where the driver does not tell (MIG).",
+            "GPU-hours of work: the SM share summed over time. Not reported in MIG mode.",
             Unit.GPU_HOURS,
             Query("sum(increase(<gpu.workload.compute.time>[$__range])) / 3600"),
         ),
         stat(
             "Wasted",
-            "Workload-hours in which memory was held without any work, or a GPU was given and nobody was on it. Three "
-            "that rest on one GPU for an hour are three.",
+            "Workload-hours with memory held without work, or with a granted GPU and no process on it. Three idle "
+            "workloads on one GPU for an hour are three.",
             Unit.WORKLOAD_HOURS,
             Query('sum(increase(<gpu.workload.time>{<gpu.state>=~"idle|allocated"}[$__range])) / 3600'),
         ),
         stat(
             "Memory wasted",
-            "Memory held by idle processes, times how long.",
+            "Memory held by idle processes, multiplied by time.",
             Unit.GIB_HOURS,
             Query("sum(increase(<gpu.workload.idle.memory.time>[$__range])) / 1024 ^ 3 / 3600"),
         ),
@@ -73,14 +73,13 @@ _SUMS: Final = Section(
         ),
         stat(
             "Cost",
-            "Time and energy at the prices the agents were given (--price-gpu-hour, --price-kwh); without prices there "
-            "is none.",
+            "Time and energy at the prices of the agents (--price-gpu-hour, --price-kwh). Empty without prices.",
             Unit.NONE,
             Query("sum by (<gpu.cost.currency>) (increase(<gpu.workload.cost>[$__range]))", "{{<gpu.cost.currency>}}"),
         ),
         stat(
             "Cost of waste",
-            "What of it was spent idle, or on GPUs given and not used.",
+            "The part of the cost for idle time and for granted GPUs without a process.",
             Unit.NONE,
             Query(
                 'sum by (<gpu.cost.currency>) (increase(<gpu.workload.cost>{<gpu.state>=~"idle|allocated"}[$__range]))',
@@ -95,9 +94,10 @@ _EACH: Final = Section(
     (
         table(
             "Workloads",
-            "Memory, SM, power and idle time now, empty for who has ended; energy, hours on GPUs, GPU-hours of work "
-            "and cost in the time range. Efficiency is work done by time held, without time under MIG, where drivers "
-            "tell of no work. Idle for: without work on any of its GPUs. Empty is not known, which is not zero.",
+            "Memory, SM, power and idle time now, empty for ended workloads. Energy, hours on GPUs, GPU-hours of work"
+            " and cost in the time range. Efficiency is work per time held, without MIG instances, where the driver "
+            "does not report work. Idle for: without work on any of its GPUs. An empty cell means unknown, which is "
+            "not zero.",
             (
                 Column("host.name", "Host", link=TO_NODE),
                 Column("k8s.namespace.name", "Namespace"),
@@ -137,28 +137,27 @@ _USE: Final = Section(
     "Memory and work",
     (
         stack(
-            "Memory by how it was found",
-            "Measured: the driver lists it. Inferred: the driver does not, and evidence points to the workload.",
+            "Memory by method",
+            "Measured: the driver lists it. Inferred: the driver does not list it, with evidence for the workload.",
             Unit.BYTES,
             Query("sum by (<gpu.attribution.method>) (<gpu.workload.memory.usage>)", "{{<gpu.attribution.method>}}"),
             colors=METHOD_COLORS,
         ),
         stack(
             "Memory by workload",
-            "What each one holds, measured and inferred.",
+            "Memory of each workload, measured and inferred.",
             Unit.BYTES,
             Query(each(_EVERY, "sum by () (<gpu.workload.memory.usage>) > 0"), _NAMED),
         ),
         stack(
             "Work",
-            "GPU-seconds of work per second: SM share. Not told under MIG.",
+            "GPU-seconds of work per second: the SM share. Not reported in MIG mode.",
             Unit.GPUS,
             Query(each(_EVERY, "sum by () (rate(<gpu.workload.compute.time>[$__rate_interval]))"), _NAMED),
         ),
         stack(
-            "Workloads on GPUs, by what they do",
-            "Seconds on GPUs, per second, by what was done there: two workloads on one GPU are two. Unknown is not "
-            "idle.",
+            "Workloads on GPUs by state",
+            "Seconds on GPUs per second and by state. Two workloads on one GPU count as two. Unknown is not idle.",
             Unit.WORKLOADS,
             Query("sum by (<gpu.state>) (rate(<gpu.workload.time>[$__rate_interval]))", "{{<gpu.state>}}"),
             colors=STATE_COLORS,
@@ -170,9 +169,9 @@ _ENERGY: Final = Section(
     "Energy, waste, cost",
     (
         stack(
-            "Power by how it was found",
-            "Measured: one process alone on its GPU. Estimated: several, divided by work and by who was there. "
-            "Inferred: nobody listed, one candidate.",
+            "Power by method",
+            "Measured: one process alone on its GPU. Estimated: several processes, divided by work and presence. "
+            "Inferred: a process that the driver does not list.",
             Unit.WATTS,
             Query(
                 "sum by (<gpu.attribution.method>) (rate(<gpu.workload.energy>[$__rate_interval]))",
@@ -182,28 +181,28 @@ _ENERGY: Final = Section(
         ),
         stack(
             "Power by workload",
-            "Each one's part of its GPUs' energy counters.",
+            "Parts of the energy counters of the GPUs.",
             Unit.WATTS,
             Query(each(_EVERY, "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))"), _NAMED),
         ),
         stack(
             "Memory held by idle processes",
-            "By workload. Empty where it is not known whether somebody works.",
+            "By workload. Empty where the state is unknown.",
             Unit.BYTES,
             Query(each(_EVERY, "sum by () (<gpu.workload.idle.memory>) > 0"), _NAMED),
             width=8,
         ),
         lines(
             "Idle for",
-            "How long each has held memory without work on any of its GPUs: 0 while it works on one, no line while "
-            "that is known of none.",
+            "How long each workload has held memory without work on any of its GPUs: 0 while it works on one, no line"
+            " while its state is unknown.",
             Unit.SECONDS,
             Query(each(_EVERY, "min by () (<gpu.workload.idle.duration>)"), _NAMED),
             width=8,
         ),
         stack(
             "Cost per hour",
-            "Time and energy at the prices the agents were given; none without prices.",
+            "Time and energy at the prices of the agents. Empty without prices.",
             Unit.NONE,
             Query(
                 "sum by (<gpu.cost.basis>, <gpu.cost.currency>) (rate(<gpu.workload.cost>[$__rate_interval])) * 3600",
@@ -217,7 +216,7 @@ _ENERGY: Final = Section(
 WORKLOAD: Final = Dashboard(
     "workload",
     "GPU / Workload",
-    "Namespaces and workloads: what they hold, use, draw and waste, and what that costs.",
+    "Namespaces and workloads: memory, work, energy, waste and cost.",
     '<host.name>=~"$host", <k8s.namespace.name>=~"$namespace", <gpu.workload.name>=~"$workload"',
     (_HOST, _NAMESPACE, _WORKLOAD),
     (_SUMS, _EACH, _USE, _ENERGY),
