@@ -17,8 +17,8 @@ from tools.dashboards.shared import (
     each,
 )
 
-# Gauges of GPUs are aggregated with max by (hw_id) first: a GPU may have series of two versions for some minutes after an
-# upgrade of the agent. Counters are not: each series has its own part of the increase.
+# Gauges of GPUs are aggregated with max by (hw_id) first: for some minutes after an upgrade of the agent a GPU may have
+# series of two versions. Counters are not: each series has its own part of the increase.
 
 _NOW: Final = Section(
     "Now",
