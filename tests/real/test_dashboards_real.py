@@ -184,7 +184,7 @@ def test_a_choice_narrows_what_is_shown(lived: DemoPast) -> None:
         one.labels.get("k8s_namespace_name", ""): one.value for one in lived.server.query(by_namespace, lived.last_s)
     }
     [asked] = [
-        one for one in of_dashboard("workload", dashboards()["workload"]) if one.where.endswith("how it was found, A")
+        one for one in of_dashboard("workload", dashboards()["workload"]) if one.where.endswith("by method, A")
         and "memory" in one.expr
     ]  # fmt: skip
     for chosen in (["inference"], ["inference", "research"]):
