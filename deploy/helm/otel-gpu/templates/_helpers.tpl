@@ -12,7 +12,7 @@
 {{- end }}
 {{- end }}
 
-{{/* A value as text. Whole numbers come from YAML as floats, and large ones would be told as 1e+06. */}}
+{{/* A value as text. YAML numbers are floats, and large ones would be printed as 1e+06. */}}
 {{- define "otel-gpu.value" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) }}
 {{- printf "%.0f" . }}
@@ -21,7 +21,7 @@
 {{- end }}
 {{- end }}
 
-{{/* A map whose values must be text, as those of labels, annotations and node selectors: true becomes "true". */}}
+{{/* A map with text values for labels, annotations and node selectors: true becomes "true". */}}
 {{- define "otel-gpu.texts" -}}
 {{- range $key, $value := . }}
 {{ $key | quote }}: {{ include "otel-gpu.value" $value | quote }}
@@ -40,12 +40,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- end }}
 
-{{/* Labels of the pods. What the user says beats the chart, but for the selector's, which values.schema.json refuses. */}}
+{{/* Labels of the pods. The user's take precedence, except for the selector's, which values.schema.json refuses. */}}
 {{- define "otel-gpu.podLabels" -}}
 {{- include "otel-gpu.texts" (merge (dict) .Values.podLabels (include "otel-gpu.labels" . | fromYaml)) | trim }}
 {{- end }}
 
-{{/* Annotations of the pods. What the user says beats the chart, but for the checksum, which values.schema.json refuses. */}}
+{{/* Annotations of the pods. The user's take precedence, except for the checksum, which values.schema.json refuses. */}}
 {{- define "otel-gpu.podAnnotations" -}}
 {{- $ours := dict "checksum/config" (include "otel-gpu.config" . | sha256sum) }}
 {{- if and .Values.prometheusAnnotations (include "otel-gpu.scraped" .) }}
@@ -86,7 +86,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- $port }}
 {{- end }}
 
-{{/* Named ports, as JSON: the agent's own, and one for each exporter of config.compat, with its name less -exporter. */}}
+{{/* Named ports, as JSON: the agent's own, and one for each exporter of config.compat, named without -exporter. */}}
 {{- define "otel-gpu.ports" -}}
 {{- $usual := dict "gpu-inference" 9201 "my-gpu-exporter" 9400 "gpu-idle-exporter" 9835 "container-gpu-exporter" 9910 "dcgm-exporter" 9400 }}
 {{- $ports := list (dict "name" "metrics" "containerPort" (include "otel-gpu.port" . | int)) }}
@@ -104,7 +104,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- toJson $ports }}
 {{- end }}
 
-{{/* "true" where /metrics is served. */}}
+{{/* "true" if /metrics is served. */}}
 {{- define "otel-gpu.scraped" -}}
 {{- $exporters := index .Values.config "exporters" | default "" | toString }}
 {{- $switch := index .Values.config "prometheus" | default "off" | toString | lower }}
