@@ -1,7 +1,7 @@
-# Sourced by what builds programs for tests: built once, kept outside the checkout, and never seen by half.
+# Sourced by scripts that build programs for tests. Programs are built once, outside the checkout, and appear complete.
 #
-#   name=…            whose words these are
-#   build DIRECTORY   a function that builds; what it makes is DIRECTORY/made, and what it says goes into a log
+#   name=…            the prefix of messages
+#   build DIRECTORY   a function that builds DIRECTORY/made; its output goes into a log
 #
 # shellcheck shell=sh
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu
@@ -12,13 +12,13 @@ die() {
     exit 1
 }
 
-# built_once TARGET WHAT: build TARGET in the cache unless it is there. While that lasts it says now and then for how long
-# it has, and the last line of the log.
+# built_once TARGET WHAT: build TARGET in the cache unless it exists. During the build it prints the elapsed time and the last
+# line of the log at intervals.
 built_once() {
     target=$cache/$1
     [ ! -e "$target" ] || return 0
     mkdir -p "$cache"
-    # Whoever comes second waits, and then finds it built.
+    # A second build waits and then finds the target.
     exec 9>"$target.lock"
     if command -v flock >/dev/null; then flock 9; fi
     [ ! -e "$target" ] || return 0
@@ -31,12 +31,12 @@ built_once() {
         cat "$work/log" >&2
         die 'the build failed'
     }
-    # In one step: nobody ever sees half of it.
+    # In one step, so that the target is complete when it appears.
     mv "$work/made" "$target"
     exec 9>&-
 }
 
-# Waits for the lock of whoever builds, which is free when that one has ended, however it did.
+# Waits for the lock of the build, which is released when the build ends in any way.
 tell() {
     waited_s=0
     until flock -w "$tell_every_s" "$target.lock" true || [ ! -d "$work" ]; do

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build the wheel, install it with the pinned runtime only, and run it: what users install must work without this checkout.
+# Build the wheel, install it with the pinned runtime only, and run it without this checkout.
 set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)

@@ -1,4 +1,4 @@
-"""Write the table of settings in docs/configuration.md anew, from the settings themselves; all else there is kept.
+"""Generate the table of settings in docs/configuration.md.
 
 python -m tools.configuration_page          write it
 python -m tools.configuration_page --check  exit 1 if it is stale
@@ -13,12 +13,12 @@ from typing import Final
 from otel_gpu.config import SETTINGS
 
 PAGE: Final = Path(__file__).parents[1] / "docs/configuration.md"
-_COLUMNS: Final = ("setting", "default", "what it is", "allowed", "variables, the strongest first")
+_COLUMNS: Final = ("setting", "default", "what it is", "allowed", "variables, by precedence")
 _HEADING: Final = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}\n"
 
 
 def table() -> str:
-    """Every setting, in the order in which they are declared."""
+    """Every setting in the order of declaration."""
     rows = [
         (
             f"`{setting.key}`",
@@ -33,7 +33,7 @@ def table() -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with the table as it has to be; ValueError where it has none."""
+    """The page with the current table. Raises ValueError for a page without a table."""
     before, found, rest = page.partition(_HEADING)
     if not found:
         raise ValueError(f"{PAGE.name} has no table that begins with {_HEADING!r}")
@@ -42,7 +42,7 @@ def renewed(page: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or tell whether it is stale."""
+    """Write the page, or check whether it is stale."""
     page = PAGE.read_text(encoding="utf-8")
     if arguments == ["--check"]:
         return int(page != renewed(page))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Debian's container engines for the tests: Docker, containerd and Podman, with what they need beside a plain Debian.
-# Unpacked, not installed: the packages would start services and add users. Once; prints nothing but errors.
+# Unpack Debian's Docker, containerd and Podman with their dependencies for the tests, once. They are not installed, because
+# the packages would start services and add users. Prints errors only.
 # Then: engines=${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu/engines
 #       PATH=$engines/usr/bin:$engines/usr/sbin:$engines/bin:$PATH
 set -eu
@@ -29,13 +29,13 @@ for package in ./*.deb; do
         *) dpkg -x "$package" engines ;;
     esac
 done
-# Programs that miss a library are told to look beside themselves. Not LD_LIBRARY_PATH: Podman starts conmon, and conmon
-# Podman again when a container ends, with little of their environment.
+# Set RPATH in programs that miss a library. Not LD_LIBRARY_PATH: Podman starts conmon, and conmon starts Podman at the end of
+# a container, with little of their environment.
 triplet=$(basename "$(dirname engines/usr/lib/*/libsubid.so.4)")
 beside="\$ORIGIN/../lib/$triplet:\$ORIGIN/../../lib/$triplet"
 for program in engines/usr/bin/* engines/usr/sbin/*; do
     if ldd "$program" 2>/dev/null | grep -q 'not found'; then
-        # RPATH, not RUNPATH: it holds for the libraries of its libraries too.
+        # RPATH, not RUNPATH, because it also applies to the libraries of libraries.
         quietly tools/usr/bin/patchelf --force-rpath --set-rpath "$beside" "$program"
     fi
     if ldd "$program" 2>/dev/null | grep 'not found' >&2; then

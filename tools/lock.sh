@@ -1,6 +1,6 @@
 #!/bin/sh
-# Resolve the dependencies anew and pin them, with hashes and without addresses, in constraints/.
-# Three files because three places install: a host (runtime), whatever builds the package (build), a developer (dev).
+# Resolve the dependencies and pin them in constraints/, with hashes and without addresses.
+# Three files for three uses: hosts (runtime), package builds (build), developers (dev).
 set -eu
 cd "$(dirname "$0")/.."
 venv=${1:?usage: tools/lock.sh VENV}

@@ -1,7 +1,7 @@
-"""Writes what the agent is made of as CycloneDX 1.6 JSON: ``python tools/sbom.py OUT``; ``make sbom`` does it.
+"""Write the bill of materials of the agent as CycloneDX 1.6 JSON: ``python tools/sbom.py OUT``, or ``make sbom``.
 
-What is pinned in constraints/runtime.txt, with the hashes by which it is installed, and what the installed packages
-say of themselves. The same input gives the same bytes: the time is SOURCE_DATE_EPOCH, or none is told.
+It lists the packages pinned in constraints/runtime.txt with their hashes, and the metadata of the installed packages.
+The same input gives the same bytes: the time is SOURCE_DATE_EPOCH, or absent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME: Final = "otel-gpu"
 
 _PIN: Final = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[\w.+!-]+)(?: *; *(?P<marker>[^\\]+?))? *\\?$")
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-# Packages from before License-Expression (PEP 639) say it in words of their own.
+# Packages from before License-Expression (PEP 639) use free text.
 _SPDX: Final = {
     "3-Clause BSD License": "BSD-3-Clause",
     "License :: OSI Approved :: Apache Software License": "Apache-2.0",
@@ -36,7 +36,7 @@ _EXPRESSION: Final = re.compile(r"[A-Za-z0-9.+-]+-[0-9][A-Za-z0-9.]*|MIT|[A-Z0-9
 
 
 class Pinned(NamedTuple):
-    """A package as it is pinned: the hashes are those of its files, any one of which may be installed."""
+    """A pinned package with the hashes of all its files."""
 
     name: str
     version: str
@@ -49,7 +49,7 @@ class Pinned(NamedTuple):
 
 
 def pinned(text: str) -> Iterator[Pinned]:
-    """What a file of constraints pins for this platform."""
+    """The packages that a constraints file pins for this platform."""
     for entry in re.split(r"\n(?=\S)", text.strip()):
         first, _, rest = entry.partition("\n")
         found = _PIN.match(first)
@@ -61,7 +61,7 @@ def pinned(text: str) -> Iterator[Pinned]:
 
 
 def licences(about: metadata.PackageMetadata) -> list[dict[str, Any]]:
-    """What a package says of its licence, as an SPDX expression if it can be had."""
+    """The licence of a package, as an SPDX expression if possible."""
     expression, words_of_old = ((about.get_all(key) or [""])[0] for key in ("License-Expression", "License"))
     told = [expression, words_of_old, *(about.get_all("Classifier") or ())]
     for said in filter(None, told):
@@ -94,7 +94,7 @@ def component(package: Pinned) -> dict[str, Any]:
 
 
 def needs(name: str, among: Mapping[str, str]) -> list[str]:
-    """The packages that a package asks for, by their references."""
+    """References of the packages that a package requires."""
     required = (Requirement(line) for line in metadata.requires(name) or ())
     wanted = {
         canonicalize_name(one.name) for one in required if one.marker is None or one.marker.evaluate({"extra": ""})

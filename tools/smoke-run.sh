@@ -1,10 +1,10 @@
 #!/bin/sh
-# `make run` as a new user would: it must show numbers on the screen, say where to look, answer there, and end on SIGTERM.
+# Test `make run` for a new user: it must print numbers and the addresses, respond there, and end on SIGTERM.
 set -eu
 cd "$(dirname "$0")/.."
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-# Not through make: what is signalled must be the agent itself, and make would report the signal as an error.
+# Not through make, so that the signal reaches the agent and make reports no error.
 make --no-print-directory -n run RUN_ARGS='--listen 127.0.0.1:0' >"$out/recipe"
 sh "$out/recipe" >"$out/stdout" 2>"$out/stderr" &
 pid=$!

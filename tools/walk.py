@@ -1,4 +1,4 @@
-"""``make walk``: how much code one has to read to follow the demo.
+"""``make walk``: the amount of code that the demo runs.
 
 Counts the distinct functions of the package that run in ten steady seconds of a simulated host, with a cycle, an OTLP
 push and a scrape each second. Comprehensions, generator expressions, lambdas and class bodies are left out, and so is
@@ -29,7 +29,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 FROM_S, UNTIL_S = 12.0, 22.0
-"""Seconds after the start of the agent: by then all names are resolved and nothing is loaded any more."""
+"""Seconds after the start of the agent, when all names are resolved and all modules are loaded."""
 
 _END_S = 20.0
 
@@ -43,7 +43,7 @@ class Function(NamedTuple):
 
     @property
     def package(self) -> str:
-        """The subpackage that it is in; empty for modules at the top of the package."""
+        """The subpackage, empty for top-level modules."""
         folder, _, _ = self.file.rpartition("/")
         return folder.partition("/")[0]
 
@@ -52,23 +52,23 @@ class Function(NamedTuple):
 
 
 class Recorder:
-    """Collects the code of every function that is called while it records, in all threads that start after it."""
+    """Collects the code of every function called while it records, in all threads that start later."""
 
     def __init__(self) -> None:
         self._codes: set[CodeType] = set()
         self._recording = False
 
     def install(self) -> None:
-        """Have this thread, and those that start from now on, report their calls."""
+        """Record the calls of this thread and of threads that start later."""
         threading.setprofile(self._called)
         sys.setprofile(self._called)
 
     def start(self) -> None:
-        """Record from now on."""
+        """Start recording."""
         self._recording = True
 
     def stop(self) -> frozenset[CodeType]:
-        """End the recording; what was called."""
+        """Stop recording and return the code that was called."""
         self._recording = False
         sys.setprofile(None)
         threading.setprofile(None)
@@ -80,7 +80,7 @@ class Recorder:
 
 
 def functions(codes: Iterable[CodeType], root: Path) -> list[Function]:
-    """The functions among these that are defined with a name in files below ``root``, sorted."""
+    """The named functions among these in files below ``root``, sorted."""
     found = set()
     for code in codes:
         path = Path(code.co_filename)
@@ -91,7 +91,7 @@ def functions(codes: Iterable[CodeType], root: Path) -> list[Function]:
 
 
 def record(out: Path, from_s: float, until_s: float, arguments: Sequence[str]) -> int:
-    """Run the command line with these arguments and write what ran between two moments; then end the agent."""
+    """Run the command line with these arguments, write the functions that ran between two times, and end the agent."""
     recorder = Recorder()
     recorder.install()
     import otel_gpu  # noqa: PLC0415 - not before its calls are recorded
@@ -115,7 +115,7 @@ def record(out: Path, from_s: float, until_s: float, arguments: Sequence[str]) -
 
 
 class _Receiver(BaseHTTPRequestHandler):
-    """Takes OTLP over HTTP and answers that all of it was accepted."""
+    """Accepts OTLP over HTTP."""
 
     protocol_version = "HTTP/1.1"
 
@@ -132,7 +132,7 @@ class _Receiver(BaseHTTPRequestHandler):
 
 @contextmanager
 def _receiver() -> Iterator[str]:
-    """The URL of a receiver of OTLP."""
+    """The URL of an OTLP receiver."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Receiver) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
@@ -144,7 +144,7 @@ def _receiver() -> Iterator[str]:
 
 
 def walk(from_s: float = FROM_S, until_s: float = UNTIL_S) -> list[Function]:
-    """The functions that an agent on a simulated host runs between two moments after its start."""
+    """The functions that an agent on a simulated host runs between two times after its start."""
     with tempfile.TemporaryDirectory() as directory, _receiver() as url:
         out, port = Path(directory) / "functions.json", _free_port()
         command = (
@@ -166,7 +166,7 @@ def walk(from_s: float = FROM_S, until_s: float = UNTIL_S) -> list[Function]:
 
 
 def _scrape(url: str) -> None:
-    """Scrape once; an agent that starts or ends does not answer."""
+    """Scrape once; ignore an agent that does not respond yet or any more."""
     request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip"})  # noqa: S310 - ours
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - ours
@@ -182,7 +182,7 @@ def _free_port() -> int:
 
 
 def summary(found: Sequence[Function]) -> Iterator[str]:
-    """The counts by package and in total, a line each."""
+    """Lines with the counts by package and in total."""
     count = Counter(function.package for function in found)
     modules = Counter(package for package, _ in {(function.package, function.file) for function in found})
     yield f"{'package':16}{'functions':>10}{'modules':>10}"
@@ -192,7 +192,7 @@ def summary(found: Sequence[Function]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the walk; with ``--record``, be the agent that is recorded."""
+    """Print the walk; with ``--record``, run as the recorded agent."""
     parser = argparse.ArgumentParser(prog="python -m tools.walk", description=__doc__)
     parser.add_argument("--list", action="store_true", help="print every function as well")
     parser.add_argument("--record", type=Path, metavar="FILE", help=argparse.SUPPRESS)

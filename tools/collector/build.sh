@@ -1,7 +1,7 @@
 #!/bin/sh
-# Print the path of an OpenTelemetry Collector made of the components in manifest.yaml; build it first if need be.
+# Print the path of an OpenTelemetry Collector with the components in manifest.yaml; build it first if necessary.
 #
-#   build.sh          build it unless it was built before
+#   build.sh          build it unless it exists
 #   build.sh --find   never build
 #
 # Built once per manifest and kept outside the checkout, under ${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu. Needs Go and its

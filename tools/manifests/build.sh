@@ -1,8 +1,7 @@
 #!/bin/sh
-# Print the directory with helm, kustomize and manifests (main.go), which read what deploy/ ships; build them first if need
-# be.
+# Print the directory with helm, kustomize and manifests (main.go), which read deploy/; build them first if necessary.
 #
-#   build.sh          build them unless they were built before
+#   build.sh          build them unless they exist
 #   build.sh --find   never build
 #
 # Built once per version of this directory and kept outside the checkout, under ${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu.

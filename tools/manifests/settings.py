@@ -1,4 +1,4 @@
-"""Put every setting of the agent into the chart's values.schema.json, under ``config``; all else there is kept.
+"""Write every setting of the agent into the chart's values.schema.json, under ``config``.
 
 python tools/manifests/settings.py          write it
 python tools/manifests/settings.py --check  exit 1 if it is stale
@@ -17,7 +17,7 @@ SCHEMA: Final = Path(__file__).parents[2] / "deploy/helm/otel-gpu/values.schema.
 
 
 def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with the settings there are."""
+    """The schema with the current settings."""
     config = schema["properties"]["config"] | {
         "properties": {
             setting.key: {
@@ -31,7 +31,7 @@ def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the schema, or tell whether it is stale."""
+    """Write the schema, or check whether it is stale."""
     text = SCHEMA.read_text(encoding="utf-8")
     made = json.dumps(with_settings(json.loads(text)), indent=2, ensure_ascii=False) + "\n"
     if arguments == ["--check"]:
