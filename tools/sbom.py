@@ -63,12 +63,12 @@ def pinned(text: str) -> Iterator[Pinned]:
 def licences(about: metadata.PackageMetadata) -> list[dict[str, Any]]:
     """The licence of a package, as an SPDX expression if possible."""
     expression, words_of_old = ((about.get_all(key) or [""])[0] for key in ("License-Expression", "License"))
-    told = [expression, words_of_old, *(about.get_all("Classifier") or ())]
-    for said in filter(None, told):
+    texts = [expression, words_of_old, *(about.get_all("Classifier") or ())]
+    for said in filter(None, texts):
         word = _SPDX.get(said, said)
         if said == expression or word != said or _EXPRESSION.fullmatch(word):
             return [{"expression": word}]
-    words = [said.rpartition(" :: ")[2] for said in filter(None, told) if "\n" not in said and "License" in said]
+    words = [said.rpartition(" :: ")[2] for said in filter(None, texts) if "\n" not in said and "License" in said]
     name = words[0] if words else words_of_old
     return [{"license": {"name": name}}] if name else []
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Print the directory with helm, kustomize and manifests (main.go), which read deploy/; build them first if necessary.
+# Print the directory with helm, kustomize and manifests (main.go), which read what deploy/ ships; build them first if need
+# be.
 #
-#   build.sh          build them unless they exist
+#   build.sh          build them unless they were built before
 #   build.sh --find   never build
 #
 # Built once per version of this directory and kept outside the checkout, under ${XDG_CACHE_HOME:-$HOME/.cache}/otel-gpu.
