@@ -10,8 +10,8 @@ from pathlib import Path
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.control.kept import PauseFile
-from otel_gpu.control.pausing import pause_handlers
+from otel_gpu.control.pause_file import PauseFile
+from otel_gpu.control.protocol import pause_handlers
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
@@ -27,9 +27,9 @@ from otel_gpu.sampling import Sampling
 from otel_gpu.sources.pausing import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
-from otel_gpu.web.compat import CompatServers
-from otel_gpu.web.events import PATH as EVENTS_PATH
-from otel_gpu.web.events import Events, cycle
+from otel_gpu.web.compat_servers import CompatServers
+from otel_gpu.web.event_stream import PATH as EVENTS_PATH
+from otel_gpu.web.event_stream import Events, cycle
 from otel_gpu.web.metrics_route import PATH as METRICS_PATH
 from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.page import Page, static_routes

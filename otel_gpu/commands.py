@@ -17,7 +17,7 @@ from typing import Final
 from otel_gpu.agent import Agent
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
-from otel_gpu.control.renewal import renew
+from otel_gpu.control.restart import renew
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json

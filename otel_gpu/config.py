@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
-from otel_gpu.control.places import ControlSocket, control_socket
+from otel_gpu.control.socket_path import ControlSocket, control_socket
 from otel_gpu.errors import UsageError
 from otel_gpu.scope import Scope
 from otel_gpu.setting import Found, Setting

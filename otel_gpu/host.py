@@ -12,8 +12,8 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
-from otel_gpu.control.kept import PauseFile
-from otel_gpu.control.renewal import may_renew
+from otel_gpu.control.pause_file import PauseFile
+from otel_gpu.control.restart import may_renew
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import GpuIdentity, Pod
 from otel_gpu.naming_sources import NameSources, begin

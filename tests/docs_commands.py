@@ -242,7 +242,7 @@ _COMPOSE: Final = (
 _SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else"
 _MIG: Final = f"{_DEPLOY}::test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_asks_for"
 _PAUSE: Final = (
-    "tests/e2e/test_pause_and_renewal.py::test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed"
+    "tests/e2e/test_pause_and_restart.py::test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed"
 )
 _TOP: Final = "tests/e2e/test_top.py"
 _URL: Final = "tests/unit/top/test_command.py::test_a_wrong_url_is_told_before_anything_else"

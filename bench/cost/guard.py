@@ -39,7 +39,7 @@ from otel_gpu.metrics.series import Collection
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.proc.source import ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
-from otel_gpu.web.exchange import Encoder, Response
+from otel_gpu.web.response import Encoder, Response
 from tests.docker_api import container_id
 from tests.nvml_stub.build import build
 from tests.nvml_stub.play import STEPPED_EPOCH_US, StubClock, preload, stub_variables

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_gpu import values
 from otel_gpu.control.client import ask
-from otel_gpu.control.pausing import LONGEST_S, RESUME, pause_request, paused_text, resumed_text
+from otel_gpu.control.protocol import LONGEST_S, RESUME, pause_request, paused_text, resumed_text
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.streams import write
 

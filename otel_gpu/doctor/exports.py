@@ -132,7 +132,7 @@ def _bears_our_name(connection: http.client.HTTPConnection) -> bool:
 
 def _own_certificate(web_config: Path) -> bytes:
     """The certificate of a web configuration, in DER; nothing if it has none that can be read."""
-    from otel_gpu.web.webconfig import read_web_config  # noqa: PLC0415 - most have none, and YAML takes its time
+    from otel_gpu.web.web_config import read_web_config  # noqa: PLC0415 - most have none, and YAML takes its time
 
     try:
         tls = read_web_config(web_config).tls if web_config.is_file() else None  # nobody waits for a pipe

@@ -11,7 +11,7 @@ from otel_gpu.compat.listener import Listener
 from otel_gpu.compat.render import CONTENT_TYPE, render
 from otel_gpu.compat.retention import Retention
 from otel_gpu.metrics.rows import ReportRows
-from otel_gpu.web.exchange import Request, Response, Route
+from otel_gpu.web.response import Request, Response, Route
 
 
 def compat_routes(

@@ -9,10 +9,10 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
+from otel_gpu.web.access_policy import Guard
 from otel_gpu.web.feed import Following
-from otel_gpu.web.guard import Guard
-from otel_gpu.web.head import Asked
-from otel_gpu.web.site import SPEAK_TLS, Answer
+from otel_gpu.web.request import Asked
+from otel_gpu.web.router import SPEAK_TLS, Answer
 
 _LARGEST_REQUEST_BYTES: Final = 128 * 1024
 """Line and headers together; the parser allows 64 KiB for a line, a hundred times."""

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer, choose
 from otel_gpu.metrics.series import Collection
-from otel_gpu.web.exchange import Request, Response, Route
+from otel_gpu.web.response import Request, Response, Route
 
 PATH = "/metrics"
 

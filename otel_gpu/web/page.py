@@ -9,8 +9,8 @@ from typing import Final
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report
-from otel_gpu.web.exchange import Response, Route
-from otel_gpu.web.site import STATIC
+from otel_gpu.web.response import Response, Route
+from otel_gpu.web.router import STATIC
 
 _TYPES: Final = {
     "css": "text/css; charset=utf-8",

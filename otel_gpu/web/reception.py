@@ -29,10 +29,10 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from otel_gpu.web.access_policy import Guard
 from otel_gpu.web.connection import Connection, Next
-from otel_gpu.web.guard import Guard
 from otel_gpu.web.limits import Limits
-from otel_gpu.web.site import TOO_MANY_FOLLOW, Answer, Site
+from otel_gpu.web.router import TOO_MANY_FOLLOW, Answer, Site
 
 log = logging.getLogger(__name__)
 

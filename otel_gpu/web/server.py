@@ -11,11 +11,11 @@ from typing import Final
 
 from otel_gpu.errors import UsageError
 from otel_gpu.values import Address
-from otel_gpu.web.exchange import Request, Response, Route
-from otel_gpu.web.guard import Guard, GuardFile
+from otel_gpu.web.access_policy import Guard, GuardFile
 from otel_gpu.web.limits import Limits
 from otel_gpu.web.reception import Reception
-from otel_gpu.web.site import Site
+from otel_gpu.web.response import Request, Response, Route
+from otel_gpu.web.router import Site
 
 __all__ = ["Limits", "Request", "Response", "Route", "WebServer"]
 

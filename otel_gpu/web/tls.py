@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from otel_gpu.errors import UsageError
-from otel_gpu.web.webconfig import ClientAuth, Pem, TlsConfig
+from otel_gpu.web.web_config import ClientAuth, Pem, TlsConfig
 
 _LARGEST_BYTES: Final = 1 << 20
 _VERIFY: Final = {

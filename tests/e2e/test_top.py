@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.values import Address
-from otel_gpu.web.events import PATH, Events
+from otel_gpu.web.event_stream import PATH, Events
 from otel_gpu.web.particulars import About
 from otel_gpu.web.server import WebServer
 from tests.agent_process import AgentProcess, agent_process

@@ -6,8 +6,8 @@ import json
 from typing import Any, Final
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.control.kept import parse_pause
-from otel_gpu.control.pausing import LONGEST_S, paused_text, resumed_text
+from otel_gpu.control.pause_file import parse_pause
+from otel_gpu.control.protocol import LONGEST_S, paused_text, resumed_text
 from tests.fuzz.target import Target, mutated_json
 
 BOOT: Final = "00000000-0000-4000-8000-000000000001"

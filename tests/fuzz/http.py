@@ -11,11 +11,11 @@ from typing import Final, cast
 import bcrypt
 
 from otel_gpu.export.prometheus import choose
-from otel_gpu.web.auth import BasicAuth
+from otel_gpu.web.access_policy import Guard
+from otel_gpu.web.authentication import BasicAuth
 from otel_gpu.web.connection import Connection, Next
-from otel_gpu.web.exchange import Request, Response
-from otel_gpu.web.guard import Guard
-from otel_gpu.web.site import Site
+from otel_gpu.web.response import Request, Response
+from otel_gpu.web.router import Site
 from tests.fuzz.target import ODD_BYTES, Target, mutated
 
 ACCEPT: Final = b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\nAccept-Encoding: gzip\r\n"

@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, SourceChoice, Value, load, nearest
-from otel_gpu.control.places import ControlSocket
+from otel_gpu.control.socket_path import ControlSocket
 from otel_gpu.errors import UsageError
 from otel_gpu.scope import Scope
 from otel_gpu.settings_export import Compression, Exporter, Protocol, Temporality

@@ -32,7 +32,7 @@ FORBIDDEN_ATTRIBUTES = {
     "ssl": {"_create_unverified_context"},
     "tempfile": {"mktemp"},
 }
-REPLACES_ITSELF = "control/renewal.py"
+REPLACES_ITSELF = "control/restart.py"
 """The one module that may exec: this very program, as it was started, after the driver's library was replaced."""
 
 

@@ -14,7 +14,7 @@ from otel_gpu.agent import Agent
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.control.client import ask
-from otel_gpu.control.pausing import RESUME, pause_request, paused_text, resumed_text
+from otel_gpu.control.protocol import RESUME, pause_request, paused_text, resumed_text
 from otel_gpu.errors import Unavailable
 from otel_gpu.host import Host
 from otel_gpu.metrics.labels import Resources

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.control.places import ControlSocket
 from otel_gpu.control.server import ControlServer
+from otel_gpu.control.socket_path import ControlSocket
 from otel_gpu.doctor import keeping
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.keeping import examine_control, examine_state

@@ -19,8 +19,8 @@ from otel_gpu.top.board import Board, Lost, Seen
 from otel_gpu.top.remote import PORT, RemoteCycles, agent, events
 from otel_gpu.values import Address
 from otel_gpu.version import __version__
-from otel_gpu.web.events import PATH, Events
-from otel_gpu.web.exchange import Request, Response, Route
+from otel_gpu.web.event_stream import PATH, Events
+from otel_gpu.web.response import Request, Response, Route
 from otel_gpu.web.server import WebServer
 from tests.builders import attribution
 from tests.unit.top.cycles import ABOUT

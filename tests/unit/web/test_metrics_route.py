@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.series import Collection
 from otel_gpu.values import Address
-from otel_gpu.web.exchange import Response
 from otel_gpu.web.metrics_route import PATH, metrics_route
+from otel_gpu.web.response import Response
 from otel_gpu.web.server import WebServer
 from tests.unit.export.exposition import RESOURCES, parsed, point_count, series, simulated
 from tests.web import ask

@@ -7,8 +7,8 @@ import pytest
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report, SourceOutcome, SourceState
-from otel_gpu.web.exchange import Request, Response
 from otel_gpu.web.page import Page, static_routes
+from otel_gpu.web.response import Request, Response
 from tests.builders import attribute, attribution, snapshot
 
 

@@ -7,7 +7,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from otel_gpu.errors import UsageError
-from otel_gpu.web.guard import load_guard
+from otel_gpu.web.access_policy import load_guard
 from tests.unit.web.pki import Pki
 
 VERIFY = "  client_auth_type: RequireAndVerifyClientCert\n"

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from otel_gpu.values import Address
-from otel_gpu.web.guard import Guard
+from otel_gpu.web.access_policy import Guard
 from otel_gpu.web.reception import Reception
+from otel_gpu.web.router import Site
 from otel_gpu.web.server import Limits, Request, Response, Route, WebServer
-from otel_gpu.web.site import Site
 from tests.web import PATIENCE_S, ask
 
 MIB = 1 << 20

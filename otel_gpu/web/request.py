@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from otel_gpu.web.exchange import Request, Response
+from otel_gpu.web.response import Request, Response
 
 _LONGEST_LINE_BYTES: Final = 64 * 1024
 _MOST_HEADERS: Final = 100

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from otel_gpu.errors import UsageError
 
 if TYPE_CHECKING:
-    from otel_gpu.web.auth import BasicAuth
+    from otel_gpu.web.authentication import BasicAuth
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class Guard:
 def load_guard(path: Path) -> tuple[Guard, tuple[Path, ...]]:
     """What a web configuration file asks for, and the files it names. UsageError says what is wrong with which."""
     # Here, not above: most start without such a file, and YAML and bcrypt take their time to import.
-    from otel_gpu.web.auth import BasicAuth  # noqa: PLC0415
+    from otel_gpu.web.authentication import BasicAuth  # noqa: PLC0415
     from otel_gpu.web.tls import server_context  # noqa: PLC0415
-    from otel_gpu.web.webconfig import read_web_config  # noqa: PLC0415
+    from otel_gpu.web.web_config import read_web_config  # noqa: PLC0415
 
     config = read_web_config(path)
     guard = Guard(

@@ -8,7 +8,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from otel_gpu.web.guard import Guard, GuardFile
+from otel_gpu.web.access_policy import Guard, GuardFile
 from tests.unit.web.pki import Pki
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
-from otel_gpu.web.events import Events
-from otel_gpu.web.exchange import Request
+from otel_gpu.web.event_stream import Events
 from otel_gpu.web.particulars import About
+from otel_gpu.web.response import Request
 from tests.builders import attribute, attribution, gpu, snapshot
 
 ABOUT = About("1.2.3", "node-1", 5.0, "asked for", "EUR")

@@ -12,8 +12,8 @@ from otel_gpu.config import load
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.values import Address
-from otel_gpu.web.compat import CompatServers
-from otel_gpu.web.exchange import Response
+from otel_gpu.web.compat_servers import CompatServers
+from otel_gpu.web.response import Response
 from tests.unit.export.exposition import simulated_report
 from tests.unit.metrics.builders import answer, device, process
 from tests.web import ask

@@ -9,10 +9,10 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from otel_gpu.errors import Unavailable
-from otel_gpu.web.exchange import Encoder, Request, Response, Route
+from otel_gpu.web.access_policy import Guard
 from otel_gpu.web.feed import Following
-from otel_gpu.web.guard import Guard
-from otel_gpu.web.head import NOTHING_ASKED, Asked, parse_head
+from otel_gpu.web.request import NOTHING_ASKED, Asked, parse_head
+from otel_gpu.web.response import Encoder, Request, Response, Route
 
 log = logging.getLogger(__name__)
 

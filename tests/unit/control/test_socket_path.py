@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.control.places import ControlSocket, control_socket
+from otel_gpu.control.socket_path import ControlSocket, control_socket
 
 AUTO = ControlSocket(auto=True)
 HOST = Path("/run/otel-gpu/control.sock")

@@ -10,7 +10,7 @@ from pathlib import Path
 from otel_gpu.compat.listener import Listener
 from otel_gpu.metrics.rows import ReportRows
 from otel_gpu.values import Address
-from otel_gpu.web.exchange import Route
+from otel_gpu.web.response import Route
 from otel_gpu.web.server import WebServer
 
 log = logging.getLogger(__name__)

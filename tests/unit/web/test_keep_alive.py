@@ -16,10 +16,10 @@ import bcrypt
 import pytest
 
 from otel_gpu.values import Address
-from otel_gpu.web.guard import Guard
+from otel_gpu.web.access_policy import Guard
 from otel_gpu.web.reception import Reception
+from otel_gpu.web.router import Site
 from otel_gpu.web.server import Limits, Request, Response, Route, WebServer
-from otel_gpu.web.site import Site
 from tests.unit.web.pki import Pki
 from tests.unit.web.pki import serving as serving_tls
 from tests.web import PATIENCE_S, ask

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.control.directory import open_directory
-from otel_gpu.control.pausing import LONGEST_S
+from otel_gpu.control.protocol import LONGEST_S
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pausing import Pause
 from otel_gpu.sources.proc.host import read_boot_id

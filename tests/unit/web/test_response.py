@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.web.exchange import Encoder, Response, accepts_gzip
+from otel_gpu.web.response import Encoder, Response, accepts_gzip
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
-from otel_gpu.web.exchange import Request, Response
 from otel_gpu.web.feed import Feed, Following
 from otel_gpu.web.history import History
 from otel_gpu.web.particulars import About, particulars
+from otel_gpu.web.response import Request, Response
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.control.kept import PauseFile
+from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.sources.pausing import Pause
 from tests.proc_tree import ProcTree
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.errors import UsageError
-from otel_gpu.web.webconfig import ClientAuth, WebConfig, parse_web_config, read_web_config
+from otel_gpu.web.web_config import ClientAuth, WebConfig, parse_web_config, read_web_config
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 PAIR = "tls_server_config:\n  cert_file: server.crt\n  key_file: keys/server.key\n"

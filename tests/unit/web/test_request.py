@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.web.exchange import Request, Response
-from otel_gpu.web.head import Asked, Head, parse_head
+from otel_gpu.web.request import Asked, Head, parse_head
+from otel_gpu.web.response import Request, Response
 
 TOKEN = "".join(sorted("!#$%&'*+-.^_`|~abcXYZ019"))
 names = st.sampled_from(["Accept", "accept", "Host", "X-a", "Authorization"]) | st.text(TOKEN, min_size=1, max_size=8)

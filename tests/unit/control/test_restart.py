@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.control.renewal import may_renew, renew
+from otel_gpu.control.restart import may_renew, renew
 from otel_gpu.errors import Unavailable
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.errors import UsageError
-from otel_gpu.web.auth import parse_basic
-from otel_gpu.web.exchange import accepts_gzip
-from otel_gpu.web.webconfig import WebConfig, parse_web_config
+from otel_gpu.web.authentication import parse_basic
+from otel_gpu.web.response import accepts_gzip
+from otel_gpu.web.web_config import WebConfig, parse_web_config
 from tests.depth import DEPTH
 
 many = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)

@@ -9,7 +9,7 @@ import bcrypt
 import pytest
 
 from otel_gpu.errors import Unavailable
-from otel_gpu.web.auth import BasicAuth, parse_basic
+from otel_gpu.web.authentication import BasicAuth, parse_basic
 
 COST = 4  # the least bcrypt allows, as tests have no secrets
 
