@@ -11,8 +11,7 @@ from pathlib import Path
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.control.pause_file import PauseFile
-from otel_gpu.control.protocol import pause_handlers
-from otel_gpu.control.server import ControlServer
+from otel_gpu.control.server import ControlServer, pause_handlers
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.export.pipeline import ExportPipeline
@@ -28,13 +27,14 @@ from otel_gpu.sources.pausing import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
 from otel_gpu.web.compat_servers import CompatServers
-from otel_gpu.web.event_stream import PATH as EVENTS_PATH
-from otel_gpu.web.event_stream import Events, cycle
-from otel_gpu.web.metrics_route import PATH as METRICS_PATH
-from otel_gpu.web.metrics_route import metrics_route
+from otel_gpu.web.event_stream import EVENTS_PATH, EventStream, cycle_id
+from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
 from otel_gpu.web.page import Page, static_routes
 from otel_gpu.web.particulars import About
-from otel_gpu.web.server import Request, Response, Route, WebServer
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import Route
+from otel_gpu.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Agent:
             metrics=config.serves_prometheus,
         )
         prices = config.attribution.prices
-        self.events = Events(
+        self.events = EventStream(
             About(
                 version=__version__,
                 host_name=host_name,
@@ -98,7 +98,7 @@ class Agent:
             self._sampler.fresh,
         )
         routes: dict[str, Route] = {
-            "/": lambda _: Response(self._page.of(self._sampler.fresh()), "text/html; charset=utf-8"),
+            "/": lambda _: Response(self._page.render(self._sampler.fresh()), "text/html; charset=utf-8"),
             **static_routes(),
             "/api/attribution": self._json,
             EVENTS_PATH: self.events.route,
@@ -193,7 +193,7 @@ class Agent:
         attribution = self._sampler.fresh()
         if attribution is None:
             return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(to_json(attribution) + "\n", "application/json", headers={"ETag": f'"{cycle(attribution)}"'})
+        return Response(to_json(attribution) + "\n", "application/json", headers={"ETag": f'"{cycle_id(attribution)}"'})
 
     def _healthz(self, _: Request) -> Response:
         """Alive: samples come, whatever they say."""

@@ -181,11 +181,11 @@ def _tell(parsed: argparse.Namespace, config: Config, environment: Mapping[str, 
     """Tell the running agent something; none of what an agent needs itself is needed for that."""
     from otel_gpu.control import commands  # noqa: PLC0415
 
-    places = config.control_socket.for_others(environment)
+    places = config.control_socket.client_paths(environment)
     if parsed.command == "resume":
         return commands.resume(places)
     duration = vars(parsed)["for"]
-    return commands.pause(places, for_s=None if duration is None else commands.pause_s(duration))
+    return commands.pause(places, for_s=None if duration is None else commands.parse_pause_s(duration))
 
 
 def _show(parsed: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from typing import Final
 from otel_gpu.agent import Agent
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
-from otel_gpu.control.restart import renew
+from otel_gpu.control.restart import restart
 from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
@@ -183,7 +183,7 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
         host = replace(host, simulated_because="it is the demo")
     # A simulated host has nothing to be let go of, unless somebody wants to see it.
     reachable = host.simulated_because is None or not settings.control_socket.auto
-    control = settings.control_socket.for_agent(os.environ) if reachable else None
+    control = settings.control_socket.agent_path(os.environ) if reachable else None
     with _told("going on from what was kept"):
         simulated = host.simulated_because is not None
         attributor = open_attributor(settings.attribution, settings.state_dir, clock, os.environ, simulated=simulated)
@@ -221,7 +221,7 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
         shown.close()
     if not stop.is_set():
         log.warning("the driver was upgraded: starting anew with the library that belongs to it")
-        renew(os.environ, clock)
+        restart(os.environ, clock)
     return DONE
 
 

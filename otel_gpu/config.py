@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
-from otel_gpu.control.socket_path import ControlSocket, control_socket
+from otel_gpu.control.socket_path import ControlSocket, parse_control_socket
 from otel_gpu.errors import UsageError
 from otel_gpu.scope import Scope
 from otel_gpu.setting import Found, Setting
@@ -170,7 +170,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "nothing, or the path of a file", "web configuration file of the listener: TLS, client certificates, passwords",
     ),
     Setting(
-        "control-socket", "control_socket", "auto", control_socket,
+        "control-socket", "control_socket", "auto", parse_control_socket,
         "auto, none, or an absolute path of at most 107 bytes",
         "where otel-gpu pause and resume reach the agent; auto: control.sock in $RUNTIME_DIRECTORY, else in "
         "$XDG_RUNTIME_DIR/otel-gpu, else in /run/otel-gpu",

@@ -13,7 +13,7 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
 from otel_gpu.control.pause_file import PauseFile
-from otel_gpu.control.restart import may_renew
+from otel_gpu.control.restart import may_restart
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import GpuIdentity, Pod
 from otel_gpu.naming_sources import NameSources, begin
@@ -112,7 +112,7 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
     outdated = threading.Event()
 
     def on_old_library() -> None:
-        if may_renew(os.environ, clock):
+        if may_restart(os.environ, clock):
             outdated.set()
 
     nvml = open_nvml(config, clock, briefly=briefly, on_old_library=on_old_library)
@@ -137,7 +137,7 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
 
 def _is_left_alone(config: Config, clock: Clock) -> bool:
     """Whether an agent that starts now is paused: then it does not even ask whether there are GPUs."""
-    place = config.control_socket.for_agent(os.environ)
+    place = config.control_socket.agent_path(os.environ)
     return place is not None and PauseFile(place.parent, clock).load() is not None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu import commandline
-from otel_gpu.control.commands import pause_s
+from otel_gpu.control.commands import parse_pause_s
 from otel_gpu.errors import UsageError
 from otel_gpu.settings_check import check_exports
 from otel_gpu.top.remote import agent
@@ -109,7 +109,7 @@ def check_told(words: list[str]) -> None:
     if parsed.command == "top" and parsed.url is not None:
         agent(parsed.url, "--url")
     if parsed.command == "pause" and vars(parsed)["for"] is not None:
-        pause_s(vars(parsed)["for"])
+        parse_pause_s(vars(parsed)["for"])
     loaded = commandline._settle(parsed, {}).loaded()
     if "exporters" in commandline._COMMANDS[parsed.command]:
         check_exports(loaded)
@@ -241,9 +241,7 @@ _COMPOSE: Final = (
 )
 _SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else"
 _MIG: Final = f"{_DEPLOY}::test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_asks_for"
-_PAUSE: Final = (
-    "tests/e2e/test_pause_and_restart.py::test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed"
-)
+_PAUSE: Final = "tests/e2e/test_pause_and_restart.py::test_a_paused_agent_releases_the_driver_until_resumed"
 _TOP: Final = "tests/e2e/test_top.py"
 _URL: Final = "tests/unit/top/test_command.py::test_a_wrong_url_is_told_before_anything_else"
 _SCHEMA: Final = "tests/unit/test_deploy.py::test_the_schema_of_the_chart_has_every_setting_and_no_other"

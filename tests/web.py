@@ -1,4 +1,4 @@
-"""Asks an HTTP server as a browser would, or ruder."""
+"""An HTTP client, for well-formed requests and for raw bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 30.0
 
 
 class Answer(NamedTuple):
-    """What the server said."""
+    """A response, decompressed."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,7 +30,7 @@ def ask(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Answer:
-    """One request, one answer, unpacked."""
+    """The response to one request."""
     if tls is None:
         connection = http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
     else:
@@ -47,11 +47,11 @@ def ask(
 
 
 def say(address: Address, raw: bytes) -> bytes:
-    """Send bytes, close our side, and read until the server closes its own."""
+    """Send raw bytes, shut down sending, and return everything until the server closes the connection."""
     with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as connection:
         connection.sendall(raw)
         connection.shutdown(socket.SHUT_WR)
-        answered = b""
+        response = b""
         while chunk := connection.recv(65536):
-            answered += chunk
-        return answered
+            response += chunk
+        return response

@@ -1,1 +1,1 @@
-"""What a running agent can be told by its owner, over a socket of its own: to pause, and to go on."""
+"""The control socket of a running agent: ``otel-gpu pause`` and ``otel-gpu resume``."""

@@ -1,4 +1,4 @@
-"""The other end of the control socket: what ``otel-gpu pause`` and ``resume`` say to a running agent."""
+"""The client of the control socket: sends a request of ``otel-gpu pause`` or ``resume`` to a running agent."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.control import wire
+from otel_gpu.control import protocol
 from otel_gpu.errors import Unavailable
 
-_CONNECT_S: Final = 2.0
-_ANSWER_S: Final = 15.0
-"""An agent may be in the middle of a pass, and the driver takes its time to be let go of."""
+_CONNECT_TIMEOUT_S: Final = 2.0
+_RESPONSE_TIMEOUT_S: Final = 15.0
+"""The agent may be in the middle of a cycle, and releasing the driver takes time."""
 
 
-def ask(places: Sequence[Path], request: Mapping[str, Any]) -> dict[str, Any]:
-    """The agent's answer, of the first that listens at one of these places. Unavailable if none does, or it refuses."""
-    if not places:
-        raise Unavailable("the control socket is switched off (control-socket none)")
+def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]:
+    """The response of the first agent that listens at one of these paths. Unavailable if none does, or it refuses."""
+    if not paths:
+        raise Unavailable("the control socket is turned off (control-socket none)")
     failures: list[str] = []
-    for place in places:
+    for path in paths:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_CONNECT_S)
+            connection.settimeout(_CONNECT_TIMEOUT_S)
             try:
-                connection.connect(os.fspath(place))
+                connection.connect(os.fspath(path))
             except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-                failures.append(f"{place}: nobody listens")
+                failures.append(f"{path}: no agent listens there")
                 continue
             except OSError as error:
-                failures.append(f"{place}: {error.strerror or error}")
+                failures.append(f"{path}: {error.strerror or error}")
                 continue
-            return _asked(connection, place, request)
-    raise Unavailable(f"no running agent was found: {'; '.join(failures)}; --control-socket names another place")
+            return _exchange(connection, path, message)
+    raise Unavailable(f"no running agent was found: {'; '.join(failures)}; --control-socket sets another path")
 
 
-def _asked(connection: socket.socket, place: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        wire.send(connection, request, time.monotonic() + _CONNECT_S)
-        answer = wire.receive(connection, time.monotonic() + _ANSWER_S)
+        protocol.send(connection, message, time.monotonic() + _CONNECT_TIMEOUT_S)
+        response = protocol.receive(connection, time.monotonic() + _RESPONSE_TIMEOUT_S)
     except (OSError, ValueError) as error:
-        raise Unavailable(f"{place}: the agent gave no answer: {error}") from None
-    if answer.get("ok") is not True:
-        reason = answer.get("error")
-        raise Unavailable(reason if isinstance(reason, str) else f"{place}: the agent refused")
-    return answer
+        raise Unavailable(f"{path}: no valid response from the agent: {error}") from None
+    if response.get("ok") is not True:
+        reason = response.get("error")
+        raise Unavailable(reason if isinstance(reason, str) else f"{path}: the agent refused the request")
+    return response

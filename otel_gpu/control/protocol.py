@@ -1,68 +1,75 @@
-"""Pause and resume as requests and answers."""
+"""The protocol of the control socket: one line of JSON each way, bounded in size and time, to pause and to resume."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import socket
+import time
+from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_gpu.control.server import Handler
-from otel_gpu.errors import UsageError
-from otel_gpu.sources.pausing import PausableGpus, time_text
+from otel_gpu.sources.pausing import time_text
 
-LONGEST_S: Final = 7 * 86_400.0
-
-
-def pause_request(for_s: float | None) -> dict[str, Any]:
-    """What asks an agent to pause, for so long or until resumed."""
-    return {"command": "pause", "for_s": for_s}
-
+MAX_MESSAGE_BYTES: Final = 4096
+MAX_PAUSE_S: Final = 7 * 86_400.0
 
 RESUME: Final[Mapping[str, Any]] = {"command": "resume"}
 
 
-def pause_handlers(gpus: PausableGpus, changed: Callable[[], object]) -> dict[str, Handler]:
-    """What the agent does when asked; ``changed`` is called after it."""
-
-    def pause(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        paused = gpus.pause(_duration_s(request.get("for_s")))
-        changed()
-        return {"since": paused.since_s, "until": paused.until_s, "held": list(paused.held)}
-
-    def resume(_: Mapping[str, Any]) -> Mapping[str, Any]:
-        ended = gpus.resume()
-        changed()
-        return {"since": None if ended is None else ended.since_s}
-
-    return {"pause": pause, "resume": resume}
+def pause_request(for_s: float | None) -> dict[str, Any]:
+    """The request to pause for a duration, or with ``None`` until resumed."""
+    return {"command": "pause", "for_s": for_s}
 
 
-def paused_text(answer: Mapping[str, Any]) -> str:
-    """An agent's answer to pause, for people."""
-    since, until = _time(answer.get("since")), _time(answer.get("until"))
-    if since is None:
+def describe_pause(response: Mapping[str, Any]) -> str:
+    """The agent's response to a pause request, as text."""
+    since_s, until_s = _unix_time(response.get("since")), _unix_time(response.get("until"))
+    if since_s is None:
         return "paused"
-    ends = "until otel-gpu resume" if until is None else f"until {time_text(until)}, or otel-gpu resume"
-    return f"paused since {time_text(since)}, {ends}"
+    end = "until otel-gpu resume" if until_s is None else f"until {time_text(until_s)}, or otel-gpu resume"
+    return f"paused since {time_text(since_s)}, {end}"
 
 
-def resumed_text(answer: Mapping[str, Any]) -> str:
-    """An agent's answer to resume, for people."""
-    since = _time(answer.get("since"))
-    return "was not paused" if since is None else f"resumed; was paused since {time_text(since)}"
+def describe_resume(response: Mapping[str, Any]) -> str:
+    """The agent's response to a resume request, as text."""
+    since_s = _unix_time(response.get("since"))
+    return "was not paused" if since_s is None else f"resumed; was paused since {time_text(since_s)}"
 
 
-def _duration_s(value: object) -> float | None:
-    if value is None:
+def send(connection: socket.socket, message: Mapping[str, Any], deadline_s: float) -> None:
+    """Send a message by ``deadline_s`` (``time.monotonic``). OSError if that fails."""
+    connection.settimeout(_remaining_s(deadline_s))
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def receive(connection: socket.socket, deadline_s: float) -> dict[str, Any]:
+    """Receive a whole message by ``deadline_s``. OSError if that fails; ValueError if it is not valid."""
+    line = b""
+    while b"\n" not in line:
+        connection.settimeout(_remaining_s(deadline_s))
+        chunk = connection.recv(MAX_MESSAGE_BYTES + 1 - len(line))
+        line += chunk
+        if len(line) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"longer than {MAX_MESSAGE_BYTES} bytes")
+        if not chunk:
+            raise ValueError("not a line of JSON")
+    try:
+        message = json.loads(line.partition(b"\n")[0])
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the content is wrong, not its type in Python
+    return message
+
+
+def _remaining_s(deadline_s: float) -> float:
+    remaining_s = deadline_s - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError("timed out")
+    return remaining_s
+
+
+def _unix_time(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:  # excludes NaN
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_S:
-        raise UsageError(f"for_s is a number of seconds up to {LONGEST_S:.0f}, or null")
     return float(value)
-
-
-def _time(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:  # no NaN either
-        return None
-    return float(value)
-
-
-__all__ = ["LONGEST_S", "RESUME", "pause_handlers", "pause_request", "paused_text", "resumed_text"]

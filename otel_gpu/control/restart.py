@@ -1,4 +1,4 @@
-"""Starting the same process anew, with the same pid: for a driver that was upgraded under it."""
+"""Restart of the agent in place: exec of the same program in the same process, after a driver upgrade."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Final, NoReturn
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable
 
-_MARK: Final = "_OTEL_GPU_RENEWED"
-"""When this process was last started anew: seconds of the monotonic clock, which goes on over exec."""
+_LAST_RESTART: Final = "_OTEL_GPU_RENEWED"
+"""Environment variable: seconds of the monotonic clock at the last restart. exec does not reset this clock."""
 
-_AT_MOST_EVERY_S: Final = 600.0
+_MIN_INTERVAL_S: Final = 600.0
 
 
-def may_renew(environment: Mapping[str, str], clock: Clock) -> bool:
-    """Whether the last time was long enough ago: what a new process does not mend, a third will not."""
-    last = environment.get(_MARK, "")
+def may_restart(environment: Mapping[str, str], clock: Clock) -> bool:
+    """Whether the last restart is long enough ago. A problem that one restart does not fix needs no second one."""
+    last = environment.get(_LAST_RESTART, "")
     if not (last.isascii() and last.isdecimal()):
         return True
-    return not 0 <= clock.monotonic_ns() / 1e9 - int(last) < _AT_MOST_EVERY_S
+    return not 0 <= clock.monotonic_ns() / 1e9 - int(last) < _MIN_INTERVAL_S
 
 
-def was_renewed(environment: Mapping[str, str]) -> bool:
-    """Whether this process has become what it is in that way."""
-    return _MARK in environment
+def was_restarted(environment: Mapping[str, str]) -> bool:
+    """Whether this process is the result of a restart in place."""
+    return _LAST_RESTART in environment
 
 
-def renew(environment: Mapping[str, str], clock: Clock, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Become the program that this process was started as. Unavailable if that fails.
+def restart(environment: Mapping[str, str], clock: Clock, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Replace this process by a new run of the same program, with the same pid. Unavailable if that fails.
 
-    Every descriptor that Python opens is closed by that (PEP 446), so addresses are free to be listened at again.
+    exec closes every descriptor that Python has opened (PEP 446), so the addresses can be bound again.
     """
-    given = list(sys.orig_argv if arguments is None else arguments)
-    marked = {**environment, _MARK: str(int(clock.monotonic_ns() / 1e9))}
+    original = list(sys.orig_argv if arguments is None else arguments)
+    marked = {**environment, _LAST_RESTART: str(int(clock.monotonic_ns() / 1e9))}
     try:
-        os.execve(sys.executable, [sys.executable, *given[1:]], marked)  # noqa: S606 - itself, as it was started
+        os.execve(sys.executable, [sys.executable, *original[1:]], marked)  # noqa: S606 - the agent itself
     except OSError as error:
-        raise Unavailable(f"the agent cannot start itself anew: {error}; restart it") from None
+        raise Unavailable(f"the agent cannot restart itself: {error}; restart it") from None

@@ -1,4 +1,4 @@
-"""The agent's end of the control socket. Only its own user, and root, are listened to."""
+"""The server of the control socket. It serves root and the agent's own user only."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.control import wire
-from otel_gpu.control.directory import open_directory
-from otel_gpu.errors import OtelGpuError, Unavailable
+from otel_gpu.control import protocol
+from otel_gpu.control.protocol import MAX_PAUSE_S
+from otel_gpu.control.socket_path import open_directory
+from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
+from otel_gpu.sources.pausing import PausableGpus
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Does what a request asks for, and says what became of it. OtelGpuError if it cannot."""
+"""Executes a request and returns its result. OtelGpuError if it cannot."""
 
-_REQUEST_S: Final = 2.0
-_ANSWER_S: Final = 2.0
-_REFUSED_S: Final = 0.2
+_REQUEST_TIMEOUT_S: Final = 2.0
+_RESPONSE_TIMEOUT_S: Final = 2.0
+_REJECT_TIMEOUT_S: Final = 0.2
 _BACKLOG: Final = 8
-_LOCKED_S: Final = 1.0
-"""How long an agent that starts at the same moment is waited for."""
+_LOCK_TIMEOUT_S: Final = 1.0
+"""Time to wait for another agent that starts at the same moment."""
 
 _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred of socket(7): pid, uid, gid
 
 
 class ControlServer:
-    """Listens at a path of its own, in a directory that nobody else can write to, from construction to ``close``.
+    """Listens at a path from construction to ``close``. Its directory must not be writable by other users.
 
-    Unavailable if it cannot, or another agent does.
+    Unavailable if it cannot listen there, or another agent does.
     """
 
     def __init__(self, path: Path, handlers: Mapping[str, Handler], *, users: frozenset[int] | None = None) -> None:
@@ -53,14 +55,14 @@ class ControlServer:
         self._thread = threading.Thread(target=self._loop, name="otel-gpu-control", daemon=True)
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to serve requests."""
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more, and take the socket away if it is still this one."""
+        """Stop listening, and remove the socket if it is still this one."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes up the thread
         if self._thread.is_alive():
             self._thread.join(1.0)
         self._listener.close()
@@ -75,94 +77,119 @@ class ControlServer:
             except OSError as error:
                 if error.errno in (errno.EBADF, errno.EINVAL):
                     return
-                self._closed.wait(0.1)  # no descriptor to be had: that passes
+                self._closed.wait(0.1)  # no descriptor is left: a temporary condition
                 continue
-            with connection, contextlib.suppress(OSError):  # whoever has gone needs no answer
+            with connection, contextlib.suppress(OSError):  # the client may have closed the connection
                 self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
-        answer = self._answer(connection)
-        wire.send(connection, answer, time.monotonic() + _ANSWER_S)
+        response = self._respond(connection)
+        protocol.send(connection, response, time.monotonic() + _RESPONSE_TIMEOUT_S)
 
-    def _answer(self, connection: socket.socket) -> Mapping[str, Any]:
+    def _respond(self, connection: socket.socket) -> Mapping[str, Any]:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
         if uid not in self._users:
-            log.warning("control: user %d (pid %d) was refused", uid, pid)
-            with contextlib.suppress(OSError, ValueError):  # unread, it would cost him the answer
-                wire.receive(connection, time.monotonic() + _REFUSED_S)
-            return _refused("only root and the agent's own user may do that")
+            log.warning("control: request of user %d (pid %d) rejected", uid, pid)
+            # An unread request would reset the connection before the response arrives.
+            with contextlib.suppress(OSError, ValueError):
+                protocol.receive(connection, time.monotonic() + _REJECT_TIMEOUT_S)
+            return _error("only root and the agent's own user are allowed")
         try:
-            request = wire.receive(connection, time.monotonic() + _REQUEST_S)
+            request = protocol.receive(connection, time.monotonic() + _REQUEST_TIMEOUT_S)
         except ValueError as error:
-            return _refused(f"bad request: {error}")
+            return _error(f"bad request: {error}")
         command = request.get("command")
         handler = self._handlers.get(command) if isinstance(command, str) else None
         if handler is None:
-            return _refused(f"bad request: command is one of {', '.join(self._handlers)}")
+            return _error(f"bad request: unknown command; use {', '.join(self._handlers)}")
         try:
-            answer = handler(request)
+            result = handler(request)
         except OtelGpuError as error:
-            return _refused(str(error))
-        except Exception as error:  # a bug must cost one answer, not the agent's ear
+            return _error(str(error))
+        except Exception as error:  # a bug must not stop the server
             log.error("control: %s: %s", type(error).__name__, error, exc_info=log.isEnabledFor(logging.DEBUG))  # noqa: TRY400
-            return _refused(f"internal error: {type(error).__name__}")
-        return {"ok": True, **answer}
+            return _error(f"internal error: {type(error).__name__}")
+        return {"ok": True, **result}
 
 
-def _refused(reason: str) -> dict[str, Any]:
+def pause_handlers(gpus: PausableGpus, on_change: Callable[[], object]) -> dict[str, Handler]:
+    """The handlers of ``pause`` and ``resume``. ``on_change`` is called after each."""
+
+    def pause(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        paused = gpus.pause(_parse_duration_s(request.get("for_s")))
+        on_change()
+        return {"since": paused.since_s, "until": paused.until_s, "held": list(paused.held)}
+
+    def resume(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        ended = gpus.resume()
+        on_change()
+        return {"since": None if ended is None else ended.since_s}
+
+    return {"pause": pause, "resume": resume}
+
+
+def _parse_duration_s(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_PAUSE_S:
+        raise UsageError(f"for_s must be a number of seconds up to {MAX_PAUSE_S:.0f}, or null")
+    return float(value)
+
+
+def _error(reason: str) -> dict[str, Any]:
     return {"ok": False, "error": reason}
 
 
 def _listen(path: Path) -> tuple[socket.socket, int]:
-    """A listener at this path, and its inode. A socket that a dead agent left there goes; nothing else does."""
+    """A listening socket at this path, and its inode. The socket of a dead agent is replaced, no other file is."""
     with contextlib.suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
     directory = open_directory(path.parent)
     try:
         _lock(path.parent, directory)
-        _make_room(path)
+        _remove_stale_socket(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(os.fspath(path))
-            path.chmod(0o600)  # nobody can connect before listen()
+            path.chmod(0o600)  # no client can connect before listen()
             listener.listen(_BACKLOG)
             return listener, path.lstat().st_ino
         except OSError:
             listener.close()
             raise
     finally:
-        os.close(directory)  # and the lock with it
+        os.close(directory)  # also releases the lock
 
 
 def _lock(path: Path, directory: int) -> None:
-    """Of two agents that start at once, one looks and binds before the other looks. Nobody is waited for any longer."""
-    deadline_s = time.monotonic() + _LOCKED_S
+    """Lock the directory, so that of two agents that start at once one checks and binds before the other checks."""
+    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
-                raise Unavailable(f"{path} is locked by another process: choose another directory") from None
-            time.sleep(_LOCKED_S / 20)
+                raise Unavailable(f"{path} is locked by another process; choose another directory") from None
+            time.sleep(_LOCK_TIMEOUT_S / 20)
         else:
             return
 
 
-def _make_room(path: Path) -> None:
+def _remove_stale_socket(path: Path) -> None:
     try:
         status = path.lstat()
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(status.st_mode):
-        raise Unavailable(f"{path} is there and is no socket: choose another path")
+        raise Unavailable(f"{path} exists and is not a socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(os.fspath(path))
-        except ConnectionRefusedError:  # nobody listens: whoever made it has died
+        except ConnectionRefusedError:  # no process listens: the agent that created it has died
             path.unlink()
             return
-        except TimeoutError:  # somebody has no time
+        except TimeoutError:  # a process listens but is busy
             pass
     raise Unavailable(f"{path}: another agent listens there")

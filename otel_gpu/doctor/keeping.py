@@ -106,7 +106,7 @@ def _kept(path: Path, clock: Clock) -> Finding:
 
 def examine_control(chosen: ControlSocket, environment: Mapping[str, str]) -> Finding:
     """Judge whether ``otel-gpu pause`` reaches an agent, or would if one were started like this."""
-    places = chosen.for_others(environment)
+    places = chosen.client_paths(environment)
     if not places:
         return unused("control", "no control socket: otel-gpu pause cannot be used", "--control-socket auto")
     refused = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
-from otel_gpu.control.restart import was_renewed
+from otel_gpu.control.restart import was_restarted
 from otel_gpu.errors import Unavailable
 from otel_gpu.settings_state import StateDir
 from otel_gpu.sources.proc.host import read_boot_id
@@ -51,7 +51,7 @@ def open_attributor(
         store = NullStore(marker)
     else:
         return None
-    return PersistentAttributor(options, store, clock, renewed=was_renewed(environment))
+    return PersistentAttributor(options, store, clock, renewed=was_restarted(environment))
 
 
 def _open_store(path: Path, marker: GapMarker, boot_id: str | None, proc: Path, *, is_chosen: bool) -> DeadlineStore:

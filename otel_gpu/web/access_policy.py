@@ -1,4 +1,4 @@
-"""What stands between a client and what is served, and is renewed when its files change."""
+"""The access policy of a server: TLS, client certificates, passwords. It is reloaded when its files change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """What holds for one connection. Without a word: plain text, nobody is asked who they are."""
+class AccessPolicy:
+    """The policy of one connection. The default is plain text without authentication."""
 
     tls: ssl.SSLContext | None = None
     client_allowed_sans: frozenset[str] = frozenset()
@@ -30,72 +30,74 @@ class Guard:
     open_paths: frozenset[str] = frozenset()
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def allows(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client's verified certificate has one of the alternative names asked for, if any are."""
-        return not self.client_allowed_sans or not self.client_allowed_sans.isdisjoint(_names(certificate or {}))
+    def allows_certificate(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a client's verified certificate has one of the required alternative names, if any are required."""
+        required = self.client_allowed_sans
+        return not required or not required.isdisjoint(_alternative_names(certificate or {}))
 
-    def admits(self, path: str, authorization: str | None) -> bool:
-        """Whether a request for this path may be answered."""
-        return self.auth is None or path in self.open_paths or self.auth.admits(authorization)
+    def allows_request(self, path: str, authorization: str | None) -> bool:
+        """Whether a request for this path may be answered. Unavailable if that cannot be checked now."""
+        return self.auth is None or path in self.open_paths or self.auth.accepts(authorization)
 
 
-def load_guard(path: Path) -> tuple[Guard, tuple[Path, ...]]:
-    """What a web configuration file asks for, and the files it names. UsageError says what is wrong with which."""
-    # Here, not above: most start without such a file, and YAML and bcrypt take their time to import.
+def load_access_policy(path: Path) -> tuple[AccessPolicy, tuple[Path, ...]]:
+    """The policy of a web configuration file, and the files it refers to. UsageError says what is wrong."""
+    # Imported here: most agents have no such file, and YAML and bcrypt take time to import.
     from otel_gpu.web.authentication import BasicAuth  # noqa: PLC0415
     from otel_gpu.web.tls import server_context  # noqa: PLC0415
     from otel_gpu.web.web_config import read_web_config  # noqa: PLC0415
 
     config = read_web_config(path)
-    guard = Guard(
+    policy = AccessPolicy(
         tls=None if config.tls is None else server_context(config.tls),
         client_allowed_sans=frozenset() if config.tls is None else config.tls.client_allowed_sans,
         auth=BasicAuth(config.users) if config.users else None,
         open_paths=config.open_paths,
         headers=config.headers,
     )
-    return guard, config.files
+    return policy, config.files
 
 
-class GuardFile:
-    """A web configuration file. It is read at once, and again when it or a file it names has changed.
+class AccessPolicyFile:
+    """The policy of a web configuration file. It is read at construction, and again when one of its files has changed.
 
-    Certificates are renewed every few weeks and agents run for months. A change that cannot be used leaves what held
-    before: a file that is being written must not open the door.
+    Certificates are renewed every few weeks, and agents run for months. After a change that cannot be applied the
+    previous policy stays in force: a file that is being written must not open the server.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._guard, self._files = load_guard(path)
-        self._state = _state((path, *self._files))
+        self._policy, self._files = load_access_policy(path)
+        self._fingerprint = _fingerprint((path, *self._files))
 
-    def current(self) -> Guard:
-        """What holds now."""
+    def current(self) -> AccessPolicy:
+        """The policy in force. The same object is returned until it changes."""
         with self._lock:
-            state = _state((self._path, *self._files))
-            if state != self._state:
-                self._state = state
-                self._renew()
-            return self._guard
+            fingerprint = _fingerprint((self._path, *self._files))
+            if fingerprint != self._fingerprint:
+                self._fingerprint = fingerprint
+                self._reload()
+            return self._policy
 
-    def _renew(self) -> None:
+    def _reload(self) -> None:
         try:
-            guard, files = load_guard(self._path)
+            policy, files = load_access_policy(self._path)
         except UsageError as error:
-            log.error("the web configuration has changed and is not used: %s", error)  # noqa: TRY400 - one line
+            log.error("the web configuration has changed but is not applied: %s", error)  # noqa: TRY400 - one line
             return
-        if (guard.tls is None) != (self._guard.tls is None) or (guard.auth is None and self._guard.auth is not None):
-            log.error("%s: TLS goes on or off, and passwords go, only with a restart", self._path)
+        toggles_tls = (policy.tls is None) != (self._policy.tls is None)
+        if toggles_tls or (policy.auth is None and self._policy.auth is not None):
+            log.error("%s: turning TLS on or off, or removing the last password, requires a restart", self._path)
             return
         if files != self._files:
-            self._files, self._state = files, _state((self._path, *files))
-        self._guard = guard
-        log.info("the web configuration has changed and is used from now on")
+            self._files, self._fingerprint = files, _fingerprint((self._path, *files))
+        self._policy = policy
+        log.info("the web configuration has changed and is applied")
 
 
-def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
-    """The alternative names of a certificate, as people and Go write them: OpenSSL writes ::1 as 0:0:0:0:0:0:0:1."""
+def _alternative_names(certificate: Mapping[str, Any]) -> Iterator[str]:
+    """The subject alternative names of a certificate. OpenSSL writes ::1 as 0:0:0:0:0:0:0:1, configurations as ::1."""
     for kind, name in certificate.get("subjectAltName", ()):
         if kind == "IP Address":
             with suppress(ValueError):
@@ -104,12 +106,12 @@ def _names(certificate: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _state(paths: Iterable[Path]) -> tuple[tuple[int, int, int] | None, ...]:
-    """What changes when a file is written or replaced."""
-    return tuple(_file_state(path) for path in paths)
+def _fingerprint(paths: Iterable[Path]) -> tuple[tuple[int, int, int] | None, ...]:
+    """Values that change when one of the files is written or replaced."""
+    return tuple(_file_fingerprint(path) for path in paths)
 
 
-def _file_state(path: Path) -> tuple[int, int, int] | None:
+def _file_fingerprint(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.stat()
     except OSError:

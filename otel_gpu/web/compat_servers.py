@@ -1,4 +1,4 @@
-"""Other exporters' listeners: each answers on its own port with its own series, and with nothing else."""
+"""Servers for the metric names of other exporters: one port for each exporter, with its series only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from otel_gpu.compat.listener import Listener
 from otel_gpu.metrics.rows import ReportRows
 from otel_gpu.values import Address
-from otel_gpu.web.response import Route
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import NO_SAMPLE_YET, Response
+from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
 
 class CompatServers:
-    """The listeners. Constructing them binds their addresses, all or none; UsageError says which cannot be had."""
+    """One server per listener. Construction binds all addresses or none; UsageError says which cannot be bound."""
 
     def __init__(
         self,
@@ -33,8 +35,6 @@ class CompatServers:
         self.servers: list[WebServer] = []
         with ExitStack() as bound:
             for listener in self.listeners:
-                from otel_gpu.web.compat_routes import compat_routes  # noqa: PLC0415 - most agents have no listener
-
                 for note in listener.notes:
                     log.warning("%s", note)
                 server = WebServer(
@@ -49,16 +49,44 @@ class CompatServers:
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where each exporter's series are, with the exporter's name."""
+        """The URL of each exporter's series, with the exporter's name."""
         pairs = zip(self.listeners, self.servers, strict=True)
         return {f"{server.url}{listener.path}": listener.exporter for listener, server in pairs}
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         for server in self.servers:
             server.start()
 
     def close(self) -> None:
-        """Stop answering and free the addresses."""
+        """Close every connection and free the addresses."""
         for server in self.servers:
             server.close()
+
+
+def compat_routes(
+    listener: Listener, newest: Callable[[float], ReportRows | None], host_name: str, health: Route
+) -> dict[str, Route]:
+    """The routes of a listener. ``newest`` returns the rows of a report of at most that age in seconds, if possible."""
+    # Imported here: most agents have no listener, and the exporters take memory.
+    from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
+    from otel_gpu.compat.form import Scene  # noqa: PLC0415
+    from otel_gpu.compat.render import CONTENT_TYPE, render  # noqa: PLC0415
+    from otel_gpu.compat.retention import Retention  # noqa: PLC0415
+
+    exporter = EXPORTERS[listener.exporter]
+    retention = None if listener.retention_s is None else Retention(listener.retention_s)
+
+    def metrics(_: Request) -> Response:
+        rows = newest(listener.max_age_s)
+        if rows is None:
+            return NO_SAMPLE_YET
+        if retention is not None:
+            rows = retention.of(rows)
+        scene = Scene(rows, host_name, listener.kubernetes)
+        return Response(render(exporter, scene, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
+
+    routes: dict[str, Route] = {listener.path: metrics}
+    if exporter.health is not None:
+        routes[exporter.health] = health
+    return routes

@@ -1,4 +1,4 @@
-"""One client's connection. It never waits: it goes on with what is there, and says what it needs to go further."""
+"""One client's connection as a state machine. It never blocks: each step does what is possible now."""
 
 from __future__ import annotations
 
@@ -9,169 +9,171 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
-from otel_gpu.web.access_policy import Guard
-from otel_gpu.web.feed import Following
-from otel_gpu.web.request import Asked
-from otel_gpu.web.router import SPEAK_TLS, Answer
+from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.request import RawRequest
+from otel_gpu.web.response import Stream
+from otel_gpu.web.router import TLS_REQUIRED, EncodedResponse
 
-_LARGEST_REQUEST_BYTES: Final = 128 * 1024
-"""Line and headers together; the parser allows 64 KiB for a line, a hundred times."""
+_MAX_REQUEST_BYTES: Final = 128 * 1024
+"""Request line and headers together. The parser has limits for a line and for the number of headers."""
 
 _CHUNK_BYTES: Final = 64 * 1024
 _END_OF_HEAD: Final = re.compile(rb"\n\r?\n|\A\r?\n")
-_TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446, 5.1: the content type that every client begins with
+_TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446, 5.1: the content type of a client's first record
 
 
-class Next(Enum):
-    """What a connection waits for: its client's bytes, room for ours, an answer, news to tell, nothing more.
+class Wait(Enum):
+    """What a connection waits for after a step.
 
-    ``REQUEST`` is bytes, too, of another request, which may come or not.
+    ``IDLE``: the response is sent, the client may send another request. ``FRAME``: the next frame of a stream.
+    ``CLOSE``: nothing, the connection is over.
     """
 
     READABLE = auto()
     WRITABLE = auto()
-    ANSWER = auto()
-    NEWS = auto()
-    REQUEST = auto()
-    END = auto()
+    RESPONSE = auto()
+    FRAME = auto()
+    IDLE = auto()
+    CLOSE = auto()
 
 
-class Stranger(OSError):
-    """A client whose certificate has none of the names that are allowed."""
+class CertificateRejected(OSError):
+    """A client whose certificate has none of the allowed names."""
 
 
 class Connection:
-    """A client from its handshake to the last byte for it, or until it hangs up. OSError, from any step, ends it."""
+    """A connection from TLS handshake to close. An OSError from any step ends it."""
 
-    def __init__(self, client: socket.socket, guard: Guard, now_s: float) -> None:
+    def __init__(self, client: socket.socket, policy: AccessPolicy, now_s: float) -> None:
         client.settimeout(0)
         self.socket = client
         self.descriptor = client.fileno()
-        self.guard = guard
-        self.since_s = now_s
-        """When the client began what it is at: to ask, or to take in the answer, or a frame that follows it. One that
-        has had its answer rests since that began."""
-        self.asked: Asked | None = None
-        self.following: Following | None = None
-        self.told: bytes | None = None
-        """The frame that it had last, or is taking in."""
-        self.looked_for = 0
-        """The events that somebody waits for to go on with it."""
-        self.comes_again = False
-        """Whether it has been let rest, to ask again."""
-        self._stays = False
+        self.policy = policy
+        self.started_s = now_s
+        """Start of the current phase: receiving a request, sending a response or a frame. An idle connection keeps the
+        start of its last response."""
+        self.request: RawRequest | None = None
+        self.stream: Stream | None = None
+        self.last_frame: bytes | None = None
+        """The frame that was sent last or is being sent."""
+        self.watched_events = 0
+        """The events for which the event loop has registered the descriptor."""
+        self.is_reused = False
+        """Whether the connection has been idle after a response."""
+        self._keep_alive = False
         self._head = bytearray()
-        self._may_speak = guard.tls is None
+        self._handshake_done = policy.tls is None
         self._unsent: list[memoryview] = []
 
     @property
-    def unsent(self) -> list[bytes]:
-        """The parts of its answer that are not all taken in yet; each as it is in memory, whole."""
+    def unsent_parts(self) -> list[bytes]:
+        """The parts of the response that are not sent completely, each as the whole object in memory."""
         return [part.obj for part in self._unsent if isinstance(part.obj, bytes)]
 
-    def go_on(self) -> Next:
-        """Do what can be done without waiting."""
-        try:
-            if self.asked is not None:
-                return self._write() if self._unsent or self.following is None else self._listen()
-            if not self._may_speak:
-                self._shake_hands()
-            return self._read()
-        except BlockingIOError:
-            return Next.READABLE if self.asked is None else Next.WRITABLE
-        except ssl.SSLWantReadError:
-            return Next.READABLE
-        except ssl.SSLWantWriteError:
-            return Next.WRITABLE
-
-    def answer(self, answer: Answer, now_s: float) -> None:
-        """This is what is sent from now on."""
-        self._head.clear()
-        self._unsent = [memoryview(part) for part in (answer.head, answer.body) if part]
-        self.following = answer.following
-        self._stays = answer.stays
-        self.told = None if answer.following is None else answer.following.told
-        self.since_s = now_s
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.request is None
 
     @property
-    def has_had_all(self) -> bool:
-        """Whether its answer is all taken in, and it may ask something else."""
-        return self.asked is None
-
-    @property
-    def has_said_more(self) -> bool:
-        """Whether it has said something that no event will tell of, as TLS has read it already."""
+    def has_buffered_input(self) -> bool:
+        """Whether TLS has already read bytes of the next request, for which no event will come."""
         return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
 
     @property
-    def news(self) -> bytes | None:
-        """The newest frame of what it follows, if it has not had that."""
-        newest = None if self.following is None else self.following.feed.newest
-        return None if newest is self.told else newest
+    def next_frame(self) -> bytes | None:
+        """The latest frame of the stream, if it has not been sent."""
+        latest = None if self.stream is None else self.stream.feed.latest
+        return None if latest is self.last_frame else latest
 
-    def tell(self, frame: bytes, now_s: float) -> None:
-        """This follows what was sent, once all of that was taken in."""
+    def advance(self) -> Wait:
+        """Do everything that is possible without blocking."""
+        try:
+            if self.request is not None:
+                return self._write() if self._unsent or self.stream is None else self._discard_input()
+            if not self._handshake_done:
+                self._handshake()
+            return self._read()
+        except BlockingIOError:
+            return Wait.READABLE if self.request is None else Wait.WRITABLE
+        except ssl.SSLWantReadError:
+            return Wait.READABLE
+        except ssl.SSLWantWriteError:
+            return Wait.WRITABLE
+
+    def start_response(self, response: EncodedResponse, now_s: float) -> None:
+        """Set the response that the next steps send."""
+        self._head.clear()
+        self._unsent = [memoryview(part) for part in (response.head, response.body) if part]
+        self.stream = response.stream
+        self._keep_alive = response.keep_alive
+        self.last_frame = None if response.stream is None else response.stream.body_frame
+        self.started_s = now_s
+
+    def start_frame(self, frame: bytes, now_s: float) -> None:
+        """Set the frame that the next steps send. Everything before it must be sent."""
         self._unsent = [memoryview(frame)]
-        self.since_s = now_s
+        self.started_s = now_s
 
     def close(self) -> None:
-        """End it, with TLS's goodbye if it was spoken; theirs is not waited for."""
+        """Close the connection, with a TLS close_notify that is not waited for."""
         with suppress(OSError, ValueError):
-            if isinstance(self.socket, ssl.SSLSocket) and self._may_speak:
+            if isinstance(self.socket, ssl.SSLSocket) and self._handshake_done:
                 self.socket.unwrap()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
         self.socket.close()
 
-    def _shake_hands(self) -> None:
-        """Go on with the handshake. Who speaks plain text is heard out, to be told what is spoken here."""
+    def _handshake(self) -> None:
+        """Continue the TLS handshake. A client that starts in plain text is read, so that it gets an error response."""
         if not isinstance(self.socket, ssl.SSLSocket):
             first = self.socket.recv(1, socket.MSG_PEEK)
-            if self.guard.tls is None or first not in (b"", _TLS_HANDSHAKE):
-                self._may_speak = True
+            if self.policy.tls is None or first not in (b"", _TLS_HANDSHAKE):
+                self._handshake_done = True
                 return
-            self.socket = self.guard.tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+            self.socket = self.policy.tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.socket.do_handshake()
-        if not self.guard.allows(self.socket.getpeercert()):
-            raise Stranger("its certificate has none of the names allowed")
-        self._may_speak = True
+        if not self.policy.allows_certificate(self.socket.getpeercert()):
+            raise CertificateRejected("the client certificate has none of the allowed names")
+        self._handshake_done = True
 
-    def _read(self) -> Next:
+    def _read(self) -> Wait:
         while True:
-            left_bytes = _LARGEST_REQUEST_BYTES - len(self._head)
+            left_bytes = _MAX_REQUEST_BYTES - len(self._head)
             if not left_bytes:
-                return self._is_asked(too_large=True)
+                return self._finish_request(is_too_large=True)
             chunk = self.socket.recv(min(left_bytes, _CHUNK_BYTES))
-            searched = max(0, len(self._head) - 3)  # the end may have begun with what came before
+            searched = max(0, len(self._head) - 3)  # the end of the head may span two chunks
             self._head += chunk
             if not self._head:
-                return Next.END  # it has gone, and asked nothing
+                return Wait.CLOSE  # the client closed the connection without a request
             if not chunk or _END_OF_HEAD.search(self._head, searched):
-                return self._is_asked()
+                return self._finish_request()
 
-    def _is_asked(self, *, too_large: bool = False) -> Next:
-        refusal = SPEAK_TLS if self.guard.tls is not None and not isinstance(self.socket, ssl.SSLSocket) else None
-        self.asked = Asked(bytes(self._head), too_large=too_large, refusal=refusal)
-        return Next.ANSWER
+    def _finish_request(self, *, is_too_large: bool = False) -> Wait:
+        is_plain_text = self.policy.tls is not None and not isinstance(self.socket, ssl.SSLSocket)
+        rejection = TLS_REQUIRED if is_plain_text else None
+        self.request = RawRequest(bytes(self._head), is_too_large=is_too_large, rejection=rejection)
+        return Wait.RESPONSE
 
-    def _write(self) -> Next:
+    def _write(self) -> Wait:
         while self._unsent:
-            # Together where that can be done: a head by itself is a packet more, for which the client wakes up.
-            tls = isinstance(self.socket, ssl.SSLSocket)
-            sent = self.socket.send(self._unsent[0]) if tls else self.socket.sendmsg(self._unsent)
+            # One call for head and body where possible: a head alone is another packet, which wakes up the client.
+            is_tls = isinstance(self.socket, ssl.SSLSocket)
+            sent = self.socket.send(self._unsent[0]) if is_tls else self.socket.sendmsg(self._unsent)
             while self._unsent and sent >= len(self._unsent[0]):
                 sent -= len(self._unsent.pop(0))
             if sent:
                 self._unsent[0] = self._unsent[0][sent:]
-        if self._stays:
-            self.asked = None
-            return Next.REQUEST
-        return Next.END if self.following is None else Next.NEWS
+        if self._keep_alive:
+            self.request = None
+            return Wait.IDLE
+        return Wait.CLOSE if self.stream is None else Wait.FRAME
 
-    def _listen(self) -> Next:
-        """Whether one who follows is still there; what it says has no meaning."""
+    def _discard_input(self) -> Wait:
+        """Detect that the client of a stream has closed the connection. Its input has no meaning."""
         with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             while self.socket.recv(_CHUNK_BYTES):
                 pass
-            return Next.END
-        return Next.NEWS
+            return Wait.CLOSE
+        return Wait.FRAME

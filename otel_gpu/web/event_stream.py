@@ -1,7 +1,7 @@
-"""``/api/events``: every cycle as it comes, by server-sent events (HTML, 9.2), encoded once for all who follow.
+"""``/api/events``: every cycle as server-sent events (HTML, 9.2), encoded once for all clients.
 
-A cycle is two events: ``page`` with what the page shows beside the document, then ``attribution`` with the document
-itself, the same as that of ``/api/attribution``.
+A cycle is two events: ``page`` with what the page shows beside the document, then ``attribution`` with the document of
+``/api/attribution``.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, Final
 
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
-from otel_gpu.web.feed import Feed, Following
 from otel_gpu.web.history import History
 from otel_gpu.web.particulars import About, particulars
-from otel_gpu.web.response import Request, Response
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Feed, Response, Stream
 
 log = logging.getLogger(__name__)
 
-PATH: Final = "/api/events"
+EVENTS_PATH: Final = "/api/events"
 _RETRY: Final = b"retry: 2000\n\n"
-"""Milliseconds after which a browser that was cut off asks again."""
+"""Milliseconds until a browser that lost the connection requests the stream again."""
 
 _UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
-"""Asks a proxy in between (nginx's word, which others know) to hand on what comes when it comes."""
+"""Asks a proxy to pass data on as it comes. nginx defined the header; others support it."""
 
 
-class Events:
-    """The cycles for who follows them. ``observe`` is for every cycle, from one thread; any thread may ask.
+class EventStream:
+    """The cycles of an agent as a stream. ``observe`` is called for every cycle, from one thread.
 
-    ``fresh`` gives the newest cycle, or one of now.
+    ``fresh`` returns the newest report, or one of now. Any thread may call ``route``.
     """
 
     def __init__(self, about: About, fresh: Callable[[], Report | None]) -> None:
@@ -44,49 +44,49 @@ class Events:
         self._newest: Report | None = None
         self._failure: str | None = None
 
-    def observe(self, attribution: Report) -> None:
-        """Take in a cycle, and tell it to whoever follows. The agent goes on, whatever comes of that."""
+    def observe(self, report: Report) -> None:
+        """Add a cycle to the history and send it to the clients. Never raises."""
         failure = None
         try:
-            self._history.observe(attribution)
-            if self.feed.followed:
-                self._publish(attribution)
-        except Exception as error:  # a bug in what is shown must not end what is measured
+            self._history.observe(report)
+            if self.feed.has_subscribers:
+                self._publish(report)
+        except Exception as error:  # a bug in the page must not stop the agent
             failure = type(error).__name__
             if failure != self._failure:
-                log.error("telling a cycle to the page failed: %s: %s", failure, error)  # noqa: TRY400 - one line
+                log.error("sending a cycle to the page failed: %s: %s", failure, error)  # noqa: TRY400 - one line
         self._failure = failure
 
     def route(self, _: Request) -> Response:
-        """What a new follower gets at once: the newest cycle with all of the last hour. The next come as they come."""
-        attribution = self._fresh()
-        body, told = _RETRY, None
-        if attribution is not None:
-            told = self._publish(attribution)
-            body += self._frame(attribution, newest_only=False)
-        return Response(body, "text/event-stream", headers=_UNBUFFERED, following=Following(self.feed, told))
+        """The newest cycle with the history of the last hour, followed by each new cycle."""
+        report = self._fresh()
+        body, frame = _RETRY, None
+        if report is not None:
+            frame = self._publish(report)
+            body += self._encode(report, newest_only=False)
+        return Response(body, "text/event-stream", headers=_UNBUFFERED, stream=Stream(self.feed, frame))
 
-    def _publish(self, attribution: Report) -> bytes | None:
-        """The frame of a cycle, made once; the newest one's if this one is older."""
+    def _publish(self, report: Report) -> bytes | None:
+        """The frame of a cycle, encoded once; the latest frame if this cycle is older."""
         with self._lock:
             newest = self._newest
-            if newest is None or attribution.monotonic_ns > newest.monotonic_ns:
-                self._newest = attribution
-                self.feed.publish(self._frame(attribution, newest_only=True))
-            return self.feed.newest
+            if newest is None or report.monotonic_ns > newest.monotonic_ns:
+                self._newest = report
+                self.feed.publish(self._encode(report, newest_only=True))
+            return self.feed.latest
 
-    def _frame(self, attribution: Report, *, newest_only: bool) -> bytes:
-        beside = particulars(attribution, self._about, self._history.document(newest_only=newest_only))
-        return _event("page", beside) + _event("attribution", document(attribution), cycle(attribution))
-
-
-def cycle(attribution: Report) -> str:
-    """What tells a cycle from others."""
-    return str(attribution.wall_ns)
+    def _encode(self, report: Report, *, newest_only: bool) -> bytes:
+        page = particulars(report, self._about, self._history.document(newest_only=newest_only))
+        return _encode_event("page", page) + _encode_event("attribution", document(report), cycle_id(report))
 
 
-def _event(name: str, data: dict[str, Any], number: str | None = None) -> bytes:
-    """One event. JSON in ASCII has no line end that a field could break at."""
+def cycle_id(report: Report) -> str:
+    """The identifier of a cycle in events and ETags."""
+    return str(report.wall_ns)
+
+
+def _encode_event(name: str, data: dict[str, Any], event_id: str | None = None) -> bytes:
+    """One event. JSON in ASCII contains no line break that would end the field."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    id_line = "" if number is None else f"id: {number}\n"
+    id_line = "" if event_id is None else f"id: {event_id}\n"
     return f"event: {name}\n{id_line}data: {text}\n\n".encode("ascii")

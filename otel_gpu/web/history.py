@@ -1,4 +1,4 @@
-"""The last hour of every GPU, for plots: in memory, bounded, gone with the agent."""
+"""The last hour of every GPU, for plots. It is bounded, kept in memory only and lost at a restart."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SLOTS: Final = 3600 // SLOT_S
 Object = dict[str, Any]
 
 
-class Spread(NamedTuple):
-    """One figure in one slot: the mean of its samples, the lowest and the highest of them."""
+class Summary(NamedTuple):
+    """The samples of one figure in one slot."""
 
     mean: float
     low: float
     high: float
 
 
-class Figures(NamedTuple):
-    """Of one GPU in one slot: ratio 0 to 1, watts, bytes in use; what was not known is ``None``."""
+class GpuSlot(NamedTuple):
+    """The figures of one GPU in one slot: ratio from 0 to 1, watts, bytes in use. An unknown figure is ``None``."""
 
-    utilization: Spread | None
-    power_w: Spread | None
-    used_bytes: Spread | None
+    utilization: Summary | None
+    power_w: Summary | None
+    used_bytes: Summary | None
 
 
 @dataclass(slots=True)
 class _Samples:
-    """What was known of one figure."""
+    """The samples of one figure so far."""
 
     total: float = 0.0
     count: int = 0
@@ -49,15 +49,15 @@ class _Samples:
             self.low, self.high = min(self.low, value), max(self.high, value)
 
     @property
-    def spread(self) -> Spread | None:
+    def summary(self) -> Summary | None:
         if not self.count:
             return None
-        return Spread(round(self.total / self.count, 4), round(self.low, 4), round(self.high, 4))
+        return Summary(round(self.total / self.count, 4), round(self.low, 4), round(self.high, 4))
 
 
 @dataclass(slots=True)
-class _Sum:
-    """What came of one GPU in the newest slot."""
+class _GpuSamples:
+    """The samples of one GPU in the newest slot so far."""
 
     utilization: _Samples = field(default_factory=_Samples)
     power_w: _Samples = field(default_factory=_Samples)
@@ -71,47 +71,47 @@ class _Sum:
             self.used_bytes.add(memory.limit_bytes - memory.free_bytes - (memory.reserved_bytes or 0))
 
     @property
-    def figures(self) -> Figures:
-        return Figures(self.utilization.spread, self.power_w.spread, self.used_bytes.spread)
+    def slot(self) -> GpuSlot:
+        return GpuSlot(self.utilization.summary, self.power_w.summary, self.used_bytes.summary)
 
 
 @dataclass(slots=True)
 class _Slot:
-    """The cycles of ``SLOT_S`` seconds. ``at_s`` (Unix time) is that of the first."""
+    """The cycles of ``SLOT_S`` seconds. ``at_s`` is the Unix time of the first."""
 
     number: int
     at_s: float
-    gpus: dict[str, Figures] = field(default_factory=dict)
+    gpus: dict[str, GpuSlot] = field(default_factory=dict)
 
 
 class History:
-    """Utilisation, power and memory in use by slots of ``SLOT_S`` s, with their peaks. Any thread may ask."""
+    """Utilisation, power and memory in use of every GPU, in slots of ``SLOT_S`` s. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: deque[_Slot] = deque(maxlen=SLOTS)
-        self._sums: dict[str, _Sum] = {}
+        self._samples: dict[str, _GpuSamples] = {}
 
-    def observe(self, attribution: Report) -> None:
-        """Take in a cycle. Slots are by monotonic time: a wall clock that steps makes none twice."""
-        number = attribution.monotonic_ns // (SLOT_S * 1_000_000_000)
+    def observe(self, report: Report) -> None:
+        """Add a cycle. Slots follow monotonic time, so a step of the wall clock repeats none."""
+        number = report.monotonic_ns // (SLOT_S * 1_000_000_000)
         with self._lock:
-            while self._slots and self._slots[0].number <= number - SLOTS:  # cycles may be rarer than slots
+            while self._slots and self._slots[0].number <= number - SLOTS:  # some slots may have no cycle
                 self._slots.popleft()
             if not self._slots or self._slots[-1].number != number:
-                self._sum_up()
-                self._slots.append(_Slot(number, attribution.wall_ns / 1e9))
-                self._sums.clear()
-            for gpu in attribution.gpus:
-                known = self._sums.get(gpu.identity.uuid)
-                if known is None:
-                    known = self._sums[gpu.identity.uuid] = _Sum()
-                known.add(gpu, attribution.window_s)
+                self._summarize()
+                self._slots.append(_Slot(number, report.wall_ns / 1e9))
+                self._samples.clear()
+            for gpu in report.gpus:
+                samples = self._samples.get(gpu.identity.uuid)
+                if samples is None:
+                    samples = self._samples[gpu.identity.uuid] = _GpuSamples()
+                samples.add(gpu, report.window_s)
 
     def document(self, *, newest_only: bool = False) -> Object:
-        """Times, and beside each what is known of each GPU by its UUID: ``Figures``."""
+        """The times of the slots, and for each GPU by UUID a ``GpuSlot`` or ``None`` per time."""
         with self._lock:
-            self._sum_up()
+            self._summarize()
             slots = list(self._slots)[-1:] if newest_only else list(self._slots)
             uuids = dict.fromkeys(uuid for slot in slots for uuid in slot.gpus)
             return {
@@ -119,7 +119,7 @@ class History:
                 "gpus": {uuid: [slot.gpus.get(uuid) for slot in slots] for uuid in uuids},
             }
 
-    def _sum_up(self) -> None:
-        """Put down what came in the newest slot: when somebody asks, and when it is over."""
+    def _summarize(self) -> None:
+        """Write the samples so far to the newest slot."""
         if self._slots:
-            self._slots[-1].gpus.update((uuid, known.figures) for uuid, known in self._sums.items())
+            self._slots[-1].gpus.update((uuid, samples.slot) for uuid, samples in self._samples.items())

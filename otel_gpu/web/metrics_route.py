@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from http import HTTPStatus
+from typing import Final
 
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer, choose
 from otel_gpu.metrics.series import Collection
-from otel_gpu.web.response import Request, Response, Route
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import NO_SAMPLE_YET, Response
+from otel_gpu.web.router import Route
 
-PATH = "/metrics"
+METRICS_PATH: Final = "/metrics"
 
 
 def metrics_route(collect: Callable[[], Collection | None], renderer: PrometheusRenderer) -> Route:
-    """A route that answers with the newest collection, in the format that the scraper prefers."""
-    lock = threading.Lock()
-    rendered: dict[Exposition, tuple[Collection, bytes]] = {}  # a cycle is rendered once for all scrapers
+    """A route that returns the newest collection in the format the scraper prefers.
 
-    def answer(request: Request) -> Response:
+    Each cycle, identified by its ``time_ns``, is rendered once per format for all scrapers.
+    """
+    lock = threading.Lock()
+    rendered: dict[Exposition, tuple[int, bytes]] = {}
+
+    def route(request: Request) -> Response:
         collection = collect()
         if collection is None:
-            return Response("the first sample is under way\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
-        form = choose(request.headers.get("accept", ""))
+            return NO_SAMPLE_YET
+        exposition = choose(request.headers.get("accept", ""))
         with lock:
-            if form not in rendered or rendered[form][0] != collection:
-                rendered[form] = collection, renderer.render(collection, form)
-            return Response(rendered[form][1], form.value)
+            if exposition not in rendered or rendered[exposition][0] != collection.time_ns:
+                rendered[exposition] = collection.time_ns, renderer.render(collection, exposition)
+            return Response(rendered[exposition][1], exposition.value)
 
-    return answer
+    return route

@@ -1,4 +1,4 @@
-"""The page people open first, and the files it is made of. Without scripts it is the table, kept current."""
+"""The page and its static files. Without scripts the page is a table that reloads itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report
-from otel_gpu.web.response import Response, Route
-from otel_gpu.web.router import STATIC
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import STATIC_PREFIX, Route
 
-_TYPES: Final = {
+_CONTENT_TYPES: Final = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
@@ -20,7 +20,7 @@ _TYPES: Final = {
 
 
 class Page:
-    """The page as HTML; everything a container controls is escaped. ``metrics`` says that ``/metrics`` is served."""
+    """The HTML of the page. Text from containers is escaped. ``metrics``: whether ``/metrics`` is served."""
 
     def __init__(self, *, simulated: bool, refresh_s: int, metrics: bool = False) -> None:
         self._simulated = simulated
@@ -29,25 +29,23 @@ class Page:
         text = files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
         self._page = Template(Template(text).safe_substitute(refresh_s=refresh_s, links="\n".join(links)))
 
-    def of(self, attribution: Report | None) -> str:
-        """The page, with this answer for those who have scripts off."""
-        table = (
-            "the first sample is under way"
-            if attribution is None
-            else render(attribution, width=160, simulated=self._simulated)
-        )
+    def render(self, report: Report | None) -> str:
+        """The page with the table of this report, for browsers without scripts."""
+        table = "the first sample is under way"
+        if report is not None:
+            table = render(report, width=160, simulated=self._simulated)
         return self._page.substitute(table=escape(table))
 
 
 def static_routes() -> dict[str, Route]:
-    """Paths of the page's style, scripts and icon; read once."""
+    """Routes of the page's style sheet, scripts and icon. The files are read once."""
     routes: dict[str, Route] = {}
     for file in files(__package__).joinpath("static").iterdir():
-        content_type = _TYPES.get(file.name.rpartition(".")[2])
+        content_type = _CONTENT_TYPES.get(file.name.rpartition(".")[2])
         if content_type is not None:
-            routes[STATIC + file.name] = _always(Response(file.read_bytes(), content_type))
+            routes[STATIC_PREFIX + file.name] = _fixed_route(Response(file.read_bytes(), content_type))
     return routes
 
 
-def _always(response: Response) -> Route:
+def _fixed_route(response: Response) -> Route:
     return lambda _: response

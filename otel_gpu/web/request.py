@@ -1,115 +1,124 @@
-"""Reads the head of a request: its line and headers (RFC 9112, 2 to 5). What is not as it should be is refused.
+"""Parsing of HTTP requests: request line and headers (RFC 9112, 2 to 5). Anything malformed is rejected.
 
-Python's own reader takes it for a mail, which takes longer than all else that is done to answer a scrape.
+The parser of the standard library reads headers with the e-mail parser, which takes longer than the rest of a scrape.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from otel_gpu.web.response import Request, Response
+from otel_gpu.web.response import Response
 
-_LONGEST_LINE_BYTES: Final = 64 * 1024
-_MOST_HEADERS: Final = 100
+_MAX_LINE_BYTES: Final = 64 * 1024
+_MAX_HEADERS: Final = 100
 
-_END: Final = re.compile(rb"\n\r?\n")
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
 _HEADERS: Final = re.compile(rb"(?:[-!#$%&'*+.^_`|~0-9A-Za-z]+:[^\0\r\n]*\r?\n)*")  # RFC 9110, 5.1 and 5.5
 _CONTROL: Final = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _VERSION: Final = re.compile(rb"HTTP/([0-9]{1,10})\.[0-9]{1,10}")
-_KEEPS: Final = b"HTTP/1.1"
-_USUAL: Final = frozenset({_KEEPS, b"HTTP/1.0"})
-_OF_A_BODY: Final = frozenset({"content-length", "transfer-encoding"})
+_KEEP_ALIVE_VERSION: Final = b"HTTP/1.1"
+_COMMON_VERSIONS: Final = frozenset({_KEEP_ALIVE_VERSION, b"HTTP/1.0"})
+_BODY_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 
-NO_REQUEST: Final = Response("this is no request\n", status=HTTPStatus.BAD_REQUEST)
-_LINE_TOO_LONG: Final = Response("the address is too long\n", status=HTTPStatus.REQUEST_URI_TOO_LONG)
-_TOO_LARGE: Final = Response("the request is too large\n", status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-_OTHER_VERSION: Final = Response("HTTP/1 is spoken here\n", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+_MALFORMED: Final = Response("malformed request\n", status=HTTPStatus.BAD_REQUEST)
+_LINE_TOO_LONG: Final = Response("request target too long\n", status=HTTPStatus.REQUEST_URI_TOO_LONG)
+_TOO_LARGE: Final = Response("request headers too large\n", status=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+_UNSUPPORTED_VERSION: Final = Response("only HTTP/1 is supported\n", status=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a client sent: its request's line and headers, or as much of them as came. ``refusal`` answers whatever."""
+class Request:
+    """A client's request. Header names are in lower case; ``query`` is the text after ``?``, as sent."""
+
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RawRequest:
+    """The bytes of a request up to the end of its headers, or as many as arrived.
+
+    ``rejection`` is the response to the request if it is well-formed but must not reach a route.
+    """
 
     head: bytes
-    too_large: bool = False
-    refusal: Response | None = None
+    is_too_large: bool = False
+    rejection: Response | None = None
 
 
-NOTHING_ASKED: Final = Request("")
-
-
-class Head(NamedTuple):
-    """A request, and its method as it was sent; whether another may come after it."""
+class ParsedRequest(NamedTuple):
+    """A request, its method as sent, and whether the connection may carry another request after it."""
 
     method: str
     request: Request
-    stays: bool = False
+    keep_alive: bool = False
 
 
-def parse_head(asked: Asked) -> Head | Response | None:
-    """A request; what is answered to one that is refused; None if nothing was asked."""
-    line, _, rest = asked.head.partition(b"\n")
-    if len(line) > _LONGEST_LINE_BYTES:
+def parse_request(raw: RawRequest) -> ParsedRequest | Response | None:
+    """The request; the response that rejects it; ``None`` if there is no request line."""
+    line, _, rest = raw.head.partition(b"\n")
+    if len(line) > _MAX_LINE_BYTES:
         return _LINE_TOO_LONG
     words = line.split()
     if not words:
         return None
-    refusal = NO_REQUEST if _CONTROL.search(line) else _refused(words, asked)
-    if refusal is not None:
-        return refusal
-    found = _END.search(asked.head)
-    if found is None:
-        return NO_REQUEST
-    headers = _headers(rest[: found.start() - len(line)])
+    rejection = _MALFORMED if _CONTROL.search(line) else _check_line(words, raw)
+    if rejection is not None:
+        return rejection
+    end = _END_OF_HEAD.search(raw.head)
+    if end is None:
+        return _MALFORMED
+    headers = _parse_headers(rest[: end.start() - len(line)])
     if isinstance(headers, Response):
         return headers
     target = words[1].decode("latin-1")
-    if target.startswith("//"):  # it would be somebody else's in a reference
+    if target.startswith("//"):  # a relative reference that starts with // names another host
         target = "/" + target.lstrip("/")
     path, _, query = target.partition("?")
-    stays = words[2] == _KEEPS and found.end() == len(asked.head) and _may_stay(headers)
-    return Head(words[0].decode("latin-1"), Request(path, query, headers), stays)
+    keep_alive = words[2] == _KEEP_ALIVE_VERSION and end.end() == len(raw.head) and _allows_keep_alive(headers)
+    return ParsedRequest(words[0].decode("latin-1"), Request(path, query, headers), keep_alive)
 
 
-def _refused(words: list[bytes], asked: Asked) -> Response | None:
-    """What is said to a request whose line is none, or which does not come to an end."""
+def _check_line(words: list[bytes], raw: RawRequest) -> Response | None:
+    """The response that rejects a malformed request line or an endless request."""
     if len(words) != 3:
-        return NO_REQUEST
-    if words[2] not in _USUAL:
+        return _MALFORMED
+    if words[2] not in _COMMON_VERSIONS:
         version = _VERSION.fullmatch(words[2])
         if version is None:
-            return NO_REQUEST
+            return _MALFORMED
         if int(version[1]) != 1:
-            return _OTHER_VERSION
-    return _TOO_LARGE if asked.too_large else None
+            return _UNSUPPORTED_VERSION
+    return _TOO_LARGE if raw.is_too_large else None
 
 
-def _may_stay(headers: Mapping[str, str]) -> bool:
-    """Whether a client wants its connection kept (RFC 9112, 9.3), and what it says next can only be a request.
+def _allows_keep_alive(headers: Mapping[str, str]) -> bool:
+    """Whether the client keeps the connection (RFC 9112, 9.3) and the request has no body.
 
-    Where a body begins and ends is not looked for: nobody's body can pass for somebody's request.
+    The length of a body is never interpreted, so a body cannot be mistaken for a request.
     """
-    if not _OF_A_BODY.isdisjoint(headers):
+    if not _BODY_HEADERS.isdisjoint(headers):
         return False
-    wishes = headers.get("connection")
-    return wishes is None or "close" not in (wish.strip() for wish in wishes.lower().split(","))
+    options = headers.get("connection")
+    return options is None or "close" not in (option.strip() for option in options.lower().split(","))
 
 
-def _headers(lines: bytes) -> dict[str, str] | Response:
-    """Headers by their names in lower case. Several of one name are one, with commas (RFC 9110, 5.3)."""
+def _parse_headers(lines: bytes) -> dict[str, str] | Response:
+    """Headers by name in lower case. Repeated headers are joined with commas (RFC 9110, 5.3)."""
     if not _HEADERS.fullmatch(lines):
-        return NO_REQUEST
+        return _MALFORMED
     headers: dict[str, str] = {}
-    each_line = lines.decode("latin-1").split("\n")[:-1]
-    if len(each_line) > _MOST_HEADERS or (
-        len(lines) > _LONGEST_LINE_BYTES and max(map(len, each_line)) > _LONGEST_LINE_BYTES
+    header_lines = lines.decode("latin-1").split("\n")[:-1]
+    if len(header_lines) > _MAX_HEADERS or (
+        len(lines) > _MAX_LINE_BYTES and max(map(len, header_lines)) > _MAX_LINE_BYTES
     ):
         return _TOO_LARGE
-    for line in each_line:
+    for line in header_lines:
         name, _, value = line.partition(":")
         key, value = name.lower(), value.strip(" \t\r")
         headers[key] = f"{headers[key]}, {value}" if key in headers else value

@@ -1,148 +1,153 @@
-"""What is answered to a request, in memory: no socket, no waiting for a client. Fixed paths, GET and HEAD only."""
+"""Routing: from the bytes of a request to the bytes of its response, without I/O. Fixed paths, GET and HEAD only."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from otel_gpu.errors import Unavailable
-from otel_gpu.web.access_policy import Guard
-from otel_gpu.web.feed import Following
-from otel_gpu.web.request import NOTHING_ASKED, Asked, parse_head
-from otel_gpu.web.response import Encoder, Request, Response, Route
+from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.request import RawRequest, Request, parse_request
+from otel_gpu.web.response import Encoder, Response, Stream
 
 log = logging.getLogger(__name__)
 
-STATIC: Final = "/static/"
-"""Where what the page is made of is served; nobody looks for it by hand."""
+Route = Callable[[Request], Response]
+
+STATIC_PREFIX: Final = "/static/"
+"""Paths of the page's own files. They are not listed in 404 responses."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    # Nothing from elsewhere, nothing inline, and no text that becomes markup (trusted types).
+    # No other origins, no inline scripts or styles, and no text that becomes markup (trusted types).
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 _CLOSE: Final = "Connection: close\r\n"
-_ANSWERED: Final = frozenset({"GET", "HEAD"})
-# RFC 9110, 15.5.6: what is known and not allowed is 405; 501 is for what nobody knows.
-_METHODS: Final = _ANSWERED | {"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
-_UNKNOWN_METHOD: Final = Response("only GET and HEAD are answered here\n", status=HTTPStatus.NOT_IMPLEMENTED)
+_SUPPORTED_METHODS: Final = frozenset({"GET", "HEAD"})
+# RFC 9110, 15.5.6: 405 is for a known method that is not allowed, 501 for an unknown one.
+_KNOWN_METHODS: Final = _SUPPORTED_METHODS | {"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
+_METHODS_TEXT: Final = "only GET and HEAD are supported\n"
+_UNKNOWN_METHOD: Final = Response(_METHODS_TEXT, status=HTTPStatus.NOT_IMPLEMENTED)
 _METHOD_NOT_ALLOWED: Final = Response(
-    "only GET and HEAD are answered here\n", status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"}
+    _METHODS_TEXT, status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET, HEAD"}
 )
 _UNAUTHORIZED: Final = Response(
-    "a user and a password are needed\n", status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Basic"}
+    "user name and password required\n", status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Basic"}
 )
-TOO_MANY_FOLLOW: Final = Response(
-    "as many follow already as may; try again\n",
+TOO_MANY_STREAMS: Final = Response(
+    "too many clients of the event stream; try again\n",
     status=HTTPStatus.SERVICE_UNAVAILABLE,
     headers={"Retry-After": "5"},
 )
-SPEAK_TLS: Final = Response("this port speaks TLS; ask for https://\n", status=HTTPStatus.BAD_REQUEST)
+TLS_REQUIRED: Final = Response("this port requires TLS; use https://\n", status=HTTPStatus.BAD_REQUEST)
+
+_UNPARSED: Final = Request("")
 
 
-class Answer(NamedTuple):
-    """What is sent: head and body apart, because one body may be on its way to many; and what comes after it, if so.
+class EncodedResponse(NamedTuple):
+    """The bytes of a response. Head and body are apart because many responses may share one body.
 
-    The connection of one that ``stays`` is for the client's next request; any other ends with its answer.
+    After a response without ``keep_alive`` and without a ``stream`` the connection is closed.
     """
 
     head: bytes
     body: bytes = b""
-    following: Following | None = None
-    stays: bool = False
+    stream: Stream | None = None
+    keep_alive: bool = False
 
 
-class Site:
-    """Routes, and what is said of paths that somebody may look for (``absent``). Any thread may ask."""
+class Router:
+    """Routes by path, with hints for paths that are not served (``absent``). Any thread may use it."""
 
     def __init__(self, routes: Mapping[str, Route], absent: Mapping[str, str]) -> None:
         self._routes = dict(routes)
         self._absent = dict(absent)
-        self._failing: dict[str, str] = {}
-        self.encoder = Encoder()
-        self._shared: tuple[Guard | None, str] = (None, "")
+        self._failures: dict[str, str] = {}
+        self._encoder = Encoder()
+        self._common_headers: tuple[AccessPolicy | None, str] = (None, "")
 
-    def answer(self, asked: Asked, guard: Guard) -> Answer:
-        """All that is sent; empty to what is no request at all, such as a blank line."""
-        head = parse_head(asked)
-        if head is None:
-            return Answer(b"")
-        if isinstance(head, Response):
-            return self._written(head, NOTHING_ASKED, guard)
-        method, request, stays = head
-        if method not in _METHODS:
+    def handle(self, raw: RawRequest, policy: AccessPolicy) -> EncodedResponse:
+        """The response to a request; empty if there is no request line, such as for a blank line."""
+        parsed = parse_request(raw)
+        if parsed is None:
+            return EncodedResponse(b"")
+        if isinstance(parsed, Response):
+            return self._encode(parsed, _UNPARSED, policy)
+        method, request, keep_alive = parsed
+        if method not in _KNOWN_METHODS:
             response = _UNKNOWN_METHOD
         else:
-            response = asked.refusal or _unadmitted(request, guard) or self._allowed(method, request)
+            response = raw.rejection or _check_access(request, policy) or self._dispatch(method, request)
         log.debug("%s %s: %d", method, request.path, response.status)
-        answer = self._written(response, request, guard, stays=stays)
-        return answer if method != "HEAD" else Answer(answer.head, stays=answer.stays)
+        encoded = self._encode(response, request, policy, keep_alive=keep_alive)
+        return encoded if method != "HEAD" else EncodedResponse(encoded.head, keep_alive=encoded.keep_alive)
 
-    def _allowed(self, method: str, request: Request) -> Response:
-        return self.respond(request) if method in _ANSWERED else _METHOD_NOT_ALLOWED
-
-    def respond(self, request: Request) -> Response:
-        """What a path answers."""
+    def _dispatch(self, method: str, request: Request) -> Response:
+        if method not in _SUPPORTED_METHODS:
+            return _METHOD_NOT_ALLOWED
         route = self._routes.get(request.path)
         if route is None:
-            paths = "  ".join(sorted(path for path in self._routes if not path.startswith(STATIC)))
-            what = self._absent.get(request.path, "there is nothing here")
-            return Response(f"{what}; try  {paths}\n", status=HTTPStatus.NOT_FOUND)
+            paths = "  ".join(sorted(path for path in self._routes if not path.startswith(STATIC_PREFIX)))
+            reason = self._absent.get(request.path, "not found")
+            return Response(f"{reason}; available paths:  {paths}\n", status=HTTPStatus.NOT_FOUND)
         try:
             response = route(request)
-        except Exception as error:  # a bug in one route must not take the others along
-            self._note(request.path, error)
+        except Exception as error:  # a bug in one route must not affect the others
+            self._log_failure(request.path, error)
             return Response("internal error\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
-        if self._failing:
-            self._note(request.path, None)
+        if self._failures:
+            self._log_recovery(request.path)
         return response
 
-    def _note(self, path: str, error: Exception | None) -> None:
-        """One log line when a route begins to fail, or fails in another way, and one when it works again."""
-        before = self._failing.pop(path, None)
-        if error is None:
-            if before is not None:
-                log.info("answering %s works again", path)
-            return
-        failure = self._failing[path] = type(error).__name__
+    def _log_failure(self, path: str, error: Exception) -> None:
+        """Log once when a route starts to fail, or fails with another type of error."""
+        failure = type(error).__name__
+        previous = self._failures.get(path)
+        self._failures[path] = failure
         debugging = log.isEnabledFor(logging.DEBUG)
-        if failure != before or debugging:
-            log.error("answering %s failed: %s: %s", path, failure, error, exc_info=debugging and error)
+        if failure != previous or debugging:
+            log.error("request for %s failed: %s: %s", path, failure, error, exc_info=debugging and error)
 
-    def _written(self, response: Response, request: Request, guard: Guard, *, stays: bool = False) -> Answer:
-        """A response as it is sent: its own headers, and ours and the guard's, which are the same for all.
+    def _log_recovery(self, path: str) -> None:
+        if self._failures.pop(path, None) is not None:
+            log.info("requests for %s succeed again", path)
 
-        Who is refused may have meant something else by what it says next, and is let go. The version is ours, whatever
-        the client's (RFC 9110, 2.5).
+    def _encode(
+        self, response: Response, request: Request, policy: AccessPolicy, *, keep_alive: bool = False
+    ) -> EncodedResponse:
+        """Encode a response with its own headers and the common ones of the server and the policy.
+
+        An error response closes the connection, because the bytes that follow may not be a request. The version is the
+        server's, whatever the client's (RFC 9110, 2.5).
         """
-        body, headers = self.encoder.encode(response, request.headers.get("accept-encoding", ""))
-        known, shared = self._shared
-        if known is not guard:
-            shared = "".join(_line(*each) for each in {**_HEADERS, **guard.headers}.items() if each[1])
-            self._shared = guard, shared
-        status, following = response.status, response.following
-        stays = stays and following is None and status < HTTPStatus.BAD_REQUEST
-        text = (
+        body, headers = self._encoder.encode(response, request.headers.get("accept-encoding", ""))
+        known_policy, common = self._common_headers
+        if known_policy is not policy:
+            common = "".join(_header_line(*each) for each in {**_HEADERS, **policy.headers}.items() if each[1])
+            self._common_headers = policy, common
+        status, stream = response.status, response.stream
+        keep_alive = keep_alive and stream is None and status < HTTPStatus.BAD_REQUEST
+        head = (
             f"HTTP/1.1 {status:d} {status.phrase}\r\nServer: otel-gpu\r\nDate: {formatdate(usegmt=True)}\r\n"
-            f"{'' if stays else _CLOSE}{''.join(_line(*each) for each in headers.items())}{shared}\r\n"
+            f"{'' if keep_alive else _CLOSE}{''.join(_header_line(*each) for each in headers.items())}{common}\r\n"
         )
-        return Answer(text.encode("latin-1"), body, following, stays)
+        return EncodedResponse(head.encode("latin-1"), body, stream, keep_alive)
 
 
-def _line(name: str, value: str) -> str:
+def _header_line(name: str, value: str) -> str:
     return f"{name}: {value}\r\n"
 
 
-def _unadmitted(request: Request, guard: Guard) -> Response | None:
-    """What is said to who may not come in, or not now."""
+def _check_access(request: Request, policy: AccessPolicy) -> Response | None:
+    """The response that rejects an unauthenticated request; ``None`` if the request is allowed."""
     try:
-        admitted = guard.admits(request.path, request.headers.get("authorization"))
+        allowed = policy.allows_request(request.path, request.headers.get("authorization"))
     except Unavailable as error:
         return Response(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "1"})
-    return None if admitted else _UNAUTHORIZED
+    return None if allowed else _UNAUTHORIZED

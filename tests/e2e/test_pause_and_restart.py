@@ -1,4 +1,4 @@
-"""A running agent that is told to let go of the driver, and one whose driver is upgraded under it."""
+"""Pause and resume of a running agent, and its restart after a driver upgrade."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world_clock(tmp_path: Path) -> Iterator[StubClock]:
 
 @pytest.fixture
 def environment(tmp_path: Path, world_clock: StubClock) -> dict[str, str]:
-    """Of an agent that has the host of the test, and its control socket there."""
+    """The environment of an agent whose host and control socket are in the test directory."""
     proc = ProcTree(tmp_path / "proc")
     proc.write("sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000001\n")
     return {
@@ -53,13 +53,13 @@ def one_gpu() -> World:
 
 
 def metrics(agent: AgentProcess) -> dict[str, float]:
-    """Series as Prometheus reads them, and their values."""
+    """The value of each series in /metrics."""
     lines = agent.get("/metrics").body.splitlines()
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
 
 def states(agent: AgentProcess, metric: str) -> set[str]:
-    """The states that a metric of states has at 1, of NVML and its GPU."""
+    """The states of NVML and its GPU that are 1 in a state metric."""
     return {
         series.partition('state="')[2].partition('"')[0]
         for series, value in metrics(agent).items()
@@ -68,13 +68,13 @@ def states(agent: AgentProcess, metric: str) -> set[str]:
 
 
 def energy_j(agent: AgentProcess) -> float | None:
-    """The GPU's energy so far."""
+    """The energy counter of the GPU."""
     return next(
         (value for series, value in metrics(agent).items() if series.startswith("hw_energy_joules_total")), None
     )
 
 
-def test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed(
+def test_a_paused_agent_releases_the_driver_until_resumed(
     stub_dir: Path, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     calls = tmp_path / "calls"
@@ -87,7 +87,7 @@ def test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed(
         "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
     ) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
-        assert not calls.exists()  # they are written when NVML is shut down
+        assert not calls.exists()  # written at NVML shutdown
 
         paused = otel_gpu("pause", "--for", "10m", environment=environment)
         assert (paused.returncode, paused.stderr) == (0, "")
@@ -122,7 +122,7 @@ def test_an_agent_that_is_paused_lets_go_says_so_and_goes_on_when_resumed(
 
 
 @pytest.mark.parametrize("source", ["nvml", "auto"])
-def test_an_agent_that_is_killed_while_paused_is_paused_when_it_starts_again(
+def test_a_pause_persists_when_the_agent_is_killed(
     stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], source: str
 ) -> None:
     calls = tmp_path / "calls"
@@ -132,8 +132,8 @@ def test_an_agent_that_is_killed_while_paused_is_paused_when_it_starts_again(
         agent.until(lambda: agent.get("/readyz").status == 200)
         paused = otel_gpu("pause", "--for", "1h", environment=environment).stdout
         agent.end(signal.SIGKILL)
-    kept = tmp_path / "run/paused"
-    assert kept.stat().st_mode & 0o777 == 0o600
+    pause_file = tmp_path / "run/paused"
+    assert pause_file.stat().st_mode & 0o777 == 0o600
     stub["NVML_STUB_CALLS"] = str(calls)
     with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
         agent.until(lambda: "nvml: paused at " in agent.get("/readyz").body)
@@ -141,15 +141,15 @@ def test_an_agent_that_is_killed_while_paused_is_paused_when_it_starts_again(
         assert agent.stderr.count("nvml is paused at") == 1
         since = paused[: len("paused since 2026-01-01T00:00:00Z")]
         assert otel_gpu("pause", "--for", "1h", environment=environment).stdout.startswith(since)
-        assert not calls.exists()  # NVML was not even initialised: it would be written when it is shut down
+        assert not calls.exists()  # NVML was not initialised: the file is written at its shutdown
         otel_gpu("resume", environment=environment)
-        assert not kept.exists()
+        assert not pause_file.exists()
         agent.until(lambda: agent.get("/readyz").status == 200)
         assert agent.end()[0] == 0
     assert calls.exists()
 
 
-def test_a_driver_that_does_not_let_go_is_told_and_the_agent_is_paused_when_it_has(
+def test_a_driver_call_that_hangs_delays_the_pause(
     stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
 ) -> None:
     world = one_gpu()
@@ -159,10 +159,10 @@ def test_a_driver_that_does_not_let_go_is_told_and_the_agent_is_paused_when_it_h
         "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
     ) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
-        refused = otel_gpu("pause", environment=environment)
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert refused.stderr.startswith("otel-gpu: not paused yet: the agent still holds the driver: ")
-        assert refused.stderr.count("\n") == 1
+        rejected = otel_gpu("pause", environment=environment)
+        assert (rejected.returncode, rejected.stdout) == (1, "")
+        assert rejected.stderr.startswith("otel-gpu: not paused yet: the agent still holds the driver because ")
+        assert rejected.stderr.count("\n") == 1
         agent.until(lambda: states(agent, "otel_gpu_source_state") == {"unavailable"})
         assert states(agent, "hw_status") == {"failed"}
         assert "the driver is not let go of yet" in agent.get("/readyz").body
@@ -173,15 +173,15 @@ def test_a_driver_that_does_not_let_go_is_told_and_the_agent_is_paused_when_it_h
         assert otel_gpu("pause", environment=environment).stdout.startswith("paused since ")
 
 
-def test_a_gpu_that_is_lost_while_the_agent_is_restarted_is_told_as_failed(
+def test_a_gpu_that_is_lost_during_a_restart_is_reported_as_failed(
     stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
 ) -> None:
     world = World()
-    well, ill = world.gpu(), world.gpu()
-    for gpu in (well, ill):
+    healthy, lost = world.gpu(), world.gpu()
+    for gpu in (healthy, lost):
         gpu.typical()
         gpu.energy_steps(0, 60 * S, 300, step_us=S)
-    world.error(15, on=ill, from_us=10 * S)
+    world.error(15, on=lost, from_us=10 * S)
     stub = {
         "LD_LIBRARY_PATH": str(stub_dir),
         "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
@@ -201,7 +201,7 @@ def test_a_gpu_that_is_lost_while_the_agent_is_restarted_is_told_as_failed(
             agent.end(code)
 
 
-def test_a_driver_that_is_not_loaded_as_the_agent_starts_again_leaves_gpus_failed_and_counters_waiting(
+def test_without_a_driver_after_a_restart_gpus_are_failed_and_counters_continue_later(
     stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
 ) -> None:
     world = World()
@@ -235,7 +235,7 @@ def test_a_driver_that_is_not_loaded_as_the_agent_starts_again_leaves_gpus_faile
         assert "counters continue from" in agent.stderr
 
 
-def test_a_terminal_that_is_closed_ends_the_agent_in_order_unless_nohup_was_said(tmp_path: Path) -> None:
+def test_sighup_stops_the_agent_unless_it_is_ignored(tmp_path: Path) -> None:
     flags = ("run", "--source", "sim", "--listen", "127.0.0.1:0", "--exporters", "none")
     state = tmp_path / "state"
     with agent_process(*flags, "--state-dir", str(state), directory=tmp_path) as agent:
@@ -243,25 +243,27 @@ def test_a_terminal_that_is_closed_ends_the_agent_in_order_unless_nohup_was_said
         code, took_s = agent.end(signal.SIGHUP)
     assert code == 0
     assert took_s < 5
-    assert sorted(path.name for path in state.iterdir()) == ["lock", "state"]  # saved at the end
+    assert sorted(path.name for path in state.iterdir()) == ["lock", "state"]  # saved at shutdown
     nohup = ("sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words_of(*flags))
     with agent_process(directory=tmp_path, words=nohup) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         agent.process.send_signal(signal.SIGHUP)
-        seen = agent.get("/api/attribution").body
-        agent.until(lambda: agent.get("/api/attribution").body != seen)  # it goes on
+        before = agent.get("/api/attribution").body
+        agent.until(lambda: agent.get("/api/attribution").body != before)  # it continues
         assert agent.end()[0] == 0
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_without_an_agent_that_is_one_line_and_exit_1(command: str, environment: Mapping[str, str]) -> None:
-    result = otel_gpu(command, environment={**environment, "OTEL_GPU_INTERVAL": "wrong"})  # which is not for this
+def test_without_an_agent_pause_and_resume_fail_with_one_line(command: str, environment: Mapping[str, str]) -> None:
+    result = otel_gpu(
+        command, environment={**environment, "OTEL_GPU_INTERVAL": "wrong"}
+    )  # a setting that these commands do not use
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
     assert "no running agent was found" in result.stderr
 
 
-def test_a_driver_that_is_upgraded_under_the_agent_starts_it_anew_once_at_the_same_address(
+def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
     stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
 ) -> None:
     world = World()
@@ -277,7 +279,7 @@ def test_a_driver_that_is_upgraded_under_the_agent_starts_it_anew_once_at_the_sa
         "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
         "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
     }
-    # A port that must be free again needs an address that nobody else has.
+    # An address that no other test uses, because the port must be free after the restart.
     address = f"127.{'.'.join(str(1 + byte % 254) for byte in secrets.token_bytes(3))}:19464"
     with agent_process("run", "--listen", address, directory=tmp_path, environment={**environment, **stub}) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
@@ -286,12 +288,12 @@ def test_a_driver_that_is_upgraded_under_the_agent_starts_it_anew_once_at_the_sa
         shutil.copy(stub_dir / LIBRARY, libraries / "new")
         (libraries / "new").replace(libraries / LIBRARY)
         world_clock.set_us(12 * S)
-        # The new process finds the versions differing as well, and its library to be the one there is: it stays.
+        # The new process finds a version mismatch as well, but its library is the one on disk, so it does not restart.
         agent.until(lambda: agent.stderr.count(f"look at\n  http://{address}/") == 2)
         agent.until(lambda: agent.stderr.count("nvml is unavailable") == 2)
         world_clock.set_us(25 * S)
         agent.until(lambda: agent.get("/readyz").status == 200)
-        agent.until(lambda: energy_j(agent) == 7500)  # what was counted, and what the counter advanced meanwhile
+        agent.until(lambda: energy_j(agent) == 7500)  # including what the counter advanced meanwhile
         assert agent.stderr.count("starting anew") == 1
         assert agent.process.poll() is None  # the same pid
         assert agent.end()[0] == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.values import Address
-from otel_gpu.web.event_stream import PATH, Events
+from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
 from otel_gpu.web.particulars import About
 from otel_gpu.web.server import WebServer
 from tests.agent_process import AgentProcess, agent_process
@@ -45,8 +45,8 @@ def assert_restored(session: TerminalSession) -> None:
 @contextmanager
 def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0)) -> Iterator[WebServer]:  # noqa: B008
     """A server that tells a cycle as an agent does, in which a container calls itself so."""
-    told = Events(About("1.2.3", "node-1", 5.0), lambda: attribution(name))
-    server = WebServer(address, {PATH: told.route})
+    stream = EventStream(About("1.2.3", "node-1", 5.0), lambda: attribution(name))
+    server = WebServer(address, {EVENTS_PATH: stream.route})
     server.start()
     try:
         yield server

@@ -1,4 +1,4 @@
-"""Requests, in pieces of any size, through the same code that sockets feed: the connection, the parser, the routes."""
+"""Requests in chunks of any size, through the connection, the parser and the router."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Final, cast
 import bcrypt
 
 from otel_gpu.export.prometheus import choose
-from otel_gpu.web.access_policy import Guard
+from otel_gpu.web.access_policy import AccessPolicy
 from otel_gpu.web.authentication import BasicAuth
-from otel_gpu.web.connection import Connection, Next
-from otel_gpu.web.response import Request, Response
-from otel_gpu.web.router import Site
+from otel_gpu.web.connection import Connection, Wait
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import Router
 from tests.fuzz.target import ODD_BYTES, Target, mutated
 
 ACCEPT: Final = b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\nAccept-Encoding: gzip\r\n"
@@ -39,28 +40,28 @@ ALLOWED: Final = {200, 400, 401, 404, 405, 414, 431, 501, 505}
 
 
 def echo(request: Request) -> Response:
-    """As the metrics' route does, and a body worth compressing."""
+    """Content negotiation as for /metrics, with a body that is compressed."""
     kind = choose(request.headers.get("accept", ""))
     return Response(b"gpu_up 1\n" * 200, kind.value)
 
 
-SITE: Final = Site({"/metrics": echo, "/": lambda _: Response("<p>")}, {"/absent": "not here"})
-OPEN: Final = Guard()
-CLOSED: Final = Guard(
+ROUTER: Final = Router({"/metrics": echo, "/": lambda _: Response("<p>")}, {"/absent": "not here"})
+OPEN: Final = AccessPolicy()
+PROTECTED: Final = AccessPolicy(
     auth=BasicAuth({"alice": bcrypt.hashpw(b"right", bcrypt.gensalt(4))}), headers={"X-Frame-Options": "deny"}
 )
 
 
 class _Client:
-    """A socket whose client says these bytes, in pieces, and then no more; it takes in all that is sent."""
+    """A socket whose client sends these bytes in chunks, and receives everything."""
 
     def __init__(self, data: bytes, step: int) -> None:
         self._data, self._step = data, step
-        self._rest = False
+        self._blocks = False
         self.sent = bytearray()
 
     @property
-    def is_silent(self) -> bool:
+    def has_sent_all(self) -> bool:
         return not self._data
 
     def settimeout(self, seconds: float) -> None:
@@ -70,8 +71,8 @@ class _Client:
         return 9
 
     def recv(self, size: int) -> bytes:
-        self._rest = not self._rest
-        if self._rest:
+        self._blocks = not self._blocks
+        if self._blocks:
             raise BlockingIOError
         size = min(size, self._step)
         part, self._data = self._data[:size], self._data[size:]
@@ -84,50 +85,54 @@ class _Client:
 
 
 def violation(data: bytes) -> str | None:
-    """What is wrong with what is answered."""
+    """What is wrong with the responses; ``None`` if nothing is."""
     step = 1 + len(data) % 7 if len(data) < 500 else 4096
-    guard = CLOSED if len(data) % 3 == 0 else OPEN
+    policy = PROTECTED if len(data) % 3 == 0 else OPEN
     client = _Client(data, step)
-    connection = Connection(cast("socket.socket", client), guard, 0.0)
-    for _ in range(1 + data.count(b"\n\n") + data.count(b"\n\r\n")):  # so many requests it may be
-        while (following := connection.go_on()) is Next.READABLE:
+    connection = Connection(cast("socket.socket", client), policy, 0.0)
+    for _ in range(1 + data.count(b"\n\n") + data.count(b"\n\r\n")):  # the maximum number of requests
+        while (wait := connection.advance()) is Wait.READABLE:
             pass
-        if following is Next.END:
-            return None if client.is_silent else "it ended before it had heard all"
-        if following is not Next.ANSWER or connection.asked is None:
-            return f"{following} instead of an answer"
+        if wait is Wait.CLOSE:
+            return None if client.has_sent_all else "closed before everything was read"
+        if wait is not Wait.RESPONSE or connection.request is None:
+            return f"{wait} instead of a request"
         client.sent.clear()
-        answer = SITE.answer(connection.asked, guard)
-        connection.answer(answer, 1.0)
-        following = connection.go_on()
-        if following is not (Next.REQUEST if answer.stays else Next.END):
-            return f"{following} after an answer that {'stays' if answer.stays else 'ends'}"
-        if bytes(client.sent) != answer.head + answer.body:
-            return "what was answered is not what was sent"
-        wrong = _ill_formed(answer.head, answer.body)
-        if wrong is not None or not answer.stays:
-            return wrong or _unclosed(answer.head)
+        response = ROUTER.handle(connection.request, policy)
+        connection.start_response(response, 1.0)
+        wait = connection.advance()
+        if wait is not (Wait.IDLE if response.keep_alive else Wait.CLOSE):
+            return f"{wait} after a response with keep_alive={response.keep_alive}"
+        if bytes(client.sent) != response.head + response.body:
+            return "the sent bytes are not the response"
+        problem = _ill_formed(response.head, response.body)
+        if problem is not None or not response.keep_alive:
+            return problem or _unclosed(response.head)
     return None
 
 
 def _unclosed(head: bytes) -> str | None:
-    return f"the last answer does not say so: {head!r}" if head and b"\r\nConnection: close\r\n" not in head else None
+    return (
+        f"no Connection: close in the last response: {head!r}"
+        if head and b"\r\nConnection: close\r\n" not in head
+        else None
+    )
 
 
 def _ill_formed(head: bytes, body: bytes) -> str | None:
     found = STATUS.match(head)
-    if found is None:  # a blank line has no answer
-        return f"{head[:80]!r} is no HTTP" if head or body else None
+    if found is None:  # a blank line has no response
+        return f"{head[:80]!r} is not HTTP" if head or body else None
     if int(found[1]) not in ALLOWED:
         return f"status {found[1]!r}"
     fields, end, more = head.partition(b"\r\n\r\n")
     lengths = re.findall(rb"^Content-Length: (\d+)\r?$", fields, re.MULTILINE)
     if not end or more or len(lengths) != 1:
-        return f"the headers have no end, or not one length: {head!r}"
+        return f"no end of headers, or not exactly one length: {head!r}"
     if body and int(lengths[0]) != len(body):
         return f"{len(body)} bytes instead of {lengths[0]!r}"
     if b"\n" in fields.replace(b"\r\n", b"") or b"\r" in fields.replace(b"\r\n", b""):
-        return f"a line end stands alone in the headers: {fields!r}"
+        return f"a stray line end in the headers: {fields!r}"
     return None
 
 

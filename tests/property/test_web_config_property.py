@@ -1,4 +1,4 @@
-"""Any web configuration file gives a configuration, or an error of one line."""
+"""Any web configuration file gives a configuration or a one-line error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ tree = st.recursive(
 
 
 def outcome(text: str) -> WebConfig | UsageError:
-    """What the text says, or the one complaint there may be; anything else it raises goes through."""
+    """The configuration or the UsageError. Any other exception fails the test."""
     try:
         return parse_web_config(text, "web.yml", Path("/etc"))
     except UsageError as error:
@@ -44,7 +44,7 @@ def outcome(text: str) -> WebConfig | UsageError:
 
 @many
 @given(st.one_of(tree.map(lambda value: yaml.safe_dump(value, allow_unicode=True)), any_text))
-def test_any_text_is_a_configuration_or_one_line_that_names_the_file(text: str) -> None:
+def test_any_text_is_a_configuration_or_a_one_line_error_that_names_the_file(text: str) -> None:
     parsed = outcome(text)
     if isinstance(parsed, UsageError):
         assert str(parsed).startswith("web.yml")
@@ -55,7 +55,7 @@ def test_any_text_is_a_configuration_or_one_line_that_names_the_file(text: str) 
 
 @many
 @given(st.one_of(any_text, any_text.map(lambda text: f"Basic {text}")))
-def test_any_header_of_a_client_is_credentials_or_none(text: str) -> None:
+def test_any_authorization_header_is_credentials_or_none(text: str) -> None:
     credentials = parse_basic(text)
     assert credentials is None or ":" not in credentials[0]
     assert isinstance(accepts_gzip(text), bool)

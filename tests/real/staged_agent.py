@@ -69,7 +69,7 @@ class StagedAgent:
 
     def is_followed(self) -> bool:
         """Whether any page is told of cycles."""
-        return self.agent.events.feed.followed
+        return self.agent.events.feed.has_subscribers
 
     def advance(self, seconds: float) -> Report:
         """Let time pass; the cycle of now, once everybody who follows was told."""

@@ -150,8 +150,8 @@ def test_who_looks_for_metrics_where_prometheus_is_off_is_told_how_to_have_them(
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         metrics, other = agent.get("/metrics"), agent.get("/other")
     assert (metrics.status, other.status) == (404, 404)
-    assert metrics.body.startswith("metrics are not served here; --prometheus serves them; try  /  /api")
-    assert other.body.startswith("there is nothing here; try  /  /api")
+    assert metrics.body.startswith("metrics are not served here; --prometheus serves them; available paths:  /  /api")
+    assert other.body.startswith("not found; available paths:  /  /api")
     assert "/metrics" not in other.body
 
 

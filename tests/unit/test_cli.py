@@ -134,7 +134,7 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
             ["frobnicate"],
             "there is no command 'frobnicate'; allowed are config, demo, doctor, metrics, once, pause, resume, run",
         ),
-        (["pause", "--for", "soon"], "--for is 'soon'; allowed is a duration from 1s to 168h, such as 10m"),
+        (["pause", "--for", "soon"], "--for: 'soon' is not a valid duration; use 1s to 168h, for example 10m"),
         (["pause", "--fro", "1m"], "pause does not know '--fro'; did you mean --for?"),
         (["--for", "1m", "pause"], "flags come after the command: otel-gpu pause --for 1m"),
         (["resume", "--control-socket", "x"], "--control-socket: control-socket is 'x'; allowed is auto, none, or an"),

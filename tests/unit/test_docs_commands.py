@@ -45,7 +45,7 @@ def test_a_command_that_is_wrong_is_noticed(text: str) -> None:
         ("otelcol-contrib --config nosuch.yaml", "there is no nosuch.yaml"),
         ("systemctl frob otel-gpu", "no subcommand that is in the list"),
         ("docker run --user", "--user has no value"),
-        ("otel-gpu pause --for yesterday", "--for is 'yesterday'"),
+        ("otel-gpu pause --for yesterday", "--for: 'yesterday'"),
     ],
 )
 def test_what_is_wrong_with_a_command_is_told(text: str, wrong: str) -> None:

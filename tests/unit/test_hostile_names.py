@@ -99,7 +99,7 @@ def test_a_terminal_shows_the_name_in_one_line_and_acts_on_nothing(name: str) ->
 
 def test_the_name_adds_no_elements_to_the_page(name: str) -> None:
     page = WebPage(simulated=False, refresh_s=5)
-    shown, innocent = (Page(page.of(cycle(each))) for each in (name, INNOCENT))
+    shown, innocent = (Page(page.render(cycle(each))) for each in (name, INNOCENT))
     assert shown.elements == innocent.elements
     assert acts(shown.text) == set()
     assert shown.text.count("\n") == innocent.text.count("\n")

@@ -1,4 +1,4 @@
-"""A pause in a file: what is taken up from it, and what never is."""
+"""Saved pauses: which ones are restored and which are ignored."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("pause", [PAUSE, Pause(SINCE_S, None)])
-def test_a_pause_is_found_again_in_a_file_of_the_agent_alone(pause: Pause, file: PauseFile, directory: Path) -> None:
+def test_a_saved_pause_is_loaded_from_a_private_file(pause: Pause, file: PauseFile, directory: Path) -> None:
     assert file.load() is None
     file.save(pause)
     assert file.load() == pause
@@ -62,32 +62,30 @@ def test_a_pause_is_found_again_in_a_file_of_the_agent_alone(pause: Pause, file:
     assert list(directory.iterdir()) == []
 
 
-def test_it_ends_when_it_would_have_ended_whatever_the_wall_clock_says(
-    file: PauseFile, clock: ManualClock, directory: Path
-) -> None:
+def test_a_pause_ends_by_the_monotonic_clock(file: PauseFile, clock: ManualClock, directory: Path) -> None:
     file.save(PAUSE)
     clock.step_wall(86_400)
     clock.advance(3599)
-    kept = file.load()
-    assert kept is not None
-    assert (kept.until_ns, kept.until_s) == (HOUR_NS, SINCE_S + 86_400 + 3600)  # as clocks tell it now
+    loaded = file.load()
+    assert loaded is not None
+    assert (loaded.until_ns, loaded.until_s) == (HOUR_NS, SINCE_S + 86_400 + 3600)  # by the wall clock of now
     clock.advance(1)
     assert file.load() is None
     assert list(directory.iterdir()) == []
 
 
-def test_what_is_held_is_of_one_process_and_not_kept(file: PauseFile) -> None:
+def test_held_device_nodes_are_not_saved(file: PauseFile) -> None:
     file.save(Pause(SINCE_S, None, ("/dev/nvidia0",)))
     assert file.load() == Pause(SINCE_S, None)
 
 
-def test_a_pause_of_another_boot_is_over(
+def test_a_pause_of_another_boot_is_ignored(
     file: PauseFile, proc: ProcTree, caplog: pytest.LogCaptureFixture, directory: Path
 ) -> None:
     file.save(PAUSE)
     proc.write("sys/kernel/random/boot_id", "99999999-0000-4000-8000-000000000001\n")
     assert file.load() is None
-    assert warnings(caplog) == [f"{directory}/paused is ignored, and the agent not paused: it is of another boot"]
+    assert warnings(caplog) == [f"{directory}/paused is ignored and the agent is not paused: from another boot"]
 
 
 def put(content: object) -> Callable[[Path], None]:
@@ -113,17 +111,17 @@ def pipe(path: Path) -> None:
 
 
 GOOD = {"boot_id": BOOT, "since_s": SINCE_S, "until_s": None, "until_ns": None}
-FOREIGN = {
+INVALID = {
     "empty": put(""),
     "no JSON": put("paused"),
     "not UTF-8": lambda path: (path.write_bytes(b"\xff\xfe"), path.chmod(0o600)),
     "nested": put("[" * 4000),
     "a list": put([GOOD]),
     "no boot": put({**GOOD, "boot_id": None}),
-    "no beginning": put({**GOOD, "since_s": "yesterday"}),
+    "no start": put({**GOOD, "since_s": "yesterday"}),
     "no number": put({**GOOD, "since_s": float("nan")}),
     "no end": put({"boot_id": BOOT, "since_s": SINCE_S}),
-    "a switch": put({**GOOD, "until_ns": True}),
+    "a boolean": put({**GOOD, "until_ns": True}),
     "an end beyond every clock": put({**GOOD, "until_ns": 10**400}),
     "an end before every clock": put({**GOOD, "until_ns": -(10**400)}),
     "too late": put({**GOOD, "until_ns": 8 * 86_400 * 10**9}),
@@ -135,21 +133,21 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("foreign", FOREIGN)
-def test_what_is_no_such_file_is_ignored_with_one_line_and_replaced_by_the_next_pause(
-    foreign: str, file: PauseFile, directory: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("content", INVALID)
+def test_an_invalid_file_is_ignored_with_one_warning_and_replaced_by_the_next_pause(
+    content: str, file: PauseFile, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    FOREIGN[foreign](directory / "paused")
+    INVALID[content](directory / "paused")
     assert file.load() is None
     (line,) = warnings(caplog)
-    assert line.startswith(f"{directory}/paused is ignored, and the agent not paused: ")
+    assert line.startswith(f"{directory}/paused is ignored and the agent is not paused: ")
     assert "\n" not in line
-    if foreign != "a directory":
+    if content != "a directory":
         file.save(PAUSE)
         assert file.load() == PAUSE
 
 
-def test_a_directory_that_others_can_write_to_is_not_believed(
+def test_a_directory_writable_by_others_is_not_trusted(
     file: PauseFile, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file.save(PAUSE)
@@ -157,11 +155,11 @@ def test_a_directory_that_others_can_write_to_is_not_believed(
     assert file.load() is None
     file.save(PAUSE)
     ignored, lost = warnings(caplog)
-    assert "can be written to by others" in ignored
+    assert "is writable by other users" in ignored
     assert lost.startswith("a restart of the agent would end this pause: ")
 
 
-def test_a_place_that_is_not_there_keeps_nothing_and_says_so(
+def test_a_missing_directory_gives_a_warning_when_saving(
     file: PauseFile, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory.rmdir()

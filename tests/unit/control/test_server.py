@@ -14,26 +14,26 @@ from typing import Any
 import pytest
 
 from otel_gpu.control import client, server
-from otel_gpu.control.client import ask
+from otel_gpu.control.client import request
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable
 
 Handlers = Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
 
 
-def echo(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"heard": request.get("word")}
+def echo(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"word": message.get("word")}
 
 
-def refuse(_: Mapping[str, Any]) -> Mapping[str, Any]:
+def fail(_: Mapping[str, Any]) -> Mapping[str, Any]:
     raise Unavailable("not now")
 
 
-def stumble(_: Mapping[str, Any]) -> Mapping[str, Any]:
+def crash(_: Mapping[str, Any]) -> Mapping[str, Any]:
     raise KeyError("a bug")
 
 
-HANDLERS: Handlers = {"echo": echo, "refuse": refuse, "stumble": stumble}
+HANDLERS: Handlers = {"echo": echo, "fail": fail, "crash": crash}
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def raw(path: Path, *parts: bytes, end: bool = False) -> dict[str, Any]:
-    """Send bytes as they are; the answer."""
+    """The response to raw bytes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(20)
         connection.connect(str(path))
@@ -60,76 +60,76 @@ def raw(path: Path, *parts: bytes, end: bool = False) -> dict[str, Any]:
             connection.sendall(part)
         if end:
             connection.shutdown(socket.SHUT_WR)
-        answer: dict[str, Any] = json.loads(connection.makefile("rb").readline())
-        return answer
+        response: dict[str, Any] = json.loads(connection.makefile("rb").readline())
+        return response
 
 
-def test_a_request_is_answered(path: Path) -> None:
+def test_a_request_gets_the_result_of_its_handler(path: Path) -> None:
     with listening(path):
-        assert ask([path], {"command": "echo", "word": "hä"}) == {"ok": True, "heard": "hä"}
+        assert request([path], {"command": "echo", "word": "hä"}) == {"ok": True, "word": "hä"}
 
 
-def test_the_socket_is_its_owners_alone_and_goes_when_it_is_closed(path: Path) -> None:
+def test_the_socket_is_private_and_removed_at_close(path: Path) -> None:
     with listening(path):
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
     assert not path.exists()
 
 
-def test_a_user_who_is_neither_root_nor_the_agents_own_is_refused(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_other_than_root_and_the_agents_own_is_rejected(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with listening(path, users=frozenset({os.geteuid() + 1})), pytest.raises(Unavailable, match="only root"):
-        ask([path], {"command": "echo"})
+        request([path], {"command": "echo"})
     assert f"user {os.geteuid()} " in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "error"),
     [
-        (b"rubbish\n", "bad request"),
+        (b"garbage\n", "bad request"),
         (b"[]\n", "not a JSON object"),
-        (b'{"command": 3}\n', "echo, refuse, stumble"),
-        (b'{"command": "reboot"}\n', "echo, refuse, stumble"),
+        (b'{"command": 3}\n', "echo, fail, crash"),
+        (b'{"command": "reboot"}\n', "echo, fail, crash"),
         (b"\xff\xfe\n", "bad request"),
         (b"[" * 4000 + b"\n", "bad request"),
-        (b"x" * 4097, "more than 4096 bytes"),
-        (b'{"command": "refuse"}\n', "not now"),
-        (b'{"command": "stumble"}\n', "internal error: KeyError"),
+        (b"x" * 4097, "longer than 4096 bytes"),
+        (b'{"command": "fail"}\n', "not now"),
+        (b'{"command": "crash"}\n', "internal error: KeyError"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(path: Path, sent: bytes, said: str) -> None:
+def test_a_request_that_fails_gets_an_error(path: Path, sent: bytes, error: str) -> None:
     with listening(path):
-        answer = raw(path, sent)
-        assert answer["ok"] is False
-        assert said in answer["error"]
-        assert ask([path], {"command": "echo"})["ok"] is True  # and the next one is heard
+        response = raw(path, sent)
+        assert response["ok"] is False
+        assert error in response["error"]
+        assert request([path], {"command": "echo"})["ok"] is True  # the server continues
 
 
-def test_who_hangs_up_or_dawdles_holds_up_nobody_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_REQUEST_S", 0.2)
+def test_an_incomplete_request_does_not_block_the_server(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_REQUEST_TIMEOUT_S", 0.2)
     with listening(path):
         assert raw(path, b'{"comm', end=True)["error"].startswith("bad request")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
             slow.connect(str(path))
             slow.sendall(b"{")
-            assert ask([path], {"command": "echo"})["ok"] is True
+            assert request([path], {"command": "echo"})["ok"] is True
 
 
-def test_the_socket_of_an_agent_that_died_is_replaced(path: Path) -> None:
+def test_the_socket_of_a_dead_agent_is_replaced(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(path))
     with listening(path):
-        assert ask([path], {"command": "echo"})["ok"] is True
+        assert request([path], {"command": "echo"})["ok"] is True
 
 
-def test_the_socket_of_a_living_agent_is_left_alone(path: Path) -> None:
+def test_the_socket_of_a_running_agent_is_not_replaced(path: Path) -> None:
     with listening(path):
         with pytest.raises(Unavailable, match="another agent listens there"):
             ControlServer(path, HANDLERS)
-        assert ask([path], {"command": "echo"})["ok"] is True
+        assert request([path], {"command": "echo"})["ok"] is True
 
 
-def test_a_socket_that_somebody_else_has_put_there_since_is_not_taken_away(path: Path) -> None:
+def test_close_does_not_remove_the_socket_of_another_process(path: Path) -> None:
     with listening(path):
         path.unlink()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
@@ -146,30 +146,30 @@ def file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [link, file])
-def test_what_is_no_socket_is_neither_followed_nor_replaced(path: Path, make: Callable[[Path], None]) -> None:
+def test_a_link_or_file_at_the_path_is_neither_followed_nor_replaced(path: Path, make: Callable[[Path], None]) -> None:
     path.parent.mkdir(mode=0o700)
     make(path)
-    with pytest.raises(Unavailable, match="is no socket"):
+    with pytest.raises(Unavailable, match="is not a socket"):
         ControlServer(path, HANDLERS)
     assert path.is_symlink() or path.read_text() == "mine"
 
 
-def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_linked_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir(mode=0o700)
     (tmp_path / "here").symlink_to(tmp_path / "there")
     with pytest.raises(Unavailable, match="here"):
         ControlServer(tmp_path / "here/c.sock", HANDLERS)
 
 
-def test_a_directory_that_others_can_write_to_is_refused(path: Path) -> None:
+def test_a_directory_writable_by_others_is_rejected(path: Path) -> None:
     path.parent.mkdir()
     path.parent.chmod(0o777)
-    with pytest.raises(Unavailable, match="can be written to by others"):
+    with pytest.raises(Unavailable, match="is writable by other users"):
         ControlServer(path, HANDLERS)
 
 
-def test_a_directory_that_somebody_keeps_locked_holds_nobody_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LOCKED_S", 0.1)
+def test_a_locked_directory_is_an_error_after_a_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOCK_TIMEOUT_S", 0.1)
     path.parent.mkdir(mode=0o700)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
@@ -180,54 +180,56 @@ def test_a_directory_that_somebody_keeps_locked_holds_nobody_up(path: Path, monk
         os.close(directory)
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="No such file or directory"):
         ControlServer(tmp_path / "a/b/c.sock", HANDLERS)
 
 
-def test_of_many_agents_that_start_at_once_one_listens(path: Path) -> None:
+def test_of_agents_that_start_at_once_one_listens(path: Path) -> None:
     path.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(path))
-    made: list[ControlServer] = []
-    refused: list[str] = []
+    started: list[ControlServer] = []
+    rejected: list[str] = []
 
     def start() -> None:
         try:
-            made.append(ControlServer(path, HANDLERS))
+            started.append(ControlServer(path, HANDLERS))
         except Unavailable as error:
-            refused.append(str(error))
+            rejected.append(str(error))
 
     threads = [threading.Thread(target=start) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (one,) = made
-    assert len(refused) == 5
+    (one,) = started
+    assert len(rejected) == 5
     one.start()
-    assert ask([path], {"command": "echo"})["ok"] is True
+    assert request([path], {"command": "echo"})["ok"] is True
     one.close()
 
 
-def test_without_an_agent_every_place_that_was_tried_is_named(tmp_path: Path) -> None:
-    places = [tmp_path / "a.sock", tmp_path / "b" / "c.sock"]
-    with pytest.raises(Unavailable, match=r"no running agent was found: .*a\.sock: nobody listens; .*c\.sock: nobody"):
-        ask(places, {"command": "echo"})
-    with pytest.raises(Unavailable, match="switched off"):
-        ask([], {"command": "echo"})
+def test_without_an_agent_the_error_names_every_path(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.sock", tmp_path / "b" / "c.sock"]
+    with pytest.raises(
+        Unavailable, match=r"no running agent was found: .*a\.sock: no agent listens there; .*c\.sock: no agent"
+    ):
+        request(paths, {"command": "echo"})
+    with pytest.raises(Unavailable, match="turned off"):
+        request([], {"command": "echo"})
 
 
-def test_an_agent_at_the_second_place_is_found(path: Path, tmp_path: Path) -> None:
+def test_an_agent_at_the_second_path_is_found(path: Path, tmp_path: Path) -> None:
     with listening(path):
-        assert ask([tmp_path / "nobody.sock", path], {"command": "echo"})["ok"] is True
+        assert request([tmp_path / "none.sock", path], {"command": "echo"})["ok"] is True
 
 
-def test_an_agent_that_does_not_answer_is_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_ANSWER_S", 0.1)
+def test_an_agent_without_a_response_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_RESPONSE_TIMEOUT_S", 0.1)
     path.parent.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute:
-        mute.bind(str(path))
-        mute.listen(1)
-        with pytest.raises(Unavailable, match="gave no answer: timed out"):
-            ask([path], {"command": "echo"})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
+        silent.bind(str(path))
+        silent.listen(1)
+        with pytest.raises(Unavailable, match="no valid response from the agent: timed out"):
+            request([path], {"command": "echo"})

@@ -5,48 +5,48 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.control.socket_path import ControlSocket, control_socket
+from otel_gpu.control.socket_path import ControlSocket, parse_control_socket
 
 AUTO = ControlSocket(auto=True)
-HOST = Path("/run/otel-gpu/control.sock")
+DEFAULT = Path("/run/otel-gpu/control.sock")
 
 
-def test_the_unit_says_where_else_the_session_else_it_is_the_hosts_place() -> None:
+def test_the_agent_path_is_in_the_runtime_directory_else_the_session_else_the_default() -> None:
     everything = {"RUNTIME_DIRECTORY": "/run/a:/run/b", "XDG_RUNTIME_DIR": "/run/user/5"}
-    assert AUTO.for_agent(everything) == Path("/run/a/control.sock")
-    assert AUTO.for_agent({"XDG_RUNTIME_DIR": "/run/user/5"}) == Path("/run/user/5/otel-gpu/control.sock")
-    assert AUTO.for_agent({}) == HOST
+    assert AUTO.agent_path(everything) == Path("/run/a/control.sock")
+    assert AUTO.agent_path({"XDG_RUNTIME_DIR": "/run/user/5"}) == Path("/run/user/5/otel-gpu/control.sock")
+    assert AUTO.agent_path({}) == DEFAULT
 
 
-def test_the_directory_of_a_unit_is_found_where_systemd_has_made_it(tmp_path: Path) -> None:
+def test_the_link_of_a_dynamic_user_unit_is_resolved(tmp_path: Path) -> None:
     private, link = tmp_path / "private/otel-gpu", tmp_path / "otel-gpu"
     private.mkdir(parents=True)
     link.symlink_to("private/otel-gpu")
     environment = {"RUNTIME_DIRECTORY": str(link), "XDG_RUNTIME_DIR": "/run/user/5"}
-    assert AUTO.for_agent(environment) == private / "control.sock"
-    assert AUTO.for_others(environment)[0] == link / "control.sock"
-    chosen = control_socket(str(link / "c.sock"))
-    assert chosen.for_agent(environment) == link / "c.sock"  # which is refused where it is opened
+    assert AUTO.agent_path(environment) == private / "control.sock"
+    assert AUTO.client_paths(environment)[0] == link / "control.sock"
+    chosen = parse_control_socket(str(link / "c.sock"))
+    assert chosen.agent_path(environment) == link / "c.sock"  # rejected when it is opened
 
 
-def test_who_asks_tries_every_place_for_its_environment_is_not_the_agents() -> None:
-    assert AUTO.for_others({"XDG_RUNTIME_DIR": "/run/user/0"}) == (Path("/run/user/0/otel-gpu/control.sock"), HOST)
-    assert AUTO.for_others({"RUNTIME_DIRECTORY": "/run/otel-gpu"}) == (HOST,)
+def test_a_client_tries_every_path() -> None:
+    assert AUTO.client_paths({"XDG_RUNTIME_DIR": "/run/user/0"}) == (Path("/run/user/0/otel-gpu/control.sock"), DEFAULT)
+    assert AUTO.client_paths({"RUNTIME_DIRECTORY": "/run/otel-gpu"}) == (DEFAULT,)
 
 
 @pytest.mark.parametrize("given", ["", "relative", "/" + "x" * 120])
-def test_a_variable_that_is_no_place_is_passed_over(given: str) -> None:
-    assert AUTO.for_others({"RUNTIME_DIRECTORY": given, "XDG_RUNTIME_DIR": given}) == (HOST,)
+def test_an_unusable_variable_is_ignored(given: str) -> None:
+    assert AUTO.client_paths({"RUNTIME_DIRECTORY": given, "XDG_RUNTIME_DIR": given}) == (DEFAULT,)
 
 
-def test_a_path_that_is_chosen_is_the_only_one_and_none_is_none() -> None:
-    chosen = control_socket("/tmp/x.sock")
-    assert chosen.for_others({"RUNTIME_DIRECTORY": "/run/a"}) == (Path("/tmp/x.sock"),)
-    assert control_socket("none").for_agent({"RUNTIME_DIRECTORY": "/run/a"}) is None
-    assert control_socket(" auto ") == AUTO
+def test_a_configured_path_is_the_only_one() -> None:
+    chosen = parse_control_socket("/tmp/x.sock")
+    assert chosen.client_paths({"RUNTIME_DIRECTORY": "/run/a"}) == (Path("/tmp/x.sock"),)
+    assert parse_control_socket("none").agent_path({"RUNTIME_DIRECTORY": "/run/a"}) is None
+    assert parse_control_socket(" auto ") == AUTO
 
 
 @pytest.mark.parametrize("text", ["x.sock", "/tmp/", "/tmp/\0", "/" + "x" * 107])
-def test_what_is_no_path_of_a_socket_is_refused(text: str) -> None:
+def test_an_invalid_path_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
-        control_socket(text)
+        parse_control_socket(text)

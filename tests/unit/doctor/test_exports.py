@@ -12,7 +12,8 @@ from otel_gpu.config import Config, load
 from otel_gpu.doctor.exports import examine_address, examine_otlp, export_checks
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.values import Address
-from otel_gpu.web.server import Response, WebServer
+from otel_gpu.web.response import Response
+from otel_gpu.web.server import WebServer
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, Pki, unused_url
 
 

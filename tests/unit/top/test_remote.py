@@ -19,8 +19,10 @@ from otel_gpu.top.board import Board, Lost, Seen
 from otel_gpu.top.remote import PORT, RemoteCycles, agent, events
 from otel_gpu.values import Address
 from otel_gpu.version import __version__
-from otel_gpu.web.event_stream import PATH, Events
-from otel_gpu.web.response import Request, Response, Route
+from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer
 from tests.builders import attribution
 from tests.unit.top.cycles import ABOUT
@@ -34,8 +36,8 @@ def serving(
     address: Address = ANYWHERE, web_config: Path | None = None, route: Route | None = None
 ) -> Iterator[WebServer]:
     """An agent's server with one cycle to tell."""
-    told = Events(ABOUT, attribution)
-    server = WebServer(address, {PATH: route or told.route}, web_config)
+    stream = EventStream(ABOUT, attribution)
+    server = WebServer(address, {EVENTS_PATH: route or stream.route}, web_config)
     server.start()
     try:
         yield server

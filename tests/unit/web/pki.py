@@ -1,28 +1,15 @@
-"""Certificates of a test's own authority, and a server that uses them."""
+"""Certificates of a test's own authority."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import trustme
 
-from otel_gpu.values import Address
-from otel_gpu.web.server import Limits, Response, Route, WebServer
-
-ANY_PORT = Address("127.0.0.1", 0)
-ROUTES: Mapping[str, Route] = {
-    "/": lambda request: Response(f"hello {request.query}\n"),
-    "/healthz": lambda _: Response("ok\n"),
-}
-
-PATIENT = Limits(slowest_client_s=30)
-
 
 class Pki:
-    """An authority, a server's certificate for 127.0.0.1, and configuration files beside it."""
+    """An authority, a server certificate for 127.0.0.1, and web configuration files beside it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,7 +25,7 @@ class Pki:
         return leaf
 
     def config(self, extra: str = "", *, cert: str = "server.crt", key: str = "server.key") -> Path:
-        """A web configuration file with TLS; ``extra`` goes on where its section ends."""
+        """A web configuration file with TLS. ``extra`` continues its TLS section."""
         path = self.directory / "web.yml"
         path.write_text(f"tls_server_config:\n  cert_file: {cert}\n  key_file: {key}\n{extra}", encoding="utf-8")
         return path
@@ -49,14 +36,3 @@ class Pki:
         if certificate is not None:
             certificate.configure_cert(context)
         return context
-
-
-@contextmanager
-def serving(web_config: Path | None = None, limits: Limits = PATIENT) -> Iterator[WebServer]:
-    """A server at work on ``ROUTES``."""
-    server = WebServer(ANY_PORT, ROUTES, web_config, limits=limits)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.close()

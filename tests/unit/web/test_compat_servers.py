@@ -20,7 +20,7 @@ from tests.web import ask
 
 
 def listener(name: str, **options: str) -> Listener:
-    """As settled, on any free port."""
+    """The listener of these settings, on any free port."""
     (found,) = load({"compat": name, **options}, {"POD_NAME": "p"}).config.compat
     return replace(found, address=Address(found.address.host, 0))
 
@@ -44,45 +44,45 @@ def serving(
         servers.close()
 
 
-def test_each_exporter_is_on_its_own_port_with_its_own_series_only() -> None:
+def test_each_exporter_has_a_port_with_its_own_series_only() -> None:
     rows = report_rows(simulated_report())
     with serving([listener("gpu-idle-exporter"), listener("dcgm-exporter")], lambda _: rows) as (_, (idle, dcgm)):
-        told = [ask(address, "/metrics") for address in (idle, dcgm)]
+        answers = [ask(address, "/metrics") for address in (idle, dcgm)]
         health = [ask(idle, "/healthz"), ask(dcgm, "/health")]
-        nothing = ask(idle, "/health")
-    assert [answer.headers["Content-Type"] for answer in told] == ["text/plain; version=0.0.4; charset=utf-8"] * 2
-    series = [[line for line in answer.body.splitlines() if not line.startswith("#")] for answer in told]
+        missing = ask(idle, "/health")
+    assert [answer.headers["Content-Type"] for answer in answers] == ["text/plain; version=0.0.4; charset=utf-8"] * 2
+    series = [[line for line in answer.body.splitlines() if not line.startswith("#")] for answer in answers]
     assert all(line.startswith("gpu_idle_") and 'pod="p"' in line for line in series[0])
     assert all(line.startswith("DCGM_FI_DEV_") and 'Hostname="node-1"' in line for line in series[1])
     assert [answer.body for answer in health] == ["ok\n", "ok\n"]
-    assert nothing.status == 404
+    assert missing.status == 404
 
 
-def test_a_listener_asks_for_a_report_as_old_as_its_exporter_would_look() -> None:
-    asked: list[float] = []
+def test_a_report_may_be_as_old_as_the_exporter_allows() -> None:
+    ages_s: list[float] = []
 
     def newest(max_age_s: float) -> None:
-        asked.append(max_age_s)
+        ages_s.append(max_age_s)
 
     with serving([listener("gpu-inference"), listener("container-gpu-exporter")], newest) as (_, addresses):
         answers = [ask(address, "/metrics") for address in addresses]
-    assert asked == [10, 3]
+    assert ages_s == [10, 3]
     assert {(answer.status, answer.body) for answer in answers} == {(503, "the first sample is under way\n")}
 
 
-def test_its_flags_are_heeded() -> None:
+def test_the_flags_of_the_exporter_apply() -> None:
     flags = {"my-gpu-exporter-flags": "--metric-prefix=mine --metrics-path=/m --kubernetes-enabled=false"}
     rows = report_rows(simulated_report())
     with serving([listener("my-gpu-exporter", **flags)], lambda _: rows) as (servers, (address,)):
-        told = ask(address, "/m").body
+        text = ask(address, "/m").body
         assert ask(address, "/metrics").status == 404
         assert servers.urls == {f"http://{address}/m": "my-gpu-exporter"}
-    assert 'mine_active{pid="' in told
-    assert 'pod="",namespace="",container="",pod_uid="",container_id="' in told
-    assert 'pod="v' not in told
+    assert 'mine_active{pid="' in text
+    assert 'pod="",namespace="",container="",pod_uid="",container_id="' in text
+    assert 'pod="v' not in text
 
 
-def test_a_port_that_is_taken_is_told_in_one_line_and_the_others_are_freed() -> None:
+def test_a_port_in_use_is_an_error_and_frees_the_other_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         blocked = Listener("gpu-inference", Address("", port))
@@ -92,19 +92,19 @@ def test_a_port_that_is_taken_is_told_in_one_line_and_the_others_are_freed() -> 
     assert str(caught.value).endswith("; choose another with --compat gpu-inference:PORT")
 
 
-def test_a_shorter_retention_holds_for_its_listener_and_the_last_value_is_told_once() -> None:
+def test_a_shorter_retention_applies_to_its_listener_only() -> None:
     ended = answer(device(), processes=[process(1, active=False), process(2)])
     later = [report_rows(replace(ended, monotonic_ns=round(at_s * 1e9))) for at_s in (0, 30, 30.1)]
     reports = iter(later * 2)
     flags = {"my-gpu-exporter-flags": "--metric-retention=30s"}
-    told = []
+    counts = []
     for listeners in ([listener("my-gpu-exporter", **flags)], [listener("my-gpu-exporter")]):
         with serving(listeners, lambda _: next(reports)) as (_, (address,)):
-            told += [ask(address, "/metrics").body.count("my_gpu_process_active{") for _ in range(3)]
-    assert told == [2, 2, 1, 2, 2, 2]
+            counts += [ask(address, "/metrics").body.count("my_gpu_process_active{") for _ in range(3)]
+    assert counts == [2, 2, 1, 2, 2, 2]
 
 
-def test_what_only_the_agent_can_be_told_is_warned_of_in_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_flags_that_only_the_agent_supports_give_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
     flags = {"my-gpu-exporter-flags": "--metric-retention=1h --log-level=debug --metric-prefix=x"}
     with serving([listener("my-gpu-exporter", **flags)], lambda _: None):
         pass

@@ -8,9 +8,9 @@ import pytest
 
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
-from otel_gpu.web.event_stream import Events
+from otel_gpu.web.event_stream import EventStream
 from otel_gpu.web.particulars import About
-from otel_gpu.web.response import Request
+from otel_gpu.web.request import Request
 from tests.builders import attribute, attribution, gpu, snapshot
 
 ABOUT = About("1.2.3", "node-1", 5.0, "asked for", "EUR")
@@ -20,8 +20,8 @@ def cycle(at_s: float) -> Report:
     return attribute(None, snapshot(gpu(0, power_w=70.0), at_s=at_s))
 
 
-def events_of(text: bytes | None) -> list[dict[str, Any]]:
-    """What a browser makes of a stream (HTML, 9.2.6): its events, in order."""
+def parse_events(text: bytes | None) -> list[dict[str, Any]]:
+    """The events of a stream as a browser parses them (HTML, 9.2.6)."""
     found: list[dict[str, Any]] = []
     for block in (text or b"").decode("ascii").split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
@@ -30,83 +30,83 @@ def events_of(text: bytes | None) -> list[dict[str, Any]]:
     return found
 
 
-def events(*answers: Report | None) -> Events:
-    """Events of an agent that has these cycles, one after the other; the last again and again."""
-    left = list(answers)
-    return Events(ABOUT, lambda: left.pop(0) if len(left) > 1 else left[0])
+def event_stream(*reports: Report | None) -> EventStream:
+    """The stream of an agent that has these reports one after the other, then the last one again and again."""
+    left = list(reports)
+    return EventStream(ABOUT, lambda: left.pop(0) if len(left) > 1 else left[0])
 
 
-def test_a_cycle_is_what_stands_beside_and_then_the_document_itself() -> None:
-    now = attribution()
-    served = events(now)
-    response = served.route(Request("/api/events"))
+def test_a_cycle_is_a_page_event_and_then_the_document() -> None:
+    report = attribution()
+    stream = event_stream(report)
+    response = stream.route(Request("/api/events"))
     assert isinstance(response.body, bytes)
     assert response.content_type == "text/event-stream"
     assert response.body.startswith(b"retry: 2000\n\n")
-    beside, main = events_of(response.body)
-    assert (beside["event"], main["event"]) == ("page", "attribution")
-    assert main["data"] == json.loads(json.dumps(document(now)))
-    assert main["id"] == str(now.wall_ns)
-    assert beside["data"]["simulated"] == "asked for"
-    assert len(beside["data"]["workloads"]) == len(main["data"]["workloads"])
+    page, main = parse_events(response.body)
+    assert (page["event"], main["event"]) == ("page", "attribution")
+    assert main["data"] == json.loads(json.dumps(document(report)))
+    assert main["id"] == str(report.wall_ns)
+    assert page["data"]["simulated"] == "asked for"
+    assert len(page["data"]["workloads"]) == len(main["data"]["workloads"])
 
 
-def test_names_with_line_ends_break_no_event() -> None:
-    response = events(attribution("x\ndata: {}\n\nevent: page")).route(Request("/api/events"))
+def test_line_breaks_in_names_do_not_break_events() -> None:
+    response = event_stream(attribution("x\ndata: {}\n\nevent: page")).route(Request("/api/events"))
     assert isinstance(response.body, bytes)
-    assert [event["event"] for event in events_of(response.body)] == ["page", "attribution"]
+    assert [event["event"] for event in parse_events(response.body)] == ["page", "attribution"]
 
 
-def test_who_begins_to_follow_gets_the_whole_hour_and_later_only_what_is_new() -> None:
+def test_a_new_client_gets_the_whole_history_and_then_the_newest_slot_only() -> None:
     cycles = [cycle(15.0 * number) for number in range(5)]
-    served = events(cycles[3])
+    stream = event_stream(cycles[3])
     for each in cycles[:4]:
-        served.observe(each)
-    response = served.route(Request("/api/events"))
+        stream.observe(each)
+    response = stream.route(Request("/api/events"))
     assert isinstance(response.body, bytes)
-    assert len(events_of(response.body)[0]["data"]["history"]["at"]) == 4
-    served.feed.join("somebody", lambda: None)
-    served.observe(cycles[4])
-    assert len(events_of(served.feed.newest)[0]["data"]["history"]["at"]) == 1
-    assert events_of(served.feed.newest)[1]["id"] == str(cycles[4].wall_ns)
+    assert len(parse_events(response.body)[0]["data"]["history"]["at"]) == 4
+    stream.feed.subscribe("client", lambda: None)
+    stream.observe(cycles[4])
+    assert len(parse_events(stream.feed.latest)[0]["data"]["history"]["at"]) == 1
+    assert parse_events(stream.feed.latest)[1]["id"] == str(cycles[4].wall_ns)
 
 
-def test_while_nobody_follows_nothing_is_written() -> None:
-    served = events(cycle(0))
-    served.observe(cycle(0))
-    assert served.feed.newest is None
+def test_without_clients_no_cycle_is_encoded() -> None:
+    stream = event_stream(cycle(0))
+    stream.observe(cycle(0))
+    assert stream.feed.latest is None
 
 
-def test_a_cycle_is_written_once_however_many_ask_and_an_older_one_is_never_news() -> None:
+def test_a_cycle_is_encoded_once_and_an_older_one_is_not_published() -> None:
     old, new = cycle(0), cycle(5)
-    served = events(new, new, old)
-    first = served.route(Request("/api/events")).following
-    written = served.feed.newest
-    second = served.route(Request("/api/events")).following
-    late = served.route(Request("/api/events")).following
-    assert written is not None
+    stream = event_stream(new, new, old)
+    first = stream.route(Request("/api/events")).stream
+    encoded = stream.feed.latest
+    second = stream.route(Request("/api/events")).stream
+    late = stream.route(Request("/api/events")).stream
+    assert encoded is not None
     assert first is not None
     assert second is not None
     assert late is not None
-    assert first.told is second.told is late.told is served.feed.newest is written
+    assert first.body_frame is second.body_frame is late.body_frame is stream.feed.latest is encoded
 
 
-def test_before_the_first_sample_one_follows_and_waits() -> None:
-    served = events(None)
-    response = served.route(Request("/api/events"))
+def test_a_client_before_the_first_sample_gets_it_when_it_comes() -> None:
+    stream = event_stream(None)
+    response = stream.route(Request("/api/events"))
     assert response.body == b"retry: 2000\n\n"
-    assert response.following is not None
-    served.feed.join("somebody", lambda: None)
-    served.observe(cycle(0))
-    assert len(events_of(served.feed.newest)) == 2
+    assert response.stream is not None
+    stream.feed.subscribe("client", lambda: None)
+    stream.observe(cycle(0))
+    assert len(parse_events(stream.feed.latest)) == 2
 
 
-def test_a_cycle_that_cannot_be_told_is_logged_once_and_the_next_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    served = events(cycle(0))
-    served.feed.join("somebody", lambda: None)
+def test_a_failure_to_encode_is_logged_once_and_the_next_cycle_is_sent(caplog: pytest.LogCaptureFixture) -> None:
+    stream = event_stream(cycle(0))
+    stream.feed.subscribe("client", lambda: None)
     for at_s in (0, 5):
-        served.observe(attribute(None, snapshot(gpu(0, power_w=math.nan), at_s=at_s)))
+        stream.observe(attribute(None, snapshot(gpu(0, power_w=math.nan), at_s=at_s)))
     (record,) = caplog.records
-    assert record.getMessage().startswith("telling a cycle to the page failed: ValueError: ")
-    served.observe(cycle(20))
-    assert events_of(served.feed.newest)[1]["id"] == str(cycle(20).wall_ns)
+    assert record.getMessage().startswith("sending a cycle to the page failed: ValueError: ")
+    stream.observe(cycle(20))
+    assert parse_events(stream.feed.latest)[1]["id"] == str(cycle(20).wall_ns)

@@ -15,7 +15,7 @@ def busy(ratio: float | None = 0.5, power_w: float | None = 100.0, used_gib: flo
     return gpu(0, gpu_ratio=ratio, power_w=power_w, memory=memory(used_gib=used_gib))
 
 
-def test_a_slot_has_the_means_of_its_cycles_and_keeps_their_peaks() -> None:
+def test_a_slot_has_mean_low_and_high_of_its_cycles() -> None:
     history = History()
     history.observe(cycle(0, busy(0.2, 100, 10)))
     history.observe(cycle(5, busy(0.4, 200, 20)))
@@ -32,7 +32,7 @@ def test_a_slot_has_the_means_of_its_cycles_and_keeps_their_peaks() -> None:
     assert history.document(newest_only=True)["gpus"] == {"GPU-0": [((1.0,) * 3, (300.0,) * 3, (30 * GIB,) * 3)]}
 
 
-def test_what_was_not_known_is_absent_and_counts_for_nothing() -> None:
+def test_an_unknown_figure_is_none_and_does_not_count() -> None:
     history = History()
     history.observe(cycle(0, busy(None, None)))
     history.observe(cycle(5, busy(0.4, None)))
@@ -40,30 +40,30 @@ def test_what_was_not_known_is_absent_and_counts_for_nothing() -> None:
     assert history.document()["gpus"]["GPU-0"] == [((0.4,) * 3, None, (10 * GIB,) * 3), (None, None, None)]
 
 
-def test_a_gpu_that_comes_later_has_nothing_before() -> None:
+def test_a_new_gpu_has_no_earlier_slots() -> None:
     history = History()
     history.observe(cycle(0, gpu(0)))
     history.observe(cycle(SLOT_S, gpu(0), gpu(1, power_w=70)))
     assert history.document()["gpus"]["GPU-1"] == [None, (None, (70.0,) * 3, None)]
 
 
-def test_it_holds_an_hour_and_no_more_however_long_the_agent_runs() -> None:
+def test_at_most_an_hour_is_kept() -> None:
     history = History()
     for number in range(3 * SLOTS):
         history.observe(cycle(number * SLOT_S, gpu(number // SLOTS, power_w=float(number))))
-    told = history.document()
-    assert len(told["at"]) == SLOTS
-    assert list(told["gpus"]) == ["GPU-2"]  # those that went are forgotten after an hour
+    document = history.document()
+    assert len(document["at"]) == SLOTS
+    assert list(document["gpus"]) == ["GPU-2"]  # removed GPUs are forgotten after an hour
 
 
-def test_cycles_that_are_rare_do_not_make_it_longer() -> None:
+def test_rare_cycles_do_not_extend_the_hour() -> None:
     history = History()
     for hour in range(5):
         history.observe(cycle(3600.0 * hour, busy()))
     assert len(history.document()["at"]) == 1
 
 
-def test_a_wall_clock_that_is_set_back_makes_no_slot_twice() -> None:
+def test_a_wall_clock_set_back_repeats_no_slot() -> None:
     history = History()
     first = cycle(0, busy())
     history.observe(first)

@@ -1,4 +1,4 @@
-"""Connections that are kept for the next request, over real sockets."""
+"""Connections that carry several requests, over real sockets."""
 
 from __future__ import annotations
 
@@ -7,38 +7,37 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
 
-import bcrypt
 import pytest
 
 from otel_gpu.values import Address
-from otel_gpu.web.access_policy import Guard
-from otel_gpu.web.reception import Reception
-from otel_gpu.web.router import Site
-from otel_gpu.web.server import Limits, Request, Response, Route, WebServer
+from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import Route, Router
+from otel_gpu.web.server import EventLoop, Limits
+from tests.unit.web.harness import (
+    MIB,
+    PATIENT,
+    BlockingRoute,
+    basic,
+    bcrypt_hash,
+    connect,
+    read_to_end,
+    serving,
+    wait_until,
+    worker_count,
+    write_atomically,
+)
 from tests.unit.web.pki import Pki
-from tests.unit.web.pki import serving as serving_tls
 from tests.web import PATIENCE_S, ask
 
-AGAIN = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n"
-PATIENT = Limits(slowest_client_s=60)
-
-
-class Slow:
-    """A route that answers when it is told to, and counts who waits for it."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.waiting = threading.Semaphore(0)
-
-    def __call__(self, _: Request) -> Response:
-        self.waiting.release()
-        assert self.go_on.wait(PATIENCE_S)
-        return Response("at last\n")
+GET = b"GET / HTTP/1.1\r\nHost: node\r\n\r\n"
+GET_AS_ALICE = f"GET / HTTP/1.1\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n".encode()
 
 
 def broken(_: Request) -> Response:
@@ -47,104 +46,81 @@ def broken(_: Request) -> Response:
 
 ROUTES: Mapping[str, Route] = {
     "/": lambda request: Response(f"ok {request.query}"),
-    "/large": lambda _: Response(b"x" * (16 << 20)),
-    "/sad": lambda _: Response("not now", status=HTTPStatus.SERVICE_UNAVAILABLE),
+    "/large": lambda _: Response(b"x" * (16 * MIB)),
+    "/unavailable": lambda _: Response("not now", status=HTTPStatus.SERVICE_UNAVAILABLE),
     "/broken": broken,
 }
 
 
-@contextmanager
-def serving(limits: Limits = PATIENT, routes: Mapping[str, Route] = ROUTES) -> Iterator[Address]:
-    server = WebServer(Address("127.0.0.1", 0), routes, limits=limits)
-    server.start()
-    try:
-        yield server.address
-    finally:
-        server.close()
-
-
 class Client:
-    """One connection, on which it asks and reads one answer at a time."""
+    """A connection that sends requests and reads one response at a time."""
 
-    def __init__(self, stack: ExitStack, address: Address, *, first: bytes = b"") -> None:
-        self.socket = stack.enter_context(socket.create_connection((address.host, address.port), PATIENCE_S))
-        self.socket.sendall(first)
-        self._ahead = b""  # of the next answer, which may come with the one before
+    def __init__(self, stack: ExitStack, address: Address, *, sent: bytes = b"") -> None:
+        self.socket = connect(stack, address, sent)
+        self._buffered = b""  # of the next response, which may arrive with the one before
 
-    def ask(self, raw: bytes = AGAIN) -> bytes:
+    def request(self, raw: bytes = GET) -> bytes:
         self.socket.sendall(raw)
-        return self.hear(head_only=raw.startswith(b"HEAD"))
+        return self.response(head_only=raw.startswith(b"HEAD"))
 
-    def hear(self, *, head_only: bool = False) -> bytes:
-        """An answer, head and body."""
-        heard, self._ahead = self._ahead, b""
-        while b"\r\n\r\n" not in heard:
+    def response(self, *, head_only: bool = False) -> bytes:
+        """One response, head and body."""
+        received, self._buffered = self._buffered, b""
+        while b"\r\n\r\n" not in received:
             chunk = self.socket.recv(65536)
-            assert chunk, heard
-            heard += chunk
-        head, _, body = heard.partition(b"\r\n\r\n")
+            assert chunk, received
+            received += chunk
+        head, _, body = received.partition(b"\r\n\r\n")
         length = 0 if head_only else int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0])
-        parts, self._ahead = [body[:length]], body[length:]
+        parts, self._buffered = [body[:length]], body[length:]
         while (left := length - sum(map(len, parts))) > 0:
             chunk = self.socket.recv(left)
-            assert chunk, heard
+            assert chunk, received
             parts.append(chunk)
         return head + b"\r\n\r\n" + b"".join(parts)
 
     def rest(self) -> bytes:
-        """All that still comes until the connection ends."""
-        heard, self._ahead = self._ahead, b""
-        try:
-            while chunk := self.socket.recv(65536):
-                heard += chunk
-        except ConnectionError:
-            pass
-        return heard
+        """Everything until the server closes the connection."""
+        received, self._buffered = self._buffered, b""
+        return received + read_to_end(self.socket)
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
-
-
-def test_one_connection_is_enough_for_many_requests() -> None:
-    with serving() as address, ExitStack() as stack:
-        client = Client(stack, address)
+def test_one_connection_carries_many_requests() -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
         for number in range(20):
-            answered = client.ask(b"GET /?%d HTTP/1.1\r\n\r\n" % number)
-            assert answered.startswith(b"HTTP/1.1 200 OK\r\n")
-            assert b"Connection:" not in answered
-            assert answered.endswith(b"\r\n\r\nok %d" % number)
+            response = client.request(b"GET /?%d HTTP/1.1\r\n\r\n" % number)
+            assert response.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"Connection:" not in response
+            assert response.endswith(b"\r\n\r\nok %d" % number)
 
 
-def test_pythons_own_client_keeps_it() -> None:
-    with serving() as address:
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=PATIENCE_S)
-        used = []
+def test_the_client_of_the_standard_library_reuses_its_connection() -> None:
+    with serving(ROUTES) as server:
+        connection = http.client.HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE_S)
+        sockets = []
         for path in ("/", "/large", "/"):
             connection.request("GET", path)
-            used.append(connection.sock)
+            sockets.append(connection.sock)
             assert connection.getresponse().read()
-        assert len(set(map(id, used))) == 1
+        assert len(set(map(id, sockets))) == 1
         connection.close()
 
 
-def test_after_a_head_comes_what_is_asked_next() -> None:
-    with serving() as address, ExitStack() as stack:
-        client = Client(stack, address)
-        assert client.ask(b"HEAD / HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
-        assert client.ask().endswith(b"\r\n\r\nok ")
+def test_a_head_request_is_followed_by_the_next_request() -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        assert client.request(b"HEAD / HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
+        assert client.request().endswith(b"\r\n\r\nok ")
 
 
-def test_after_an_answer_that_was_taken_in_slowly_too() -> None:
-    with serving() as address, ExitStack() as stack:
-        client = Client(stack, address, first=b"GET /large HTTP/1.1\r\n\r\n")
+def test_a_large_response_is_followed_by_the_next_request() -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        client = Client(stack, server.address, sent=b"GET /large HTTP/1.1\r\n\r\n")
         time.sleep(0.05)
-        assert len(client.hear()) > 16 << 20
-        assert len(client.ask(b"GET /large HTTP/1.1\r\n\r\n")) > 16 << 20
-        assert client.ask().endswith(b"\r\n\r\nok ")
+        assert len(client.response()) > 16 * MIB
+        assert len(client.request(b"GET /large HTTP/1.1\r\n\r\n")) > 16 * MIB
+        assert client.request().endswith(b"\r\n\r\nok ")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +131,7 @@ def test_after_an_answer_that_was_taken_in_slowly_too() -> None:
         (b"GET / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", b"200"),
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"200"),
         (b"GET /none HTTP/1.1\r\n\r\n", b"404"),
-        (b"GET /sad HTTP/1.1\r\n\r\n", b"503"),
+        (b"GET /unavailable HTTP/1.1\r\n\r\n", b"503"),
         (b"GET /broken HTTP/1.1\r\n\r\n", b"500"),
         (b"POST / HTTP/1.1\r\n\r\n", b"405"),
         (b"BREW / HTTP/1.1\r\n\r\n", b"501"),
@@ -165,230 +141,226 @@ def test_after_an_answer_that_was_taken_in_slowly_too() -> None:
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n", b"431"),
     ],
 )
-@pytest.mark.parametrize("before", [0, 2])
-def test_who_wants_no_more_has_a_body_or_is_refused_is_let_go(raw: bytes, status: bytes, before: int) -> None:
-    with serving() as address, ExitStack() as stack:
-        client = Client(stack, address)
-        for _ in range(before):
-            client.ask()
-        answered = client.ask(raw)
-        assert answered[9:12] == status
-        assert b"\r\nConnection: close\r\n" in answered
+@pytest.mark.parametrize("previous", [0, 2])
+def test_the_connection_closes_on_request_after_a_body_and_after_an_error(
+    raw: bytes, status: bytes, previous: int
+) -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        for _ in range(previous):
+            client.request()
+        response = client.request(raw)
+        assert response[9:12] == status
+        assert b"\r\nConnection: close\r\n" in response
         assert client.rest() == b""
 
 
-def test_a_blank_line_ends_it() -> None:
-    with serving() as address, ExitStack() as stack:
-        client = Client(stack, address)
-        client.ask()
-        client.socket.sendall(b"\r\n" + AGAIN)
+def test_a_blank_line_closes_the_connection() -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        client.request()
+        client.socket.sendall(b"\r\n" + GET)
         assert client.rest() == b""
 
 
-def test_of_requests_that_come_at_once_the_first_is_answered_and_says_that_it_is_the_last() -> None:
-    with serving() as address, ExitStack() as stack:
-        client = Client(stack, address)
-        client.ask()
-        assert b"\r\nConnection: close\r\n" in client.ask(b"GET /?1 HTTP/1.1\r\n\r\nGET /?2 HTTP/1.1\r\n\r\n")
+def test_of_pipelined_requests_only_the_first_is_answered() -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        client.request()
+        response = client.request(b"GET /?1 HTTP/1.1\r\n\r\nGET /?2 HTTP/1.1\r\n\r\n")
+        assert response.endswith(b"ok 1")
+        assert b"\r\nConnection: close\r\n" in response
         assert client.rest() == b""
 
 
-@pytest.mark.parametrize("before", [0, 2])
-def test_what_is_asked_while_an_answer_is_made_is_answered_after_it_and_meanwhile_costs_nothing(before: int) -> None:
-    slow = Slow()
-    with serving(routes={**ROUTES, "/slow": slow}) as address, ExitStack() as stack:
-        client = Client(stack, address)
-        for _ in range(before):
-            client.ask()
-        client.socket.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-        assert slow.waiting.acquire(timeout=PATIENCE_S)
+@pytest.mark.parametrize("previous", [0, 2])
+def test_a_request_during_a_response_waits_without_using_cpu(previous: int) -> None:
+    route = BlockingRoute()
+    with serving({**ROUTES, "/blocking": route}) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        for _ in range(previous):
+            client.request()
+        client.socket.sendall(b"GET /blocking HTTP/1.1\r\n\r\n")
+        assert route.entered.acquire(timeout=PATIENCE_S)
         client.socket.sendall(b"GET /?next HTTP/1.1\r\n\r\n")
-        began_s = time.process_time()
+        start_s = time.process_time()
         time.sleep(0.5)
-        assert time.process_time() - began_s < 0.25
-        slow.go_on.set()
-        assert client.hear().endswith(b"at last\n")
-        assert client.hear().endswith(b"ok next")
-        assert client.ask().endswith(b"ok ")
+        assert time.process_time() - start_s < 0.25
+        route.release.set()
+        assert client.response().endswith(b"done\n")
+        assert client.response().endswith(b"ok next")
+        assert client.request().endswith(b"ok ")
 
 
-@pytest.mark.parametrize("before", [0, 2])
-def test_one_who_leaves_while_its_answer_is_made_leaves_nothing_behind(before: int) -> None:
-    slow = Slow()
-    with serving(Limits(most_connections=1), {**ROUTES, "/slow": slow}) as address, ExitStack() as stack:
-        client = Client(stack, address)
-        for _ in range(before):
-            client.ask()
-        client.socket.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
-        assert slow.waiting.acquire(timeout=PATIENCE_S)
+@pytest.mark.parametrize("previous", [0, 2])
+def test_a_client_that_leaves_during_its_response_frees_its_connection(previous: int) -> None:
+    route = BlockingRoute()
+    with serving({**ROUTES, "/blocking": route}, Limits(max_connections=1)) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        for _ in range(previous):
+            client.request()
+        client.socket.sendall(b"GET /blocking HTTP/1.1\r\n\r\n")
+        assert route.entered.acquire(timeout=PATIENCE_S)
         client.socket.close()
-        slow.go_on.set()
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:  # its place is free when somebody has noticed
+        route.release.set()
+
+        def is_served() -> bool:
             try:
-                assert ask(address, "/").status == 200
-                break
+                return ask(server.address, "/").status == 200
             except (OSError, http.client.HTTPException):
-                assert time.monotonic() < deadline_s
+                return False
+
+        wait_until(is_served)
 
 
-# ---------------------------------------------------------------------------- those who rest
+# ---------------------------------------------------------------------------- idle connections
 
 
-def test_who_rests_is_let_go_when_its_time_is_over() -> None:
-    with serving(Limits(slowest_client_s=60, resting_client_s=0.2)) as address, ExitStack() as stack:
-        client = Client(stack, address)
-        began_s = time.monotonic()
-        client.ask()
-        client.ask()
+def test_an_idle_connection_closes_after_its_timeout() -> None:
+    limits = Limits(client_timeout_s=60, idle_timeout_s=0.2)
+    with serving(ROUTES, limits) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
+        start_s = time.monotonic()
+        client.request()
+        client.request()
         assert client.rest() == b""
-        assert 0.1 < time.monotonic() - began_s < 30
+        assert 0.1 < time.monotonic() - start_s < 30
 
 
-def test_who_rests_may_do_so_for_longer_than_one_who_asks_may_take() -> None:
-    with serving(Limits(slowest_client_s=0.2, resting_client_s=60)) as address, ExitStack() as stack:
-        client = Client(stack, address)
+def test_an_idle_connection_outlives_the_client_timeout() -> None:
+    limits = Limits(client_timeout_s=0.2, idle_timeout_s=60)
+    with serving(ROUTES, limits) as server, ExitStack() as stack:
+        client = Client(stack, server.address)
         for _ in range(3):
-            assert client.ask().endswith(b"ok ")
+            assert client.request().endswith(b"ok ")
             time.sleep(0.4)
-        client.socket.sendall(b"GET /")  # from here on it asks
+        client.socket.sendall(b"GET /")  # from here on it is receiving a request
         assert b" 200 " not in client.rest()
 
 
-def test_for_a_newcomer_one_who_rests_is_let_go_before_anybody_else(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        serving(Limits(slowest_client_s=60, most_connections=3)) as address,
-        ExitStack() as stack,
-        caplog.at_level(logging.INFO),
-    ):
-        silent = Client(stack, address, first=b"GET /")
-        older, newer = Client(stack, address), Client(stack, address)
+def test_at_the_connection_limit_an_idle_connection_is_closed_first(caplog: pytest.LogCaptureFixture) -> None:
+    limits = Limits(client_timeout_s=60, max_connections=3)
+    with serving(ROUTES, limits) as server, ExitStack() as stack, caplog.at_level(logging.INFO):
+        slow = Client(stack, server.address, sent=b"GET /")
+        older, newer = Client(stack, server.address), Client(stack, server.address)
         for client in (older, newer):
-            client.ask()
-        assert ask(address, "/").status == 200
+            client.request()
+        wait_until(lambda: len(server._event_loop._idle) == 2)  # a client may be faster than the event loop
+        assert ask(server.address, "/").status == 200
         assert older.rest() == b""
-        assert newer.ask().endswith(b"ok ")
-        assert silent.ask(b" HTTP/1.1\r\n\r\n").endswith(b"ok ")
+        assert newer.request().endswith(b"ok ")
+        assert slow.request(b" HTTP/1.1\r\n\r\n").endswith(b"ok ")
     assert caplog.messages == []
 
 
-def test_however_many_rest_they_cost_no_thread_and_are_answered_when_they_ask() -> None:
-    with serving() as address, ExitStack() as stack:
-        clients = [Client(stack, address) for _ in range(200)]
+def test_idle_connections_need_no_thread() -> None:
+    with serving(ROUTES) as server, ExitStack() as stack:
+        clients = [Client(stack, server.address) for _ in range(200)]
         for _ in range(2):
             for client in clients:
-                assert client.ask().endswith(b"ok ")
-        assert sum(thread.name == "otel-gpu-web-answer" for thread in threading.enumerate()) <= 4
+                assert client.request().endswith(b"ok ")
+        assert worker_count() <= 4
         for client in clients:
-            client.socket.sendall(AGAIN)
-        assert all(client.hear().endswith(b"ok ") for client in clients)
+            client.socket.sendall(GET)
+        assert all(client.response().endswith(b"ok ") for client in clients)
 
 
-def test_who_rests_is_let_go_at_once_when_the_server_ends() -> None:
+def test_closing_the_server_closes_idle_connections_at_once() -> None:
     with ExitStack() as stack:
-        with serving() as address:
-            clients = [Client(stack, address) for _ in range(5)]
+        with serving(ROUTES) as server:
+            clients = [Client(stack, server.address) for _ in range(5)]
             for client in clients[:4]:
-                client.ask()
-                client.ask()
-            began_s = time.monotonic()
-        assert time.monotonic() - began_s < 5
+                client.request()
+                client.request()
+            start_s = time.monotonic()
+        assert time.monotonic() - start_s < 5
         assert [client.rest() for client in clients] == [b""] * 5
 
 
-def test_from_the_second_request_on_nothing_is_looked_for_anew_and_nobody_woken(
+def test_from_the_second_request_on_nothing_is_registered_and_the_event_loop_is_not_woken_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    guard = Guard()
-    reception = Reception(listener, Site(ROUTES, {}), lambda: guard, PATIENT)
-    done: list[str] = []
+    policy = AccessPolicy()
+    loop = EventLoop(listener, Router(ROUTES, {}), lambda: policy, PATIENT)
+    calls: list[str] = []
 
-    def noted(each: Callable[..., None]) -> Callable[..., None]:
-        def noting(*arguments: object) -> None:
-            done.append(each.__name__)
-            each(*arguments)
+    def recorded(method: Callable[..., None]) -> Callable[..., None]:
+        def record(*arguments: object) -> None:
+            calls.append(method.__name__)
+            method(*arguments)
 
-        return noting
+        return record
 
-    for each in (reception._look_for, reception._look_away, reception._wake_up):
-        monkeypatch.setattr(reception, each.__name__, noted(each))
-    thread = threading.Thread(target=reception.run)
+    for method in (loop._watch, loop._unwatch, loop._wake_up):
+        monkeypatch.setattr(loop, method.__name__, recorded(method))
+    thread = threading.Thread(target=loop.run)
     thread.start()
     try:
         with ExitStack() as stack:
             client = Client(stack, Address("127.0.0.1", listener.getsockname()[1]))
-            for asked in range(6):
-                client.ask()
-                until(lambda: reception._answered.qsize() or reception._resting)  # a client may be quicker than that
-                time.sleep(0.02)  # and than whoever looks whether somebody waits for it
-                if asked == 1:
-                    done.clear()
-            assert done == ["_look_for"] * 4  # which finds that it is looked for
+            for number in range(6):
+                client.request()
+                wait_until(lambda: loop._results.qsize() or loop._idle)  # the client may be faster than the worker
+                time.sleep(0.02)
+                if number == 1:
+                    calls.clear()
+            assert calls == ["_watch"] * 4  # which finds the connection registered
     finally:
-        reception.close()
+        loop.close()
         thread.join(PATIENCE_S)
 
 
-# ---------------------------------------------------------------------------- behind TLS and passwords
+# ---------------------------------------------------------------------------- with TLS and passwords
 
 
-def test_over_tls_there_is_one_handshake(tmp_path: Path) -> None:
-    pki = Pki(tmp_path)
-    with serving_tls(pki.config()) as server:
+def test_one_tls_handshake_is_enough_for_many_requests(pki: Pki) -> None:
+    with serving(ROUTES, web_config=pki.config()) as server:
         connection = http.client.HTTPSConnection(
             server.address.host, server.address.port, timeout=PATIENCE_S, context=pki.client()
         )
-        used = []
+        sockets = []
         for number in range(5):
             connection.request("GET", f"/?{number}")
-            used.append(connection.sock)
-            assert connection.getresponse().read() == b"hello %d\n" % number
-        assert len(set(map(id, used))) == 1
+            sockets.append(connection.sock)
+            assert connection.getresponse().read() == b"ok %d" % number
+        assert len(set(map(id, sockets))) == 1
         connection.close()
 
 
-def test_over_tls_what_was_read_along_with_a_request_is_the_next_one(tmp_path: Path) -> None:
-    """A request as large as one may be: what TLS has read beyond its end is told by no event."""
-    pki = Pki(tmp_path)
+def test_bytes_that_tls_has_buffered_are_the_next_request(pki: Pki) -> None:
+    """A request of the largest size: no event comes for what TLS has read beyond its end."""
     line = b"GET /?large HTTP/1.1\r\n"
     left = 128 * 1024 - len(line) - 3 * len(b"X: \r\n") - 2
     sizes = (left // 3, left // 3, left - 2 * (left // 3))
     raw = line + b"".join(b"X: %s\r\n" % (b"x" * size) for size in sizes) + b"\r\n"
     assert len(raw) == 128 * 1024
-    with serving_tls(pki.config()) as server, ExitStack() as stack:
+    with serving(ROUTES, web_config=pki.config()) as server, ExitStack() as stack:
         client = Client(stack, server.address)
         client.socket = stack.enter_context(pki.client().wrap_socket(client.socket, server_hostname="127.0.0.1"))
-        client.socket.sendall(raw[:100])  # so that the end of the request is within a record
-        assert client.ask(raw[100:] + b"GET /?next HTTP/1.1\r\n\r\n").endswith(b"hello large\n")
-        assert client.hear().endswith(b"hello next\n")
+        client.socket.sendall(raw[:100])  # so that the request ends within a TLS record
+        assert client.request(raw[100:] + b"GET /?next HTTP/1.1\r\n\r\n").endswith(b"ok large")
+        assert client.response().endswith(b"ok next")
 
 
-def test_what_changes_in_the_configuration_counts_for_those_who_are_there_already(tmp_path: Path) -> None:
+def test_a_changed_web_configuration_applies_to_open_connections(tmp_path: Path) -> None:
     path = tmp_path / "web.yml"
-
-    def allow(password: bytes) -> None:
-        hashed = bcrypt.hashpw(password, bcrypt.gensalt(4)).decode()
-        (tmp_path / "new").write_text(f"basic_auth_users:\n  alice: {hashed}\n", encoding="utf-8")
-        (tmp_path / "new").replace(path)
-
-    allowed = b"GET / HTTP/1.1\r\nAuthorization: Basic YWxpY2U6cmlnaHQ=\r\n\r\n"
-    allow(b"right")
-    with serving_tls(path) as server, ExitStack() as stack:
+    write_atomically(path, f"basic_auth_users:\n  alice: {bcrypt_hash('right')}\n")
+    with serving(ROUTES, web_config=path) as server, ExitStack() as stack:
         client = Client(stack, server.address)
         for _ in range(2):
-            assert client.ask(allowed)[9:12] == b"200"
-        allow(b"other")
-        client.socket.sendall(allowed)
-        assert client.rest() == b"", "it asks again on a new connection, as it was not answered"
-        assert Client(stack, server.address).ask(allowed)[9:12] == b"401"
+            assert client.request(GET_AS_ALICE)[9:12] == b"200"
+        write_atomically(path, f"basic_auth_users:\n  alice: {bcrypt_hash('other')}\n")
+        client.socket.sendall(GET_AS_ALICE)
+        assert client.rest() == b"", "a client repeats an unanswered request on a new connection"
+        assert Client(stack, server.address).request(GET_AS_ALICE)[9:12] == b"401"
 
 
 def test_each_request_needs_the_password(tmp_path: Path) -> None:
     path = tmp_path / "web.yml"
-    path.write_text(f"basic_auth_users:\n  alice: {bcrypt.hashpw(b'right', bcrypt.gensalt(4)).decode()}\n")
-    with serving_tls(path) as server, ExitStack() as stack:
+    path.write_text(f"basic_auth_users:\n  alice: {bcrypt_hash('right')}\n")
+    with serving(ROUTES, web_config=path) as server, ExitStack() as stack:
         client = Client(stack, server.address)
-        assert client.ask(b"GET / HTTP/1.1\r\nAuthorization: Basic YWxpY2U6cmlnaHQ=\r\n\r\n")[9:12] == b"200"
-        assert client.ask()[9:12] == b"401"
+        assert client.request(GET_AS_ALICE)[9:12] == b"200"
+        assert client.request()[9:12] == b"401"
         assert client.rest() == b""

@@ -1,204 +1,231 @@
-"""Bounds that hold whatever clients do, over real sockets."""
+"""Limits that hold whatever clients do, over real sockets."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
+import pytest
+
 from otel_gpu.values import Address
-from otel_gpu.web.access_policy import Guard
-from otel_gpu.web.reception import Reception
-from otel_gpu.web.router import Site
-from otel_gpu.web.server import Limits, Request, Response, Route, WebServer
-from tests.web import PATIENCE_S, ask
+from otel_gpu.web.access_policy import AccessPolicy
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import Route, Router
+from otel_gpu.web.server import EventLoop, Limits
+from tests.unit.web.harness import HTTP_1_0, MIB, BlockingRoute, connect, read_to_end, serving
+from tests.unit.web.pki import Pki
+from tests.web import PATIENCE_S, ask, say
 
-MIB = 1 << 20
-
-
-class Slow:
-    """A route that answers when it is told to, and counts who waits for it."""
-
-    def __init__(self) -> None:
-        self.go_on = threading.Event()
-        self.waiting = threading.Semaphore(0)
-
-    def __call__(self, _: Request) -> Response:
-        self.waiting.release()
-        assert self.go_on.wait(PATIENCE_S)
-        return Response("at last\n")
+SMALL = 4096
+"""A receive buffer for a client that reads hardly anything by itself."""
 
 
-@contextmanager
-def serving(routes: Mapping[str, Route], limits: Limits) -> Iterator[Address]:
-    server = WebServer(Address("127.0.0.1", 0), routes, limits=limits)
-    server.start()
-    try:
-        yield server.address
-    finally:
-        server.close()
-
-
-def caller(stack: ExitStack, address: Address, request: bytes = b"", *, receive_bytes: int = 4096) -> socket.socket:
-    """A client that has said something, and takes in hardly anything by itself."""
-    client = stack.enter_context(socket.socket())
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    client.settimeout(PATIENCE_S)
-    client.connect((address.host, address.port))
-    client.sendall(request)
-    return client
-
-
-def rest(client: socket.socket) -> bytes:
-    """All that still comes."""
-    parts = []
-    try:
-        while part := client.recv(65536):
-            parts.append(part)
-    except ConnectionError:
-        pass
-    return b"".join(parts)
-
-
-def test_clients_who_take_nothing_in_hold_no_thread_and_no_more_memory_than_allowed() -> None:
-    made: list[int] = []
+def test_clients_that_read_nothing_hold_no_worker_and_limited_memory() -> None:
+    calls: list[int] = []
 
     def large(_: Request) -> Response:
-        made.append(1)
-        return Response(b"x" * (16 * MIB + len(made)))  # a body of its own for each
+        calls.append(1)
+        return Response(b"x" * (16 * MIB + len(calls)))  # a different body for each request
 
-    limits = Limits(slowest_client_s=60, hurried_client_s=0.2, most_bytes=32 * MIB, most_threads=1)
-    with serving({"/large": large, "/": lambda _: Response("ok")}, limits) as address, ExitStack() as stack:
-        deaf = [caller(stack, address, b"GET /large HTTP/1.0\r\n\r\n") for _ in range(6)]
-        # Two of them fill the memory; who comes next is answered when they have been let go, long before a minute.
-        assert ask(address, "/").body == "ok"
-        assert len(made) > 2
-        assert sum(len(rest(client)) < 16 * MIB for client in deaf) >= 2
+    limits = Limits(client_timeout_s=60, busy_client_timeout_s=0.2, max_unsent_bytes=32 * MIB, max_threads=1)
+    routes: Mapping[str, Route] = {"/large": large, "/": lambda _: Response("ok")}
+    with serving(routes, limits) as server, ExitStack() as stack:
+        request = b"GET /large HTTP/1.0\r\n\r\n"
+        clients = [connect(stack, server.address, request, receive_bytes=SMALL) for _ in range(6)]
+        # Two of them fill the memory. The next request is answered after the busy timeout, long before a minute.
+        assert ask(server.address, "/").body == "ok"
+        assert len(calls) > 2
+        assert sum(len(read_to_end(client)) < 16 * MIB for client in clients) >= 2
 
 
-def test_a_client_who_takes_in_a_large_answer_slowly_gets_all_of_it() -> None:
+def test_a_slow_reader_receives_all_of_a_large_response() -> None:
     body = b"0123456789abcdef" * MIB
-    with serving({"/": lambda _: Response(body)}, Limits(slowest_client_s=60)) as address, ExitStack() as stack:
-        client = caller(stack, address, b"GET / HTTP/1.0\r\n\r\n")
-        assert rest(client).partition(b"\r\n\r\n")[2] == body
+    with serving({"/": lambda _: Response(body)}) as server, ExitStack() as stack:
+        client = connect(stack, server.address, HTTP_1_0, receive_bytes=SMALL)
+        assert read_to_end(client).partition(b"\r\n\r\n")[2] == body
 
 
-def test_requests_are_answered_by_so_many_threads_at_a_time_and_the_others_wait_their_turn() -> None:
-    slow = Slow()
-    with serving({"/": slow}, Limits(most_threads=2)) as address, ExitStack() as stack:
-        clients = [caller(stack, address, b"GET / HTTP/1.0\r\n\r\n") for _ in range(6)]
-        assert slow.waiting.acquire(timeout=PATIENCE_S)
-        assert slow.waiting.acquire(timeout=PATIENCE_S)
-        assert not slow.waiting.acquire(timeout=0.2)  # no third
-        slow.go_on.set()
-        assert [rest(client).endswith(b"\r\n\r\nat last\n") for client in clients] == [True] * 6
+def test_the_number_of_workers_is_limited_and_other_requests_wait() -> None:
+    route = BlockingRoute()
+    with serving({"/": route}, Limits(max_threads=2)) as server, ExitStack() as stack:
+        clients = [connect(stack, server.address, HTTP_1_0) for _ in range(6)]
+        assert route.entered.acquire(timeout=PATIENCE_S)
+        assert route.entered.acquire(timeout=PATIENCE_S)
+        assert not route.entered.acquire(timeout=0.2)  # no third worker
+        route.release.set()
+        assert [read_to_end(client).endswith(b"\r\n\r\ndone\n") for client in clients] == [True] * 6
 
 
-def test_however_many_ask_at_once_one_thread_answers_them_all() -> None:
-    """A thread that is free again says so only if somebody waits for it: whoever comes just then must not be left."""
-    with serving({"/": lambda _: Response("ok")}, Limits(most_threads=1, slowest_client_s=60)) as address:
+def test_one_worker_answers_any_number_of_simultaneous_requests() -> None:
+    """A free worker wakes up the event loop only if a request waits. One that arrives then must not be lost."""
+    limits = Limits(max_threads=1, client_timeout_s=60)
+    with serving({"/": lambda _: Response("ok")}, limits) as server:
         for _ in range(20):
             with ExitStack() as stack:
-                clients = [caller(stack, address, b"GET / HTTP/1.0\r\n\r\n") for _ in range(20)]
-                assert [rest(client).endswith(b"\r\n\r\nok") for client in clients] == [True] * 20
+                clients = [connect(stack, server.address, HTTP_1_0) for _ in range(20)]
+                assert [read_to_end(client).endswith(b"\r\n\r\nok") for client in clients] == [True] * 20
 
 
-def test_one_who_takes_its_time_does_not_keep_the_thread_that_answers() -> None:
+def test_a_slow_reader_does_not_occupy_the_only_worker() -> None:
     body = b"x" * (16 * MIB)
     routes: Mapping[str, Route] = {"/large": lambda _: Response(body), "/": lambda _: Response("ok")}
-    with serving(routes, Limits(most_threads=1, slowest_client_s=60)) as address, ExitStack() as stack:
-        slow = caller(stack, address, b"GET /large HTTP/1.0\r\n\r\n")
+    with serving(routes, Limits(max_threads=1, client_timeout_s=60)) as server, ExitStack() as stack:
+        slow = connect(stack, server.address, b"GET /large HTTP/1.0\r\n\r\n", receive_bytes=SMALL)
         assert slow.recv(1) == b"H"
         for _ in range(5):
-            assert ask(address, "/").body == "ok"
-        assert rest(slow).endswith(body)
+            assert ask(server.address, "/").body == "ok"
+        assert read_to_end(slow).endswith(body)
 
 
-def test_who_is_being_answered_is_never_cut_off_for_a_newcomer() -> None:
-    slow = Slow()
-    with serving({"/": slow}, Limits(most_connections=2, slowest_client_s=60)) as address, ExitStack() as stack:
-        clients = [caller(stack, address, b"GET / HTTP/1.0\r\n\r\n") for _ in range(2)]
+def test_a_request_with_a_worker_is_never_dropped_for_a_new_connection() -> None:
+    route = BlockingRoute()
+    with serving({"/": route}, Limits(max_connections=2, client_timeout_s=60)) as server, ExitStack() as stack:
+        clients = [connect(stack, server.address, HTTP_1_0) for _ in range(2)]
         for _ in clients:
-            assert slow.waiting.acquire(timeout=PATIENCE_S)
-        assert rest(caller(stack, address)) == b""  # there is nobody who could make room
-        slow.go_on.set()
-        assert [rest(client).endswith(b"at last\n") for client in clients] == [True] * 2
+            assert route.entered.acquire(timeout=PATIENCE_S)
+        assert read_to_end(connect(stack, server.address)) == b""  # no connection may be dropped for it
+        route.release.set()
+        assert [read_to_end(client).endswith(b"done\n") for client in clients] == [True] * 2
 
 
-def test_an_answer_may_take_longer_than_a_client_may() -> None:
-    slow = Slow()
-    with serving({"/": slow}, Limits(slowest_client_s=0.1)) as address, ExitStack() as stack:
-        client = caller(stack, address, b"GET / HTTP/1.0\r\n\r\n")
-        assert slow.waiting.acquire(timeout=PATIENCE_S)
-        assert rest(caller(stack, address)) == b""  # meanwhile one who says nothing is let go
-        slow.go_on.set()
-        assert rest(client).endswith(b"at last\n")
+def test_a_route_may_take_longer_than_the_client_timeout() -> None:
+    route = BlockingRoute()
+    with serving({"/": route}, Limits(client_timeout_s=0.1)) as server, ExitStack() as stack:
+        client = connect(stack, server.address, HTTP_1_0)
+        assert route.entered.acquire(timeout=PATIENCE_S)
+        assert read_to_end(connect(stack, server.address)) == b""  # a silent client times out meanwhile
+        route.release.set()
+        assert read_to_end(client).endswith(b"done\n")
 
 
-def test_a_server_that_is_closed_while_it_answers_lets_go_of_everybody() -> None:
-    slow = Slow()
+def test_closing_the_server_closes_connections_with_a_worker_and_without() -> None:
+    route = BlockingRoute()
     with ExitStack() as stack:
-        with serving({"/": slow}, Limits(slowest_client_s=60)) as address:
-            clients = [caller(stack, address, b"GET / HTTP/1.0\r\n\r\n"), caller(stack, address)]
-            assert slow.waiting.acquire(timeout=PATIENCE_S)
-        slow.go_on.set()
-        assert [rest(client) for client in clients] == [b"", b""]
+        with serving({"/": route}) as server:
+            clients = [connect(stack, server.address, HTTP_1_0), connect(stack, server.address)]
+            assert route.entered.acquire(timeout=PATIENCE_S)
+        route.release.set()
+        assert [read_to_end(client) for client in clients] == [b"", b""]
 
 
-def test_a_request_that_comes_byte_by_byte_is_a_request() -> None:
-    with serving({"/": lambda _: Response("ok")}, Limits()) as address, ExitStack() as stack:
-        client = caller(stack, address)
+def test_a_request_may_arrive_byte_by_byte() -> None:
+    with serving({"/": lambda _: Response("ok")}, Limits()) as server, ExitStack() as stack:
+        client = connect(stack, server.address)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"GET / HTTP/1.0\r\nA: b\r\n\r\n":
             client.sendall(bytes([byte]))
-        assert rest(client).endswith(b"\r\n\r\nok")
+        assert read_to_end(client).endswith(b"\r\n\r\nok")
 
 
-class Poor(socket.socket):
-    """A listener that has no descriptor left for the first so many who come."""
+# ---------------------------------------------------------------------------- slow clients
 
-    refusals = 3
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+def test_silent_clients_do_not_delay_others(pki: Pki, tls: bool) -> None:
+    with serving(web_config=pki.config() if tls else None) as server, ExitStack() as stack:
+        for _ in range(5):
+            connect(stack, server.address)
+        assert ask(server.address, "/", tls=pki.client() if tls else None).status == 200
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03", b"GET / HTTP/1.0\r\nX: "])
+def test_an_incomplete_request_times_out(pki: Pki, tls: bool, sent: bytes) -> None:
+    config, limits = pki.config() if tls else None, Limits(client_timeout_s=0.2)
+    with serving(limits=limits, web_config=config) as server, ExitStack() as stack:
+        client = connect(stack, server.address, sent)
+        while client.recv(65536):  # an alert or an error response may come first
+            pass
+
+
+def test_the_timeout_is_for_the_whole_request_not_for_each_byte() -> None:
+    with serving(limits=Limits(client_timeout_s=0.3)) as server, ExitStack() as stack:
+        client = connect(stack, server.address, b"GET / HTTP/1.0\r\n")
+        client.settimeout(0.1)
+        for _ in range(300):
+            try:
+                client.sendall(b"x")
+                assert client.recv(1) == b""
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("the request does not time out")
+
+
+def test_at_the_connection_limit_the_slowest_is_closed_and_one_warning_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = Limits(client_timeout_s=30, max_connections=2)
+    with serving(limits=limits) as server, ExitStack() as stack, caplog.at_level(logging.INFO):
+        silent = [connect(stack, server.address) for _ in range(4)]
+        assert [ask(server.address, "/").status for _ in range(3)] == [200] * 3
+        assert [client.recv(1) for client in silent[:3]] == [b""] * 3
+    assert caplog.messages == ["limit of 2 connections reached; each new one closes the slowest (logged once)"]
+
+
+def test_endless_headers_are_rejected() -> None:
+    header = b"X: %s\r\n" % (b"x" * 60_000)
+    endless = b"GET / HTTP/1.0\r\n" + header * 3
+    with serving() as server:
+        # No more than the server reads: unread bytes would turn the close into a reset.
+        assert say(server.address, endless[: 128 * 1024]).startswith(b"HTTP/1.1 431 ")
+        assert ask(server.address, "/").status == 200
+
+
+# ---------------------------------------------------------------------------- file descriptors
+
+
+class ExhaustedListener(socket.socket):
+    """A listener whose first calls of accept() find no file descriptor left."""
+
+    failures = 3
 
     def accept(self) -> tuple[socket.socket, Any]:
-        if self.refusals:
-            self.refusals -= 1
+        if self.failures:
+            self.failures -= 1
             raise OSError(errno.EMFILE, "Too many open files")
         return super().accept()
 
 
-def test_without_a_descriptor_left_it_waits_and_goes_on_when_there_is_one() -> None:
-    listener = Poor()
+def test_without_a_file_descriptor_the_server_waits_until_there_is_one() -> None:
+    listener = ExhaustedListener()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     address = Address("127.0.0.1", listener.getsockname()[1])
-    reception = Reception(listener, Site({"/": lambda _: Response("ok")}, {}), Guard, Limits())
-    thread = threading.Thread(target=reception.run)
+    loop = EventLoop(listener, Router({"/": lambda _: Response("ok")}, {}), AccessPolicy, Limits())
+    thread = threading.Thread(target=loop.run)
     thread.start()
     try:
         assert ask(address, "/").body == "ok"
-        assert listener.refusals == 0
+        assert listener.failures == 0
     finally:
-        reception.close()
+        loop.close()
         thread.join(PATIENCE_S)
 
 
-def test_an_event_of_a_client_who_was_let_go_meanwhile_does_nothing_to_who_has_his_descriptor_now() -> None:
+def test_a_late_event_of_a_closed_connection_does_not_affect_the_next_owner_of_its_descriptor() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    reception = Reception(listener, Site({}, {}), Guard, Limits(most_connections=1, slowest_client_s=60))
+    loop = EventLoop(listener, Router({}, {}), AccessPolicy, Limits(max_connections=1, client_timeout_s=60))
     with ExitStack() as stack:
         address = Address("127.0.0.1", listener.getsockname()[1])
-        caller(stack, address)
-        reception._receive()
-        (first,) = reception._waiting
-        caller(stack, address)
-        reception._receive()  # takes the place of the first
-        (second,) = reception._waiting
-        second.descriptor = first.descriptor  # as the kernel may well have it
-        reception._go_on(first)
-        assert list(reception._waiting) == [second]
+        connect(stack, address)
+        loop._accept()
+        (first,) = loop._active
+        connect(stack, address)
+        loop._accept()  # replaces the first
+        (second,) = loop._active
+        second.descriptor = first.descriptor  # as the kernel may assign it
+        loop._advance(first)
+        assert list(loop._active) == [second]
         second.descriptor = second.socket.fileno()
-        reception.close()
-        reception.run()  # only ends
+        loop.close()
+        loop.run()  # only cleans up

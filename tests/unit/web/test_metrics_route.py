@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.series import Collection
 from otel_gpu.values import Address
-from otel_gpu.web.metrics_route import PATH, metrics_route
+from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
+from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
-from otel_gpu.web.server import WebServer
 from tests.unit.export.exposition import RESOURCES, parsed, point_count, series, simulated
+from tests.unit.web.harness import serving
 from tests.web import ask
 
 PROMETHEUS_2_42 = (
@@ -18,47 +20,81 @@ PROMETHEUS_2_42 = (
 )
 
 
+class RenderRecorder(PrometheusRenderer):
+    """A renderer that records the format of each call."""
+
+    def __init__(self) -> None:
+        super().__init__(RESOURCES)
+        self.expositions: list[Exposition] = []
+
+    def render(self, collection: Collection, exposition: Exposition) -> bytes:
+        self.expositions.append(exposition)
+        return super().render(collection, exposition)
+
+
 @contextmanager
-def serving(source: Callable[[], Collection | None]) -> Iterator[Address]:
-    routes = {"/": lambda _: Response("page"), PATH: metrics_route(source, PrometheusRenderer(RESOURCES))}
-    server = WebServer(Address("127.0.0.1", 0), routes)
-    server.start()
-    try:
+def serving_metrics(collect: Callable[[], Collection | None]) -> Iterator[Address]:
+    route = metrics_route(collect, PrometheusRenderer(RESOURCES))
+    with serving({"/": lambda _: Response("page"), METRICS_PATH: route}) as server:
         yield server.address
-    finally:
-        server.close()
 
 
 def test_a_request_without_a_preference_gets_text() -> None:
     collection = simulated()
-    with serving(lambda: collection) as address:
+    with serving_metrics(lambda: collection) as address:
         answer = ask(address, "/metrics")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert len(series(parsed(answer.body.encode(), Exposition.TEXT))) == point_count(collection) + 1  # and target_info
 
 
-def test_prometheus_gets_openmetrics_compressed() -> None:
+def test_prometheus_gets_compressed_openmetrics() -> None:
     collection = simulated()
-    with serving(lambda: collection) as address:
+    with serving_metrics(lambda: collection) as address:
         answer = ask(address, "/metrics", headers={"Accept": PROMETHEUS_2_42, "Accept-Encoding": "gzip"})
     assert answer.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert answer.headers["Content-Encoding"] == "gzip"
     assert len(series(parsed(answer.body.encode(), Exposition.OPENMETRICS))) == point_count(collection) + 1
 
 
-def test_every_scrape_has_a_fresh_collection() -> None:
-    collections = iter([simulated(seed) for seed in (1, 2)])
-    with serving(lambda: next(collections)) as address:
-        first, second = (ask(address, "/metrics").body for _ in range(2))
-    assert first != second
+def test_each_cycle_is_rendered_once_per_format() -> None:
+    cycle = simulated(seed=1)
+    next_cycle = replace(simulated(seed=2), time_ns=cycle.time_ns + 1)
+    renderer = RenderRecorder()
+    collected = [cycle]
+    route = metrics_route(lambda: collected[-1], renderer)
+
+    def scrape(accept: str = "") -> str | bytes:
+        return route(Request("/metrics", headers={"accept": accept})).body
+
+    first = scrape()
+    collected.append(replace(cycle))  # the same cycle in another object
+    assert scrape() is first
+    scrape(PROMETHEUS_2_42)
+    scrape(PROMETHEUS_2_42)
+    assert renderer.expositions == [Exposition.TEXT, Exposition.OPENMETRICS]
+    collected.append(next_cycle)
+    assert scrape() != first
+    assert renderer.expositions == [Exposition.TEXT, Exposition.OPENMETRICS, Exposition.TEXT]
 
 
-def test_before_the_first_sample_a_scrape_fails_and_says_why() -> None:
-    with serving(lambda: None) as address:
+def test_a_cycle_is_identified_by_its_time_and_collections_are_not_compared() -> None:
+    class Incomparable(Collection):
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("collections are compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    cycle = simulated()
+    route = metrics_route(lambda: Incomparable(cycle.time_ns, cycle.blocks), PrometheusRenderer(RESOURCES))
+    assert route(Request("/metrics")).body is route(Request("/metrics")).body
+
+
+def test_before_the_first_sample_a_scrape_gets_503() -> None:
+    with serving_metrics(lambda: None) as address:
         answer = ask(address, "/metrics")
     assert (answer.status, answer.body) == (503, "the first sample is under way\n")
 
 
-def test_another_path_answers_where_the_metrics_are() -> None:
-    with serving(lambda: None) as address:
+def test_a_404_response_names_the_path_of_the_metrics() -> None:
+    with serving_metrics(lambda: None) as address:
         assert "/metrics" in ask(address, "/nowhere").body

@@ -8,12 +8,13 @@ import pytest
 from otel_gpu.export.table import render
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.web.page import Page, static_routes
-from otel_gpu.web.response import Request, Response
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
 from tests.builders import attribute, attribution, snapshot
 
 
 def page(attribution: Report | None, *, simulated: bool = False, refresh_s: int = 5, metrics: bool = False) -> str:
-    return Page(simulated=simulated, refresh_s=refresh_s, metrics=metrics).of(attribution)
+    return Page(simulated=simulated, refresh_s=refresh_s, metrics=metrics).render(attribution)
 
 
 def bytes_of(response: Response) -> bytes:
@@ -21,8 +22,8 @@ def bytes_of(response: Response) -> bytes:
     return response.body
 
 
-class Seen(HTMLParser):
-    """What a browser would make of a page: its elements, and the text within ``pre``."""
+class ParsedPage(HTMLParser):
+    """A page as a browser parses it: its elements, and the text within ``pre``."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -55,53 +56,53 @@ class Seen(HTMLParser):
 
 
 def test_the_page_shows_the_table() -> None:
-    assert Seen(page(attribution(), simulated=False, refresh_s=5)).table == render(attribution(), width=160)
+    assert ParsedPage(page(attribution(), simulated=False, refresh_s=5)).table == render(attribution(), width=160)
 
 
 @pytest.mark.parametrize(
     "name", ["<script>alert(1)</script>", "</pre><img src=x onerror=alert(1)>", "&lt;b&gt;", "\"'>"]
 )
-def test_what_a_container_calls_itself_is_text_and_nothing_else(name: str) -> None:
-    innocent = Seen(page(attribution("innocent"), simulated=False, refresh_s=5))
-    hostile = Seen(page(attribution(name), simulated=False, refresh_s=5))
+def test_names_of_containers_are_text_and_never_markup(name: str) -> None:
+    innocent = ParsedPage(page(attribution("innocent"), simulated=False, refresh_s=5))
+    hostile = ParsedPage(page(attribution(name), simulated=False, refresh_s=5))
     assert hostile.tags == innocent.tags
     assert name in hostile.table
 
 
-def test_a_page_without_an_answer_yet_says_so() -> None:
-    assert Seen(page(None, simulated=False, refresh_s=5)).table == "the first sample is under way"
+def test_the_page_before_the_first_sample_says_so() -> None:
+    assert ParsedPage(page(None, simulated=False, refresh_s=5)).table == "the first sample is under way"
 
 
-def test_a_page_without_figures_says_that_they_are_not_known_and_why() -> None:
+def test_a_page_without_figures_says_why() -> None:
     outcome = SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")
-    table = Seen(page(attribute(None, snapshot(sources=[outcome])), simulated=False, refresh_s=5)).table
+    table = ParsedPage(page(attribute(None, snapshot(sources=[outcome])), simulated=False, refresh_s=5)).table
     assert "who holds a GPU is not known" in table
     assert "nvml: unavailable: NVML: no driver" in table
 
 
-def test_the_page_keeps_itself_current() -> None:
-    assert Seen(page(None, simulated=False, refresh_s=7)).refresh == "7"
+def test_the_page_reloads_itself() -> None:
+    assert ParsedPage(page(None, simulated=False, refresh_s=7)).refresh == "7"
 
 
-def test_a_simulated_host_is_called_so_on_the_page() -> None:
+def test_a_simulated_host_is_marked_on_the_page() -> None:
     assert "SIMULATED HOST" in page(attribution(), simulated=True, refresh_s=5)
     assert "SIMULATED" not in page(attribution(), simulated=False, refresh_s=5)
 
 
-def test_the_page_and_all_it_is_made_of_need_nothing_from_elsewhere_and_nothing_inline() -> None:
+def test_the_page_needs_no_other_origin_and_nothing_inline() -> None:
     html = page(attribution())
-    seen = Seen(html)
+    parsed = ParsedPage(html)
     assert "://" not in html
-    assert seen.inline == ""
+    assert parsed.inline == ""
     routes = static_routes()
-    assert seen.loads == {"/static/icon.svg", "/static/style.css", "/static/theme.js", "/static/page.js"}
-    assert seen.loads <= routes.keys()
+    assert parsed.loads == {"/static/icon.svg", "/static/style.css", "/static/theme.js", "/static/page.js"}
+    assert parsed.loads <= routes.keys()
     for path, route in routes.items():
         addresses = set(re.findall(r"[a-z]+://[^\"\s]*", bytes_of(route(Request(path))).decode()))
-        assert addresses <= {"http://www.w3.org/2000/svg"}, path  # a name, which nobody loads
+        assert addresses <= {"http://www.w3.org/2000/svg"}, path  # an XML namespace, which is not loaded
 
 
-def test_scripts_import_only_what_is_served() -> None:
+def test_scripts_import_only_served_files() -> None:
     routes = static_routes()
     imported = {
         f"/static/{name}"
@@ -113,15 +114,15 @@ def test_scripts_import_only_what_is_served() -> None:
     assert imported == scripts - {"/static/theme.js", "/static/page.js"}
 
 
-def test_scripts_make_no_markup_of_text() -> None:
-    """Trusted types (the policy) forbid it where browsers know them; nothing here tries."""
+def test_scripts_create_no_markup_from_text() -> None:
+    """Trusted types forbid it in browsers that support them; the scripts do not try."""
     sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|\.cssText|DOMParser"
     for path, route in static_routes().items():
         assert not re.search(sinks, bytes_of(route(Request(path))).decode()), path
 
 
-def test_colours_need_nothing_that_a_browser_may_lack() -> None:
-    """Where light-dark() is not known, every bar and swatch is without a colour: no other one is left to them."""
+def test_colours_work_in_browsers_without_light_dark() -> None:
+    """Without light-dark() support, bars and swatches that use it would have no colour."""
     style = bytes_of(static_routes()["/static/style.css"](Request("/static/style.css"))).decode()
     rules = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
     assert "light-dark(" not in rules
@@ -138,11 +139,11 @@ def test_colours_need_nothing_that_a_browser_may_lack() -> None:
         ("icon.svg", "image/svg+xml"),
     ],
 )
-def test_files_say_what_they_are(name: str, content_type: str) -> None:
+def test_static_files_have_their_content_type(name: str, content_type: str) -> None:
     path = f"/static/{name}"
     assert static_routes()[path](Request(path)).content_type == content_type
 
 
-def test_the_page_leads_to_the_metrics_where_they_are_served() -> None:
+def test_the_page_links_to_metrics_only_if_they_are_served() -> None:
     assert '<a href="/metrics">' in page(None, simulated=False, refresh_s=5, metrics=True)
     assert "/metrics" not in page(None, simulated=False, refresh_s=5)

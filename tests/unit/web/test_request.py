@@ -1,4 +1,4 @@
-"""Heads of requests: those that are as they should be, read as Python reads them, and all that are refused."""
+"""Parsing of requests: well-formed ones as the standard library parses them, and malformed ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.web.request import Asked, Head, parse_head
-from otel_gpu.web.response import Request, Response
+from otel_gpu.web.request import ParsedRequest, RawRequest, Request, parse_request
+from otel_gpu.web.response import Response
 
 TOKEN = "".join(sorted("!#$%&'*+-.^_`|~abcXYZ019"))
 names = st.sampled_from(["Accept", "accept", "Host", "X-a", "Authorization"]) | st.text(TOKEN, min_size=1, max_size=8)
@@ -20,15 +20,15 @@ values = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=9)
 targets = st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_characters="\x7f\x85\xa0"), max_size=20)
 
 
-def status(raw: bytes, *, too_large: bool = False) -> int | None:
-    """What a request is refused with."""
-    found = parse_head(Asked(raw, too_large=too_large))
+def status(raw: bytes, *, is_too_large: bool = False) -> int | None:
+    """The status of a rejected request; ``None`` if it is not rejected."""
+    found = parse_request(RawRequest(raw, is_too_large=is_too_large))
     return int(found.status) if isinstance(found, Response) else None
 
 
 def request(raw: bytes) -> Request:
-    found = parse_head(Asked(raw))
-    assert isinstance(found, Head)
+    found = parse_request(RawRequest(raw))
+    assert isinstance(found, ParsedRequest)
     return found.request
 
 
@@ -37,25 +37,27 @@ def request(raw: bytes) -> Request:
     st.lists(st.tuples(names, values), max_size=8),
     st.sampled_from(["\r\n", "\n"]),
 )
-def test_headers_are_what_pythons_own_reader_finds(target: str, headers: list[tuple[str, str]], line_end: str) -> None:
+def test_headers_equal_those_of_the_standard_library(
+    target: str, headers: list[tuple[str, str]], line_end: str
+) -> None:
     fields = "".join(f"{name}: {value}{line_end}" for name, value in headers) + line_end
     raw = f"GET {target} HTTP/1.1{line_end}{fields}body\r\n\r\n".encode("latin-1")
-    theirs: dict[str, str] = {}
+    expected: dict[str, str] = {}
     for name, value in http.client.parse_headers(io.BytesIO(fields.encode("latin-1"))).items():
-        theirs[name.lower()] = f"{theirs[name.lower()]}, {value}" if name.lower() in theirs else value
+        expected[name.lower()] = f"{expected[name.lower()]}, {value}" if name.lower() in expected else value
     found = request(raw)
-    assert found.headers == theirs
+    assert found.headers == expected
     assert found.path + ("?" if "?" in target else "") + found.query == "/" + target.lstrip("/")
 
 
-def test_a_scrape_is_read() -> None:
-    found = parse_head(
-        Asked(
+def test_a_scrape_is_parsed() -> None:
+    found = parse_request(
+        RawRequest(
             b"GET /metrics?a=1 HTTP/1.1\r\nHost: node:9464\r\nUser-Agent: Prometheus/2.42\r\n"
             b"Accept: application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1\r\nAccept-Encoding:gzip \r\nX:\r\n\r\n"
         )
     )
-    assert found == Head(
+    assert found == ParsedRequest(
         "GET",
         Request(
             "/metrics",
@@ -68,13 +70,13 @@ def test_a_scrape_is_read() -> None:
                 "x": "",
             },
         ),
-        stays=True,
+        keep_alive=True,
     )
 
 
 @pytest.mark.parametrize("raw", [b"", b"\n", b"\r\n", b"\r\nGET / HTTP/1.1\r\n\r\n", b"  \r\n\r\n"])
-def test_who_says_nothing_is_answered_nothing(raw: bytes) -> None:
-    assert parse_head(Asked(raw)) is None
+def test_a_blank_line_is_no_request(raw: bytes) -> None:
+    assert parse_request(RawRequest(raw)) is None
 
 
 @pytest.mark.parametrize(
@@ -107,38 +109,38 @@ def test_who_says_nothing_is_answered_nothing(raw: bytes) -> None:
         b"GET / HTTP/1.1\r\n\xe9: b\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(raw: bytes) -> None:
+def test_a_malformed_request_is_rejected(raw: bytes) -> None:
     assert status(raw) == 400
 
 
 @pytest.mark.parametrize("version", [b"HTTP/2.0", b"HTTP/9.9", b"HTTP/0.9", b"HTTP/3.1"])
-def test_other_versions_are_not_spoken(version: bytes) -> None:
+def test_versions_other_than_1_are_rejected(version: bytes) -> None:
     assert status(b"PRI * " + version + b"\r\n\r\n") == 505
 
 
-def test_a_version_to_come_that_says_it_is_compatible_is() -> None:
+def test_a_later_minor_version_is_accepted() -> None:
     assert status(b"GET / HTTP/1.2\r\n\r\n") is None
 
 
-def test_a_line_or_a_header_that_is_too_long_is_told_as_such() -> None:
+def test_long_lines_and_headers_have_their_own_status() -> None:
     assert status(b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n") == 414
-    assert status(b"GET /" + b"a" * 131_072, too_large=True) == 414
+    assert status(b"GET /" + b"a" * 131_072, is_too_large=True) == 414
     assert status(b"GET / HTTP/1.1\r\nA: " + b"a" * 70_000 + b"\r\n\r\n") == 431
-    assert status(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, too_large=True) == 431
+    assert status(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, is_too_large=True) == 431
 
 
-def test_a_hundred_headers_are_enough() -> None:
+def test_at_most_a_hundred_headers_are_accepted() -> None:
     assert status(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 100 + b"\r\n") is None
     assert status(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n") == 431
 
 
 @pytest.mark.parametrize("target", ["//metrics", "///metrics", "/metrics"])
-def test_a_path_begins_with_one_slash(target: str) -> None:
+def test_leading_slashes_are_collapsed(target: str) -> None:
     assert request(f"GET {target} HTTP/1.1\r\n\r\n".encode()).path == "/metrics"
 
 
 @pytest.mark.parametrize(
-    ("raw", "stays"),
+    ("raw", "keep_alive"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", True),
         (b"GET / HTTP/1.1\n\n", True),
@@ -157,7 +159,7 @@ def test_a_path_begins_with_one_slash(target: str) -> None:
         (b"GET / HTTP/1.1\r\n\r\n\r\n", False),
     ],
 )
-def test_another_request_may_come_where_the_client_says_so_and_nothing_else_can(raw: bytes, stays: bool) -> None:
-    found = parse_head(Asked(raw))
-    assert isinstance(found, Head)
-    assert found.stays is stays
+def test_keep_alive_needs_http_1_1_no_close_no_body_and_nothing_after_the_head(raw: bytes, keep_alive: bool) -> None:
+    found = parse_request(RawRequest(raw))
+    assert isinstance(found, ParsedRequest)
+    assert found.keep_alive is keep_alive

@@ -30,12 +30,12 @@ from otel_gpu.web.response import Encoder, Response, accepts_gzip
         (",,;;", False),
     ],
 )
-def test_gzip_is_accepted_where_the_header_names_it_and_does_not_weigh_it_zero(header: str, accepted: bool) -> None:
+def test_gzip_is_accepted_with_a_weight_above_zero(header: str, accepted: bool) -> None:
     assert accepts_gzip(header) is accepted
 
 
 @given(st.binary(min_size=1025, max_size=5000))
-def test_a_compressed_body_is_one_gzip_member_of_what_it_was(plain: bytes) -> None:
+def test_a_compressed_body_is_one_gzip_member(plain: bytes) -> None:
     body, _ = Encoder().encode(Response(plain), "gzip")
     unpack = zlib.decompressobj(16 + zlib.MAX_WBITS)
     assert unpack.decompress(body) == plain
@@ -51,24 +51,24 @@ def test_a_large_body_is_compressed_for_clients_that_accept_it() -> None:
     assert len(body) < len(text) / 10
 
 
-def test_a_large_body_varies_by_accept_encoding_compressed_or_not() -> None:
+def test_a_large_body_has_vary_whether_compressed_or_not() -> None:
     body, headers = Encoder().encode(Response(b"x" * 2000), "")
     assert (body, headers["Vary"]) == (b"x" * 2000, "Accept-Encoding")
     assert "Content-Encoding" not in headers
 
 
-def test_a_small_body_is_sent_as_it_is() -> None:
+def test_a_small_body_is_not_compressed() -> None:
     assert Encoder().encode(Response("x" * 1024), "gzip") == (
         b"x" * 1024,
         {"Content-Type": "text/plain; charset=utf-8", "Content-Length": "1024"},
     )
 
 
-def test_the_same_body_is_compressed_to_the_same_bytes() -> None:
+def test_compression_is_deterministic() -> None:
     assert Encoder().encode(Response("x" * 2000), "gzip") == Encoder().encode(Response("x" * 2000), "gzip")
 
 
-def test_a_body_that_several_clients_ask_for_is_compressed_once() -> None:
+def test_a_body_for_several_clients_is_compressed_once() -> None:
     encoder, body = Encoder(), b"gpu_up 1\n" * 1000
     first, again = (encoder.encode(Response(body), "gzip")[0] for _ in range(2))
     assert first is again

@@ -3,21 +3,22 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from http import HTTPStatus
 
 import pytest
 
 from otel_gpu.errors import UsageError
 from otel_gpu.values import Address
-from otel_gpu.web.server import Request, Response, Route, WebServer
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Response
+from otel_gpu.web.router import Route
+from otel_gpu.web.server import WebServer
+from tests.unit.web.harness import ANY_PORT, HTTP_1_0, serving
 from tests.web import ask, say
-
-ANY_PORT = Address("127.0.0.1", 0)
 
 
 def broken(_: Request) -> Response:
-    raise RuntimeError("secret of the house")
+    raise RuntimeError("a secret")
 
 
 def echo(request: Request) -> Response:
@@ -28,20 +29,10 @@ ROUTES: Mapping[str, Route] = {
     "/echo": echo,
     "/large": lambda _: Response(b"gpu_up 1\n" * 1000, "text/plain; version=0.0.4"),
     "/": lambda _: Response("<p>page</p>", "text/html; charset=utf-8"),
-    "/sad": lambda _: Response("not now\n", status=HTTPStatus.SERVICE_UNAVAILABLE),
+    "/unavailable": lambda _: Response("not now\n", status=HTTPStatus.SERVICE_UNAVAILABLE),
     "/wide": lambda _: Response("模型 \ud800"),
     "/broken": broken,
 }
-
-
-@contextmanager
-def serving(routes: Mapping[str, Route], address: Address = ANY_PORT) -> Iterator[WebServer]:
-    server = WebServer(address, routes)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")
@@ -50,42 +41,42 @@ def web() -> Iterator[Address]:
         yield server.address
 
 
-def test_a_path_is_answered_with_its_body_type_and_length(web: Address) -> None:
+def test_a_response_has_body_type_and_length(web: Address) -> None:
     answer = ask(web, "/")
     assert (answer.status, answer.body) == (200, "<p>page</p>")
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert answer.headers["Content-Length"] == "11"
 
 
-def test_a_question_mark_and_what_follows_do_not_change_the_path(web: Address) -> None:
-    assert ask(web, "/?refresh=1&x=/sad").body == "<p>page</p>"
+def test_the_query_is_not_part_of_the_path(web: Address) -> None:
+    assert ask(web, "/?refresh=1&x=/unavailable").body == "<p>page</p>"
 
 
-def test_a_route_chooses_its_status(web: Address) -> None:
-    answer = ask(web, "/sad")
+def test_a_route_sets_the_status(web: Address) -> None:
+    answer = ask(web, "/unavailable")
     assert (answer.status, answer.body) == (503, "not now\n")
 
 
-@pytest.mark.parametrize("path", ["/none", "/sad/", "/../etc/passwd", "/%2e%2e", "*"])
-def test_an_unknown_path_is_answered_with_those_that_exist(web: Address, path: str) -> None:
+@pytest.mark.parametrize("path", ["/none", "/unavailable/", "/../etc/passwd", "/%2e%2e", "*"])
+def test_an_unknown_path_gives_404_with_the_available_paths(web: Address, path: str) -> None:
     answer = ask(web, path)
     assert answer.status == 404
-    assert "/  /broken  /echo  /large  /sad  /wide" in answer.body
-    assert path not in answer.body.split("try")[0]  # what was asked for is not echoed
+    assert "/  /broken  /echo  /large  /unavailable  /wide" in answer.body
+    assert path not in answer.body.split("available paths")[0]  # the requested path is not echoed
 
 
-def test_a_route_sees_what_was_asked_for_and_how(web: Address) -> None:
+def test_a_route_receives_path_query_and_headers(web: Address) -> None:
     headers = {"ACCEPT": "application/openmetrics-text;version=1.0.0", "X-A": "b"}
     answer = ask(web, "/echo?a=1&b=?", headers=headers)
     assert answer.body == "/echo a=1&b=? application/openmetrics-text;version=1.0.0 b"
 
 
-def test_a_header_that_comes_twice_is_one_with_a_comma(web: Address) -> None:
-    answered = say(web, b"GET /echo HTTP/1.0\r\nAccept: a\r\naccept: b\r\n\r\n")
-    assert answered.endswith(b"/echo  a, b None")
+def test_repeated_headers_are_joined_with_a_comma(web: Address) -> None:
+    response = say(web, b"GET /echo HTTP/1.0\r\nAccept: a\r\naccept: b\r\n\r\n")
+    assert response.endswith(b"/echo  a, b None")
 
 
-def test_a_large_answer_is_compressed_for_those_who_accept_it(web: Address) -> None:
+def test_a_large_response_is_compressed_for_clients_that_accept_it(web: Address) -> None:
     packed, plain = ask(web, "/large", headers={"Accept-Encoding": "gzip"}), ask(web, "/large")
     assert packed.body == plain.body == "gpu_up 1\n" * 1000
     assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == ("gzip", "Accept-Encoding")
@@ -95,7 +86,7 @@ def test_a_large_answer_is_compressed_for_those_who_accept_it(web: Address) -> N
 
 
 @pytest.mark.parametrize("path", ["/", "/large", "/none", "/broken"])
-def test_head_gets_the_headers_of_get_and_no_body(web: Address, path: str) -> None:
+def test_head_gives_the_headers_of_get_without_a_body(web: Address, path: str) -> None:
     packed = {"Accept-Encoding": "gzip"}
     head, get = ask(web, path, "HEAD", headers=packed), ask(web, path, headers=packed)
     assert (head.status, head.body) == (get.status, "")
@@ -107,26 +98,24 @@ def test_head_gets_the_headers_of_get_and_no_body(web: Address, path: str) -> No
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"])
 @pytest.mark.parametrize("path", ["/", "/none", "/broken"])
-def test_methods_that_would_change_something_are_refused_with_those_that_are_not(
-    web: Address, method: str, path: str
-) -> None:
+def test_known_methods_other_than_get_and_head_give_405(web: Address, method: str, path: str) -> None:
     answer = ask(web, path, method)
     assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
-    assert answer.body == "only GET and HEAD are answered here\n"
+    assert answer.body == "only GET and HEAD are supported\n"
 
 
-def test_a_method_that_nobody_knows_is_not_implemented(web: Address) -> None:
+def test_an_unknown_method_gives_501(web: Address) -> None:
     answer = ask(web, "/", "BREW")
     assert answer.status == 501
     assert "Traceback" not in answer.body
 
 
-def test_only_a_refusal_tells_what_is_allowed(web: Address) -> None:
+def test_only_a_405_response_has_an_allow_header(web: Address) -> None:
     assert "Allow" not in ask(web, "/").headers
 
 
 @pytest.mark.parametrize(("path", "method"), [("/", "GET"), ("/none", "GET"), ("/broken", "GET"), ("/", "POST")])
-def test_every_answer_tells_browsers_to_run_and_load_only_our_own_files(web: Address, path: str, method: str) -> None:
+def test_every_response_has_the_security_headers(web: Address, path: str, method: str) -> None:
     headers = ask(web, path, method).headers
     policy = headers["Content-Security-Policy"].split("; ")
     alone = {"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"}
@@ -136,44 +125,44 @@ def test_every_answer_tells_browsers_to_run_and_load_only_our_own_files(web: Add
     assert headers["Cache-Control"] == "no-store"
 
 
-def test_the_server_does_not_tell_which_python_it_runs_on(web: Address) -> None:
+def test_the_server_header_does_not_reveal_the_python_version(web: Address) -> None:
     assert ask(web, "/").headers["Server"].strip() == "otel-gpu"
 
 
-def test_a_route_that_raises_gives_500_and_keeps_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_route_that_raises_gives_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
     with serving(ROUTES) as server, caplog.at_level(logging.INFO):
         answers = [ask(server.address, "/broken") for _ in range(3)]
         assert ask(server.address, "/").status == 200
     assert [(answer.status, answer.body) for answer in answers] == [(500, "internal error\n")] * 3
-    (record,) = caplog.records  # told once
-    assert record.getMessage() == "answering /broken failed: RuntimeError: secret of the house"
+    (record,) = caplog.records
+    assert record.getMessage() == "request for /broken failed: RuntimeError: a secret"
     assert not record.exc_info
 
 
-def test_a_route_that_works_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    moods = iter([ValueError("a"), ValueError("b"), TypeError("c"), None, None])
+def test_failure_and_recovery_of_a_route_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    errors = iter([ValueError("a"), ValueError("b"), TypeError("c"), None, None])
 
-    def moody(_: Request) -> Response:
-        if (trouble := next(moods)) is not None:
-            raise trouble
+    def unstable(_: Request) -> Response:
+        if (error := next(errors)) is not None:
+            raise error
         return Response("ok")
 
-    with serving({"/": moody}) as server, caplog.at_level(logging.INFO):
+    with serving({"/": unstable}) as server, caplog.at_level(logging.INFO):
         assert [ask(server.address, "/").status for _ in range(5)] == [500, 500, 500, 200, 200]
     assert caplog.messages == [
-        "answering / failed: ValueError: a",
-        "answering / failed: TypeError: c",
-        "answering / works again",
+        "request for / failed: ValueError: a",
+        "request for / failed: TypeError: c",
+        "requests for / succeed again",
     ]
 
 
-def test_the_traceback_of_a_route_that_raises_is_for_debugging(web: Address, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_traceback_of_a_route_is_logged_at_debug_level(web: Address, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         ask(web, "/broken")
     assert any(record.exc_info and record.exc_info[0] is RuntimeError for record in caplog.records)
 
 
-def test_what_utf_8_cannot_say_is_escaped(web: Address) -> None:
+def test_text_that_utf_8_cannot_encode_is_escaped(web: Address) -> None:
     answer = ask(web, "/wide")
     assert answer.body == "模型 \\ud800"
     assert int(answer.headers["Content-Length"]) == len(answer.body.encode())
@@ -190,9 +179,9 @@ def test_what_utf_8_cannot_say_is_escaped(web: Address) -> None:
         b"GET /" + b"a" * 70_000,
         b"GET / HTTP/1.1\r\nContent-Len",
     ],
-    ids=["silence", "a blank line", "garbage", "a version to come", "TLS", "an endless line", "half a header"],
+    ids=["empty", "blank line", "garbage", "unknown version", "TLS", "endless line", "half a header"],
 )
-def test_what_is_no_request_costs_nothing_but_its_connection(
+def test_a_malformed_request_affects_its_connection_only(
     web: Address, raw: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert b"Traceback" not in say(web, raw)
@@ -209,7 +198,7 @@ def test_what_is_no_request_costs_nothing_but_its_connection(
         (b"BREW / HTTP/1.1\r\n\r\n", b"501 Not Implemented"),
     ],
 )
-def test_what_is_refused_is_answered_like_anything_else(web: Address, raw: bytes, status: bytes) -> None:
+def test_an_error_response_is_a_complete_response(web: Address, raw: bytes, status: bytes) -> None:
     head, _, body = say(web, raw).partition(b"\r\n\r\n")
     line, *headers = head.split(b"\r\n")
     assert line == b"HTTP/1.1 " + status
@@ -217,18 +206,18 @@ def test_what_is_refused_is_answered_like_anything_else(web: Address, raw: bytes
     assert expected <= set(headers)
 
 
-def test_of_requests_that_come_at_once_the_first_is_answered(web: Address) -> None:
-    """Its answer ends the connection, so nobody's second request can pass for somebody else's."""
-    answered = say(web, b"GET /sad HTTP/1.1\r\nContent-Length: 5\r\n\r\nGET / HTTP/1.1\r\n\r\n")
-    assert answered.startswith(b"HTTP/1.1 503 ")
-    assert answered.endswith(b"\r\n\r\nnot now\n")
+def test_a_request_after_a_body_is_not_answered(web: Address) -> None:
+    """The response closes the connection, so that a body cannot be mistaken for a request."""
+    response = say(web, b"GET /unavailable HTTP/1.1\r\nContent-Length: 5\r\n\r\nGET / HTTP/1.1\r\n\r\n")
+    assert response.startswith(b"HTTP/1.1 503 ")
+    assert response.endswith(b"\r\n\r\nnot now\n")
 
 
-def test_a_client_that_leaves_before_the_answer_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_leaves_during_its_response_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
     with serving({"/": lambda _: Response("x" * 4_000_000)}) as server:
         for _ in range(3):
             with socket.create_connection((server.address.host, server.address.port), timeout=30) as client:
-                client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                client.sendall(HTTP_1_0)
                 client.recv(1)
         assert len(ask(server.address, "/").body) == 4_000_000
     assert capfd.readouterr() == ("", "")
@@ -237,35 +226,35 @@ def test_a_client_that_leaves_before_the_answer_is_no_error(capfd: pytest.Captur
 # ---------------------------------------------------------------------------- addresses
 
 
-def test_port_zero_is_any_free_port_and_the_url_names_it() -> None:
+def test_port_zero_binds_a_free_port_that_the_url_has() -> None:
     with serving(ROUTES) as server:
         assert server.address.port > 0
         assert server.url == f"http://127.0.0.1:{server.address.port}"
 
 
-def test_a_server_on_every_address_is_found_on_this_machine() -> None:
-    with serving(ROUTES, Address("0.0.0.0", 0)) as server:
+def test_the_url_of_a_wildcard_address_is_the_loopback_address() -> None:
+    with serving(ROUTES, address=Address("0.0.0.0", 0)) as server:
         assert server.url == f"http://127.0.0.1:{server.address.port}"
         assert ask(Address("127.0.0.1", server.address.port), "/").status == 200
 
 
-def test_no_name_is_looked_up_in_order_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a look-up may take DNS many seconds"))
-    with serving(ROUTES, Address("0.0.0.0", 0)) as server:
+def test_no_host_name_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a lookup may take many seconds"))
+    with serving(ROUTES, address=Address("0.0.0.0", 0)) as server:
         assert server.address.port > 0
 
 
-def test_an_ipv6_address_is_served_where_there_is_ipv6() -> None:
+def test_an_ipv6_address_is_served_if_the_host_has_ipv6() -> None:
     try:
         server = WebServer(Address("::1", 0), ROUTES)
     except UsageError as error:
-        assert "cannot listen on [::1]:0: " in str(error)  # noqa: PT017 - either way is right, by the machine
+        assert "cannot listen on [::1]:0: " in str(error)  # noqa: PT017 - depends on the host
         return
     assert server.url == f"http://[::1]:{server.address.port}"
     server.close()
 
 
-def test_an_address_in_use_is_told_with_the_way_out() -> None:
+def test_an_address_in_use_is_an_error_with_a_remedy() -> None:
     with serving(ROUTES) as server, pytest.raises(UsageError) as caught:
         WebServer(server.address, ROUTES)
     assert str(caught.value) == (
@@ -275,15 +264,15 @@ def test_an_address_in_use_is_told_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "é" * 70, "\ud800", "a\0b"], ids=ascii)
-def test_a_host_that_is_not_ours_or_nobodys_is_told_as_such(host: str) -> None:
+def test_a_host_that_cannot_be_bound_is_an_error(host: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on "):
         WebServer(Address(host, 0), ROUTES)
 
 
-def test_a_closed_server_frees_its_address_whether_it_was_started_or_not() -> None:
+def test_a_closed_server_frees_its_address_even_if_never_started() -> None:
     server = WebServer(ANY_PORT, ROUTES)
     server.close()
-    with serving(ROUTES, server.address) as again:
+    with serving(ROUTES, address=server.address) as again:
         assert ask(again.address, "/").status == 200
-    with serving(ROUTES, again.address) as third:
+    with serving(ROUTES, address=again.address) as third:
         assert third.address == server.address

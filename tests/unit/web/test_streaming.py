@@ -1,269 +1,253 @@
-"""Answers that go on: frames as they come, however many follow and however slow they are."""
+"""Responses that continue with frames, over real sockets."""
 
 from __future__ import annotations
 
-import base64
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import bcrypt
-
-from otel_gpu.values import Address
-from otel_gpu.web.feed import Feed, Following
-from otel_gpu.web.server import Limits, Request, Response, WebServer
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import Feed, Response, Stream
+from otel_gpu.web.server import Limits, WebServer
+from tests.unit.web.harness import (
+    ANY_PORT,
+    MIB,
+    basic,
+    bcrypt_hash,
+    connect,
+    read_to_end,
+    wait_until,
+    worker_count,
+)
 from tests.unit.web.pki import Pki
 from tests.web import PATIENCE_S, ask
 
-MIB = 1 << 20
 LARGE = 8 * MIB
-"""More than the kernel takes in for a client that reads nothing."""
+"""More than the kernel buffers for a client that reads nothing."""
 
-ASK = b"GET /events HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\n\r\n"
-PATIENT = Limits(slowest_client_s=60, heartbeat_s=60)
+GET_EVENTS = b"GET /events HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\n\r\n"
+PATIENT = Limits(client_timeout_s=60, heartbeat_s=60)
 
 
-class Stage:
-    """A server whose ``/events`` follows a feed."""
+class Reader:
+    """Reads a stream piece by piece."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self._buffer = bytearray()
+
+    def read_until(self, end: bytes) -> bytes:
+        """Everything up to and including ``end``."""
+        searched = 0
+        while (found := self._buffer.find(end, searched)) < 0:
+            searched = max(0, len(self._buffer) - len(end))
+            chunk = self.client.recv(MIB)
+            assert chunk, f"closed after {self._buffer[-80:]!r}"
+            self._buffer += chunk
+        read = bytes(self._buffer[: found + len(end)])
+        del self._buffer[: found + len(end)]
+        return read
+
+    def rest(self) -> bytes:
+        """Everything until the server closes the connection."""
+        return bytes(self._buffer) + read_to_end(self.client)
+
+
+class StreamServer:
+    """A server whose ``/events`` streams the frames of ``feed`` after ``first;``."""
 
     def __init__(self, stack: ExitStack, limits: Limits, web_config: Path | None = None) -> None:
         self.feed = Feed()
         self._stack = stack
         routes = {"/events": self._events, "/": lambda _: Response("ok")}
-        self.server = WebServer(Address("127.0.0.1", 0), routes, web_config, limits=limits)
+        self.server = WebServer(ANY_PORT, routes, web_config, limits=limits)
+        self.address = self.server.address
         self.server.start()
         stack.callback(self.server.close)
 
     def _events(self, _: Request) -> Response:
-        return Response(b"first;", "text/event-stream", following=Following(self.feed, self.feed.newest))
+        return Response(b"first;", "text/event-stream", stream=Stream(self.feed, self.feed.latest))
 
-    def follower(self, *, request: bytes = ASK, receive_bytes: int | None = None) -> Reader:
-        """One who has asked, and has had the beginning."""
-        client = self._stack.enter_context(socket.socket())
-        if receive_bytes is not None:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        client.settimeout(PATIENCE_S)
-        client.connect((self.server.address.host, self.server.address.port))
-        client.sendall(request)
-        return Reader(client)
+    def client(self, *, request: bytes = GET_EVENTS, receive_bytes: int | None = None) -> Reader:
+        """A client that has sent its request."""
+        return Reader(connect(self._stack, self.address, request, receive_bytes=receive_bytes))
 
-
-class Reader:
-    """Reads what comes, as far as it is told to."""
-
-    def __init__(self, client: socket.socket) -> None:
-        self.client = client
-        self._rest = bytearray()
-
-    def until(self, end: bytes) -> bytes:
-        """All up to and with this."""
-        searched = 0
-        while (found := self._rest.find(end, searched)) < 0:
-            searched = max(0, len(self._rest) - len(end))
-            chunk = self.client.recv(MIB)
-            assert chunk, f"ended after {self._rest[-80:]!r}"
-            self._rest += chunk
-        read = bytes(self._rest[: found + len(end)])
-        del self._rest[: found + len(end)]
-        return read
-
-    def rest(self) -> bytes:
-        """All until the end."""
-        try:
-            while chunk := self.client.recv(65536):
-                self._rest += chunk
-        except ConnectionError:
-            pass
-        return bytes(self._rest)
+    def streaming_client(self, *, receive_bytes: int | None = None) -> Reader:
+        """A client that has received ``first;``."""
+        client = self.client(receive_bytes=receive_bytes)
+        client.read_until(b"first;")
+        return client
 
 
 @contextmanager
-def stage(limits: Limits = PATIENT, web_config: Path | None = None) -> Iterator[Stage]:
+def streaming(limits: Limits = PATIENT, web_config: Path | None = None) -> Iterator[StreamServer]:
     with ExitStack() as stack:
-        yield Stage(stack, limits, web_config)
+        yield StreamServer(stack, limits, web_config)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
-def test_who_follows_gets_the_beginning_at_once_and_every_frame_as_it_comes() -> None:
-    with stage() as at:
-        follower = at.follower()
-        head = follower.until(b"\r\n\r\n")
+def test_the_body_comes_at_once_and_each_frame_when_it_is_published() -> None:
+    with streaming() as server:
+        client = server.client()
+        head = client.read_until(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"\r\nConnection: close\r\n" in head
         assert b"Content-Type: text/event-stream\r\n" in head
         assert b"Content-Length" not in head
         assert b"Content-Encoding" not in head
-        assert follower.until(b"first;") == b"first;"
+        assert client.read_until(b"first;") == b"first;"
         for frame in (b"one;", b"two;", b"three;"):
-            at.feed.publish(frame)
-            assert follower.until(b";") == frame
+            server.feed.publish(frame)
+            assert client.read_until(b";") == frame
 
 
-def test_one_frame_goes_to_all_and_nobody_costs_a_thread() -> None:
-    with stage() as at:
-        followers = [at.follower() for _ in range(64)]
-        for follower in followers:
-            follower.until(b"first;")
-        at.feed.publish(b"x" * MIB + b";")
-        assert {len(follower.until(b";")) for follower in followers} == {MIB + 1}
-        assert sum(thread.name == "otel-gpu-web-answer" for thread in threading.enumerate()) <= Limits().most_threads
-        assert ask(at.server.address, "/").body == "ok"
+def test_a_frame_goes_to_all_streams_without_a_thread_for_each() -> None:
+    with streaming() as server:
+        clients = [server.streaming_client() for _ in range(64)]
+        server.feed.publish(b"x" * MIB + b";")
+        assert {len(client.read_until(b";")) for client in clients} == {MIB + 1}
+        assert worker_count() <= Limits().max_threads
+        assert ask(server.address, "/").body == "ok"
 
 
-def test_a_frame_that_came_while_the_answer_was_made_is_not_missed() -> None:
-    with stage() as at:
-        at.feed.publish(b"old;")
-        answered = at._events(Request("/events"))
-        at.feed.publish(b"new;")
-        at.server._reception._site._routes["/events"] = lambda _: answered
-        assert at.follower().until(b"new;").endswith(b"\r\n\r\nfirst;new;")
+def test_a_frame_published_while_the_response_is_made_is_not_lost() -> None:
+    with ExitStack() as stack:
+        feed = Feed()
+        feed.publish(b"old;")
+
+        def events(_: Request) -> Response:
+            response = Response(b"first;", "text/event-stream", stream=Stream(feed, feed.latest))
+            feed.publish(b"new;")
+            return response
+
+        server = WebServer(ANY_PORT, {"/events": events}, limits=PATIENT)
+        server.start()
+        stack.callback(server.close)
+        client = Reader(connect(stack, server.address, GET_EVENTS))
+        assert client.read_until(b"new;").endswith(b"\r\n\r\nfirst;new;")
 
 
-def test_who_is_slow_gets_the_newest_and_not_all_that_came_meanwhile() -> None:
-    with stage() as at:
-        slow = at.follower(receive_bytes=4096)
-        slow.until(b"first;")
+def test_a_slow_client_gets_the_latest_frame_and_not_those_before() -> None:
+    with streaming() as server:
+        slow = server.streaming_client(receive_bytes=4096)
         large = b"x" * LARGE + b"large;"
-        at.feed.publish(large)
-        until(lambda: not at.server._reception._followers)  # it is on its way
+        server.feed.publish(large)
+        assert slow.read_until(b"x") == b"x"  # the frame is being sent
         for number in range(100):
-            at.feed.publish(b"%d;" % number)
-        assert len(slow.until(b"large;")) == len(large)
-        assert slow.until(b";") == b"99;"
+            server.feed.publish(b"%d;" % number)
+        assert len(slow.read_until(b"large;")) == len(large) - 1
+        assert slow.read_until(b";") == b"99;"
 
 
-def test_who_takes_nothing_in_is_dropped_and_the_others_are_served() -> None:
-    with stage(Limits(slowest_client_s=1.5, heartbeat_s=60)) as at:
-        deaf, awake = at.follower(receive_bytes=4096), at.follower()
-        for follower in (deaf, awake):
-            follower.until(b"first;")
-        at.feed.publish(b"x" * LARGE + b";")
-        awake.until(b";")
-        until(lambda: len(at.feed._followers) == 1)
-        at.feed.publish(b"next;")
-        assert awake.until(b"next;") == b"next;"
-        assert len(deaf.rest()) < LARGE
+def test_a_client_that_does_not_read_is_dropped_and_others_are_served() -> None:
+    with streaming(Limits(client_timeout_s=1.5, heartbeat_s=60)) as server:
+        stuck, reading = server.streaming_client(receive_bytes=4096), server.streaming_client()
+        server.feed.publish(b"x" * LARGE + b";")
+        reading.read_until(b";")
+        wait_until(lambda: len(server.feed._notify) == 1)
+        server.feed.publish(b"next;")
+        assert reading.read_until(b"next;") == b"next;"
+        assert len(stuck.rest()) < LARGE
 
 
-def test_who_waits_for_news_may_wait_longer_than_a_client_may_ask() -> None:
-    with stage(Limits(slowest_client_s=0.1, heartbeat_s=60)) as at:
-        follower = at.follower()
-        follower.until(b"first;")
-        assert at.follower(request=b"GET").rest() == b""  # meanwhile one who falls silent is let go
-        at.feed.publish(b"news;")
-        assert follower.until(b"news;") == b"news;"
+def test_a_stream_without_a_frame_outlives_the_client_timeout() -> None:
+    with streaming(Limits(client_timeout_s=0.1, heartbeat_s=60)) as server:
+        client = server.streaming_client()
+        assert server.client(request=b"GET").rest() == b""  # an incomplete request times out meanwhile
+        server.feed.publish(b"frame;")
+        assert client.read_until(b"frame;") == b"frame;"
 
 
-def test_beyond_the_bound_one_is_told_to_try_again_and_a_place_that_was_left_is_free() -> None:
-    with stage(Limits(most_followers=2, slowest_client_s=60)) as at:
-        followers = [at.follower() for _ in range(2)]
-        for follower in followers:
-            follower.until(b"first;")
-        answer = ask(at.server.address, "/events")
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
-        assert answer.body == "as many follow already as may; try again\n"
-        followers[0].client.close()
-        until(lambda: len(at.feed._followers) == 1)
-        assert at.follower().until(b"first;").endswith(b"first;")
+def test_beyond_the_stream_limit_a_request_gets_503_until_a_stream_ends() -> None:
+    with streaming(Limits(max_streams=2, client_timeout_s=60)) as server:
+        clients = [server.streaming_client() for _ in range(2)]
+        response = ask(server.address, "/events")
+        assert (response.status, response.headers["Retry-After"]) == (503, "5")
+        assert response.body == "too many clients of the event stream; try again\n"
+        clients[0].client.close()
+        wait_until(lambda: len(server.feed._notify) == 1)
+        server.streaming_client()
 
 
-def test_those_who_follow_keep_nobody_out() -> None:
-    with stage(Limits(most_connections=1, slowest_client_s=60)) as at:
-        followers: list[Reader] = []
-        for _ in range(3):  # one after the other: only one may ask at a time
-            followers.append(at.follower())
-            followers[-1].until(b"first;")
-        assert ask(at.server.address, "/").body == "ok"
-        at.feed.publish(b"still;")
-        assert [follower.until(b"still;") for follower in followers] == [b"still;"] * 3
+def test_streams_do_not_count_as_connections() -> None:
+    with streaming(Limits(max_connections=1, client_timeout_s=60)) as server:
+        clients = [server.streaming_client() for _ in range(3)]  # one after the other
+        assert ask(server.address, "/").body == "ok"
+        server.feed.publish(b"frame;")
+        assert [client.read_until(b"frame;") for client in clients] == [b"frame;"] * 3
 
 
-def test_a_comment_is_sent_where_there_is_no_news_and_is_none_itself() -> None:
-    with stage(Limits(heartbeat_s=0.05)) as at:
-        follower = at.follower()
-        follower.until(b"first;")
-        assert follower.until(b":\n\n:\n\n") == b":\n\n:\n\n"
-        at.feed.publish(b"news;")
-        assert follower.until(b"news;").replace(b":\n\n", b"") == b"news;"
-        assert follower.until(b"\n\n") == b":\n\n"  # not the news again
+def test_a_stream_without_a_frame_gets_heartbeats() -> None:
+    with streaming(Limits(heartbeat_s=0.05)) as server:
+        client = server.streaming_client()
+        assert client.read_until(b":\n\n:\n\n") == b":\n\n:\n\n"
+        server.feed.publish(b"frame;")
+        assert client.read_until(b"frame;").replace(b":\n\n", b"") == b"frame;"
+        assert client.read_until(b"\n\n") == b":\n\n"  # the frame is not repeated
 
 
-def test_who_hangs_up_is_forgotten() -> None:
-    with stage() as at:
-        follower = at.follower()
-        follower.until(b"first;")
-        assert at.feed.followed
-        follower.client.close()
-        until(lambda: not at.feed.followed)
-        at.feed.publish(b"nobody hears it")
-        assert ask(at.server.address, "/").body == "ok"
+def test_a_client_that_closes_its_connection_is_unsubscribed() -> None:
+    with streaming() as server:
+        client = server.streaming_client()
+        assert server.feed.has_subscribers
+        client.client.close()
+        wait_until(lambda: not server.feed.has_subscribers)
+        server.feed.publish(b"frame;")
+        assert ask(server.address, "/").body == "ok"
 
 
-def test_what_a_follower_says_has_no_meaning() -> None:
-    with stage() as at:
-        follower = at.follower()
-        follower.until(b"first;")
-        follower.client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-        at.feed.publish(b"news;")
-        assert follower.until(b"news;") == b"news;"
+def test_input_during_a_stream_is_discarded() -> None:
+    with streaming() as server:
+        client = server.streaming_client()
+        client.client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        server.feed.publish(b"frame;")
+        assert client.read_until(b"frame;") == b"frame;"
 
 
-def test_one_who_has_asked_before_on_the_same_connection_follows_as_well() -> None:
-    with stage() as at:
-        follower = at.follower(request=b"GET / HTTP/1.1\r\n\r\n")
+def test_a_stream_may_start_on_a_connection_with_earlier_requests() -> None:
+    with streaming() as server:
+        client = server.client(request=b"GET / HTTP/1.1\r\n\r\n")
         for _ in range(2):
-            follower.until(b"\r\n\r\nok")
-            follower.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        follower.until(b"\r\n\r\nok")
-        follower.client.sendall(ASK)
-        follower.until(b"first;")
+            client.read_until(b"\r\n\r\nok")
+            client.client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        client.read_until(b"\r\n\r\nok")
+        client.client.sendall(GET_EVENTS)
+        client.read_until(b"first;")
         for frame in (b"one;", b"x" * LARGE + b";"):
-            at.feed.publish(frame)
-            assert follower.until(b";") == frame
-        follower.client.close()
-        until(lambda: not at.feed.followed)
+            server.feed.publish(frame)
+            assert client.read_until(b";") == frame
+        client.client.close()
+        wait_until(lambda: not server.feed.has_subscribers)
 
 
-def test_a_server_that_is_closed_ends_it() -> None:
-    with stage() as at:
-        follower = at.follower()
-        follower.until(b"first;")
-        at.server.close()
-        assert follower.rest() == b""
-        assert not at.feed.followed
+def test_closing_the_server_ends_its_streams() -> None:
+    with streaming() as server:
+        client = server.streaming_client()
+        server.server.close()
+        assert client.rest() == b""
+        assert not server.feed.has_subscribers
 
 
-def test_head_follows_nothing() -> None:
-    with stage() as at:
-        answer = ask(at.server.address, "/events", "HEAD")
-        assert (answer.status, answer.headers["Content-Type"], answer.body) == (200, "text/event-stream", "")
-        assert not at.feed.followed
+def test_a_head_request_does_not_subscribe() -> None:
+    with streaming() as server:
+        response = ask(server.address, "/events", "HEAD")
+        assert (response.status, response.headers["Content-Type"], response.body) == (200, "text/event-stream", "")
+        assert not server.feed.has_subscribers
 
 
-def test_over_tls_and_with_a_password_it_is_the_same(tmp_path: Path) -> None:
-    pki = Pki(tmp_path)
-    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
-    config = pki.config(f"basic_auth_users:\n  alice: {hashed}\n")
-    with stage(web_config=config) as at:
-        assert ask(at.server.address, "/events", tls=pki.client()).status == 401
-        assert not at.feed.followed
-        password = base64.b64encode(b"alice:right")
-        with socket.create_connection((at.server.address.host, at.server.address.port), PATIENCE_S) as plain:
+def test_a_stream_works_over_tls_with_a_password(pki: Pki) -> None:
+    config = pki.config(f"basic_auth_users:\n  alice: {bcrypt_hash('right')}\n")
+    with streaming(web_config=config) as server:
+        assert ask(server.address, "/events", tls=pki.client()).status == 401
+        assert not server.feed.has_subscribers
+        with socket.create_connection((server.address.host, server.address.port), PATIENCE_S) as plain:
             client = pki.client().wrap_socket(plain, server_hostname="127.0.0.1")
-            client.sendall(b"GET /events HTTP/1.1\r\nAuthorization: Basic " + password + b"\r\n\r\n")
+            request = f"GET /events HTTP/1.1\r\nAuthorization: {basic('alice', 'right')}\r\n\r\n"
+            client.sendall(request.encode())
             reader = Reader(client)
-            reader.until(b"first;")
+            reader.read_until(b"first;")
             for frame in (b"one;", b"x" * MIB + b";"):
-                at.feed.publish(frame)
-                assert reader.until(b";") == frame
+                server.feed.publish(frame)
+                assert reader.read_until(b";") == frame
             client.close()
-        until(lambda: not at.feed.followed)
+        wait_until(lambda: not server.feed.has_subscribers)
