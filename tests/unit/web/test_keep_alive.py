@@ -243,9 +243,11 @@ def test_at_the_connection_limit_an_idle_connection_is_closed_first(caplog: pyte
     with serving(ROUTES, limits) as server, ExitStack() as stack, caplog.at_level(logging.INFO):
         slow = Client(stack, server.address, sent=b"GET /")
         older, newer = Client(stack, server.address), Client(stack, server.address)
-        for client in (older, newer):
-            client.request()
-        wait_until(lambda: len(server._event_loop._idle) == 2)  # a client may be faster than the event loop
+        # A client may be faster than the event loop, which has to see them idle in this order.
+        older.request()
+        wait_until(lambda: len(server._event_loop._idle) == 1)
+        newer.request()
+        wait_until(lambda: len(server._event_loop._idle) == 2)
         assert ask(server.address, "/").status == 200
         assert older.rest() == b""
         assert newer.request().endswith(b"ok ")
