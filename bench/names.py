@@ -20,11 +20,11 @@ from typing import Final
 from otel_gpu.attribution.naming import WAIT_CYCLES, Namings
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import WorkloadKind, WorkloadRef
-from otel_gpu.resolver import NameResolver, pids_by_workload
 from otel_gpu.sources.base import NameSource
-from otel_gpu.sources.docker import DockerSource
-from otel_gpu.sources.kubelet.cri import CriSource
-from otel_gpu.sources.kubelet.pod_resources import PodResourcesSource
+from otel_gpu.sources.names.cri.source import CriSource
+from otel_gpu.sources.names.docker import DockerSource
+from otel_gpu.sources.names.podresources.source import PodResourcesSource
+from otel_gpu.sources.names.resolver import NameResolver, pids_by_workload
 from tests import docker_api, kubelet_servers
 from tests.builders import facts, gpu
 
@@ -112,7 +112,7 @@ def main() -> int:
     with servers() as directory:
         docker = DockerSource("docker", f"unix://{directory}/docker.sock", clock=clock)
         kubelet = PodResourcesSource(str(directory / "kubelet.sock"), clock=clock)
-        cri = CriSource(str(directory / "cri.sock"), clock=clock, expected=kubelet.given)
+        cri = CriSource(str(directory / "cri.sock"), clock=clock, expected=kubelet.granted)
         worlds: dict[str, tuple[list[NameSource], list[str]]] = {
             "docker": ([docker], [docker_api.container_id(n) for n in range(CONTAINERS)]),
             "cri and pod-resources": ([cri, kubelet], [kubelet_servers.container_id(n) for n in range(CONTAINERS)]),

@@ -23,10 +23,10 @@ from otel_gpu.model import (
     WorkloadKind,
     WorkloadRef,
 )
-from otel_gpu.resolver import NameResolver, Resolution, pids_by_workload
 from otel_gpu.scope import narrowed
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
-from otel_gpu.sources.late import SourceDiscovery
+from otel_gpu.sources.names.discovery import SourceDiscovery
+from otel_gpu.sources.names.resolver import NameResolver, Resolution, pids_by_workload
 from otel_gpu.sources.proc.pid_trust import driver_pids, pid_trust, separate_pids, without_utilization
 
 SHORTEST_WINDOW_S: Final = 1.0

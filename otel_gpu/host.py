@@ -16,10 +16,11 @@ from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.restart import may_restart
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import GpuIdentity, Pod
-from otel_gpu.naming_sources import NameSources, begin
 from otel_gpu.scope import OwnPod, Scope, find_own_pod
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
-from otel_gpu.sources.late import SourceDiscovery
+from otel_gpu.sources.names.candidates import NameOptions
+from otel_gpu.sources.names.discovery import SourceDiscovery
+from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.pausing import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
@@ -124,7 +125,7 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
             return _simulated(config, clock, str(error).removesuffix(_HINT), pod)
     names, discovery = open_names(config, clock).open_all()
     if briefly:
-        begin(names, {}, clock, BRIEF_NAMES_S)
+        start_all(names, {}, clock, BRIEF_NAMES_S)
     gpus = PausableGpus(nvml, clock, holds=nvml.holds)
     processes = open_procfs(config, clock, briefly=briefly, pod=pod)
 
@@ -141,9 +142,27 @@ def _is_left_alone(config: Config, clock: Clock) -> bool:
     return place is not None and PauseFile(place.parent, clock).load() is not None
 
 
-def open_names(config: Config, clock: Clock) -> NameSources:
-    """Whoever knows names on this host."""
-    return NameSources(config, clock, os.environ)
+def name_options(config: Config) -> NameOptions:
+    """The settings of name sources."""
+    return NameOptions(
+        environment=config.environment.value,
+        proc_root=config.proc_root,
+        docker_url=None if config.docker_host is None else config.docker_host.url,
+        docker_tls_verify=config.docker_tls_verify,
+        docker_cert_path=config.docker_cert_path,
+        podman_url=None if config.podman_host is None else config.podman_host.url,
+        cri_socket=config.cri_socket,
+        pod_resources_socket=config.pod_resources_socket,
+        kubernetes_api=config.kubernetes_api.value,
+        node_name=config.node_name,
+        container_labels=config.container_labels,
+        pod_labels=config.pod_labels,
+    )
+
+
+def open_names(config: Config, clock: Clock) -> NameSourceFactory:
+    """The name sources of this host."""
+    return NameSourceFactory(name_options(config), clock, os.environ)
 
 
 def _simulated(config: Config, clock: Clock, because: str, pod: Pod | None) -> Host:

@@ -19,7 +19,7 @@ from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.sampler import Sampler
 from otel_gpu.scope import narrowed
 from otel_gpu.selfcost import SelfCost
-from otel_gpu.sources.beside import NOT_YET
+from otel_gpu.sources.names.poller import NO_ANSWER_YET
 from otel_gpu.state.persistent import PersistentAttributor
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class StateLog:
     def observe(self, sources: tuple[SourceOutcome, ...]) -> None:
         """Log what has changed since the last cycle."""
         for source in sources:
-            if source.reason == NOT_YET:
+            if source.reason == NO_ANSWER_YET:
                 self._waited[source.name] = self._waited.get(source.name, 0) + 1
                 if self._waited[source.name] <= self._patience_cycles:
                     continue

@@ -1,4 +1,4 @@
-"""A host's file system of a test's own, with real sockets in it, for whoever looks for runtimes."""
+"""A root directory with real sockets, for tests of candidates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from otel_gpu.config import Config, load
-from otel_gpu.environment import Candidate, candidates, read_facts
+from otel_gpu.host import name_options
+from otel_gpu.sources.names.candidates import Candidate, find_candidates, read_facts
 
 
 class FakeRoot:
@@ -36,12 +37,12 @@ class FakeRoot:
         return self.root / path
 
     def judge(self, config: Config | None = None, **variables: str) -> dict[str, Candidate]:
-        """Everybody who could tell names here, by name."""
-        config = config or load({}, {}).config
-        return {each.name: each for each in candidates(config, read_facts(config, variables, self.root))}
+        """The candidates here, by name."""
+        options = name_options(config or load({}, {}).config)
+        return {each.name: each for each in find_candidates(options, read_facts(options, variables, self.root))}
 
     def used(self, config: Config | None = None, **variables: str) -> list[str]:
-        """Who is asked."""
+        """The names of the used candidates."""
         return [name for name, each in self.judge(config, **variables).items() if each.used]
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import trustme
 
-from otel_gpu.sources.kubernetes.api import ApiServer
+from otel_gpu.sources.names.kubernetes.api import ApiServer
 
 NODE = "gpu-node-1"
 CREATED = "2024-05-01T10:00:00Z"

@@ -22,9 +22,9 @@ from otel_gpu.engine import close_together
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.host import open_names, open_nvml, open_procfs, own_pod
 from otel_gpu.model import WorkloadRef
-from otel_gpu.naming_sources import begin
-from otel_gpu.resolver import pids_by_workload
 from otel_gpu.setup import GpuAccounting, accounting
+from otel_gpu.sources.names.factory import start_all
+from otel_gpu.sources.names.resolver import pids_by_workload
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.workers import Pending, Worker
 
@@ -119,7 +119,7 @@ def _asked(config: Config, clock: Clock, workloads: Mapping[WorkloadRef, Collect
     candidates = names.candidates({ref.kind for ref in workloads})
     sources = {candidate.name: names.open(candidate) for candidate in candidates if candidate.used}
     try:
-        answered = dict(zip(sources, begin(sources.values(), workloads, clock, _ANSWERS_S), strict=True))
+        answered = dict(zip(sources, start_all(sources.values(), workloads, clock, _ANSWERS_S), strict=True))
         return [
             Asked(each, sources[each.name].read(workloads) if answered.get(each.name) else None) for each in candidates
         ]

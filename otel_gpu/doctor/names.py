@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
-from otel_gpu.environment import Candidate, Kind, Presence
 from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.resolver import NameResolver
 from otel_gpu.settings_names import Environment
 from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.names.candidates import Candidate, Kind, Presence
+from otel_gpu.sources.names.resolver import NameResolver
 
 _FLAGS: Final = {
     Kind.DOCKER: "--docker-host",
@@ -128,7 +128,7 @@ def _fix(candidate: Candidate, state: SourceState) -> str:
         return _API_FIX
     if candidate.socket is None:
         option = "--host" if candidate.kind is Kind.DOCKER else "--url"
-        return f"this must answer: {candidate.kind} {option} {shlex.quote(str(candidate.daemon))} version"
+        return f"this must answer: {candidate.kind} {option} {shlex.quote(str(candidate.url))} version"
     path = shlex.quote(str(candidate.socket.path))
     if candidate.socket.presence in {Presence.SOCKET, Presence.DEAD}:
         return _check(candidate.kind, path, state)

@@ -18,10 +18,11 @@ import pytest
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.engine import Engine
-from otel_gpu.environment import SERVICE_ACCOUNT
+from otel_gpu.host import name_options
 from otel_gpu.model import GpuState, Report, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.naming_sources import NameSources
-from otel_gpu.sources.kubelet import cri
+from otel_gpu.sources.names.candidates import SERVICE_ACCOUNT
+from otel_gpu.sources.names.cri import source as cri
+from otel_gpu.sources.names.factory import NameSourceFactory
 from otel_gpu.sources.proc.host import pid_namespace_is_initial
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
 from tests.cli import otel_gpu
@@ -156,7 +157,8 @@ class Node:
 
     def __init__(self, root: Path, variables: Mapping[str, str], flags: Mapping[str, str], pids: int = 0) -> None:
         flags = {"environment": "kubernetes", "node-name": NODE, **flags}
-        self.sources = NameSources(load(flags, {}).config, SystemClock(), variables, root).open_new().sources
+        options = name_options(load(flags, {}).config)
+        self.sources = NameSourceFactory(options, SystemClock(), variables, root).open_new().sources
         on_gpu = [
             facts(4000 + n, WorkloadRef(WorkloadKind.CONTAINER, container_id(n), pod_uid=pod_uid(n)))
             for n in range(pids)
@@ -284,7 +286,7 @@ def test_what_was_given_moves_to_the_container_that_takes_the_place_of_one_that_
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
-    monkeypatch.setattr(cri, "ENDED_S", 0.05)
+    monkeypatch.setattr(cri, "EXITED_S", 0.05)
     runtime = servers.runtime
     node = Node(tmp_path, {}, {**on_node(servers), "kubernetes-api": "never"})
     try:
@@ -313,5 +315,5 @@ def test_of_a_pod_and_its_successor_nobody_is_said_to_have_both_gpus(tmp_path: P
     [kubelet] = (source for source in answer.sources if source.name == "pod-resources")
     assert (kubelet.state, kubelet.reason) == (
         SourceState.DEGRADED,
-        "'team-a/pod-2/main' is listed twice with different devices: which are those of the one that runs is not known",
+        "'team-a/pod-2/main' is listed twice with different devices; its current devices are unknown",
     )

@@ -7,9 +7,9 @@ import random
 from typing import Any, Final
 
 from otel_gpu.model import WorkloadNames
-from otel_gpu.sources.docker.client import lines
-from otel_gpu.sources.docker.containers import Reader, parse_event, parse_listed
-from otel_gpu.sources.docker.roster import Roster
+from otel_gpu.sources.names.docker.containers import ContainerParser, parse_event, parse_listed
+from otel_gpu.sources.names.docker.registry import ContainerRegistry
+from otel_gpu.sources.names.lines import LineSplitter
 from tests.docker_api import container_id
 from tests.fuzz.target import Target, mutated_json, random_bytes, unfit
 
@@ -70,10 +70,10 @@ def check_inspected(data: bytes) -> str | None:
         document = json.loads(data)
     except (ValueError, RecursionError):
         return None  # the SDK's to refuse
-    container = Reader("docker", ("team", "com.example/x")).parse_container(KEY, document)
-    roster = Roster()
-    roster.described(KEY, container, 1.0)
-    known = roster.known(2.0).get(KEY)
+    container = ContainerParser("docker", ("team", "com.example/x")).parse_container(KEY, document)
+    registry = ContainerRegistry()
+    registry.add(KEY, container, 1.0)
+    known = registry.known(2.0).get(KEY)
     if any("\n" in note for note in container.notes):
         return f"a note of several lines: {container.notes}"
     return None if known is None else _unfit_names(known.names)
@@ -85,9 +85,9 @@ def check_listed(data: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     found = [one for item in (items if isinstance(items, list) else [items]) if (one := parse_listed(item))]
-    due = Roster().list_anew(found, 1.0, 1_700_000_000.0)
+    due = ContainerRegistry().apply_list(found, 1.0, 1_700_000_000.0)
     if set(due) - {one.id for one in found}:
-        return "somebody is to be inspected who is not listed"
+        return "a container is to be inspected that is not listed"
     return next((wrong for one in found if (wrong := unfit(one.name))), None)
 
 
@@ -97,10 +97,10 @@ def make_events(rng: random.Random) -> bytes:
 
 def check_events(data: bytes) -> str | None:
     at = len(data) // 3
-    roster = Roster()
-    for line in lines(iter((data[:at], data[at:]))):
-        if (event := parse_event(line)) is not None:
-            roster.happened(event, 1.0)
+    lines, registry = LineSplitter(1 << 20), ContainerRegistry()
+    for line in (line for chunk in (data[:at], data[at:]) for line in lines.feed(chunk)):
+        if line is not None and (event := parse_event(line)) is not None:
+            registry.apply_event(event, 1.0)
             if wrong := unfit(event.name):
                 return wrong
     return None

@@ -12,17 +12,17 @@ from google.protobuf.message import DecodeError
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.sources.kubelet.containers import parse_containers, parse_exited, parse_runtime
-from otel_gpu.sources.kubelet.devices import parse_pods, parse_replicas
-from otel_gpu.sources.kubelet.proto.cri_pb2 import ListContainersResponse, VersionResponse
-from otel_gpu.sources.kubelet.proto.podresources_pb2 import (
+from otel_gpu.sources.names.cri.containers import parse_containers, parse_exited, parse_runtime
+from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.names.grpc_client import GrpcConnection
+from otel_gpu.sources.names.podresources.devices import parse_pods, parse_replicas
+from otel_gpu.sources.names.podresources.proto.podresources_pb2 import (
     AllocatableResourcesResponse,
     CdiDevice,
     ClaimResource,
     DynamicResource,
     ListPodResourcesResponse,
 )
-from otel_gpu.sources.kubelet.wire import Wire
 from tests.fuzz.target import Target, mutated, unfit
 from tests.kubelet_servers import EXITED, container, devices, given, listing, pod, pods_listing
 
@@ -64,6 +64,7 @@ STREAMS: Final = (
     _frame(4, 0, b"") + _frame(1, 4, b"\x88") + _frame(0, 0, MESSAGE) + _frame(1, 5, b"\x00"),
     _frame(0, 9, b"\x03" + MESSAGE + bytes(3)),
     _frame(7, 0, bytes(8)),
+    _frame(1, 5, b"\x88\x00\x0bgrpc-status\x0212\x00\x0cgrpc-message\x0bno%20such%0A"),
 )
 
 
@@ -73,15 +74,15 @@ def check_containers(data: bytes) -> str | None:
     try:
         answer = ListContainersResponse.FromString(data)
     except DecodeError:
-        return None  # told as Unavailable where it is asked
+        return None  # reported as Unavailable
     found = parse_containers(answer, runtime="containerd", labels=("team",))
     if parse_containers(answer, found, runtime="containerd", labels=("team",)) is not found and len(found.known) == len(
         answer.containers
     ):
         return "the same list, read again, is another"
     list(parse_exited(answer))
-    if any("\n" in trouble for trouble in found.troubles.values()):
-        return f"a trouble of several lines: {found.troubles}"
+    if any("\n" in problem for problem in found.problems.values()):
+        return f"a problem of several lines: {found.problems}"
     named = (each.names for each in found.known.values())
     return next(
         (wrong for names in named for text in (names.container, names.pod, names.image) if (wrong := unfit(text))), None
@@ -99,11 +100,11 @@ def check_pods(data: bytes) -> str | None:
     found = parse_pods(answer, replicas)
     if parse_pods(answer, replicas, found) is not found:
         return "the same list, read again, is another"
-    return f"a trouble of several lines: {found.troubles}" if any("\n" in each for each in found.troubles) else None
+    return f"a problem of several lines: {found.problems}" if any("\n" in each for each in found.problems) else None
 
 
-class _Said:
-    """A socket whose other side says these bytes and hangs up."""
+class _Peer:
+    """A socket whose other end sends these bytes and closes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -114,31 +115,17 @@ class _Said:
     def sendall(self, data: bytes) -> None:
         pass
 
-    def makefile(self, mode: str) -> _Stream:
-        return _Stream(self._data)
-
-
-class _Stream:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def read(self, size: int) -> bytes:
+    def recv(self, size: int) -> bytes:
         part, self._data = self._data[:size], self._data[size:]
         return part
 
 
-def check_wire(data: bytes) -> str | None:
+def check_grpc(data: bytes) -> str | None:
     try:
-        answer = Wire("/run/x.sock", cast("socket.socket", _Said(data)), 1.0, ManualClock()).ask("/a.B/C")
-    except OtelGpuError:
-        return None
-    return None if answer is None or len(answer) <= len(data) else "the answer is longer than what was said"
+        answer = GrpcConnection("/run/x.sock", cast("socket.socket", _Peer(data)), 1.0, ManualClock()).call("/a.B/C")
+    except OtelGpuError as error:
+        return f"a reason of several lines: {error}" if "\n" in str(error) else None
+    return None if len(answer) <= len(data) else "the answer is longer than what was received"
 
 
 def _pieces() -> Iterator[bytes]:
@@ -156,5 +143,5 @@ def _from(examples: tuple[bytes, ...], rng: random.Random) -> bytes:
 TARGETS: Final = (
     Target("cri", lambda rng: _from(CONTAINERS, rng), check_containers),
     Target("pod-resources", lambda rng: _from(PODS, rng), check_pods),
-    Target("grpc", lambda rng: _from(STREAMS, rng), check_wire),
+    Target("grpc", lambda rng: _from(STREAMS, rng), check_grpc),
 )

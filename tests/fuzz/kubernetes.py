@@ -6,9 +6,9 @@ import json
 import random
 from typing import Any, Final
 
-from otel_gpu.sources.kubernetes.lines import Lines
-from otel_gpu.sources.kubernetes.pods import Change, Failure, Pod, parse_event, parse_list
-from otel_gpu.sources.kubernetes.roster import Roster
+from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Pod, parse_event, parse_list
+from otel_gpu.sources.names.kubernetes.registry import PodRegistry
+from otel_gpu.sources.names.lines import LineSplitter
 from tests.fuzz.target import Target, mutated_json, unfit
 
 POD: Final[dict[str, Any]] = {
@@ -47,23 +47,23 @@ EVENTS: Final[tuple[Any, ...]] = (
 LABELS: Final = ("app", "team")
 
 
-def _put(roster: Roster, pod: Pod) -> str | None:
-    roster.put(pod, 1.0)
-    for known in roster.known.values():
+def _put(registry: PodRegistry, pod: Pod) -> str | None:
+    registry.put(pod, 1.0)
+    for known in registry.known.values():
         texts = (known.names.pod, known.names.namespace, known.names.container, known.names.image)
         if wrong := next((wrong for text in texts if (wrong := unfit(text))), None):
             return wrong
-    trouble = roster.trouble or ""
-    return f"a trouble of several lines: {trouble}" if "\n" in trouble else None
+    problem = registry.problem or ""
+    return f"a problem of several lines: {problem}" if "\n" in problem else None
 
 
 def check_list(data: bytes) -> str | None:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):
-        return None  # told as Unavailable where it is asked
-    page, roster = parse_list(document, LABELS), Roster()
-    return next((wrong for pod in (page.pods if page else ()) if (wrong := _put(roster, pod))), None)
+        return None  # reported as Unavailable
+    page, registry = parse_list(document, LABELS), PodRegistry()
+    return next((wrong for pod in (page.pods if page else ()) if (wrong := _put(registry, pod))), None)
 
 
 def make_watch(rng: random.Random) -> bytes:
@@ -71,13 +71,13 @@ def make_watch(rng: random.Random) -> bytes:
 
 
 def check_watch(data: bytes) -> str | None:
-    lines, roster = Lines(), Roster()
+    lines, registry = LineSplitter(4 << 20), PodRegistry()
     for at in range(0, len(data), 100):
         for line in lines.feed(data[at : at + 100]):
             event = None if line is None else parse_event(line, LABELS)
             if isinstance(event, Failure) and "\n" in event.text:
                 return f"a failure of several lines: {event}"
-            if isinstance(event, Change) and event.pod is not None and (wrong := _put(roster, event.pod)):
+            if isinstance(event, Change) and event.pod is not None and (wrong := _put(registry, event.pod)):
                 return wrong
     return None
 

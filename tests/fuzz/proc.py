@@ -6,6 +6,7 @@ import random
 from functools import partial
 from typing import Final
 
+from otel_gpu.sources.names.slurm.environment import parse_job
 from otel_gpu.sources.nvml.library import parse_mapped_library
 from otel_gpu.sources.proc.files import (
     is_root_cgroup,
@@ -16,7 +17,6 @@ from otel_gpu.sources.proc.files import (
     parse_stat,
 )
 from otel_gpu.sources.proc.host import parse_gpu_information, parse_mig_minors, parse_namespace_inode, parse_nspid
-from otel_gpu.sources.slurm import parse_job
 from tests.fuzz.target import ODD_BYTES, Target, mutated, unfit
 from tests.proc_tree import maps_line, stat_text
 

@@ -10,13 +10,13 @@ import pytest
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
-from otel_gpu.sources.kubelet import cri
-from otel_gpu.sources.kubelet.cri import CriSource
-from otel_gpu.sources.kubelet.endpoint import open_wire
-from otel_gpu.sources.kubelet.proto.cri_pb2 import ListContainersResponse
+from otel_gpu.sources.names.cri import source as cri
+from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse
+from otel_gpu.sources.names.cri.source import CriSource
+from otel_gpu.sources.names.grpc_client import open_connection
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.containerd import IMAGE, Containerd, Pod, containerd, pids_of
-from tests.unit.sources.kubelet.waiting import reading, soon, until
+from tests.unit.sources.names.waiting import reading, soon, until
 
 pytestmark = pytest.mark.real
 
@@ -86,10 +86,10 @@ def test_a_restarted_container_that_was_given_a_gpu_is_seen_long_before_the_next
     runtime: Containerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.2)
-    monkeypatch.setattr(cri, "ENDED_S", 0.2)
+    monkeypatch.setattr(cri, "EXITED_S", 0.2)
     pod = runtime.run_pod("train-1", "team-a")
     first = runtime.run_container(pod, "main")
-    given = [PodContainer("team-a", "train-1", "main")]
+    given = frozenset({PodContainer("team-a", "train-1", "main")})
     names = CriSource(str(runtime.socket), clock=SystemClock(), relist_s=600.0, expected=lambda: given)
     with reading(names):
         until(names, lambda answer: first in answer.known)
@@ -107,8 +107,8 @@ def test_nothing_of_the_grpc_library_is_needed_to_ask_containerd(runtime: Contai
     runtime.stop_container(ended)
     exited_only = b"\x0a\x04\x12\x02\x08\x02"
     for request, ids in ((b"", {running, ended}), (exited_only, {ended})):
-        wire = open_wire(str(runtime.socket), 5.0, SystemClock())
-        answer = wire.ask("/runtime.v1.RuntimeService/ListContainers", request)
+        wire = open_connection(str(runtime.socket), 5.0, SystemClock())
+        answer = wire.call("/runtime.v1.RuntimeService/ListContainers", request)
         wire.close()
         assert answer is not None
         assert {each.id.decode() for each in ListContainersResponse.FromString(answer).containers} == ids

@@ -16,7 +16,7 @@ import pytest
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim, WorkloadInfo
-from otel_gpu.sources.docker import DockerSource
+from otel_gpu.sources.names.docker import DockerSource
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.docker_engine import DockerEngine, device_node, docker_engine, until
 

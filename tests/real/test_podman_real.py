@@ -11,8 +11,8 @@ import pytest
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim
-from otel_gpu.sources.docker import DockerSource
-from otel_gpu.sources.docker.containers import parse_time
+from otel_gpu.sources.names.docker import DockerSource
+from otel_gpu.sources.names.docker.containers import parse_time
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.docker_engine import device_node, until
 from tests.real.podman_engine import IMAGE, PodmanEngine, podman_engine

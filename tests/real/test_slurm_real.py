@@ -17,8 +17,8 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.sources.base import Claim, NameRead
-from otel_gpu.sources.slurm import PRIVILEGE_FIX, SlurmSource
-from otel_gpu.sources.slurm_cgroups import read_pids
+from otel_gpu.sources.names.slurm.cgroups import read_pids
+from otel_gpu.sources.names.slurm.source import PRIVILEGE_FIX, SlurmSource
 from tests.cli import clean_environment, command
 from tests.nvml_stub.world import Listed, World
 
@@ -130,7 +130,7 @@ def test_a_process_that_claims_another_job_is_not_believed(stub_dir: Path, tmp_p
     with running_job(GIVEN | {"SLURM_JOB_ID": "1"}) as pid:
         told = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp", "--environment", "slurm"))
         doctor = ask(stub_dir, tmp_path, pid, "doctor", "--environment", "slurm").stdout
-    assert f"job {JOB}: process {pid} says it is of job '1', and is not believed" in doctor
+    assert f"job {JOB}: process {pid} claims to be of job '1'; it is ignored" in doctor
     assert told["gpu.workload.name"] == JOB
     assert "slurm.job.user" not in told
 
@@ -144,14 +144,14 @@ def test_a_job_that_was_given_a_gpu_and_uses_none_is_known_until_it_has_gone() -
         while not happens(read := source.read({})):
             assert time.monotonic() < end_s, read
             clock.advance(60.0)
-            source._beside.wake()
+            source._poller.wake()
             time.sleep(0.01)
         return read
 
     with cgroups_and_job(GIVEN) as (top, pid):
         source = SlurmSource(Path("/proc"), clock, cgroup_root=top)
         known = until(source, lambda read: JOB in read.known).known[JOB]
-        assert read_pids(top / "slurm/uid_0" / f"job_{JOB}" / "step_0", most=8) == (pid,)
+        assert read_pids(top / "slurm/uid_0" / f"job_{JOB}" / "step_0", limit=8) == (pid,)
     assert (known.names.title, known.claims) == (GIVEN["SLURM_JOB_NAME"], (Claim("0"),))
     until(source, lambda read: not read.known)
     source.close()
@@ -163,7 +163,7 @@ import sys
 from pathlib import Path
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import WorkloadKind, WorkloadRef
-from otel_gpu.sources.slurm import SlurmSource
+from otel_gpu.sources.names.slurm.source import SlurmSource
 source = SlurmSource(Path("/proc"), SystemClock())
 workloads = {WorkloadRef(WorkloadKind.SLURM_JOB, sys.argv[1]): [int(sys.argv[2])]}
 source.read(workloads)
@@ -187,4 +187,4 @@ def test_without_the_privilege_the_job_goes_by_its_number_and_the_fix_is_told() 
     assert result.returncode == 0, result.stderr
     state, known, pending, reason = result.stdout.strip().split("|")
     assert (state, known, pending) == ("degraded", "0", "[]")
-    assert reason == f"job {JOB}: /proc/{pid}/environ may not be read; {PRIVILEGE_FIX}"
+    assert reason == f"job {JOB}: no permission to read /proc/{pid}/environ; {PRIVILEGE_FIX}"

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from otel_gpu.environment import Kind
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.names import label_name, prometheus_name
+from otel_gpu.sources.names.candidates import Kind
 from otel_gpu.state.persistent import SOURCE_NAME
 from tests.promql import (
     ROOT,

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from otel_gpu import environment
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.settings_check import check_exports
+from otel_gpu.sources.names import candidates
 from otel_gpu.state.gap_marker import marker_directories
 from otel_gpu.version import __version__
 
@@ -277,8 +277,8 @@ def test_the_agent_finds_the_sockets_where_they_are_mounted() -> None:
     volumes = {one["name"]: one.get("hostPath", {}).get("path") for one in pod["volumes"]}
     [values] = documents(CHART / "values.yaml")
     for name, socket, value in (
-        ("runtime", environment._CONTAINERD, values["sockets"]["runtime"]),
-        ("pod-resources", environment._POD_RESOURCES[0], values["sockets"]["podResources"]),
+        ("runtime", candidates._CONTAINERD, values["sockets"]["runtime"]),
+        ("pod-resources", candidates._POD_RESOURCES[0], values["sockets"]["podResources"]),
     ):
         assert mounts[name] == volumes[name] == value == str(Path("/", socket).parent)
     assert (mounts["proc"], volumes["proc"]) == ("/host/proc", "/proc")

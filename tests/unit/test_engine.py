@@ -29,7 +29,7 @@ from otel_gpu.model import (
     WorkloadRef,
 )
 from otel_gpu.sources.base import Claim, GpuRead, NameRead, NameSource, ProcessRead, WorkloadInfo
-from otel_gpu.sources.late import DiscoveredSources, SourceDiscovery
+from otel_gpu.sources.names.discovery import DiscoveredSources, SourceDiscovery
 from tests.builders import (
     CONTAINER,
     CONTAINER_ID,

@@ -38,7 +38,7 @@ def test_an_allocator_that_cannot_be_told_is_left_as_it_is() -> None:
 
 def test_an_agent_has_only_in_memory_what_an_agent_needs() -> None:
     others = {
-        *("otel_gpu.sources.sim", "otel_gpu.sources.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
+        *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
         *("otel_gpu.top", "docker", "grpc", "google.protobuf", "prometheus_client", "yaml"),
     }
     script = "import sys, otel_gpu.commands; print(*(set(sys.argv[1:]) & set(sys.modules)), end='')"

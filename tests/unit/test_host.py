@@ -12,9 +12,9 @@ from otel_gpu import host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import Config, SourceChoice, load
 from otel_gpu.model import SourceState, WorkloadRef
-from otel_gpu.naming_sources import NameSources
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.late import DiscoveredSources, SourceDiscovery
+from otel_gpu.sources.names.discovery import DiscoveredSources, SourceDiscovery
+from otel_gpu.sources.names.factory import NameSourceFactory
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.nvml.faults import translate
 from otel_gpu.sources.proc.files import ProcessDir
@@ -89,7 +89,7 @@ def test_a_brief_look_waits_for_names_and_the_agent_does_not(
     config: Config, monkeypatch: pytest.MonkeyPatch, briefly: bool, asked: list[str]
 ) -> None:
     source, discovery = Answers(), SourceDiscovery(lambda _: DiscoveredSources(), ManualClock())
-    monkeypatch.setattr(NameSources, "open_all", lambda _: ((source,), discovery))
+    monkeypatch.setattr(NameSourceFactory, "open_all", lambda _: ((source,), discovery))
     opened = host.open_host(config, ManualClock(), briefly=briefly)
     opened.gpus.close()
     assert opened.names == (source,)
@@ -114,6 +114,6 @@ def test_where_a_host_is_simulated_already_nobody_is_told_to_try_that(
 
 
 def test_a_simulated_host_asks_nobody_else_for_names(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NameSources, "open_all", lambda *_, **__: pytest.fail("nobody should be asked"))
+    monkeypatch.setattr(NameSourceFactory, "open_all", lambda *_, **__: pytest.fail("nobody should be asked"))
     opened = host.open_host(replace(config, source=SourceChoice.SIM), ManualClock())
     assert [source.name for source in opened.names] == ["names"]

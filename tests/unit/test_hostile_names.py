@@ -19,7 +19,7 @@ from otel_gpu.export.table import render as render_table
 from otel_gpu.logs import set_up
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sampling import StateLog
-from otel_gpu.sources.outside import LONGEST, told
+from otel_gpu.sources.names.untrusted_text import MAX_CHARS, sanitize
 from otel_gpu.web.page import Page as WebPage
 from tests.unit.compat import told as compat
 from tests.unit.export.exposition import RESOURCES, parsed
@@ -47,7 +47,7 @@ HOSTILE = {
 @pytest.fixture(params=list(HOSTILE.values()), ids=list(HOSTILE))
 def name(request: pytest.FixtureRequest) -> str:
     """A name as sources pass it on."""
-    passed_on = told(request.param)
+    passed_on = sanitize(request.param)
     assert passed_on is not None
     return passed_on
 
@@ -88,7 +88,7 @@ def acts(text: str) -> set[str]:
 
 
 def test_names_are_cut_at_the_longest_length() -> None:
-    assert all(len(told(text) or "") <= LONGEST for text in HOSTILE.values())
+    assert all(len(sanitize(text) or "") <= MAX_CHARS for text in HOSTILE.values())
 
 
 def test_a_terminal_shows_the_name_in_one_line_and_acts_on_nothing(name: str) -> None:

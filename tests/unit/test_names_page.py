@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from otel_gpu import environment
 from otel_gpu.config import SETTINGS
 from otel_gpu.settings_names import Environment
+from otel_gpu.sources.names import candidates
 
 PAGE = (Path(__file__).parents[2] / "docs/names.md").read_text(encoding="utf-8")
 MANIFESTS: list[dict[str, Any]] = [
@@ -35,7 +35,7 @@ def test_the_daemonset_mounts_directories_in_which_the_agent_finds_the_sockets()
     [container] = pod["containers"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
-    usual = [f"/{path}" for path in (environment._CONTAINERD, environment._POD_RESOURCES[0])]
+    usual = [f"/{path}" for path in (candidates._CONTAINERD, candidates._POD_RESOURCES[0])]
     assert {str(Path(path).parent) for path in usual} == mounts.keys() - {"/host/proc"}
     assert all(path in ("/host/proc", volumes[name]) for path, name in mounts.items())
 
@@ -57,7 +57,7 @@ def test_the_daemonset_has_what_nvml_and_the_processes_of_others_take() -> None:
     assert "resources" not in container or "nvidia.com/gpu" not in str(container["resources"])
 
 
-@pytest.mark.parametrize("path", [*environment._CRI, *environment._POD_RESOURCES])
+@pytest.mark.parametrize("path", [*candidates._CRI, *candidates._POD_RESOURCES])
 def test_every_place_that_is_looked_at_is_on_the_page(path: str) -> None:
     assert f"`/{path}`" in PAGE or f"`/{Path(path).parent}`" in PAGE
 

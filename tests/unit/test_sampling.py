@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.model import SourceOutcome, SourceState
 from otel_gpu.sampling import StateLog
-from otel_gpu.sources.beside import NOT_YET
+from otel_gpu.sources.names.poller import NO_ANSWER_YET
 
 
 def logged(caplog: pytest.LogCaptureFixture, *cycles: SourceOutcome) -> list[str]:
@@ -19,7 +19,7 @@ def logged(caplog: pytest.LogCaptureFixture, *cycles: SourceOutcome) -> list[str
     return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
 
 
-NOT_ANSWERED = SourceOutcome("docker", SourceState.DEGRADED, NOT_YET)
+NOT_ANSWERED = SourceOutcome("docker", SourceState.DEGRADED, NO_ANSWER_YET)
 OK = SourceOutcome("docker", SourceState.OK)
 
 

@@ -11,8 +11,9 @@ import pytest
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.engine import Engine, close_together
+from otel_gpu.host import name_options
 from otel_gpu.model import WorkloadKind, WorkloadRef
-from otel_gpu.naming_sources import NameSources, begin
+from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from tests.builders import GIB, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
 from tests.docker_api import DockerApi, serving_docker
 from tests.kubelet_servers import Runtime, container, container_id, socket_directory
@@ -45,7 +46,7 @@ def both() -> Iterator[Both]:
             runtime.stop()
 
 
-def told(both: Both, environment: str, directory: Path) -> dict[str, dict[str, float]]:
+def served(both: Both, environment: str, directory: Path) -> dict[str, dict[str, float]]:
     """What the listener serves of a process of each, with this environment in the configuration file."""
     file = directory / "agent.yaml"
     file.write_text(
@@ -55,9 +56,10 @@ def told(both: Both, environment: str, directory: Path) -> dict[str, dict[str, f
     processes = [
         facts(100 * number, WorkloadRef(WorkloadKind.CONTAINER, container_id(number))) for number in (IN_POD, IN_DOCKER)
     ]
-    sources, _ = NameSources(load({"config": str(file)}, {}).config, SystemClock(), {}, directory).open_all()
+    options = name_options(load({"config": str(file)}, {}).config)
+    sources, _ = NameSourceFactory(options, SystemClock(), {}, directory).open_all()
     try:
-        begin(sources, {each.workload: [each.key.pid] for each in processes}, SystemClock(), PATIENCE_S)
+        start_all(sources, {each.workload: [each.key.pid] for each in processes}, SystemClock(), PATIENCE_S)
         clock = ManualClock()
         reading = gpu(0, [listed(each.key.pid, GIB) for each in processes], memory=memory(used_gib=2))
         engine = Engine(
@@ -98,4 +100,4 @@ def told(both: Both, environment: str, directory: Path) -> dict[str, dict[str, f
 def test_the_file_chooses_who_is_asked_and_so_what_is_served(
     both: Both, tmp_path: Path, environment: str, expected: dict[str, dict[str, float]]
 ) -> None:
-    assert told(both, environment, tmp_path) == expected
+    assert served(both, environment, tmp_path) == expected

@@ -8,11 +8,10 @@ import pytest
 
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind
 from otel_gpu.doctor.names import Asked, examine_names, judged
-from otel_gpu.environment import Candidate, Kind, Presence, Socket
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.settings_names import Environment
 from otel_gpu.sources.base import Claim, NameRead, PodContainer, WorkloadInfo
-from otel_gpu.values import Daemon
+from otel_gpu.sources.names.candidates import Candidate, Kind, Presence, Socket
 from tests.unit.doctor.hosts import complete
 
 CONTAINER = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64)
@@ -136,7 +135,7 @@ def test_of_a_socket_that_cannot_be_used_it_is_told_how_it_comes_there(
 
 
 def test_an_engine_at_an_address_is_asked_by_its_own_program() -> None:
-    candidate = Candidate("docker", Kind.DOCKER, used=True, why="", daemon=Daemon("tcp://10.0.0.1:2375"))
+    candidate = Candidate("docker", Kind.DOCKER, used=True, why="", url="tcp://10.0.0.1:2375")
     fix = named(Asked(candidate, NameRead(state=SourceState.UNAVAILABLE, reason="x")))["docker"].fix
     assert fix == "this must answer: docker --host tcp://10.0.0.1:2375 version"
 

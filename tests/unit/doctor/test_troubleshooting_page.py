@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu import doctor
 from otel_gpu.config import SETTINGS
-from otel_gpu.environment import Kind
+from otel_gpu.sources.names.candidates import Kind
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text(encoding="utf-8")

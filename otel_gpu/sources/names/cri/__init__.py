@@ -1,0 +1,1 @@
+"""The container runtime of a Kubernetes node, over the Container Runtime Interface (CRI)."""

@@ -1,0 +1,180 @@
+"""Names of containers from the container runtime of a Kubernetes node (CRI), without a request to the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from otel_gpu.clock import Clock
+from otel_gpu.errors import Unavailable, Unsupported
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
+from otel_gpu.sources.names.cri.containers import (
+    NO_CONTAINERS,
+    Containers,
+    parse_containers,
+    parse_exited,
+    parse_runtime,
+)
+from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.names.grpc_poller import GrpcPoller
+from otel_gpu.sources.names.poller import PublishedNames
+
+RELIST_S: Final = 120.0
+"""Interval of complete lists, which show what has ended. A list of 500 containers takes 1.5 to 2 ms of CPU."""
+
+EXPECTED_S: Final = 5.0
+MAX_EXPECTED_S: Final = 15.0
+"""Interval of lists while a container that was granted a GPU does not run: the first one, doubled up to the maximum."""
+
+EXITED_S: Final = 15.0
+"""Interval of lists of exited containers, while one with a GPU runs. There are few of them: 0.4 ms of CPU."""
+
+MIN_PAUSE_S: Final = 1.0
+"""Shortest interval between two lists."""
+
+_VERSION: Final = "/runtime.v1.RuntimeService/Version"
+_LIST: Final = "/runtime.v1.RuntimeService/ListContainers"
+_EXITED_ONLY: Final = bytes((0x0A, 4, 0x12, 2, 0x08, 2))
+"""ListContainersRequest with filter (1), in it state (2), in it state (1): CONTAINER_EXITED (2)."""
+
+
+class CriSource:
+    """Lists a runtime's containers: at the start, for each unknown container on a GPU, and at an interval.
+
+    ``expected`` returns the containers to which the kubelet granted a GPU. Until they run, lists are more frequent.
+    While they run, the source checks for their end: a restarted container has a new id, and the grant moves to it.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        clock: Clock,
+        timeout_s: float = 5.0,
+        labels: Collection[str] = (),
+        expected: Callable[[], frozenset[PodContainer]] = frozenset,
+        relist_s: float = RELIST_S,
+        name: str = "cri",
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._labels = frozenset(labels)
+        self._expected = expected
+        self._relist_s = relist_s
+        self._published = PublishedNames()
+        self._poller = GrpcPoller(name, endpoint, self._published, self._poll, timeout_s=timeout_s, clock=clock)
+        self._runtime: str | None = None
+        self._listed = NO_CONTAINERS
+        self._running: Mapping[str, PodContainer] = {}
+        self._missing: frozenset[PodContainer] = frozenset()
+        self._expected_before: frozenset[PodContainer] = frozenset()
+        self._expected_pause_s = EXPECTED_S
+        # Ids to look up, and those among them that the latest list lacks. Each is replaced as a whole by one thread.
+        self._requested: frozenset[str] = frozenset()
+        self._not_found: frozenset[str] = frozenset()
+
+    def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
+        """The latest answer. An unknown id starts one new list, and is looked up in all later ones."""
+        self._poller.start()
+        answer = self._published.read()
+        self._requested = frozenset(
+            ref.id for ref in workloads if ref.kind is WorkloadKind.CONTAINER and ref.id not in answer.known
+        )
+        pending = self._requested - self._not_found
+        if pending or self._expected() != self._expected_before:
+            self._poller.wake()
+        if not pending:
+            return answer
+        return answer if answer.state is SourceState.UNAVAILABLE else replace(answer, pending=pending)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the first list; false if that takes longer than ``timeout_s``."""
+        return self._published.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stop polling."""
+        self._poller.close()
+
+    # -- on the thread --------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        self._read_runtime()
+        while not self._poller.stopping:
+            self._list()
+            self._pause()
+
+    def _read_runtime(self) -> None:
+        try:
+            runtime = parse_runtime(self._poller.call(_VERSION, VersionResponse))
+        except Unsupported as error:
+            raise Unavailable(f"{error}; for containerd: remove cri from disabled_plugins in config.toml") from None
+        if runtime != self._runtime:
+            self._runtime, self._listed = runtime, NO_CONTAINERS
+
+    def _list(self) -> None:
+        requested, before = self._requested, self._listed
+        answer = self._poller.call(_LIST, ListContainersResponse)
+        now = self._listed = parse_containers(answer, before, runtime=self._runtime, labels=self._labels)
+        if now.known is not self._published.known:
+            self._published.publish(now.known)
+            self._running = dict(_running(now.known))
+        self._not_found = requested - now.known.keys()
+        missing = self._missing_now()
+        is_same = bool(missing) and missing == self._missing
+        self._expected_pause_s = min(MAX_EXPECTED_S, self._expected_pause_s * 2) if is_same else EXPECTED_S
+        self._missing = missing
+        self._publish_state(now, new=len(now.problems.keys() - before.problems.keys()))
+
+    def _publish_state(self, containers: Containers, new: int) -> None:
+        if not containers.problems:
+            self._published.set_ok()
+            return
+        first = min(containers.problems.values())
+        more = f" (and {len(containers.problems) - 1} more)" if len(containers.problems) > 1 else ""
+        self._published.set_degraded(f"{first}{more}", errors=new)
+
+    def _pause(self) -> None:
+        """Wait until it is time for the next list."""
+        listed_ns = checked_ns = self._clock.monotonic_ns()
+        while not self._poller.stopping:
+            now_ns = self._clock.monotonic_ns()
+            left_s = self._pause_s() - (now_ns - listed_ns) / 1e9
+            check_s = EXITED_S - (now_ns - checked_ns) / 1e9
+            if left_s <= 0.0 or (check_s <= 0.0 and self._has_exited()):
+                return
+            if check_s <= 0.0:
+                checked_ns, check_s = now_ns, EXITED_S
+            # An unknown container or a new grant ends the sleep.
+            self._poller.sleep(min(left_s, check_s))
+
+    def _has_exited(self) -> bool:
+        """Whether a container with a GPU has exited since the latest list."""
+        expected = self._expected()
+        if not expected:
+            return False
+        answer = self._poller.call(_LIST, ListContainersResponse, _EXITED_ONLY)
+        return any(self._running.get(id_) in expected for id_ in parse_exited(answer))
+
+    def _pause_s(self) -> float:
+        pending = self._requested - self._not_found
+        if pending and pending - self._listed.known.keys():
+            return min(self._relist_s, MIN_PAUSE_S)
+        missing = self._missing_now()
+        if not missing:
+            return self._relist_s
+        return min(self._relist_s, self._expected_pause_s if missing == self._missing else EXPECTED_S)
+
+    def _missing_now(self) -> frozenset[PodContainer]:
+        """The expected containers that do not run."""
+        self._expected_before = self._expected()
+        return self._expected_before.difference(self._running.values())
+
+
+def _running(known: Mapping[str, WorkloadInfo]) -> Iterator[tuple[str, PodContainer]]:
+    """The running containers of pods by their ids."""
+    for id_, info in known.items():
+        names = info.names
+        if info.running and names.namespace and names.pod and names.container:
+            yield id_, PodContainer(names.namespace, names.pod, names.container)

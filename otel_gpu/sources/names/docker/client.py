@@ -1,0 +1,259 @@
+"""Read-only client of a Docker or Podman engine. The only module that imports the Docker SDK."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, Final
+
+import docker
+from docker.constants import DEFAULT_DOCKER_API_VERSION
+from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection
+from docker.types import CancellableStream
+
+from otel_gpu.errors import Gone, OtelGpuError, Unavailable
+from otel_gpu.sources.names.json_fields import mapping, text
+from otel_gpu.sources.names.lines import LineSplitter
+
+_UNIX: Final = "unix://"
+_MAX_ERROR_CHARS: Final = 300
+_MAX_EVENT_BYTES: Final = 1 << 20
+"""An event contains all labels of its container."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerTls:
+    """PEM files for an engine over TCP: the CA's certificate, and the client's certificate and key."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    verify: bool = True
+
+
+class _Connection(UnixHTTPConnection):  # type: ignore[misc]  # the SDK has no types
+    """The SDK's connection, which leaks a socket that fails to connect."""
+
+    def connect(self) -> None:
+        """Connect; on failure close the socket."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(self.timeout)
+            connection.connect(self.unix_socket)
+        except OSError:
+            connection.close()
+            raise
+        self.sock = connection
+
+
+class _Adapter(UnixHTTPAdapter):  # type: ignore[misc]
+    def get_connection(self, url: str, proxies: Any = None) -> Any:
+        pool = super().get_connection(url, proxies)
+        new_connection = partial(_Connection, pool.base_url, pool.socket_path, pool.timeout)
+        pool._new_conn = new_connection  # noqa: SLF001 - the only way to give a pool of urllib3 other connections
+        return pool
+
+
+class Engine:
+    """A Docker or Podman engine, read with GET only. Raises ``Unavailable``, and ``Gone`` for a missing container."""
+
+    def __init__(self, base_url: str, *, tls: DockerTls | None, timeout_s: float) -> None:
+        self._base_url = base_url
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._path = Path("/" + base_url.removeprefix(_UNIX).lstrip("/")) if base_url.startswith(_UNIX) else None
+        self._where = base_url if self._path is None else str(self._path)
+        with self._mapped_errors():
+            self._client = self._connected()
+
+    def check(self) -> None:
+        """Raise ``Unavailable`` unless the engine answers."""
+        with self._mapped_errors():
+            self._check_socket()
+            self._client.version(api_version=False)
+
+    def containers(self) -> Sequence[object]:
+        """The running containers: entries of the engine's list."""
+        with self._mapped_errors("/containers/json"):
+            listed = self._client.containers()
+        if not isinstance(listed, list):
+            raise Unavailable(f"{self._where}: the answer to GET /containers/json is not a list")
+        return listed
+
+    def inspect(self, container_id: str) -> object:
+        """The inspect document of a container."""
+        with self._mapped_errors(f"/containers/{container_id[:12]}/json", not_found=Gone):
+            answer: object = self._client.inspect_container(container_id)
+            return answer
+
+    def events(self, actions: Sequence[str], quiet_s: float) -> Events:
+        """Container events from now on. The stream ends after ``quiet_s`` without an event."""
+        with self._mapped_errors("/events"):
+            # A separate client, because it waits on another thread. The SDK's events() has no timeout for the first
+            # answer.
+            client = self._new_client(self._client.api_version)
+            response = client.get(
+                f"{client.base_url}/v{client.api_version}/events",
+                params={"filters": json.dumps({"type": ["container"], "event": list(actions)})},
+                timeout=(self._timeout_s, quiet_s),
+                stream=True,
+            )
+            if not response.ok:
+                response.close()
+                response.raise_for_status()
+            return Events(response)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _connected(self) -> Any:
+        self._check_socket()
+        client = self._new_client(DEFAULT_DOCKER_API_VERSION)
+        try:
+            version = text(mapping(client.version(api_version=False)).get("ApiVersion"))
+        finally:
+            client.close()
+        if version is None:
+            raise Unavailable(f"{self._where}: the server is not a Docker or Podman engine")
+        return self._new_client(version)
+
+    def _check_socket(self) -> None:
+        if self._path is None:
+            if not self._base_url.startswith(("tcp://", "http://", "https://")):
+                raise Unavailable(f"{self._base_url}: unsupported address; use unix:///path/of.sock or tcp://host:port")
+            return
+        mode = self._path.stat().st_mode
+        if not stat.S_ISSOCK(mode):
+            # Docker creates a directory for a bind mount whose source is missing.
+            kind = "directory" if stat.S_ISDIR(mode) else "file"
+            raise Unavailable(f"{self._where}: is a {kind}, not a socket; mount the engine's socket there")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(self._timeout_s)
+            connection.connect(str(self._path))
+
+    def _new_client(self, version: str) -> Any:
+        tls: Any = False
+        if self._tls is not None:
+            pair = (self._tls.cert, self._tls.key)
+            tls = docker.tls.TLSConfig(
+                client_cert=None if None in pair else tuple(str(file) for file in pair),
+                ca_cert=None if self._tls.ca is None else str(self._tls.ca),
+                verify=self._tls.verify,
+            )
+        client = docker.APIClient(self._base_url, version=version, timeout=self._timeout_s, tls=tls)
+        # Only the configured address and certificates count: requests would obey HTTP_PROXY, .netrc and
+        # REQUESTS_CA_BUNDLE, which are meant for other hosts.
+        if self._path is not None:
+            client.mount("http+docker://", _Adapter(str(self._path), timeout=self._timeout_s))
+        client.trust_env = False
+        client.max_redirects = 0
+        return client
+
+    @contextmanager
+    def _mapped_errors(self, path: str = "/version", not_found: type[OtelGpuError] = Unavailable) -> Iterator[None]:
+        try:
+            yield
+        except OtelGpuError:
+            raise
+        except Exception as error:
+            # Every type: the SDK raises arbitrary exceptions for malformed answers.
+            causes = list(_causes(error))
+            status = next((code for cause in causes if (code := _status(cause)) is not None), None)
+            kind = not_found if status == HTTPStatus.NOT_FOUND else Unavailable
+            meaning = self._meaning(path, causes) if status is None else _meaning_of_status(path, status, error)
+            raise kind(f"{self._where}: {meaning}") from error
+
+    def _meaning(self, path: str, causes: Sequence[BaseException]) -> str:
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                return f"certificate not trusted: {_line(cause.verify_message)}; check the CA and the host name"
+            if isinstance(cause, ssl.SSLError):
+                return f"TLS failed: {_line(cause)}"
+        meanings: Sequence[tuple[tuple[type[BaseException], ...], str]] = (
+            (
+                (PermissionError,),
+                "permission denied; add the agent's user to the socket's group, or use a socket proxy",
+            ),
+            ((FileNotFoundError,), "no such file; check that the engine runs and its socket is mounted here"),
+            ((ConnectionRefusedError,), "connection refused; check that the engine runs"),
+            ((TimeoutError,), f"no answer to GET {path} within {self._timeout_s:g} s"),
+            ((socket.gaierror,), "host name not found"),
+            ((json.JSONDecodeError, UnicodeDecodeError), f"the answer to GET {path} is not JSON"),
+            ((HTTPException, ConnectionError), f"the answer to GET {path} was cut off"),
+        )
+        for kinds, meaning in meanings:
+            if any(isinstance(cause, kinds) for cause in causes):
+                return meaning
+        return f"GET {path}: {_line(causes[0])}"
+
+
+class Events:
+    """A stream of events, one JSON object per line. One thread reads it; another may close it."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        chunked = response.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        # Without chunks a read of more than one byte could wait for the next event.
+        self._stream = CancellableStream(response.iter_content(None if chunked else 1), response)
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        """Lines until the stream ends for any reason; ``None`` for a line that is too long."""
+        splitter = LineSplitter(_MAX_EVENT_BYTES)
+        # A response that is closed while it is read raises arbitrary exceptions.
+        with suppress(Exception):
+            for chunk in self._stream:
+                yield from splitter.feed(chunk)
+
+    def close(self) -> None:
+        """End the stream and the iteration over it."""
+        # The SDK looks for the socket in the response, and does not find it if the stream has just ended.
+        with suppress(Exception):
+            self._stream.close()
+
+    def release(self) -> None:
+        """Release the connection; called by the reading thread."""
+        with suppress(Exception):
+            self._response.close()
+
+
+# ---------------------------------------------------------------------------- errors
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and its causes: libraries wrap each other's."""
+    queue: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while queue:
+        cause = queue.pop()
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        yield cause
+        queue += [cause.__context__, cause.__cause__, *(arg for arg in cause.args if isinstance(arg, BaseException))]
+
+
+def _status(error: BaseException) -> int | None:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) and status >= 300 else None
+
+
+def _meaning_of_status(path: str, status: int, error: BaseException) -> str:
+    if status == HTTPStatus.FORBIDDEN:
+        return f"GET {path} is forbidden; allow GET on version, containers and events in the proxy"
+    explanation = text(getattr(error, "explanation", None))
+    return f"GET {path}: HTTP status {status}" + ("" if explanation is None else f": {_line(explanation)}")
+
+
+def _line(error: object) -> str:
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= _MAX_ERROR_CHARS else f"{line[: _MAX_ERROR_CHARS - 1]}…"

@@ -1,0 +1,1 @@
+"""The devices that the kubelet granted to containers of pods, over its pod-resources API."""

@@ -1,0 +1,314 @@
+"""Names from a container runtime, over a real socket."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from otel_gpu.clock import SystemClock
+from otel_gpu.model import HOST_WORKLOAD, SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import PodContainer
+from otel_gpu.sources.names.cri import source as cri
+from otel_gpu.sources.names.cri.proto.cri_pb2 import Container, ListContainersResponse
+from otel_gpu.sources.names.cri.source import CriSource
+from tests.kubelet_servers import ENDED, EXITED, Runtime, container, container_id
+from tests.unit.sources.names.waiting import our_threads, reading, sockets_to, soon, until
+
+
+def source(runtime: Runtime, *, relist_s: float = 60.0, timeout_s: float = 5.0) -> CriSource:
+    return CriSource(str(runtime.path), clock=SystemClock(), relist_s=relist_s, timeout_s=timeout_s)
+
+
+def asked(*numbers: int) -> dict[WorkloadRef, list[int]]:
+    return {WorkloadRef(WorkloadKind.CONTAINER, container_id(number)): [number] for number in numbers}
+
+
+def test_the_first_list_has_everybody(runtime: Runtime) -> None:
+    runtime.containers = [container(1, name="worker"), container(2, state=EXITED)]
+    with reading(source(runtime)) as names:
+        first = names.read(asked(1))
+        assert first.pending in (frozenset({container_id(1)}), frozenset())
+        assert names.wait(10.0)
+        answer = names.read(asked(1))
+    assert answer.state is SourceState.OK
+    assert answer.pending == frozenset()
+    assert answer.known[container_id(1)].names.container == "worker"
+    assert answer.known[container_id(1)].names.runtime == "containerd"
+    assert not answer.known[container_id(2)].running
+
+
+@pytest.mark.parametrize("prefix", ["", "unix:", "unix://"])
+def test_an_endpoint_is_a_path_or_a_url(runtime: Runtime, prefix: str) -> None:
+    runtime.containers = [container(1)]
+    with reading(CriSource(f"{prefix}{runtime.path}", clock=SystemClock())) as names:
+        until(names, lambda answer: container_id(1) in answer.known)
+
+
+def test_nothing_is_asked_for_as_long_as_everybody_is_known(runtime: Runtime) -> None:
+    runtime.containers = [container(number) for number in range(500)]
+    with reading(source(runtime)) as names:
+        first = until(names, lambda answer: len(answer.known) == 500)
+        for _ in range(50):
+            answer = names.read(asked(*range(500)))
+            assert answer.known is first.known
+            assert answer.pending == frozenset()
+    assert dict(runtime.calls) == {"Version": 1, "ListContainers": 1}
+
+
+def test_a_list_without_news_leaves_the_same_object(runtime: Runtime) -> None:
+    runtime.containers = [container(number) for number in range(500)]
+    with reading(source(runtime, relist_s=0.01)) as names:
+        first = until(names, lambda answer: len(answer.known) == 500)
+        runtime.containers.reverse()
+        soon(lambda: runtime.calls["ListContainers"] >= 4)
+        assert names.read({}).known is first.known
+
+
+def test_somebody_new_is_looked_for_at_once_and_is_pending_until_then(runtime: Runtime) -> None:
+    with reading(source(runtime)) as names:
+        until(names, lambda _: runtime.calls["ListContainers"] == 1)
+        runtime.containers = [container(7)]
+        deadline_s = time.monotonic() + 10.0
+        while container_id(7) not in (answer := names.read(asked(7))).known:
+            assert answer.pending == frozenset({container_id(7)})
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert answer.pending == frozenset()
+    assert runtime.calls["ListContainers"] == 2
+
+
+def test_whom_the_runtime_does_not_know_is_looked_for_once(runtime: Runtime) -> None:
+    runtime.containers = [container(1)]
+    with reading(source(runtime)) as names:
+        until(names, lambda answer: bool(answer.known))
+        soon(lambda: names.read(asked(1, 8)).pending == frozenset())
+        for _ in range(130):  # longer than a pause between two lists
+            assert names.read(asked(1, 8)).pending == frozenset()
+            time.sleep(0.01)
+        assert runtime.calls["ListContainers"] == 2
+        assert names.read(asked(1, 8, 9)).pending == frozenset({container_id(9)})
+
+
+def test_what_is_no_container_is_not_looked_for(runtime: Runtime) -> None:
+    with reading(source(runtime)) as names:
+        until(names, lambda _: runtime.calls["ListContainers"] == 1)
+        jobs = {HOST_WORKLOAD: [1], WorkloadRef(WorkloadKind.SLURM_JOB, "7"): [2]}
+        assert names.read(jobs).pending == frozenset()
+
+
+def test_who_ended_and_who_was_removed_is_learned_from_a_later_list(runtime: Runtime) -> None:
+    runtime.containers = [container(1), container(2)]
+    with reading(source(runtime, relist_s=0.05)) as names:
+        until(names, lambda answer: len(answer.known) == 2)
+        runtime.containers = [container(1, state=EXITED), container(2)]
+        until(names, lambda answer: not answer.known[container_id(1)].running)
+        runtime.containers = [container(2)]
+        until(names, lambda answer: set(answer.known) == {container_id(2)})
+
+
+def test_a_container_that_was_given_a_gpu_is_looked_for_until_it_is_there(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
+    expected: list[frozenset[PodContainer]] = [frozenset()]
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected[0])) as names:
+        until(names, lambda _: runtime.calls["ListContainers"] == 1)
+        expected[0] = frozenset({PodContainer("team-a", "train-0", "main-1")})
+        until(names, lambda _: runtime.calls["ListContainers"] >= 3)
+        runtime.containers = [container(1)]
+        until(names, lambda answer: container_id(1) in answer.known)
+        lists = runtime.calls["ListContainers"]
+        time.sleep(0.3)
+        assert runtime.calls["ListContainers"] == lists
+
+
+def test_the_next_attempt_of_a_container_that_was_given_a_gpu_is_looked_for(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
+    runtime.containers = [container(1, name="main", state=EXITED)]
+    expected = frozenset({PodContainer("team-a", "train-0", "main")})
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected)) as names:
+        until(names, lambda answer: container_id(1) in answer.known)
+        runtime.containers.append(container(2, name="main"))
+        until(names, lambda answer: container_id(2) in answer.known)
+
+
+@pytest.mark.parametrize("successor", [(), (container(2, name="main"),)], ids=["ends", "is restarted"])
+def test_a_container_that_was_given_a_gpu_and_ends_is_noticed_without_waiting_for_the_next_list(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, successor: tuple[Container, ...]
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
+    monkeypatch.setattr(cri, "EXITED_S", 0.05)
+    runtime.containers = [container(1, name="main")]
+    expected = frozenset({PodContainer("team-a", "train-0", "main")})
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected)) as names:
+        until(names, lambda answer: container_id(1) in answer.known)
+        soon(lambda: runtime.calls[ENDED] >= 2)
+        assert runtime.calls["ListContainers"] == 1
+        runtime.containers = [container(1, name="main", state=EXITED), *successor]
+        answer = until(names, lambda answer: not answer.known[container_id(1)].running)
+        assert {id_ for id_, known in answer.known.items() if known.running} == (
+            {container_id(2)} if successor else set()
+        )
+
+
+def test_who_ended_without_having_been_given_a_gpu_can_wait(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.02)
+    monkeypatch.setattr(cri, "EXITED_S", 0.02)
+    runtime.containers = [container(1, name="main"), container(2, name="web"), container(3, name="old", state=EXITED)]
+    expected: list[frozenset[PodContainer]] = [frozenset()]
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected[0])) as names:
+        until(names, lambda answer: len(answer.known) == 3)
+        time.sleep(0.2)
+        assert runtime.calls[ENDED] == 0
+        expected[0] = frozenset({PodContainer("team-a", "train-0", "main")})
+        runtime.containers[1] = container(2, name="web", state=EXITED)
+        soon(lambda: runtime.calls[ENDED] >= 3)
+        assert runtime.calls["ListContainers"] == 1
+
+
+def test_a_container_that_does_not_start_is_looked_for_every_15_seconds_in_the_end(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cri, "EXPECTED_S", 0.01)
+    monkeypatch.setattr(cri, "MAX_EXPECTED_S", 0.05)
+    expected = frozenset({PodContainer("team-a", "train-0", "main")})
+    with reading(CriSource(str(runtime.path), clock=SystemClock(), expected=lambda: expected)) as names:
+        until(names, lambda _: runtime.calls["ListContainers"] >= 10)  # doubled each time, they would take 5 s
+
+
+def test_a_text_that_was_cut_is_an_error_once_and_the_state_stays(runtime: Runtime) -> None:
+    runtime.containers = [container(1, name="x" * 5_000), container(2, name="y" * 5_000)]
+    with reading(source(runtime, relist_s=0.01)) as names:
+        first = until(names, lambda answer: answer.state is SourceState.DEGRADED)
+        assert first.errors == 2
+        assert first.reason is not None
+        assert first.reason.endswith("its name has 5,000 characters; only the first 1,024 are exported (and 1 more)")
+        soon(lambda: runtime.calls["ListContainers"] >= 4)
+        again = names.read({})
+        assert (again.state, again.reason, again.errors) == (first.state, first.reason, 0)
+        runtime.containers = [container(3)]
+        until(names, lambda answer: answer.state is SourceState.OK)
+
+
+# ---------------------------------------------------------------------------- what can go wrong
+
+
+def test_a_runtime_that_is_restarted_is_found_again_and_its_names_stand(runtime: Runtime) -> None:
+    runtime.containers = [container(1)]
+    with reading(source(runtime, relist_s=0.05)) as names:
+        first = until(names, lambda answer: container_id(1) in answer.known)
+        runtime.stop()
+        lost = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+        assert lost.known is first.known
+        assert names.read(asked(1, 2)).pending == frozenset()
+        runtime.containers = [container(1), container(2)]
+        runtime.start()
+        back = until(names, lambda answer: container_id(2) in answer.known)
+        assert back.state is SourceState.OK
+        assert back.known[container_id(1)] is first.known[container_id(1)]
+        assert our_threads("cri") == 1
+    assert our_threads("cri") == 0
+
+
+def test_another_runtime_in_its_place_takes_the_names_with_it(runtime: Runtime, directory: Path) -> None:
+    runtime.containers = [container(1)]
+    with reading(source(runtime, relist_s=0.05)) as names:
+        until(names, lambda answer: container_id(1) in answer.known)
+        runtime.stop()
+        until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+        other = Runtime(runtime.path, name=b"cri-o")
+        other.start()
+        until(names, lambda answer: not answer.known)
+        other.containers = [container(2)]
+        answer = until(names, lambda answer: container_id(2) in answer.known)
+        assert answer.known[container_id(2)].names.runtime == "cri-o"
+        other.stop()
+
+
+def test_a_runtime_that_hangs_is_unavailable_and_names_are_not_waited_for(runtime: Runtime) -> None:
+    runtime.answers["ListContainers"] = runtime.hang
+    with reading(source(runtime, timeout_s=0.2)) as names:
+        assert names.read(asked(1)).pending == frozenset({container_id(1)})
+        answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+        assert answer.reason == f"{runtime.path}: no answer to ListContainers within 0.2 s"
+        assert names.read(asked(1)).pending == frozenset()
+
+
+def test_to_close_takes_no_longer_than_a_moment_while_a_runtime_hangs(runtime: Runtime) -> None:
+    runtime.answers["ListContainers"] = runtime.hang
+    names = source(runtime, timeout_s=30.0)
+    names.read({})
+    soon(lambda: runtime.calls["ListContainers"] == 1)
+    started_s = time.monotonic()
+    names.close()
+    assert time.monotonic() - started_s < 5.0  # the call itself would take 30 s
+    soon(lambda: our_threads("cri") == 0)
+
+
+def test_a_slow_answer_is_an_answer(runtime: Runtime) -> None:
+    def slow() -> bytes:
+        time.sleep(0.3)
+        return ListContainersResponse(containers=[container(1)]).SerializeToString()
+
+    runtime.answers["ListContainers"] = slow
+    with reading(source(runtime)) as names:
+        assert names.read(asked(1)).pending == frozenset({container_id(1)})
+        until(names, lambda answer: container_id(1) in answer.known)
+
+
+def test_a_truncated_answer_is_said_and_what_was_known_stands(runtime: Runtime) -> None:
+    runtime.containers = [container(1)]
+    with reading(source(runtime, relist_s=0.05)) as names:
+        until(names, lambda answer: container_id(1) in answer.known)
+        whole = ListContainersResponse(containers=[container(1)]).SerializeToString()
+        runtime.answers["ListContainers"] = lambda: whole[:-5]
+        answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+        assert answer.reason == (
+            f"{runtime.path}: cannot decode the answer to ListContainers ({len(whole) - 5:,} bytes)"
+        )
+        assert container_id(1) in answer.known
+        runtime.answers["ListContainers"] = lambda: whole
+        until(names, lambda answer: answer.state is SourceState.OK)
+
+
+def test_a_containerd_without_cri_is_told_what_to_do(runtime: Runtime) -> None:
+    runtime.answers.clear()
+    with reading(source(runtime)) as names:
+        answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+    assert answer.reason == (
+        f"{runtime.path}: the server does not implement Version of runtime.v1.RuntimeService; "
+        "for containerd: remove cri from disabled_plugins in config.toml"
+    )
+
+
+def test_a_status_of_the_runtime_is_said_in_one_line(runtime: Runtime) -> None:
+    runtime.answers["ListContainers"] = runtime.refuse(grpc.StatusCode.INTERNAL, "the shim\nis gone")
+    with reading(source(runtime)) as names:
+        answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+    assert answer.reason == f"{runtime.path}: ListContainers failed: INTERNAL: the shim is gone"
+
+
+def test_nothing_is_left_open_between_lists(runtime: Runtime) -> None:
+    with reading(source(runtime)) as names:
+        until(names, lambda _: runtime.calls["ListContainers"] == 1)
+        soon(lambda: sockets_to(runtime.path) == 1)
+
+
+def test_an_answer_of_more_than_four_megabytes_is_taken(runtime: Runtime) -> None:
+    runtime.containers = [container(number, labels={"notes": "x" * 20_000}) for number in range(400)]
+    with reading(source(runtime)) as names:
+        answer = until(names, lambda answer: len(answer.known) == 400)
+    assert answer.state is SourceState.OK
+
+
+def test_a_directory_where_a_socket_should_be_is_said(directory: Path) -> None:
+    with reading(CriSource(str(directory), clock=SystemClock())) as names:
+        answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
+    assert answer.reason == (
+        f"{directory} is not a socket but a directory: a mount created it while there was no socket"
+    )

@@ -1,0 +1,76 @@
+"""An engine's API to ask, and a source that asks it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_gpu.clock import SystemClock
+from otel_gpu.model import SourceState
+from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.names.docker import DockerSource
+from tests.docker_api import DockerApi, serving_docker
+
+MakeSource = Callable[..., DockerSource]
+
+
+@pytest.fixture
+def socket_path() -> Iterator[Path]:
+    """Where a unix socket may be: its path must be short."""
+    with tempfile.TemporaryDirectory(prefix="og-") as directory:
+        yield Path(directory) / "docker.sock"
+
+
+@pytest.fixture
+def api(socket_path: Path) -> Iterator[DockerApi]:
+    """An engine's API on a unix socket."""
+    with serving_docker(DockerApi(), socket_path) as served:
+        yield served
+
+
+@pytest.fixture
+def make_source() -> Iterator[MakeSource]:
+    """Makes sources of an address, and closes them."""
+    with ExitStack() as made:
+
+        def make(base_url: str, **options: Any) -> DockerSource:
+            source = DockerSource(options.pop("name", "docker"), base_url, **{"clock": SystemClock(), **options})
+            made.callback(source.close)
+            return source
+
+        yield make
+
+
+def until(happens: Callable[[], object], patience_s: float = 20.0) -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + patience_s
+    while not happens():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.005)
+
+
+def first_read(source: DockerSource) -> NameRead:
+    """What a source says once it says anything."""
+    assert source.wait(20)
+    return source.read({})
+
+
+def unavailable(source: DockerSource) -> str:
+    """The reason why a source has no names at all."""
+    read = first_read(source)
+    assert read.state is SourceState.UNAVAILABLE
+    assert read.errors >= 1
+    assert read.reason is not None
+    assert "\n" not in read.reason
+    return read.reason
+
+
+def names(source: DockerSource) -> set[str | None]:
+    """What the containers are called that a source knows."""
+    return {known.names.container for known in source.read({}).known.values()}

@@ -1,0 +1,41 @@
+"""Connections and event streams of the engine's client."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.errors import Unavailable
+from otel_gpu.sources.names.docker.client import Engine
+from otel_gpu.sources.names.docker.registry import ACTIONS
+from tests.docker_api import DockerApi, serving_docker
+from tests.unit.sources.names.docker.conftest import until
+
+
+def test_events_of_a_proxy_that_does_not_chunk_come_one_by_one(api: DockerApi) -> None:
+    """HTTP/1.0: the stream ends with the connection, and until then nobody knows how much is to come."""
+    api.chunked = False
+    with closing(Engine(api.base_url, tls=None, timeout_s=5.0)) as engine:
+        events = engine.events(ACTIONS, quiet_s=30.0)
+        until(lambda: api.streams)
+        read = iter(events)
+        for line in (b"one\n", b"two\n"):
+            api.say(line)
+            assert next(read) == line.strip()
+        api.drop_events()
+        assert list(read) == []
+        events.release()
+
+
+def test_a_connection_that_is_refused_leaves_no_socket_behind(socket_path: Path) -> None:
+    """The engine may die between two questions; a socket that nobody closes is a warning, and that an error here."""
+    with serving_docker(DockerApi(), socket_path):
+        engine = Engine(f"unix://{socket_path}", tls=None, timeout_s=5.0)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="connection refused"):
+            engine.containers()
+    gc.collect()
+    engine.close()

@@ -1,0 +1,236 @@
+"""What an engine's JSON says of containers, and that no JSON can break it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.names.docker.containers import (
+    Container,
+    ContainerParser,
+    Event,
+    Listed,
+    parse_event,
+    parse_listed,
+    parse_max_uptime_s,
+    parse_time,
+)
+from tests.docker_api import DockerApi, container_id
+
+ID = container_id(1)
+READER = ContainerParser("docker", frozenset({"team", "tier"}))
+KUBERNETES = {
+    "io.kubernetes.pod.name": "trainer-0",
+    "io.kubernetes.pod.namespace": "research",
+    "io.kubernetes.pod.uid": "0c3e1f7a-8f4e-4a53-b9e2-5d6f1c2b3a49",
+    "io.kubernetes.container.name": "main",
+}
+
+
+def described(name: str = "llm", **changes: Any) -> Container:
+    """A container of this name as the reader understands it."""
+    api = DockerApi()
+    api.run(1, name, **changes)
+    return READER.parse_container(ID, api.containers[ID])
+
+
+def names_of(container: Container) -> WorkloadNames:
+    assert container.info is not None
+    return container.info.names
+
+
+def test_a_container_has_its_name_image_runtime_and_start() -> None:
+    known = described("llm").info
+    assert known is not None
+    assert known.ref == WorkloadRef(WorkloadKind.CONTAINER, ID, runtime="docker")
+    assert known.names == WorkloadNames(container="llm", image="vllm:1", runtime="docker")
+    assert known.running
+    assert known.since_s == pytest.approx(1767323045.678901)
+
+
+def test_only_labels_that_were_asked_for_are_told_in_the_order_of_their_keys() -> None:
+    labels = {"tier": "gold", "team": "nlp", "secret": "s3cr3t"}
+    assert names_of(described(Config={"Labels": labels})).extra == (
+        ("container.label.team", "nlp"),
+        ("container.label.tier", "gold"),
+    )
+
+
+def test_a_container_of_a_pod_has_the_names_the_kubelet_gave_it() -> None:
+    container = described("k8s_main_trainer-0_research_0c3e_0", Config={"Labels": KUBERNETES})
+    names = names_of(container)
+    assert (names.container, names.pod, names.namespace) == ("main", "trainer-0", "research")
+    assert names.pod_uid == KUBERNETES["io.kubernetes.pod.uid"]
+    assert container.info is not None
+    assert container.info.ref.pod_uid == names.pod_uid
+
+
+@pytest.mark.parametrize(
+    "label", [{"io.kubernetes.docker.type": "podsandbox"}, {"io.kubernetes.container.name": "POD"}]
+)
+def test_a_pods_sandbox_is_nobodys_workload(label: dict[str, str]) -> None:
+    assert described(Config={"Labels": KUBERNETES | label}) == Container(None)
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\nb", "🦙 llama", "<script>alert(1)</script>", "a\\b", "//x"])
+def test_a_name_is_told_as_it_is(name: str) -> None:
+    container = described(name)
+    assert names_of(container).container == name
+    assert container.notes == ()
+
+
+def test_ten_kilobytes_of_label_are_cut_and_that_is_said() -> None:
+    container = described(Config={"Labels": {"team": "x" * 10_240}})
+    [(_, value)] = names_of(container).extra
+    assert len(value) == 1024
+    [note] = container.notes
+    assert note == "container 000000000000: label team has 10,240 characters; only the first 1,024 are exported"
+
+
+def test_half_a_character_is_mended_and_that_is_said() -> None:
+    container = described(Config={"Image": json.loads(r'"a\ud800"')})
+    assert names_of(container).image == "a?"
+    assert len(container.notes) == 1
+
+
+def test_values_of_the_wrong_type_are_left_out_and_counted_and_the_rest_is_used() -> None:
+    container = described("llm", Config={"Image": 7, "Labels": {"team": ["nlp"], "tier": "gold"}}, HostConfig=None)
+    names = names_of(container)
+    assert (names.container, names.image) == ("llm", None)
+    assert names.extra == (("container.label.tier", "gold"),)
+    assert container.notes == (
+        "container 000000000000: Image is not text",
+        "container 000000000000: label team is not text",
+    )
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 7])
+def test_a_description_that_is_no_object_says_so(document: object) -> None:
+    [note] = READER.parse_container(ID, document).notes
+    assert "not a JSON object" in note
+
+
+def test_a_container_that_waits_to_be_restarted_does_not_run() -> None:
+    known = described(State={"Running": True, "Restarting": True}).info
+    assert known is not None
+    assert not known.running
+
+
+@pytest.mark.parametrize(
+    ("text", "unix_s"),
+    [
+        ("2026-01-02T03:04:05.678901234Z", 1767323045.678901),
+        ("2026-01-02T05:04:05.678901234+02:00", 1767323045.678901),
+        ("2026-01-02T03:04:05Z", 1767323045.0),
+        ("0001-01-01T00:00:00Z", None),
+        ("9999-99-99T00:00:00Z", None),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+        (1767323045, None),
+    ],
+)
+def test_times_are_rfc_3339_and_go_s_zero_time_is_never(text: object, unix_s: float | None) -> None:
+    assert parse_time(text) == (None if unix_s is None else pytest.approx(unix_s, abs=2e-6))
+
+
+def test_a_line_of_the_list_has_the_containers_own_name_not_that_of_a_link() -> None:
+    line = {"Id": ID, "Names": ["/web/db", "/db"], "State": "running", "Status": "Up 5 minutes (healthy)"}
+    assert parse_listed(line) == Listed(ID, "db", running=True, max_uptime_s=360.0)
+
+
+def test_a_line_of_a_container_that_is_being_restarted_is_not_of_one_that_runs() -> None:
+    line = parse_listed({"Id": ID, "Names": ["/db"], "State": "restarting", "Status": "Restarting (1) 3 seconds ago"})
+    assert line == Listed(ID, "db", running=False, max_uptime_s=None)
+
+
+@pytest.mark.parametrize("line", [None, 1, [], {}, {"Id": None}, {"Id": "../../info"}, {"Id": "abc"}])
+def test_a_line_without_an_id_is_none(line: object) -> None:
+    assert parse_listed(line) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "at_most_s"),
+    [
+        ("Up Less than a second", 1.0),
+        ("Up 1 second", 2.0),
+        ("Up 59 seconds", 60.0),
+        ("Up About a minute", 120.0),
+        ("Up 59 minutes (unhealthy)", 3600.0),
+        ("Up About an hour (Paused)", 7200.0),
+        ("Up 47 hours", 48 * 3600.0),
+        ("Up 13 days", 14 * 86_400.0),
+        ("Up 2 weeks", 21 * 86_400.0),
+        ("Up 3 months", 120 * 86_400.0),
+        ("Up 2 years", 3 * 365 * 86_400.0),
+        ("Exited (0) 5 minutes ago", None),
+        ("Up for ages", None),
+        (None, None),
+        (5, None),
+    ],
+)
+def test_an_uptime_in_words_bounds_the_uptime(status: object, at_most_s: float | None) -> None:
+    assert parse_max_uptime_s(status) == at_most_s
+
+
+def test_an_event_tells_what_happened_to_whom_and_the_name_after_that() -> None:
+    actor = {"ID": ID, "Attributes": {"name": "new", "oldName": "/old"}}
+    line = json.dumps({"Type": "container", "Action": "rename", "Actor": actor}).encode()
+    assert parse_event(line) == Event("rename", ID, "new")
+
+
+def test_an_event_in_the_old_form_is_understood() -> None:
+    assert parse_event(json.dumps({"status": "start", "id": ID}).encode()) == Event("start", ID, None)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"Type": "conta', b"", b"null", b"[]", b"<html>", b"\xff\xfe", b"[" * 100_000, b'{"Action": "start"}']
+)
+def test_a_line_that_is_no_event_is_none(line: bytes) -> None:
+    assert parse_event(line) is None
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+_WORDS = (
+    "Id Name Names State Status Running StartedAt Config Image Labels Env HostConfig Runtime Privileged Devices "
+    "DeviceRequests Driver Count DeviceIDs Capabilities PathOnHost PathInContainer Action Actor ID Attributes name team"
+)
+shaped = st.recursive(
+    anything,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS.split()), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(shaped)
+def test_no_json_makes_a_parser_raise(document: Any) -> None:
+    container = READER.parse_container(ID, document)
+    assert container.info is not None
+    assert container.info.ref.id == ID
+    line = parse_listed(document)
+    assert line is None or len(line.id) == 64
+    event = parse_event(json.dumps(document).encode())
+    assert event is None or len(event.id) == 64
+
+
+@settings(max_examples=100, deadline=None)
+@given(shaped)
+def test_no_section_of_a_description_makes_the_rest_be_lost(section: Any) -> None:
+    assert names_of(described("llm", HostConfig=None, State=section)).container == "llm"
+    assert names_of(described("llm", HostConfig=section if isinstance(section, dict) else None)).image == "vllm:1"
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_make_the_parser_of_events_raise(line: bytes) -> None:
+    event = parse_event(line)
+    assert event is None or len(event.id) == 64

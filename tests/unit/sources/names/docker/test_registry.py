@@ -1,0 +1,119 @@
+"""Who is there, after lists and events in any order, and for how long who ended is remembered."""
+
+from __future__ import annotations
+
+from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import WorkloadInfo
+from otel_gpu.sources.names.docker.containers import Container, Event, Listed
+from otel_gpu.sources.names.docker.registry import ContainerRegistry
+from tests.docker_api import container_id
+
+A, B = container_id(1), container_id(2)
+WALL_S = 2_000_000.0
+
+
+def container(
+    key: str, name: str, *, running: bool = True, since_s: float = WALL_S - 1000, pod: str | None = None
+) -> Container:
+    names = WorkloadNames(container=name, pod=pod)
+    return Container(WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, key), names, running=running, since_s=since_s))
+
+
+def listed(key: str, name: str, max_uptime_s: float | None = 1200.0) -> Listed:
+    return Listed(key, name, running=True, max_uptime_s=max_uptime_s)
+
+
+def registry_of(*containers: Container) -> ContainerRegistry:
+    registry = ContainerRegistry()
+    for one in containers:
+        assert one.info is not None
+        registry.add(one.info.ref.id, one, 0.0)
+    return registry
+
+
+def test_who_is_listed_for_the_first_time_must_be_inspected_once() -> None:
+    registry = ContainerRegistry()
+    assert registry.apply_list([listed(A, "a"), listed(B, "b")], 0.0, WALL_S) == [A, B]
+    registry.add(A, container(A, "a"), 0.0)
+    assert registry.apply_list([listed(A, "a"), listed(B, "b")], 0.0, WALL_S) == [B]
+
+
+def test_the_mapping_is_the_same_object_until_something_changes() -> None:
+    registry = registry_of(container(A, "a"))
+    before = registry.known(0.0)
+    registry.apply_list([listed(A, "a")], 0.0, WALL_S)
+    registry.add(A, container(A, "a"), 0.0)
+    registry.apply_event(Event("start", A, "a"), 0.0)
+    registry.apply_event(Event("rename", A, "a"), 0.0)
+    assert registry.known(1.0) is before
+    registry.apply_event(Event("rename", A, "other"), 1.0)
+    after = registry.known(1.0)
+    assert after is not before
+    assert (before[A].names.container, after[A].names.container) == ("a", "other")
+
+
+def test_a_new_list_renames_and_ends_without_an_inspection() -> None:
+    registry = registry_of(container(A, "a"), container(B, "b"))
+    assert registry.apply_list([listed(A, "renamed")], 0.0, WALL_S) == []
+    known = registry.known(0.0)
+    assert known[A].names.container == "renamed"
+    assert (known[A].running, known[B].running) == (True, False)
+
+
+def test_who_has_been_up_for_less_than_since_its_start_was_started_again_unnoticed() -> None:
+    registry = registry_of(container(A, "a", since_s=WALL_S - 1000))
+    assert registry.apply_list([listed(A, "a", max_uptime_s=1020.0)], 0.0, WALL_S) == []
+    assert registry.apply_list([listed(A, "a", max_uptime_s=None)], 0.0, WALL_S) == []
+    assert registry.apply_list([listed(A, "a", max_uptime_s=60.0)], 0.0, WALL_S) == [A]
+
+
+def test_a_start_needs_an_inspection_unless_the_container_is_known_to_run() -> None:
+    registry = registry_of(container(A, "a"))
+    assert registry.apply_event(Event("start", B, "b"), 0.0)
+    assert not registry.apply_event(Event("start", A, "a"), 0.0)
+    registry.apply_event(Event("die", A, "a"), 0.0)
+    assert registry.apply_event(Event("start", A, "a"), 0.0)
+
+
+def test_a_signal_is_no_end() -> None:
+    registry = registry_of(container(A, "a"))
+    registry.apply_event(Event("kill", A, "a"), 0.0)
+    assert registry.known(0.0)[A].running
+
+
+def test_the_name_of_a_container_in_a_pod_is_the_kubelets() -> None:
+    registry = registry_of(container(A, "main", pod="trainer-0"))
+    registry.apply_event(Event("rename", A, "k8s_main_trainer-0_1"), 0.0)
+    assert registry.known(0.0)[A].names.container == "main"
+
+
+def test_who_ended_keeps_its_name_until_a_minute_after_its_removal() -> None:
+    registry = registry_of(container(A, "a"))
+    registry.apply_event(Event("die", A, "a"), 0.0)
+    assert A in registry.known(10_000.0)
+    registry.apply_event(Event("destroy", A, "a"), 10_000.0)
+    assert registry.known(10_059.0)[A].names.container == "a"
+    assert A not in registry.known(10_060.0)
+
+
+def test_thousands_that_come_and_go_are_not_kept() -> None:
+    registry = registry_of(container(A, "stays"))
+    for number in range(2, 5000):
+        key = container_id(number)
+        registry.add(key, container(key, f"job-{number}"), float(number))
+        registry.apply_event(Event("die", key, None), float(number))
+        if number % 2:
+            registry.apply_event(Event("destroy", key, None), float(number))
+        registry.known(float(number))
+        assert len(registry) <= 1002
+    last = container_id(4998)
+    assert {A, last} <= registry.known(5000.0).keys()
+
+
+def test_an_event_of_somebody_unknown_changes_nothing() -> None:
+    registry = ContainerRegistry()
+    before = registry.known(0.0)
+    for action in ("die", "destroy", "rename", "exec_start: sh", ""):
+        assert not registry.apply_event(Event(action, A, "a"), 0.0)
+    registry.remove(A, 0.0)
+    assert registry.known(0.0) is before

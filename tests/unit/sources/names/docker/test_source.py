@@ -1,0 +1,235 @@
+"""Names from an engine that behaves, asked through the real SDK."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import Claim
+from otel_gpu.sources.names.docker import DockerSource
+from tests.docker_api import Bad, DockerApi, container_id
+from tests.unit.sources.names.docker.conftest import MakeSource, until
+
+INSPECT = "/containers/{id}/json"
+
+
+def ref(key: str, runtime: str | None = "docker", pod_uid: str | None = None) -> WorkloadRef:
+    return WorkloadRef(WorkloadKind.CONTAINER, key, runtime=runtime, pod_uid=pod_uid)
+
+
+def name(source: DockerSource, key: str) -> str | None:
+    known = source.read({}).known.get(key)
+    return None if known is None else known.names.container
+
+
+def requests(api: DockerApi) -> int:
+    return sum(api.asked.values())
+
+
+def test_what_runs_is_known_after_the_first_list(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "llm", Config={"Labels": {"team": "nlp"}}, HostConfig={"Privileged": True})
+    source = make_source(api.base_url, labels=["team"], name="podman-1000", runtime="podman")
+    assert source.name == "podman-1000"
+    assert source.wait(10)
+    read = source.read({})
+    assert (read.state, read.reason, read.errors) == (SourceState.OK, None, 0)
+    known = read.known[key]
+    assert (known.names.container, known.names.image, known.names.runtime) == ("llm", "vllm:1", "podman")
+    assert known.names.extra == (("container.label.team", "nlp"),)
+    assert known.claims == (Claim("all", possible=True),)
+
+
+def test_events_are_subscribed_to_before_the_list_is_asked_for(api: DockerApi, make_source: MakeSource) -> None:
+    api.bad["/containers/json"] = Bad(never=True)
+    source = make_source(api.base_url)
+    source.read({})
+    until(lambda: api.count("/containers/json"))
+    assert len(api.streams) == 1
+
+
+def test_a_container_that_starts_is_inspected_once(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    key = api.start(1, "llm")
+    until(lambda: name(source, key) == "llm")
+    assert api.count(INSPECT) == 1
+
+
+def test_a_rename_needs_no_inspection(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "before")
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    api.rename(key, "after")
+    until(lambda: name(source, key) == "after")
+    assert api.count(INSPECT) == 1
+
+
+def test_a_restart_brings_the_new_start(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "llm")
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    since_s = source.read({}).known[key].since_s
+    api.die(key)
+    until(lambda: not source.read({}).known[key].running)
+    assert name(source, key) == "llm"
+    api.start(1, "llm", State={"StartedAt": "2026-01-02T03:05:05Z"})
+    until(lambda: source.read({}).known[key].running)
+    restarted_s = source.read({}).known[key].since_s
+    assert since_s is not None
+    assert restarted_s is not None
+    assert restarted_s > since_s
+
+
+def test_a_container_that_was_removed_no_longer_runs(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "llm")
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    api.die(key)
+    api.destroy(key)
+    until(lambda: not source.read({}).known[key].running)
+    assert source.read({}).state is SourceState.OK
+
+
+def test_what_starts_and_is_gone_before_anybody_looks_costs_no_names(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    for number in range(1, 200):
+        key = api.start(number, f"job-{number}")
+        api.die(key)
+        api.destroy(key)
+    last = api.start(200, "last")
+    until(lambda: name(source, last) == "last")
+    assert source.read({}).state is SourceState.OK
+
+
+def test_with_five_hundred_containers_and_no_change_nothing_is_asked(api: DockerApi, make_source: MakeSource) -> None:
+    keys = [api.run(number, f"job-{number}") for number in range(500)]
+    workloads = {ref(key): (number,) for number, key in enumerate(keys)}
+    source = make_source(api.base_url)
+    assert source.wait(60)
+    first = source.read(workloads)
+    assert len(first.known) == 500
+    assert api.count(INSPECT) == 500
+    asked = requests(api)
+    for _ in range(20):
+        again = source.read(workloads)
+        assert again.known is first.known
+        assert not again.pending
+        time.sleep(0.01)
+    assert requests(api) == asked
+
+
+def test_only_get_is_ever_used_and_info_is_not_needed(api: DockerApi, make_source: MakeSource) -> None:
+    api.bad["/info"] = Bad(status=403)
+    api.bad["/_ping"] = Bad(status=403)
+    api.run(1, "llm")
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    key = api.start(2, "two")
+    until(lambda: name(source, key) == "two")
+    assert {method for method, _ in api.asked} == {"GET"}
+    assert {path for _, path in api.asked} == {"/version", "/events", "/containers/json", INSPECT}
+
+
+def test_after_five_minutes_all_is_asked_anew_but_nobody_inspected_again(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    clock = ManualClock()
+    kept, ended, renamed = (api.run(number, f"job-{number}") for number in range(3))
+    source = make_source(api.base_url, clock=clock)
+    assert source.wait(10)
+    # Three events that nobody told us of.
+    del api.containers[ended]
+    api.containers[renamed]["Name"] = "/other"
+    new = api.run(9, "new")
+    clock.advance(301)
+    source.read({ref(container_id(77)): (1,)})  # anything that wakes it
+    until(lambda: name(source, new) == "new")
+    known = source.read({}).known
+    assert known[kept].running
+    assert not known[ended].running
+    assert known[renamed].names.container == "other"
+    assert api.count("/containers/json") == 2
+    assert api.count("/events") == 2
+
+
+# ---------------------------------------------------------------------------- pending
+
+
+def test_during_the_first_list_a_container_is_pending(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "llm")
+    api.bad["/containers/json"] = Bad(never=True)
+    source = make_source(api.base_url)
+    foreign, crio = container_id(2), container_id(3)
+    asked = {
+        ref(key): (1,),
+        ref(foreign, None, pod_uid="0c3e1f7a-8f4e-4a53-b9e2-5d6f1c2b3a49"): (2,),
+        ref(crio, "cri-o"): (3,),
+        WorkloadRef(WorkloadKind.SLURM_JOB, "7"): (4,),
+        WorkloadRef(WorkloadKind.CONTAINER, "chosen-by-hand"): (5,),
+    }
+    assert source.read(asked).pending == {key}
+    until(lambda: api.count("/containers/json"))
+    assert source.read(asked).pending == {key}
+
+
+def test_a_pods_container_that_was_listed_is_pending_until_it_is_inspected(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    key = api.run(1, "llm")
+    api.bad[f"/containers/{key}/json"] = Bad(never=True)
+    source = make_source(api.base_url)
+    asked = {ref(key, None, pod_uid="0c3e1f7a-8f4e-4a53-b9e2-5d6f1c2b3a49"): (1,)}
+    assert not source.read(asked).pending
+    until(lambda: api.count(INSPECT))
+    assert source.read(asked).pending == {key}
+
+
+def test_a_container_whose_start_was_missed_is_looked_up(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    key = api.run(1, "silent")
+    assert source.read({ref(key): (1,)}).pending == {key}
+    until(lambda: name(source, key) == "silent")
+    assert not source.read({ref(key): (1,)}).pending
+
+
+def test_an_id_that_nobody_knows_is_asked_for_once(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    stranger = {ref(container_id(5)): (1,), ref(container_id(6), "containerd"): (2,)}
+    assert source.read(stranger).pending == {container_id(5)}
+    until(lambda: not source.read(stranger).pending)
+    for _ in range(10):
+        source.read(stranger)
+    assert api.count(INSPECT) == 1
+    assert source.read(stranger).state is SourceState.OK
+
+
+def test_a_sandbox_that_is_asked_for_is_not_pending(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "k8s_POD", Config={"Labels": {"io.kubernetes.docker.type": "podsandbox"}})
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    read = source.read({ref(key): (1,)})
+    assert not read.pending
+    assert not read.known
+    assert api.count(INSPECT) == 1
+
+
+# ---------------------------------------------------------------------------- the end
+
+
+def test_close_ends_its_threads_with_a_stream_open(api: DockerApi, make_source: MakeSource) -> None:
+    others = set(threading.enumerate())  # which tests before this one may have left to the end of the process
+
+    def own() -> list[str]:
+        return [thread.name for thread in set(threading.enumerate()) - others if thread.name.startswith("otel-gpu-")]
+
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    assert sorted(own()) == ["otel-gpu-docker", "otel-gpu-events"]
+    source.close()
+    assert own() == []
+    assert source.read({}).state is SourceState.OK  # what was known stands

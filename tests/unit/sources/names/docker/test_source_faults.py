@@ -1,0 +1,363 @@
+"""Names from an engine that misbehaves: each fault has its reason, and costs only what it must."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from otel_gpu.clock import ManualClock
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.base import NameRead
+from otel_gpu.sources.names.docker import DockerSource
+from otel_gpu.sources.names.poller import Poller
+from tests.docker_api import Bad, DockerApi, container_id, serving_docker
+from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable, until
+
+INSPECT = "/containers/{id}/json"
+
+
+# ---------------------------------------------------------------------------- no engine there
+
+
+def test_a_socket_that_is_missing(socket_path: Path, make_source: MakeSource) -> None:
+    reason = unavailable(make_source(f"unix://{socket_path}"))
+    assert reason == f"{socket_path}: no such file; check that the engine runs and its socket is mounted here"
+
+
+def test_a_socket_that_is_a_file(socket_path: Path, make_source: MakeSource) -> None:
+    socket_path.write_text("not a socket", encoding="ascii")
+    assert "is a file, not a socket" in unavailable(make_source(f"unix://{socket_path}"))
+
+
+def test_a_socket_that_is_a_directory(socket_path: Path, make_source: MakeSource) -> None:
+    socket_path.mkdir()
+    assert "is a directory, not a socket" in unavailable(make_source(f"unix://{socket_path}"))
+
+
+def test_a_socket_whose_engine_is_dead(socket_path: Path, make_source: MakeSource) -> None:
+    with serving_docker(DockerApi(), socket_path):
+        pass
+    assert "connection refused" in unavailable(make_source(f"unix://{socket_path}"))
+
+
+def test_a_socket_that_may_not_be_opened(
+    api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("otel_gpu.sources.names.docker.client._Connection.connect", denied)  # root may open anything
+    assert "permission denied; add the agent's user to the socket's group" in unavailable(make_source(api.base_url))
+
+
+@pytest.mark.parametrize("base_url", ["ssh://root@gpu-1", "npipe:////./pipe/docker_engine", "fd://", "", "unix://"])
+def test_an_address_that_cannot_be_asked(base_url: str, make_source: MakeSource) -> None:
+    assert unavailable(make_source(base_url))
+
+
+def test_an_engine_that_accepts_and_never_answers(api: DockerApi, make_source: MakeSource) -> None:
+    api.bad["/version"] = Bad(never=True)
+    source = make_source(api.base_url, timeout_s=0.3)
+    assert "no answer to GET /version within 0.3 s" in unavailable(source)
+    ref = WorkloadRef(WorkloadKind.CONTAINER, container_id(1), runtime="docker")
+    assert not source.read({ref: (1,)}).pending
+
+
+def test_close_does_not_wait_for_an_engine_that_never_answers(api: DockerApi, make_source: MakeSource) -> None:
+    api.bad["/version"] = Bad(never=True)
+    source = make_source(api.base_url, timeout_s=60.0)
+    source.read({})
+    until(lambda: api.count("/version"))
+    closing = threading.Thread(target=source.close)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+
+
+# ---------------------------------------------------------------------------- answers that are none
+
+HTML = Bad(b"<html><body>Sign in</body></html>")
+
+
+@pytest.mark.parametrize(
+    ("path", "bad", "said"),
+    [
+        ("/version", HTML, "the answer to GET /version is not JSON"),
+        ("/version", Bad(b"[1]"), "the server is not a Docker or Podman engine"),
+        ("/version", Bad(b'{"ApiVersion": 7}'), "the server is not a Docker or Podman engine"),
+        ("/version", Bad(b'{"ApiVersion": "new"}'), "GET /version"),
+        ("/version", Bad(b'{"ApiVersion": "1.41"}', promised=500), "was cut off"),
+        ("/version", Bad(status=301), "GET /version"),
+        ("/containers/json", HTML, "the answer to GET /containers/json is not JSON"),
+        ("/containers/json", Bad(b'[{"Id": "0000'), "the answer to GET /containers/json is not JSON"),
+        ("/containers/json", Bad(b"[]", promised=100), "the answer to GET /containers/json was cut off"),
+        ("/containers/json", Bad(b'{"message": "no"}'), "the answer to GET /containers/json is not a list"),
+        ("/containers/json", Bad(b"nope", status=403), "is forbidden; allow GET on version, containers"),
+        ("/containers/json", Bad(b'{"message": "boom"}', status=500), "HTTP status 500: boom"),
+        ("/containers/json", Bad(b'["boom"]', status=500), "HTTP status 500"),
+        ("/containers/json", Bad(b"{}", status=404), "HTTP status 404"),
+    ],
+)
+def test_an_answer_that_is_none_has_its_reason(
+    path: str, bad: Bad, said: str, api: DockerApi, make_source: MakeSource
+) -> None:
+    api.bad[path] = bad
+    assert said in unavailable(make_source(api.base_url))
+
+
+def test_absurd_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make_source: MakeSource) -> None:
+    key = api.run(1, "llm")
+    entries = [None, 7, {"Id": 9}, {"Id": key, "Names": 3, "State": "running", "Status": []}]
+    api.bad["/containers/json"] = Bad(json.dumps(entries).encode())
+    read = first_read(make_source(api.base_url))
+    assert read.known[key].names.container == "llm"
+    assert (read.state, read.errors) == (SourceState.DEGRADED, 3)
+    assert read.reason == "an entry of the list of containers has no id"
+
+
+@pytest.mark.parametrize("bad", [HTML, Bad(b"{}", status=500), Bad(b"{", promised=9), Bad(never=True)])
+def test_one_container_that_cannot_be_inspected_costs_no_other(
+    bad: Bad, api: DockerApi, make_source: MakeSource
+) -> None:
+    stuck, other = api.run(1, "stuck"), api.run(2, "other")
+    api.bad[f"/containers/{stuck}/json"] = bad
+    source = make_source(api.base_url, timeout_s=0.3)
+    read = first_read(source)
+    assert read.known.keys() == {other}
+    assert (read.state, read.errors) == (SourceState.DEGRADED, 1)
+    assert read.reason is not None
+    assert f"GET /containers/{stuck[:12]}/json" in read.reason
+    asked = WorkloadRef(WorkloadKind.CONTAINER, stuck, runtime="docker")
+    assert not source.read({asked: (1,)}).pending
+
+
+def test_an_engine_that_can_inspect_nothing_is_unavailable(api: DockerApi, make_source: MakeSource) -> None:
+    for number in range(20):
+        api.bad[f"/containers/{api.run(number, f'job-{number}')}/json"] = HTML
+    assert "is not JSON" in unavailable(make_source(api.base_url))
+    assert api.count(INSPECT) == 6
+
+
+def test_an_engine_that_is_lost_while_containers_are_inspected_leaves_what_it_said(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    said = api.run(1, "said")
+    for number in range(2, 20):
+        api.bad[f"/containers/{api.run(number, f'job-{number}')}/json"] = HTML
+    source = make_source(api.base_url)
+    assert unavailable(source)
+    assert source.read({}).known.keys() == {said}
+
+
+def test_a_label_that_is_cut_is_a_reason_for_as_long_as_its_container_is_there(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    clock = ManualClock()
+    key = api.run(1, "llm", Config={"Labels": {"team": "x" * 10_240}})
+    source = make_source(api.base_url, labels=["team"], clock=clock)
+    read = first_read(source)
+    assert (read.state, read.errors) == (SourceState.DEGRADED, 1)
+    assert read.reason is not None
+    assert "label team has 10,240 characters" in read.reason
+    api.start(2, "two")
+    until(lambda: "two" in names(source))
+    again = source.read({})
+    assert (again.state, again.reason, again.errors) == (SourceState.DEGRADED, read.reason, 0)
+    api.die(key)
+    api.destroy(key)
+    until(lambda: not source.read({}).known[key].running)
+    clock.advance(61)
+    api.start(3, "three")
+    until(lambda: source.read({}).state is SourceState.OK)
+
+
+# ---------------------------------------------------------------------------- events
+
+
+def test_an_event_that_is_cut_off_is_counted_and_the_next_is_heard(api: DockerApi, make_source: MakeSource) -> None:
+    source = make_source(api.base_url)
+    assert source.wait(10)
+    api.say(b'{"Type": "container", "Action": "sta\n')
+    key = api.run(1, "llm")
+    half = json.dumps({"Type": "container", "Action": "start", "Actor": {"ID": key}}).encode() + b"\n\n"
+    api.say(half[:20])
+    api.say(half[20:])
+    until(lambda: "llm" in names(source))
+    read = source.read({})
+    assert (read.state, read.reason) == (SourceState.DEGRADED, "an event is not valid")
+
+
+def test_where_events_are_forbidden_containers_are_listed_often(api: DockerApi, make_source: MakeSource) -> None:
+    clock = ManualClock()
+    api.run(1, "one")
+    api.bad["/events"] = Bad(b"no", status=403)
+    source = make_source(api.base_url, clock=clock)
+    read = first_read(source)
+    assert names(source) == {"one"}
+    assert read.state is SourceState.DEGRADED
+    assert read.reason is not None
+    assert "GET /events is forbidden" in read.reason
+    assert "listed every 15 s instead" in read.reason
+    key = api.run(2, "two")
+    clock.advance(16)
+    source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(9)): (1,)})
+    until(lambda: key in source.read({}).known)
+
+
+def test_events_that_are_never_answered_take_one_thread_and_no_names(api: DockerApi, make_source: MakeSource) -> None:
+    clock = ManualClock()
+    api.run(1, "one")
+    api.bad["/events"] = Bad(never=True)
+    source = make_source(api.base_url, clock=clock, timeout_s=0.2)
+    read = first_read(source)
+    assert read.reason is not None
+    assert "no answer to GET /events within 0.2 s" in read.reason
+    for round_number in range(2, 5):
+        clock.advance(16)
+        source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(100 + round_number)): (1,)})
+        until(lambda expected=round_number: api.count("/containers/json") == expected)  # type: ignore[misc]
+    assert api.count("/events") == 1
+    assert names(source) == {"one"}
+
+
+def woken(source: DockerSource, clock: ManualClock, number: int) -> None:
+    """Let 16 s pass, and have the thread notice."""
+    clock.advance(16)
+    source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(number)): (1,)})
+
+
+def test_where_streams_end_too_soon_containers_are_listed_often_until_one_lasts(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    clock = ManualClock()
+    api.run(1, "one")
+    source = make_source(api.base_url, clock=clock)
+    assert first_read(source).state is SourceState.OK
+    states = []
+    for round_number in range(1, 4):
+        api.drop_events()
+        # Whether it is the engine that ended is known at once; the stream is not asked for in a rush.
+        until(lambda expected=2 * round_number: api.count("/containers/json") == expected)  # type: ignore[misc]
+        until(lambda: source.read({}).state is SourceState.DEGRADED)
+        states.append(source.read({}).state)
+        assert api.count("/events") == round_number
+        api.run(10 + round_number, f"silent-{round_number}")
+        woken(source, clock, 100 + round_number)  # the next stream is on trial
+        until(lambda expected=f"silent-{round_number}": expected in names(source))  # type: ignore[misc]
+        until(lambda: len(api.streams) == 1)
+        states.append(source.read({}).state)
+    assert set(states) == {SourceState.DEGRADED}
+    read = source.read({})
+    assert read.reason == "GET /events ends within 10 s; containers are listed every 15 s instead"
+    api.start(20, "told")
+    until(lambda: "told" in names(source))
+    woken(source, clock, 200)  # this one has lasted
+    until(lambda: source.read({}).state is SourceState.OK)
+    assert api.count(INSPECT) == 5 + 4  # the four that nobody knew, and each container once
+
+
+def test_a_stream_that_ends_too_soon_is_one_error(api: DockerApi, make_source: MakeSource) -> None:
+    clock = ManualClock()
+    source = make_source(api.base_url, clock=clock)
+    assert first_read(source).errors == 0
+    api.drop_events()
+    errors = 0
+
+    def listed(times: int) -> bool:
+        nonlocal errors
+        errors += source.read({}).errors
+        return api.count("/containers/json") == times and source.read({}).state is SourceState.DEGRADED
+
+    until(lambda: listed(2))
+    woken(source, clock, 100)
+    until(lambda: listed(3) and bool(api.streams))
+    errors += source.read({}).errors
+    assert errors == 1
+
+
+def test_a_stream_that_ends_with_its_engine_says_nothing_of_the_next(
+    socket_path: Path, make_source: MakeSource
+) -> None:
+    with serving_docker(DockerApi(), socket_path) as api:
+        source = make_source(api.base_url)
+        assert source.wait(10)
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    with serving_docker(DockerApi(), socket_path):
+        until(lambda: source.read({}).state is not SourceState.UNAVAILABLE)
+        assert source.read({}).state is SourceState.OK
+        source.close()
+
+
+@pytest.mark.parametrize(("base_url", "longest_s"), [("unix:///run/none.sock", 2.0), ("tcp://127.0.0.1:1", 30.0)])
+def test_a_socket_of_this_host_is_tried_again_soon_however_long_it_was_away(
+    base_url: str, longest_s: float, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    told = threading.Event()
+    next_pause_s = Poller.next_pause_s
+
+    def noted(self: Poller) -> float:
+        pauses.append(next_pause_s(self))
+        if len(pauses) == 8:
+            told.set()
+        return 0.001
+
+    monkeypatch.setattr(Poller, "next_pause_s", noted)
+    source = make_source(base_url)
+    source.read({})
+    assert told.wait(20)
+    source.close()
+    assert pauses[7] == longest_s
+
+
+def test_a_stream_that_a_proxy_ends_after_a_while_is_opened_again_at_once(
+    api: DockerApi, make_source: MakeSource
+) -> None:
+    clock = ManualClock()
+    source = make_source(api.base_url, clock=clock)
+    assert source.wait(10)
+    clock.advance(11)
+    key = api.run(1, "missed")
+    api.drop_events()
+    until(lambda: key in source.read({}).known)
+    assert source.read({}) == NameRead(known=source.read({}).known)
+
+
+def test_after_a_lost_engine_all_is_listed_again_and_who_was_known_not_inspected(
+    socket_path: Path, make_source: MakeSource
+) -> None:
+    api = DockerApi()
+    same, gone, restarted = (api.run(number, f"job-{number}") for number in (1, 2, 3))
+    with serving_docker(api, socket_path):
+        source = make_source(api.base_url)
+        assert source.wait(10)
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    assert len(source.read({}).known) == 3
+    del api.containers[gone]
+    api.containers[same]["Name"] = "/renamed"
+    new = api.run(4, "new")
+    api.run(3, "job-3", State={"StartedAt": "2026-02-02T00:00:00Z"}, Status="Up 3 seconds")
+    api.asked.clear()
+    with serving_docker(api, socket_path):
+        until(lambda: source.read({}).state is SourceState.OK)
+        known = source.read({}).known
+        assert known[same].names.container == "renamed"
+        assert not known[gone].running
+        assert known[new].running
+        assert known[restarted].since_s == 1769990400.0
+        assert api.count(INSPECT) == 2
+        # It listens again.
+        api.rename(new, "newer")
+        until(lambda: "newer" in names(source))
+        source.close()
+
+
+def test_a_source_that_was_lost_has_nothing_pending(socket_path: Path, make_source: MakeSource) -> None:
+    with serving_docker(DockerApi(), socket_path) as api:
+        source = make_source(api.base_url)
+        assert source.wait(10)
+    until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
+    assert not source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(1), runtime="docker"): (1,)}).pending

@@ -1,0 +1,122 @@
+"""Names from an engine over TCP and TLS."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from otel_gpu.model import SourceState
+from otel_gpu.sources.names.docker import DockerTls
+from tests.docker_api import DockerApi, serving_docker
+from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable, until
+
+LOOPBACK = "127.0.0.1"
+
+
+def test_an_engine_over_tcp_is_asked_whatever_proxy_the_environment_names(
+    make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serving_docker(DockerApi(), (LOOPBACK, 0)) as api:
+        api.run(1, "llm")
+        source = make_source(api.base_url)
+        assert first_read(source).state is SourceState.OK
+        api.start(2, "two")
+        until(lambda: names(source) == {"llm", "two"})
+        source.close()
+
+
+@contextmanager
+def served_with_tls(authority: trustme.CA, host: str = LOOPBACK, *, mutual: bool = False) -> Iterator[DockerApi]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(host).configure_cert(context)
+    if mutual:
+        context.verify_mode = ssl.CERT_REQUIRED
+        authority.configure_trust(context)
+    with serving_docker(DockerApi(), (LOOPBACK, 0), context) as api:
+        api.run(1, "llm")
+        yield api
+
+
+def written(authority: trustme.CA, directory: Path) -> DockerTls:
+    """The files that DOCKER_CERT_PATH has."""
+    ca, cert, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(str(ca))
+    own = authority.issue_cert("client@example.org")
+    own.cert_chain_pems[0].write_to_path(str(cert))
+    own.private_key_pem.write_to_path(str(key))
+    return DockerTls(ca, cert, key)
+
+
+def test_over_tls_with_certificates_on_both_sides(
+    make_source: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "of-somebody-else.pem"))
+    with served_with_tls(authority, mutual=True) as api:
+        source = make_source(api.base_url, tls=written(authority, tmp_path))
+        assert first_read(source).state is SourceState.OK
+        key = api.start(2, "two")
+        until(lambda: key in source.read({}).known)
+        source.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "otel-gpu-events"]
+
+
+def test_an_engine_whose_certificate_is_of_another_authority_is_not_asked(
+    make_source: MakeSource, tmp_path: Path
+) -> None:
+    with served_with_tls(trustme.CA()) as api:
+        reason = unavailable(make_source(api.base_url, tls=written(trustme.CA(), tmp_path)))
+        assert "certificate not trusted" in reason
+        assert not api.asked
+
+
+def test_an_engine_whose_certificate_is_for_another_host_is_not_asked(make_source: MakeSource, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    with served_with_tls(authority, "elsewhere.example.org") as api:
+        reason = unavailable(make_source(api.base_url, tls=written(authority, tmp_path)))
+        assert "certificate not trusted" in reason
+        assert not api.asked
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_an_engine_need_not_be_verified_if_that_is_said(make_source: MakeSource) -> None:
+    with served_with_tls(trustme.CA()) as api:
+        source = make_source(api.base_url, tls=DockerTls(verify=False))
+        assert first_read(source).state is SourceState.OK
+        source.close()
+
+
+def test_an_engine_that_wants_a_certificate_and_gets_none(make_source: MakeSource, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    with served_with_tls(authority, mutual=True) as api:
+        tls = DockerTls(ca=written(authority, tmp_path).ca)
+        assert unavailable(make_source(api.base_url, tls=tls))
+        assert not api.asked
+
+
+def test_certificates_that_are_missing_or_no_certificates(make_source: MakeSource, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    missing = tmp_path / "missing.pem"
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("garbage", encoding="ascii")
+    with served_with_tls(authority) as api:
+        for tls in (
+            DockerTls(ca=missing),
+            DockerTls(ca=garbage),
+            DockerTls(ca=written(authority, tmp_path).ca, cert=missing, key=missing),
+            DockerTls(ca=written(authority, tmp_path).ca, cert=garbage, key=garbage),
+        ):
+            assert unavailable(make_source(api.base_url, tls=tls))
+
+
+def test_an_engine_with_tls_that_is_asked_without(make_source: MakeSource) -> None:
+    with served_with_tls(trustme.CA()) as api:
+        assert unavailable(make_source(api.base_url))

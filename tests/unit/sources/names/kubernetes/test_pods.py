@@ -1,0 +1,287 @@
+"""What is known of containers from a pod as the API tells it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import WorkloadInfo
+from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Page, Pod, parse_event, parse_list, parse_pod
+from tests.depth import DEPTH
+from tests.kubernetes_api import CREATED, Json, container, hex_id, pod
+
+A, B, C, D = (hex_id(number) for number in range(1, 5))
+CREATED_S = 1714557600.0
+
+
+def parsed(value: Json, *labels: str) -> Pod:
+    found = parse_pod(value, labels)
+    assert found is not None
+    return found
+
+
+def only(value: Json, *labels: str) -> WorkloadInfo:
+    (known,) = parsed(value, *labels).containers
+    return known
+
+
+def test_a_container_has_the_names_of_its_pod_and_its_own() -> None:
+    known = only(pod("train-0", container(A, "trainer"), uid="u1", labels={"team": "vision", "app": "train"}), "team")
+
+    assert known == WorkloadInfo(
+        ref=WorkloadRef(WorkloadKind.CONTAINER, A, runtime="containerd", pod_uid="u1"),
+        names=WorkloadNames(
+            container="trainer",
+            image="registry.example/train:2",
+            pod="train-0",
+            namespace="ml",
+            pod_uid="u1",
+            runtime="containerd",
+            extra=(("k8s.pod.label.team", "vision"),),
+        ),
+        running=True,
+        since_s=CREATED_S,
+    )
+
+
+@pytest.mark.parametrize("runtime", ["containerd", "docker", "cri-o"])
+def test_the_runtime_is_the_scheme_of_the_id(runtime: str) -> None:
+    assert only(pod("p", container(A, runtime=runtime))).names.runtime == runtime
+
+
+def test_init_and_ephemeral_containers_and_those_before_a_restart_are_known() -> None:
+    restarted = container(
+        B, "main", lastState={"terminated": {"containerID": f"containerd://{A}", "startedAt": CREATED, "exitCode": 137}}
+    )
+    value = pod("p", restarted)
+    value["status"]["initContainerStatuses"] = [
+        container(C, "init", state={"terminated": {"containerID": f"containerd://{C}", "startedAt": CREATED}})
+    ]
+    value["status"]["ephemeralContainerStatuses"] = [container(D, "debug")]
+
+    running = {known.ref.id: (known.names.container, known.running) for known in parsed(value).containers}
+
+    assert running == {A: ("main", False), B: ("main", True), C: ("init", False), D: ("debug", True)}
+    assert {known.since_s for known in parsed(value).containers} == {CREATED_S}
+
+
+def test_a_container_that_crashes_in_a_loop_does_not_run_and_is_known_once() -> None:
+    ended = {"terminated": {"containerID": f"containerd://{A}", "startedAt": CREATED}}
+    value = pod("p", container(A, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended))
+
+    assert not only(value).running
+
+
+def test_a_container_that_was_not_started_yet_has_no_id_and_is_not_told() -> None:
+    assert (
+        parsed(pod("p", {"name": "main", "state": {"waiting": {}}}, {"name": "b", "containerID": ""})).containers == ()
+    )
+
+
+@pytest.mark.parametrize("container_id", ["containerd://abc", A, f"containerd://{A}\n", f"Containerd://{A}", 7, None])
+def test_what_is_no_id_is_no_container(container_id: object) -> None:
+    assert parsed(pod("p", {"name": "main", "containerID": container_id})).containers == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [
+        ("sha256:" + "a" * 64, "asked/main:1"),
+        ("", "asked/main:1"),
+        (None, "asked/main:1"),
+        ("docker.io/library/nginx@sha256:" + "a" * 64, "docker.io/library/nginx@sha256:" + "a" * 64),
+    ],
+)
+def test_an_image_that_is_but_a_digest_is_told_as_it_was_asked_for(image: object, told: str) -> None:
+    assert only(pod("p", container(A, image=image))).names.image == told
+
+
+def test_a_digest_stays_where_nobody_asked_by_name() -> None:
+    value = pod("p", container(A, image="sha256:abc"))
+    del value["spec"]
+
+    assert only(value).names.image == "sha256:abc"
+
+
+def test_the_uid_of_a_static_pod_is_the_hash_of_its_manifest_as_in_cgroups_and_cri() -> None:
+    annotations = {"kubernetes.io/config.hash": "ab" * 16, "kubernetes.io/config.mirror": "ab" * 16}
+    found = parsed(pod("etcd-node", container(A), uid="mirror", annotations=annotations))
+    [known] = found.containers
+
+    assert (known.ref.pod_uid, known.names.pod_uid) == ("ab" * 16, "ab" * 16)
+    assert found.uid == "mirror"
+
+
+def test_a_hash_on_a_pod_that_is_no_mirror_means_nothing() -> None:
+    known = only(pod("p", container(A), uid="own", annotations={"kubernetes.io/config.hash": "ab" * 16}))
+
+    assert known.ref.pod_uid == "own"
+
+
+@pytest.mark.parametrize(
+    ("started", "since_s"),
+    [
+        (CREATED, CREATED_S),
+        ("2024-05-01T10:00:00.250000Z", CREATED_S + 0.25),
+        ("2024-02-30T10:00:00Z", None),
+        ("2024-05-01T10:00:00", None),
+        ("yesterday", None),
+        (None, None),
+        (17, None),
+    ],
+)
+def test_the_start_is_unix_time_or_unknown(started: object, since_s: float | None) -> None:
+    assert only(pod("p", container(A, state={"running": {"startedAt": started}}))).since_s == since_s
+
+
+@pytest.mark.parametrize("value", ['say "hi"', "two\nlines", "🦊", "<script>alert(1)</script>", "a" * 1024])
+def test_a_label_is_told_as_it_is(value: str) -> None:
+    found = parsed(pod("p", container(A), labels={"x": value}), "x")
+
+    assert found.containers[0].names.extra == (("k8s.pod.label.x", value),)
+    assert found.problem is None
+
+
+def test_ten_kilobytes_of_label_are_cut_and_that_is_said() -> None:
+    found = parsed(pod("p", container(A), labels={"note": "x" * 10_240}), "note")
+
+    assert found.containers[0].names.extra == (("k8s.pod.label.note", "x" * 1023 + "…"),)
+    assert found.problem == "pod ml/p: its label note has 10,240 characters; only the first 1,023 are exported"
+
+
+def test_half_a_character_is_mended_and_that_is_said_in_one_line() -> None:
+    found = parsed(pod("a\nb", container(A), labels={"x": "\ud83e"}), "x")
+
+    assert found.containers[0].names.extra == (("k8s.pod.label.x", "?"),)
+    assert found.problem == "pod ml/'a\\nb': its label x is not valid Unicode; invalid characters are exported as ?"
+
+
+def test_labels_are_in_order_and_only_those_that_are_asked_for_and_there() -> None:
+    value = pod("p", container(A), labels={"b": "2", "a": "1", "c": "3", "empty": ""})
+
+    assert only(value, "b", "a", "missing", "empty", "*").names.extra == (
+        ("k8s.pod.label.a", "1"),
+        ("k8s.pod.label.b", "2"),
+    )
+
+
+def test_a_page_of_a_list_names_its_version_and_its_rest() -> None:
+    value = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [pod("p"), {}, None]}
+
+    assert parse_list(value) == Page((Pod("uid-of-p"),), "7", "more")
+    assert parse_list({"metadata": {"resourceVersion": "7", "continue": ""}, "items": None}) == Page((), "7", None)
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"items": []}, {"metadata": {"resourceVersion": "7"}, "items": {}}])
+def test_what_is_no_list_is_none(value: object) -> None:
+    assert parse_list(value) is None
+
+
+def event(kind: str, value: Json) -> bytes:
+    return json.dumps({"type": kind, "object": value}).encode()
+
+
+def test_events_bring_pods_versions_or_the_end() -> None:
+    value = pod("p")
+    value["metadata"]["resourceVersion"] = "9"
+
+    assert parse_event(event("ADDED", value)) == Change("9", Pod("uid-of-p"))
+    assert parse_event(event("MODIFIED", value)) == Change("9", Pod("uid-of-p"))
+    assert parse_event(event("DELETED", value)) == Change("9", Pod("uid-of-p"), deleted=True)
+    assert parse_event(event("BOOKMARK", {"metadata": {"resourceVersion": "11"}})) == Change("11")
+    assert parse_event(event("ERROR", {"code": 410, "message": "too old"})) == Failure(
+        "the server ended the watch: too old", expired=True
+    )
+    assert parse_event(event("ERROR", {"code": 500})) == Failure(
+        "the server ended the watch: no reason given", expired=False
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"[" * 100_000,
+        event("ADDED", pod("no-version")),
+        event("RENAMED", {"metadata": {"resourceVersion": "9", "uid": "u"}}),
+        event("ADDED", {"metadata": {"resourceVersion": "9"}}),
+    ],
+)
+def test_what_is_no_event_is_none(line: bytes) -> None:
+    assert parse_event(line) is None
+
+
+# ---------------------------------------------------------------------------- any JSON
+
+KEYS = [
+    *("metadata", "spec", "status", "uid", "name", "namespace", "labels", "annotations", "items", "type", "object"),
+    *("containerStatuses", "initContainerStatuses", "containerID", "state", "lastState", "running", "terminated"),
+    *("startedAt", "image", "containers", "resourceVersion", "continue", "code", "message", "x"),
+    *("kubernetes.io/config.hash", "kubernetes.io/config.mirror"),
+]
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=()), max_size=20),
+    st.sampled_from([f"containerd://{A}", CREATED, "0001-01-01T00:00:00Z", "sha256:x", "ADDED", "ERROR", "\ud800" * 3]),
+)
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.one_of(st.sampled_from(KEYS), texts), inner, max_size=8)
+    ),
+    max_leaves=30,
+)
+
+
+def replaced(part: Json, path: list[int], value: object) -> Json:
+    """The pod with one thing in it, found by a path of choices, exchanged for another."""
+    at: object = part
+    while path:
+        children: list[tuple[object, object]] = (
+            list(at.items()) if isinstance(at, dict) else list(enumerate(at)) if isinstance(at, list) else []
+        )
+        if not children:
+            break
+        key, child = children[path[0] % len(children)]
+        path = path[1:]
+        if not path:
+            at[key] = value  # type: ignore[index]  # it is a dict or a list
+        at = child
+    return part
+
+
+almost_a_pod = st.builds(
+    lambda path, value: replaced(pod("p", container(A, lastState={"terminated": {}}), labels={"x": "y"}), path, value),
+    st.lists(st.integers(0, 9), min_size=1, max_size=7),
+    anything,
+)
+some = settings(max_examples=100 * DEPTH, deadline=None, derandomize=True, database=None)
+
+
+@some
+@given(st.one_of(anything, almost_a_pod))
+def test_any_json_gives_an_answer_that_can_be_told(value: object) -> None:
+    found = parse_pod(value, ["x"])
+    parse_list(value, ["x"])
+    parse_list({"metadata": {"resourceVersion": "1"}, "items": [value]}, ["x"])
+    parse_event(json.dumps(value).encode(), ["x"])
+    parse_event(json.dumps({"type": "MODIFIED", "object": value}).encode(), ["x"])
+
+    for known in () if found is None else found.containers:
+        names = known.names
+        for text in (
+            names.container,
+            names.image,
+            names.pod,
+            names.namespace,
+            names.pod_uid,
+            *dict(names.extra).values(),
+        ):
+            assert text is None or 0 < len(text.encode("utf-8")) <= 4096
+    assert found is None or found.problem is None or found.problem.isprintable()

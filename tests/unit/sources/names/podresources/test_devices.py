@@ -1,0 +1,233 @@
+"""What the kubelet's names of devices mean."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given as given_any
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from otel_gpu.sources.base import Claim, PodContainer
+from otel_gpu.sources.names.podresources.devices import REPLICAS_UNKNOWN, PodGrants, parse_pods, parse_replicas
+from otel_gpu.sources.names.podresources.proto.podresources_pb2 import (
+    AllocatableResourcesResponse,
+    CdiDevice,
+    ClaimResource,
+    ContainerDevices,
+    DynamicResource,
+    ListPodResourcesResponse,
+)
+from tests.kubelet_servers import devices, given, pod, pods_listing
+
+many = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+
+GPU = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
+OTHER_GPU = "GPU-6c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
+MIG = "MIG-7c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
+WHERE = PodContainer("team-a", "train-0", "main")
+
+
+def claims(*found: ContainerDevices, replicas: dict[str, int] | None = None) -> tuple[Claim, ...]:
+    answer = pods_listing([pod("train-0", given("main", *found))])
+    return parse_pods(answer, replicas or {}).claims.get(WHERE, ())
+
+
+def dra(resource: ClaimResource) -> PodGrants:
+    claim = DynamicResource(claim_name=b"one-gpu", claim_namespace=b"team-a", claim_resources=[resource])
+    return parse_pods(pods_listing([pod("train-0", given("main", claims=[claim]))]), {})
+
+
+@pytest.mark.parametrize(
+    ("resource", "id_", "device"),
+    [
+        ("nvidia.com/gpu", GPU, GPU),
+        ("nvidia.com/mig-1g.10gb", MIG, MIG),
+        ("nvidia.com/gpu", f"MIG-{GPU}/1/0", f"MIG-{GPU}/1/0"),
+        ("nvidia.com/gpu", "nvidia0", "nvidia0"),
+        ("nvidia.com/gpu", "nvidia11/gi1", "nvidia11/gi1"),
+        ("example.com/big-gpu", GPU, GPU),
+    ],
+)
+def test_a_device_is_known_by_its_id_whatever_the_resource_is_called(resource: str, id_: str, device: str) -> None:
+    assert claims(devices(resource, id_)) == (Claim(device),)
+
+
+@pytest.mark.parametrize(
+    ("id_", "device"),
+    [
+        (f"{GPU}::3", GPU),
+        (f"{MIG}::0", MIG),
+        (f"MIG-{GPU}/1/0::2", f"MIG-{GPU}/1/0"),
+        ("nvidia0/vgpu1", "nvidia0"),
+        ("nvidia0/gi2/vgpu1", "nvidia0/gi2"),
+    ],
+)
+def test_a_replica_is_a_part_of_its_device(id_: str, device: str) -> None:
+    assert claims(devices("nvidia.com/gpu.shared", id_), replicas={device: 4}) == (Claim(device, replicas=4),)
+    assert claims(devices("nvidia.com/gpu.shared", id_)) == (Claim(device, replicas=REPLICAS_UNKNOWN),)
+
+
+def test_two_replicas_of_one_device_are_two_parts() -> None:
+    found = claims(devices("nvidia.com/gpu", f"{GPU}::0", f"{GPU}::1"), replicas={GPU: 4})
+    assert found == (Claim(GPU, replicas=4), Claim(GPU, replicas=4))
+
+
+def test_replicas_are_counted_from_what_is_allocatable() -> None:
+    answer = AllocatableResourcesResponse(
+        devices=[
+            devices("nvidia.com/gpu.shared", *(f"{GPU}::{number}" for number in range(4))),
+            devices("nvidia.com/gpu.shared", f"{GPU}::0", f"{OTHER_GPU}::0"),
+            devices("nvidia.com/mig-1g.10gb", MIG),
+            devices("amd.com/gpu", "0000:03:00.0"),
+        ]
+    )
+    assert dict(parse_replicas(answer)) == {GPU: 4, OTHER_GPU: 1}
+
+
+@pytest.mark.parametrize(
+    ("resource", "id_"),
+    [("amd.com/gpu", "0000:03:00.0"), ("gpu.intel.com/i915", "card0-0"), ("smarter-devices/fuse", "fuse0"), ("", "")],
+)
+def test_devices_of_others_are_nobody_s_business(resource: str, id_: str) -> None:
+    found = parse_pods(pods_listing([pod("train-0", given("main", devices(resource, id_)))]), {})
+    assert (dict(found.claims), found.problems) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    ("resource", "id_"),
+    [
+        ("nvidia.com/gpu", f"{GPU}-3"),  # a scheduler that divides GPUs itself: it need not be that one
+        ("example.com/vgpu", f"{GPU}-3"),
+        ("nvidia.com/gpu", "tegra"),
+        ("nvidia.com/mig-1g.10gb", ""),
+        ("nvidia.com/gpu", "GPU-\x00\n"),
+    ],
+)
+def test_an_id_of_nvidia_s_in_an_unknown_form_is_said_and_not_guessed(resource: str, id_: str) -> None:
+    found = parse_pods(pods_listing([pod("train-0", given("main", devices(resource, id_, GPU)))]), {})
+    assert dict(found.claims) == {WHERE: (Claim(GPU),)}
+    [problem] = found.problems
+    assert problem == f"device {id_!r} of {resource!r}: its id does not identify a GPU"
+
+
+def test_a_gpu_of_a_dra_claim_is_the_one_with_that_device_node() -> None:
+    found = dra(
+        ClaimResource(
+            driver_name=b"gpu.nvidia.com",
+            pool_name=b"node-1",
+            device_name=b"gpu-3",
+            cdi_devices=[CdiDevice(name=b"k8s.gpu.nvidia.com/claim=6f8a-gpu-3")],
+        )
+    )
+    assert (dict(found.claims), found.problems) == ({WHERE: (Claim("nvidia3"),)}, ())
+
+
+def test_a_uuid_in_a_cdi_name_is_certain_whoever_the_driver_is() -> None:
+    found = dra(
+        ClaimResource(driver_name=b"gpu.example", cdi_devices=[CdiDevice(name=f"nvidia.com/gpu={GPU}".encode())])
+    )
+    assert dict(found.claims) == {WHERE: (Claim(GPU),)}
+
+
+def test_a_mig_instance_of_a_dra_claim_is_said_to_be_unknown() -> None:
+    found = dra(ClaimResource(driver_name=b"gpu.nvidia.com", device_name=b"gpu-0-mig-1g5gb-19-0"))
+    assert not found.claims
+    [problem] = found.problems
+    assert problem.startswith("device 'gpu-0-mig-1g5gb-19-0' of claim 'team-a/one-gpu': its name does not")
+
+
+@pytest.mark.parametrize(
+    ("driver", "device"),
+    [(b"gpu.nvidia.com", b"gpu-vfio-0"), (b"compute-domain.nvidia.com", b"channel-0"), (b"gpu.amd.com", b"gpu-0")],
+)
+def test_what_other_drivers_gave_and_what_a_virtual_machine_has_is_left_alone(driver: bytes, device: bytes) -> None:
+    found = dra(ClaimResource(driver_name=driver, device_name=device))
+    assert (dict(found.claims), found.problems) == ({}, ())
+
+
+def test_the_same_pods_in_another_order_are_the_same_object() -> None:
+    pods = [pod(f"pod-{n}", given("main", devices("nvidia.com/gpu", f"{GPU}::{n}"))) for n in range(500)]
+    first = parse_pods(pods_listing(pods), {GPU: 500})
+    random.Random(1).shuffle(pods)
+    assert parse_pods(pods_listing(pods), {GPU: 500}, first) is first
+
+
+def test_a_pod_without_a_gpu_that_comes_or_goes_changes_nothing_that_was_given() -> None:
+    holder = pod("train-0", given("main", devices("nvidia.com/gpu", GPU)))
+    first = parse_pods(pods_listing([holder]), {})
+    second = parse_pods(pods_listing([pod("web-0", given("main")), holder]), {}, first)
+    assert second.claims is first.claims
+
+
+def test_devices_in_another_order_were_given_the_same() -> None:
+    first = parse_pods(pods_listing([pod("a", given("main", devices("nvidia.com/gpu", GPU, OTHER_GPU)))]), {})
+    second = parse_pods(pods_listing([pod("a", given("main", devices("nvidia.com/gpu", OTHER_GPU, GPU)))]), {}, first)
+    assert second.claims is first.claims
+
+
+def test_a_count_of_replicas_that_is_learned_later_changes_the_claim() -> None:
+    listed = pods_listing([pod("train-0", given("main", devices("nvidia.com/gpu", f"{GPU}::0")))])
+    first = parse_pods(listed, {})
+    assert first.with_unknown_replicas == (GPU,)
+    second = parse_pods(listed, {GPU: 2}, first)
+    assert dict(second.claims) == {WHERE: (Claim(GPU, replicas=2),)}
+    assert second.with_unknown_replicas == ()
+
+
+def test_a_pod_that_cannot_be_read_costs_the_others_nothing() -> None:
+    answer = pods_listing([pod("train-0", given("main", devices("nvidia.com/gpu", GPU)))])
+    answer.pod_resources.append(b"\x0a\xff")
+    found = parse_pods(answer, {})
+    assert dict(found.claims) == {WHERE: (Claim(GPU),)}
+    assert found.problems == ("cannot decode a pod in the kubelet's list (2 bytes)",)
+
+
+def test_of_a_pod_and_its_successor_of_the_same_name_it_is_only_possible_who_has_which() -> None:
+    pods = [pod("train-0", given("main", devices("nvidia.com/gpu", id_))) for id_ in (OTHER_GPU, GPU)]
+    both = parse_pods(pods_listing(pods), {})
+    assert dict(both.claims) == {WHERE: (Claim(GPU, possible=True), Claim(OTHER_GPU, possible=True))}
+    [problem] = both.problems
+    assert problem == ("'team-a/train-0/main' is listed twice with different devices; its current devices are unknown")
+    one = parse_pods(pods_listing(pods[1:]), {}, both)
+    assert (dict(one.claims), one.problems) == ({WHERE: (Claim(GPU),)}, ())
+
+
+def test_a_successor_that_was_given_nothing_does_not_have_its_predecessor_s_gpu_for_certain() -> None:
+    pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU))), pod("train-0", given("main"))]
+    assert dict(parse_pods(pods_listing(pods), {}).claims) == {WHERE: (Claim(GPU, possible=True),)}
+
+
+def test_a_pod_and_its_successor_with_the_same_gpu_leave_nothing_open() -> None:
+    pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU)), given(side)) for side in ("a", "b")]
+    found = parse_pods(pods_listing(pods), {})
+    assert (dict(found.claims), found.problems) == ({WHERE: (Claim(GPU),)}, ())
+
+
+ids = st.one_of(st.binary(max_size=20), st.sampled_from([b"GPU-", GPU.encode(), f"{GPU}::1".encode(), b"nvidia0/gi"]))
+any_devices = st.builds(ContainerDevices, resource_name=ids, device_ids=st.lists(ids, max_size=3))
+
+
+@many
+@given_any(st.lists(any_devices, max_size=3), st.lists(st.binary(max_size=30), max_size=3))
+def test_whatever_is_listed_leads_to_claims_on_devices_or_to_a_reason(
+    found: list[ContainerDevices], junk: list[bytes]
+) -> None:
+    answer = pods_listing([pod("train-0", given("main", *found))])
+    answer.pod_resources.extend(junk)
+    parsed = parse_pods(answer, {})
+    for claim in (claim for claims in parsed.claims.values() for claim in claims):
+        assert claim.device in (GPU, "nvidia0")
+    assert all("\n" not in problem for problem in parsed.problems)
+
+
+@many
+@given_any(st.binary(max_size=200))
+def test_whatever_bytes_are_a_list_at_all_are_understood(raw: bytes) -> None:
+    try:
+        answer = ListPodResourcesResponse.FromString(raw)
+    except DecodeError:
+        return
+    assert set(parse_pods(answer, {}).pods) == set(answer.pod_resources)

@@ -1,0 +1,166 @@
+"""The poller's thread and the answer that it publishes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from otel_gpu.errors import Unavailable
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import Claim, PodContainer, WorkloadInfo
+from otel_gpu.sources.names import poller
+from otel_gpu.sources.names.poller import NO_ANSWER_YET, Poller, PublishedNames
+
+KNOWN = {"a": WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
+PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(poller, "MAX_RETRY_S", 0.004)
+
+
+def until(happens: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not happens():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.001)
+
+
+# ---------------------------------------------------------------------------- published names
+
+
+def test_what_is_left_is_read_as_the_same_object_until_something_else_is() -> None:
+    published = PublishedNames()
+    assert not published.has_answered
+    published.publish(KNOWN)
+    published.publish_pods(PODS)
+    published.set_ok()
+    first, second = published.read(), published.read(frozenset({"b"}))
+    assert first.known is second.known is KNOWN
+    assert first.pods is second.pods is PODS
+    assert (first.state, first.reason, first.pending) == (SourceState.OK, None, frozenset())
+    assert second.pending == {"b"}
+
+
+def test_who_has_not_answered_is_neither_well_nor_an_error() -> None:
+    published = PublishedNames()
+    published.publish(KNOWN)
+    read = published.read()
+    assert (read.state, read.reason, read.errors) == (SourceState.DEGRADED, "has not answered yet", 0)
+    published.set_ok()
+    assert published.read().state is SourceState.OK
+
+
+def test_an_error_is_read_once_and_the_state_until_it_changes() -> None:
+    published = PublishedNames()
+    published.set_degraded("half of it", errors=2)
+    published.set_degraded("half of it", errors=1)
+    assert (published.read().errors, published.read().errors) == (3, 0)
+    assert (published.read().state, published.read().reason) == (SourceState.DEGRADED, "half of it")
+    published.set_ok()
+    assert (published.read().state, published.read().reason) == (SourceState.OK, None)
+
+
+def test_what_was_known_stands_while_nobody_answers() -> None:
+    published = PublishedNames()
+    published.publish(KNOWN)
+    published.set_unavailable("away")
+    read = published.read()
+    assert (read.known, read.state, read.reason, read.errors) == (KNOWN, SourceState.UNAVAILABLE, "away", 1)
+
+
+def test_waiting_ends_with_the_first_answer_good_or_bad() -> None:
+    for leave in (PublishedNames.set_ok, lambda published: published.set_unavailable("away")):
+        published = PublishedNames()
+        assert not published.wait(0.0)
+        threading.Timer(0.01, leave, [published]).start()
+        assert published.wait(10.0)
+
+
+# ---------------------------------------------------------------------------- the thread
+
+
+def test_it_begins_again_whatever_ended_it_and_says_why() -> None:
+    published, calls = PublishedNames(), []
+    reasons: list[str | None] = []
+
+    def poll(_: Poller) -> None:
+        reasons.append(published.read().reason)
+        calls.append(1)
+        if len(calls) == 1:
+            raise Unavailable("connection refused")
+        if len(calls) == 2:
+            raise KeyError("a bug")
+
+    thread = Poller("test", published, poll)
+    thread.start()
+    until(lambda: len(calls) >= 4)
+    thread.stop()
+    assert reasons[:3] == [NO_ANSWER_YET, "connection refused", "internal error: KeyError: 'a bug'"]
+
+
+def test_it_starts_once_and_not_after_its_end() -> None:
+    started: list[int] = []
+
+    def poll(self: Poller) -> None:
+        started.append(threading.get_ident())
+        while not self.stopping:
+            self.sleep(10)
+
+    thread = Poller("test", PublishedNames(), poll)
+    for _ in range(3):
+        thread.start()
+    until(lambda: bool(started))
+    thread.stop()
+    thread.start()
+    assert len(started) == 1
+    assert not [each for each in threading.enumerate() if each.name == "otel-gpu-test"]
+
+
+def test_waking_ends_a_sleep_also_one_that_has_not_begun() -> None:
+    woken: list[bool] = []
+    asleep = threading.Event()
+
+    def poll(self: Poller) -> None:
+        asleep.wait(10)
+        woken.append(self.sleep(10))
+        woken.append(self.sleep(0.001))
+
+    thread = Poller("test", PublishedNames(), poll)
+    thread.start()
+    thread.wake()
+    asleep.set()
+    until(lambda: len(woken) >= 2)
+    thread.stop()
+    assert woken[:2] == [True, False]
+
+
+def test_retries_are_further_and_further_apart_until_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "FIRST_RETRY_S", 1.0)
+    monkeypatch.setattr(poller, "MAX_RETRY_S", 5.0)
+    thread = Poller("test", PublishedNames(), lambda _: None)
+    assert [thread.next_pause_s() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    thread.reset_backoff()
+    assert thread.next_pause_s() == 1.0
+
+
+def test_retries_are_never_further_apart_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller, "FIRST_RETRY_S", 1.0)
+    monkeypatch.setattr(poller, "MAX_RETRY_S", 30.0)
+    thread = Poller("test", PublishedNames(), lambda _: None, max_retry_s=2.0)
+    assert [thread.next_pause_s() for _ in range(4)] == [1.0, 2.0, 2.0, 2.0]
+
+
+def test_a_thread_that_cannot_be_had_is_a_reason_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    published = PublishedNames()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    Poller("test", published, lambda _: None).start()
+    assert published.read().reason == "cannot start a thread: can't start new thread"
