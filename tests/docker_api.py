@@ -1,6 +1,6 @@
-"""A Docker engine's API without an engine: as much of it as names need, over a unix socket, TCP or TLS.
+"""A Docker engine's API without an engine: the part that names need, over a unix socket, TCP or TLS.
 
-It counts who asks for what, and can be told to answer badly, late or never.
+It counts requests, and can answer with faults, late or never.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _END: Final = None
 
 
 def container_id(number: int) -> str:
-    """An id as engines make them."""
+    """An id of an engine's form."""
     return f"{number:064x}"
 
 
 class Bad(NamedTuple):
-    """An answer that is not what was asked for. ``promised`` bytes are more than come; ``never`` is no answer."""
+    """A faulty answer. ``promised`` is more than the bytes sent; ``never`` sends nothing."""
 
     body: bytes = b""
     status: int = 200
@@ -40,10 +40,10 @@ class Bad(NamedTuple):
 
 @dataclass
 class DockerApi:
-    """What the engine has, what it was asked, and how it misbehaves: ``bad`` is by path, without the version."""
+    """The engine's containers, the requests received, and faults: ``bad`` is by path, without the version."""
 
     containers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    asked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     bad: dict[str, Bad] = field(default_factory=dict)
     base_url: str = ""
     chunked: bool = True
@@ -51,7 +51,7 @@ class DockerApi:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self, number: int, name: str, **changes: Any) -> str:
-        """Have a container running, without an event; ``changes`` are merged into sections of its description."""
+        """Add a running container without an event; ``changes`` are merged into sections of its document."""
         key = container_id(number)
         document: dict[str, Any] = {
             "Id": key,
@@ -66,32 +66,32 @@ class DockerApi:
         return key
 
     def start(self, number: int, name: str, **changes: Any) -> str:
-        """Start a container, and tell of it."""
+        """Start a container, with an event."""
         key = self.run(number, name, **changes)
         self.happens("start", key)
         return key
 
     def rename(self, key: str, name: str) -> None:
-        """Give a container another name, and tell of it."""
+        """Rename a container, with an event."""
         self.containers[key]["Name"] = f"/{name}"
         self.happens("rename", key)
 
     def die(self, key: str) -> None:
-        """End a container, and tell of it."""
+        """End a container, with an event."""
         self.containers[key]["State"]["Running"] = False
         self.happens("die", key)
 
     def destroy(self, key: str) -> None:
-        """Remove a container, and tell of it."""
+        """Remove a container, with an event."""
         document = self.containers.pop(key)
         self._say("destroy", key, document)
 
     def happens(self, action: str, key: str) -> None:
-        """Tell of an event."""
+        """Send an event."""
         self._say(action, key, self.containers[key])
 
     def say(self, line: bytes) -> None:
-        """Put anything into every stream of events."""
+        """Send bytes on every event stream."""
         for stream in list(self.streams):
             stream.put(line)
 
@@ -101,8 +101,8 @@ class DockerApi:
             stream.put(_END)
 
     def count(self, path: str) -> int:
-        """How often this was asked for with GET; the paths of ids are under ``/containers/{id}/json``."""
-        return self.asked["GET", path]
+        """The number of GET requests for a path; those with ids count as ``/containers/{id}/json``."""
+        return self.requests["GET", path]
 
     def _say(self, action: str, key: str, document: Mapping[str, Any]) -> None:
         attributes = {"image": "vllm:1", "name": str(document["Name"]).removeprefix("/")}
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         api = self.server.api
         path = re.sub(r"\A/v[0-9.]+(?=/)", "", self.path.partition("?")[0])
-        api.asked["GET", re.sub(r"/containers/[0-9a-f]{64}/", "/containers/{id}/", path)] += 1
+        api.requests["GET", re.sub(r"/containers/[0-9a-f]{64}/", "/containers/{id}/", path)] += 1
         bad = api.bad.get(path)
         if bad is not None and bad.never:
             api.ended.wait()
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, json.dumps(document).encode(), None)
 
     def _refuse(self) -> None:
-        self.server.api.asked[self.command, self.path] += 1
+        self.server.api.requests[self.command, self.path] += 1
         self._send(403, b"", None)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = _refuse  # noqa: N815
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             api.streams.remove(stream)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
@@ -209,7 +209,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def cut_off(self) -> None:
-        """End every connection, as the kernel does for a process that was killed."""
+        """End every connection, as the kernel does for a killed process."""
         for connection in list(self.open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

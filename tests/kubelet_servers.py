@@ -1,4 +1,4 @@
-"""A container runtime and a kubelet of the tests' own: the real protocols, over real unix sockets."""
+"""A container runtime and a kubelet for tests, with the real protocols over real unix sockets."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from otel_gpu.sources.names.podresources.proto.podresources_pb2 import (
 RUNTIME: Final = "runtime.v1.RuntimeService"
 LISTER: Final = "v1.PodResourcesLister"
 RUNNING, EXITED = 1, 2
-ENDED: Final = "ListContainers of those that have ended"
+ENDED: Final = "ListContainers of exited containers"
 
 
 class Refused(Exception):
-    """What a method raises to answer with a status."""
+    """Raised by a method to answer with a status."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -72,7 +72,7 @@ class NodeServer:
         self._server = server
 
     def stop(self) -> None:
-        """Hang up on everybody."""
+        """Close every connection."""
         self.ended.set()
         if self._server is not None:
             self._server.stop(None).wait(5)
@@ -81,12 +81,12 @@ class NodeServer:
         self.path.unlink(missing_ok=True)
 
     def hang(self) -> bytes:
-        """As an answer: none, until the server ends."""
+        """An answer that never comes while the server runs."""
         self.ended.wait(30)
         raise Refused(grpc.StatusCode.UNAVAILABLE, "ended")
 
     def refuse(self, code: grpc.StatusCode, details: str) -> Callable[[], bytes]:
-        """As an answer: a status."""
+        """An answer that is a status."""
 
         def answer() -> bytes:
             raise Refused(code, details)
@@ -128,7 +128,7 @@ def socket_directory() -> Iterator[Path]:
 
 
 class Runtime(NodeServer):
-    """A runtime with containers, listed in the order of ``containers``; on request only those that have ended."""
+    """A runtime with containers, listed in the order of ``containers``; on request only the exited ones."""
 
     def __init__(self, path: Path, containers: Iterable[Container] = (), name: bytes = b"containerd") -> None:
         super().__init__(path, RUNTIME)
@@ -190,7 +190,7 @@ def pod_uid(number: int) -> str:
 
 
 class Kubelet(NodeServer):
-    """A kubelet that gave devices to pods; ``allocatable`` are all that it has."""
+    """A kubelet that granted devices to pods; ``allocatable`` are all of its devices."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, LISTER)
@@ -213,7 +213,7 @@ def pod(name: str, *containers: ContainerResources, namespace: str = "team-a") -
 
 
 def given(name: str, *devices: ContainerDevices, claims: Iterable[DynamicResource] = ()) -> ContainerResources:
-    """A container that was given these devices."""
+    """A container with these devices."""
     return ContainerResources(name=name.encode(), devices=devices, dynamic_resources=claims)
 
 

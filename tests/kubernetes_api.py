@@ -1,4 +1,4 @@
-"""An API server of the tests' own: pods over real TLS, with what real ones do on good days and on bad ones.
+"""An API server for tests: pods over real TLS, with the faults of real servers.
 
 Kubernetes API concepts: lists in pages, versions, watches with bookmarks, 410 Gone once a version was compacted.
 """
@@ -39,7 +39,7 @@ def pod(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Json:
-    """A pod as the API tells it, with more in it than anybody needs."""
+    """A pod of the API, with many unused fields."""
     return {
         "kind": "Pod",
         "apiVersion": "v1",
@@ -53,14 +53,14 @@ def pod(
         },
         "spec": {
             "nodeName": node,
-            "containers": [{"name": status["name"], "image": f"asked/{status['name']}:1"} for status in containers],
+            "containers": [{"name": status["name"], "image": f"spec/{status['name']}:1"} for status in containers],
         },
         "status": {"phase": "Running", "containerStatuses": list(containers)},
     }
 
 
 def container(container_id: str, name: str = "main", *, runtime: str = "containerd", **more: Any) -> Json:
-    """The status of a container that runs."""
+    """The status of a running container."""
     return {
         "name": name,
         "image": "registry.example/train:2",
@@ -78,21 +78,21 @@ def hex_id(number: int) -> str:
 
 @dataclass
 class Fault:
-    """What is done to a request in place of an answer. ``of`` is whom it waits for: a list, a watch or either."""
+    """A fault in place of an answer. ``of`` is the kind of request it applies to: a list, a watch or either."""
 
     status: int = 500
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     delay_s: float = 0.0
-    """Waited before anything is said; the right answer follows if ``status`` is 200 and there is no body."""
+    """A delay before the answer; the correct one follows if ``status`` is 200 and there is no body."""
     raw: bytes | None = None
-    """Said in place of HTTP, and the connection ends."""
+    """Sent in place of HTTP; the connection ends."""
     of: str | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request that came."""
+    """A received request."""
 
     kind: str
     query: Mapping[str, str]
@@ -100,7 +100,7 @@ class Request:
 
 
 class KubernetesApi:
-    """Pods that tests put, change and delete; and the requests that came."""
+    """Pods that tests add, change and delete, and the received requests."""
 
     def __init__(self, directory: Path, *identities: str, host: str = "127.0.0.1") -> None:
         self.authority = trustme.CA()
@@ -112,12 +112,12 @@ class KubernetesApi:
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.pages_always = False
-        """Without a watch cache, lists of version 0 come in pages too."""
+        """Without a watch cache, lists of version 0 have pages too."""
         self.gone_as_event = False
         self.cut_after_bytes: int | None = None
-        """The next event is cut after so many bytes, and its connection with it."""
+        """The next event and its connection are cut after so many bytes."""
         self.ended = 0
-        """How often watches were ended."""
+        """The number of times watches were ended."""
 
         self._pods: dict[str, Json] = {}
         self._log: list[tuple[int, bytes, str]] = []
@@ -136,7 +136,7 @@ class KubernetesApi:
 
     @property
     def server(self) -> ApiServer:
-        """How to reach it."""
+        """The server's address and files."""
         host, port = self._server.server_address[:2]
         return ApiServer(str(host), int(port), self.ca_file, self.token_file)
 
@@ -168,38 +168,38 @@ class KubernetesApi:
             self._changed.notify_all()
 
     def bookmark(self) -> None:
-        """Other nodes' pods changed; tell the watches how far things have come."""
+        """Pods of other nodes changed: send a bookmark on the watches."""
         with self._changed:
             self._record("BOOKMARK", {"kind": "Pod", "metadata": {}})
             self._changed.notify_all()
 
     def say(self, line: bytes) -> None:
-        """A line on every watch, whatever it is."""
+        """Send a line on every watch."""
         with self._changed:
             self._version += 1
             self._log.append((self._version, line + b"\n", ""))
             self._changed.notify_all()
 
     def compact(self) -> None:
-        """Forget the past: who goes on from before now gets 410."""
+        """Drop the history: watches from earlier versions get 410."""
         with self._changed:
             self._version += 1
             self._compacted = self._version
 
     def end_watches(self) -> None:
-        """End the watches that are open, as a server does when their time is over."""
+        """End the open watches, as a server does at their timeout."""
         with self._changed:
             self.ended += 1
             self._changed.notify_all()
 
     def drop_connections(self) -> None:
-        """Cut every connection where it is."""
+        """Cut every connection."""
         with self._changed:
             for connection in self._open:
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    def asked(self, kind: str) -> list[Request]:
+    def received(self, kind: str) -> list[Request]:
         """The requests of a kind: ``list`` or ``watch``."""
         return [request for request in self.requests if request.kind == kind]
 
@@ -217,7 +217,7 @@ class KubernetesApi:
                 self._open.discard(connection)
 
     def fault(self, kind: str) -> Fault | None:
-        """The next fault that is meant for such a request."""
+        """The next fault for a request of this kind."""
         with self._changed:
             for number, fault in enumerate(self.faults):
                 if fault.of in (None, kind):
@@ -245,11 +245,11 @@ class KubernetesApi:
         return 200, {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}
 
     def is_compacted(self, version: int) -> bool:
-        """Whether nobody can go on from there."""
+        """Whether the version has expired."""
         return version < self._compacted
 
     def events(self, query: Mapping[str, str], ended: int) -> Iterator[bytes]:
-        """What happens after a version, as it happens, until watches are ended once more."""
+        """The events after a version as they happen, until the watches are ended."""
         version = int(query["resourceVersion"])
         node = query["fieldSelector"].removeprefix("spec.nodeName=")
         over = False
@@ -272,7 +272,7 @@ class KubernetesApi:
 
 
 def status(code: int, message: str) -> Json:
-    """A failure in the API's own words."""
+    """A failure as a Status."""
     return {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": message}
 
 
@@ -286,7 +286,7 @@ class _Server(socketserver.ThreadingTCPServer):
     api: KubernetesApi
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up, or does not trust us, is no error here."""
+        """A client that disconnects or rejects the certificate is not an error."""
 
 
 class _ServerOverIpv6(_Server):
@@ -313,7 +313,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         api = self.server.api

@@ -19,7 +19,7 @@ def directory() -> Iterator[Path]:
 
 @pytest.fixture
 def runtime(directory: Path) -> Iterator[Runtime]:
-    """A container runtime without containers, that listens."""
+    """A running container runtime without containers."""
     server = Runtime(directory / "cri.sock")
     server.start()
     yield server
@@ -28,7 +28,7 @@ def runtime(directory: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def kubelet(directory: Path) -> Iterator[Kubelet]:
-    """A kubelet without pods, that listens."""
+    """A running kubelet without pods."""
     server = Kubelet(directory / "kubelet.sock")
     server.start()
     yield server

@@ -27,17 +27,17 @@ def settings(**flags: str) -> Config:
     return load({name.replace("_", "-"): text for name, text in flags.items()}, {}).config
 
 
-def leave_behind(host: FakeRoot, path: str) -> None:
-    """A socket whose owner has gone."""
+def add_dead_socket(host: FakeRoot, path: str) -> None:
+    """Create a socket without a server."""
     (host.root / path).parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(host.root / path))
 
 
-# ---------------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------------- facts
 
 
-def test_a_socket_a_file_a_directory_and_nothing_are_told_apart(host: FakeRoot) -> None:
+def test_presence_is_socket_other_or_missing(host: FakeRoot) -> None:
     (host.root / "file").touch()
     assert look(host.listen("a.sock")).presence is Presence.SOCKET
     assert look(host.root / "file").presence is Presence.OTHER
@@ -47,20 +47,20 @@ def test_a_socket_a_file_a_directory_and_nothing_are_told_apart(host: FakeRoot) 
     assert look(Path("/a\0b")).presence is Presence.MISSING
 
 
-def test_a_socket_that_may_not_be_written_to_is_denied(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_without_write_permission_is_denied(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     path = host.listen("a.sock")
-    asked = []
+    calls = []
 
     def access(where: Path, mode: int) -> bool:
-        asked.append((where, mode))
+        calls.append((where, mode))
         return False  # root may write to everything: the kernel's answer to others is given here
 
     monkeypatch.setattr(os, "access", access)
     assert look(path).presence is Presence.DENIED
-    assert asked == [(path, os.W_OK)]
+    assert calls == [(path, os.W_OK)]
 
 
-def test_a_directory_that_may_not_be_entered_is_denied(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_permission_is_denied(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -71,7 +71,7 @@ def test_a_directory_that_may_not_be_entered_is_denied(host: FakeRoot, monkeypat
 # ---------------------------------------------------------------------------- auto
 
 
-def test_on_a_bare_host_nobody_is_asked_and_everybody_is_listed_with_the_reason(host: FakeRoot) -> None:
+def test_on_a_bare_host_no_candidate_is_used_and_each_has_a_reason(host: FakeRoot) -> None:
     found = host.judge()
     assert list(found) == ["cri", "kubernetes", "docker", "podman", "pod-resources", "slurm"]
     assert not any(each.used for each in found.values())
@@ -83,7 +83,7 @@ def test_on_a_bare_host_nobody_is_asked_and_everybody_is_listed_with_the_reason(
     assert "KUBERNETES_SERVICE_HOST" in found["kubernetes"].why
 
 
-def test_docker_and_slurm_on_one_host_are_both_asked(host: FakeRoot) -> None:
+def test_docker_and_slurm_on_one_host_are_both_used(host: FakeRoot) -> None:
     path = host.listen("var/run/docker.sock")
     host.add("sys/fs/cgroup/system.slice/node1_slurmstepd.scope")
     assert host.used() == ["docker", "slurm"]
@@ -96,14 +96,14 @@ def test_docker_and_slurm_on_one_host_are_both_asked(host: FakeRoot) -> None:
 @pytest.mark.parametrize(
     "sign", ["etc/slurm", "var/spool/slurmd", "sys/fs/cgroup/memory/slurm_node1", "sys/fs/cgroup/slurm"]
 )
-def test_slurm_is_told_by_its_files_or_its_cgroups(host: FakeRoot, sign: str) -> None:
+def test_slurm_is_found_by_its_files_or_cgroups(host: FakeRoot, sign: str) -> None:
     host.add(sign)
     assert host.used() == ["slurm"]
     assert host.judge()["slurm"].why == str(host.root / sign)
 
 
-def test_what_is_there_and_cannot_be_used_is_asked_so_that_the_reason_is_told(host: FakeRoot) -> None:
-    """Docker makes a directory of a mount whose source is missing; who mounted it wants to know."""
+def test_an_unusable_path_is_used_so_that_its_reason_is_reported(host: FakeRoot) -> None:
+    """Docker creates a directory for a mount whose source is missing; the user must know."""
     host.add("var/run/docker.sock")
     docker = host.judge()["docker"]
     assert docker.used
@@ -111,7 +111,7 @@ def test_what_is_there_and_cannot_be_used_is_asked_so_that_the_reason_is_told(ho
     assert docker.socket.presence is Presence.OTHER
 
 
-def test_a_docker_socket_that_is_podmans_is_asked_once(host: FakeRoot) -> None:
+def test_a_docker_socket_that_is_podmans_is_used_once(host: FakeRoot) -> None:
     podman = host.listen("run/podman/podman.sock")
     (host.root / "var/run").mkdir(parents=True)
     (host.root / "var/run/docker.sock").symlink_to(podman)
@@ -120,7 +120,7 @@ def test_a_docker_socket_that_is_podmans_is_asked_once(host: FakeRoot) -> None:
     assert host.used(settings(environment="docker")) == ["docker"]
 
 
-def test_every_users_podman_that_can_be_reached_is_a_source_of_its_own(host: FakeRoot) -> None:
+def test_each_reachable_podman_of_a_user_is_a_source(host: FakeRoot) -> None:
     host.listen("run/podman/podman.sock")
     own = host.listen(f"run/user/{UID}/podman/podman.sock")
     host.listen("run/user/1001/podman/podman.sock")
@@ -129,13 +129,13 @@ def test_every_users_podman_that_can_be_reached_is_a_source_of_its_own(host: Fak
     assert [name for name, each in found.items() if each.used] == ["podman", "podman-1000", "podman-1001"]
 
 
-def test_podman_of_the_agents_own_user_may_be_anywhere(host: FakeRoot) -> None:
+def test_podman_of_the_agents_user_is_in_its_runtime_directory(host: FakeRoot) -> None:
     own = host.listen("x/podman/podman.sock")
     assert host.used(XDG_RUNTIME_DIR=str(own.parents[1])) == ["podman-user"]
     assert host.used(XDG_RUNTIME_DIR="relative") == []
 
 
-def test_so_many_users_and_no_more_are_asked(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_users_is_bounded(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "MAX_USERS", 2)
     for uid in range(3):
         host.listen(f"run/user/{uid}/podman/podman.sock")
@@ -146,7 +146,7 @@ def test_so_many_users_and_no_more_are_asked(host: FakeRoot, monkeypatch: pytest
 # ---------------------------------------------------------------------------- Kubernetes
 
 
-def test_containerd_beside_docker_is_not_asked_for_pods(host: FakeRoot) -> None:
+def test_containerd_beside_docker_is_not_used(host: FakeRoot) -> None:
     host.listen("var/run/docker.sock")
     host.listen("run/containerd/containerd.sock")
     assert host.used() == ["docker"]
@@ -163,13 +163,13 @@ def test_containerd_beside_docker_is_not_asked_for_pods(host: FakeRoot) -> None:
         "sys/fs/cgroup/memory/kubepods",
     ],
 )
-def test_containerd_of_a_node_is_asked(host: FakeRoot, sign: str) -> None:
+def test_containerd_of_a_kubernetes_node_is_used(host: FakeRoot, sign: str) -> None:
     host.listen("run/containerd/containerd.sock")
     host.add(sign)
     assert host.used() == ["cri"]
 
 
-def test_in_a_pod_the_mounted_socket_is_enough(host: FakeRoot) -> None:
+def test_in_a_pod_the_mounted_socket_is_used(host: FakeRoot) -> None:
     host.listen("run/containerd/containerd.sock")
     assert host.used(KUBERNETES_SERVICE_HOST="10.0.0.1") == ["cri"]
 
@@ -184,7 +184,7 @@ def test_in_a_pod_the_mounted_socket_is_enough(host: FakeRoot) -> None:
         "run/cri-dockerd.sock",
     ],
 )
-def test_a_socket_that_only_kubernetes_has_is_asked_wherever_it_is(host: FakeRoot, path: str) -> None:
+def test_a_runtime_that_only_kubernetes_uses_is_used_on_any_host(host: FakeRoot, path: str) -> None:
     where = host.listen(path)
     found = host.judge()["cri"]
     assert found.used
@@ -193,7 +193,7 @@ def test_a_socket_that_only_kubernetes_has_is_asked_wherever_it_is(host: FakeRoo
 
 
 @pytest.mark.parametrize("path", ["run/k3s/containerd/containerd.sock", "run/cri-dockerd.sock"])
-def test_beside_a_runtime_of_kubernetes_alone_containerd_is_dockers(host: FakeRoot, path: str) -> None:
+def test_a_runtime_that_only_kubernetes_uses_precedes_containerd(host: FakeRoot, path: str) -> None:
     host.listen("run/containerd/containerd.sock")
     host.add("var/lib/kubelet")
     assert host.judge()["cri"].why == str(host.root / "run/containerd/containerd.sock")
@@ -201,8 +201,8 @@ def test_beside_a_runtime_of_kubernetes_alone_containerd_is_dockers(host: FakeRo
     assert host.judge()["cri"].why == str(first)
 
 
-@pytest.mark.parametrize("what", ["directory", "file", "socket of nobody", "socket that is denied"])
-def test_what_cannot_be_asked_does_not_hide_the_runtime_that_can(
+@pytest.mark.parametrize("what", ["directory", "file", "dead socket", "denied socket"])
+def test_an_unusable_socket_does_not_hide_a_usable_one(
     host: FakeRoot, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     host.add("var/lib/kubelet")
@@ -212,28 +212,26 @@ def test_what_cannot_be_asked_does_not_hide_the_runtime_that_can(
             host.add("run/crio/crio.sock")
         case "file":
             (host.add("run/crio") / "crio.sock").touch()
-        case "socket of nobody":
-            leave_behind(host, "run/crio/crio.sock")
+        case "dead socket":
+            add_dead_socket(host, "run/crio/crio.sock")
         case _:
             denied = host.listen("run/crio/crio.sock")
             monkeypatch.setattr(os, "access", lambda where, _mode: where != denied)
     assert host.judge()["cri"].why == str(path)
 
 
-def test_of_what_cannot_be_asked_the_one_that_is_denied_comes_first_and_a_file_last(
-    host: FakeRoot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first needs a permission, the second a start; the third is nobody's."""
+def test_unusable_sockets_are_ordered_denied_dead_other(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one needs a permission, the second one a server; the third one cannot work."""
     host.add("run/k3s/containerd/containerd.sock")
     assert host.judge()["cri"].why == str(host.root / "run/k3s/containerd/containerd.sock")
     for path in ("run/k0s/containerd.sock", "run/crio/crio.sock"):
-        leave_behind(host, path)
+        add_dead_socket(host, path)
     assert host.judge()["cri"].why == str(host.root / "run/k0s/containerd.sock")
     monkeypatch.setattr(os, "access", lambda where, _mode: where.name != "crio.sock")
     assert host.judge()["cri"].why == str(host.root / "run/crio/crio.sock")
 
 
-def test_a_socket_is_connected_to_only_if_there_is_a_choice(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_are_probed_only_if_there_are_several(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     probed: list[Path] = []
 
     def is_dead(path: Path) -> bool:
@@ -249,7 +247,7 @@ def test_a_socket_is_connected_to_only_if_there_is_a_choice(host: FakeRoot, monk
     assert probed == [first, second]
 
 
-def test_a_runtime_that_takes_no_more_connections_is_not_taken_for_gone(host: FakeRoot) -> None:
+def test_a_runtime_with_a_full_queue_is_not_dead(host: FakeRoot) -> None:
     path = host.root / "full.sock"
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
         listener.bind(str(path))
@@ -259,7 +257,7 @@ def test_a_runtime_that_takes_no_more_connections_is_not_taken_for_gone(host: Fa
     assert candidates._is_dead(path)
 
 
-def test_containerd_is_asked_anywhere_if_a_setting_names_it(host: FakeRoot) -> None:
+def test_a_configured_containerd_is_used_on_any_host(host: FakeRoot) -> None:
     path = host.listen("run/containerd/containerd.sock")
     assert host.used(settings(cri_socket=str(path))) == ["cri"]
 
@@ -267,21 +265,21 @@ def test_containerd_is_asked_anywhere_if_a_setting_names_it(host: FakeRoot) -> N
 @pytest.mark.parametrize(
     "kubelet", ["var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet"]
 )
-def test_what_the_kubelet_gave_is_asked_for_where_it_tells(host: FakeRoot, kubelet: str) -> None:
+def test_pod_resources_is_found_in_each_kubelet_directory(host: FakeRoot, kubelet: str) -> None:
     path = host.listen(f"{kubelet}/pod-resources/kubelet.sock")
     assert host.used() == ["pod-resources"]
     assert host.judge()["pod-resources"].why == str(path)
 
 
-def test_an_empty_directory_of_the_kubelets_does_not_hide_the_one_that_is_used(host: FakeRoot) -> None:
-    """k0s makes /var/lib/kubelet too: device plugins are there whatever the kubelet's root is."""
+def test_an_empty_kubelet_directory_does_not_hide_another(host: FakeRoot) -> None:
+    """k0s creates /var/lib/kubelet too, for device plugins."""
     host.add("var/lib/kubelet/pod-resources")
     path = host.listen("var/lib/k0s/kubelet/pod-resources/kubelet.sock")
     assert host.judge()["pod-resources"].why == str(path)
 
 
 @pytest.mark.parametrize(
-    ("flags", "cri", "in_cluster", "asked"),
+    ("flags", "cri", "in_cluster", "used"),
     [
         ({}, False, True, True),
         ({}, True, True, False),
@@ -294,14 +292,14 @@ def test_an_empty_directory_of_the_kubelets_does_not_hide_the_one_that_is_used(h
         ({"environment": "kubernetes"}, False, True, True),
     ],
 )
-def test_the_cluster_is_asked_where_the_node_alone_does_not_do(
-    host: FakeRoot, flags: dict[str, str], cri: bool, in_cluster: bool, asked: bool
+def test_the_api_is_used_if_the_node_does_not_suffice(
+    host: FakeRoot, flags: dict[str, str], cri: bool, in_cluster: bool, used: bool
 ) -> None:
     if cri:
         host.listen("run/crio/crio.sock")
     (host.add(ACCOUNT) / "token").touch()
     found = host.judge(settings(node_name="n", **flags), **(IN_CLUSTER if in_cluster else {}))["kubernetes"]
-    assert found.used is asked
+    assert found.used is used
 
 
 @pytest.mark.parametrize("account", [False, True])
@@ -314,10 +312,10 @@ def test_the_cluster_is_asked_where_the_node_alone_does_not_do(
         ({"environment": "kubernetes"}, True),
     ],
 )
-def test_a_cluster_that_cannot_be_asked_is_a_fault_only_if_it_was_wanted(
+def test_an_unusable_api_is_used_only_if_it_was_requested(
     host: FakeRoot, flags: dict[str, str], used: bool, account: bool
 ) -> None:
-    """It takes an account, and then the node's name."""
+    """It needs an account and the node's name."""
     lacks, fix = "there is no service account", candidates.SERVICE_ACCOUNT_FIX
     if account:
         (host.add(ACCOUNT) / "token").touch()
@@ -327,7 +325,7 @@ def test_a_cluster_that_cannot_be_asked_is_a_fault_only_if_it_was_wanted(
     assert (found.why == lacks) is not used
 
 
-def test_a_node_whose_runtime_tells_names_needs_no_service_account(host: FakeRoot) -> None:
+def test_a_node_with_a_runtime_needs_no_service_account(host: FakeRoot) -> None:
     host.listen("run/crio/crio.sock")
     found = host.judge(settings(environment="kubernetes"), **IN_CLUSTER)["kubernetes"]
     assert (found.used, found.lacks) == (False, None)
@@ -338,7 +336,7 @@ def test_a_node_whose_runtime_tells_names_needs_no_service_account(host: FakeRoo
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "used"),
     [
         ("docker", ["docker"]),
         ("podman", ["podman"]),
@@ -347,20 +345,18 @@ def test_a_node_whose_runtime_tells_names_needs_no_service_account(host: FakeRoo
         ("host", []),
     ],
 )
-def test_a_named_environment_is_asked_though_nothing_is_there_and_nobody_else_is(
-    host: FakeRoot, name: str, asked: list[str]
-) -> None:
-    assert host.used(settings(environment=name)) == asked
+def test_a_chosen_environment_is_used_alone_even_if_it_is_missing(host: FakeRoot, name: str, used: list[str]) -> None:
+    assert host.used(settings(environment=name)) == used
     for path in ("var/run/docker.sock", "run/podman/podman.sock", "run/crio/crio.sock"):
         host.listen(path)
-    assert host.used(settings(environment=name)) == asked
+    assert host.used(settings(environment=name)) == used
 
 
-def test_podman_of_users_alone_is_podman(host: FakeRoot) -> None:
+def test_podman_of_a_user_suffices_for_environment_podman(host: FakeRoot) -> None:
     host.listen("run/user/1000/podman/podman.sock")
     assert host.used(settings(environment="podman")) == ["podman-1000"]
 
 
-def test_an_engine_that_a_setting_names_is_asked_in_auto_though_it_is_away(host: FakeRoot) -> None:
+def test_a_configured_engine_is_used_in_auto_even_if_it_is_missing(host: FakeRoot) -> None:
     assert host.used(settings(docker_host="tcp://10.0.0.1:2375")) == ["docker"]
     assert host.used(settings(podman_host=f"unix://{host.root}/none.sock")) == ["podman"]

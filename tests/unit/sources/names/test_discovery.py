@@ -60,9 +60,7 @@ def host() -> Iterator[Host]:
     made.free.set()
 
 
-def test_a_new_source_is_listed_by_its_own_name_after_earlier_ones(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_source_is_listed_after_earlier_ones(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     docker, podman = FakeNames(name="docker"), FakeNames(name="podman")
     host.search({}, DiscoveredSources((docker,)))
@@ -94,7 +92,7 @@ def test_a_workload_without_a_name_is_pending_until_one_search_has_ended(host: H
     assert host.discovery.search_for({CONTAINER: [1], JOB: [2]}).pending == {"7"}
 
 
-def test_the_search_is_given_the_kinds_of_workloads_without_a_name(host: Host) -> None:
+def test_the_search_gets_the_kinds_of_workloads_without_a_name(host: Host) -> None:
     host.discovery.search_for({JOB: [1]})
     until(lambda: host.kinds == [{WorkloadKind.SLURM_JOB}])
 
@@ -158,7 +156,7 @@ def test_a_source_found_after_close_is_closed_and_not_listed(host: Host) -> None
     assert host.discovery.sources == ()
 
 
-def test_an_absent_source_has_a_reason() -> None:
+def test_an_unavailable_source_has_a_reason() -> None:
     absent = UnavailableSource("kubernetes", "the node name is unknown")
     assert absent.read({}) == NameRead(state=SourceState.UNAVAILABLE, reason="the node name is unknown")
     assert absent.wait(0.0)

@@ -53,7 +53,7 @@ def names(found: DiscoveredSources) -> list[str]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """What engines were made with; nobody is asked."""
+    """The arguments of the engines' sources; nothing connects."""
     noted: list[tuple[str, dict[str, Any]]] = []
     first = DockerSource.__init__
 
@@ -65,10 +65,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return noted
 
 
-# ---------------------------------------------------------------------------- who is opened
+# ---------------------------------------------------------------------------- opened sources
 
 
-def test_in_auto_there_is_a_source_for_everybody_who_is_there(host: FakeRoot) -> None:
+def test_in_auto_each_source_that_exists_is_opened(host: FakeRoot) -> None:
     for path in (
         "var/run/docker.sock",
         "run/podman/podman.sock",
@@ -85,7 +85,7 @@ def test_in_auto_there_is_a_source_for_everybody_who_is_there(host: FakeRoot) ->
         "pod-resources": PodResourcesSource,
         "slurm": SlurmSource,
     }
-    assert next(iter(kinds)) == "cri"  # of two who know one id, the first is believed
+    assert next(iter(kinds)) == "cri"  # if two know the same id, the first one counts
 
 
 @pytest.mark.parametrize("name", ["docker", "podman", "kubernetes", "slurm", "host"])
@@ -94,7 +94,7 @@ def test_discovery_runs_in_auto_and_not_with_a_named_environment(host: FakeRoot,
     assert isinstance(sources(host).open_all()[1], SourceDiscovery)
 
 
-def test_who_appears_after_the_start_is_found_once(host: FakeRoot) -> None:
+def test_a_source_that_appears_after_the_start_is_found_once(host: FakeRoot) -> None:
     of_host = sources(host)
     assert of_host.open_all()[0] == ()
     assert names(of_host.open_new()) == []
@@ -103,15 +103,15 @@ def test_who_appears_after_the_start_is_found_once(host: FakeRoot) -> None:
     assert names(of_host.open_new()) == []
 
 
-def test_a_job_on_a_gpu_is_as_good_as_a_sign_of_slurm(host: FakeRoot) -> None:
-    """From within a container nothing else of it may be seen."""
+def test_a_job_on_a_gpu_is_a_trace_of_slurm(host: FakeRoot) -> None:
+    """From within a container it may be the only trace."""
     of_host = sources(host)
     assert names(of_host.open_new({WorkloadKind.CONTAINER})) == []
     assert names(of_host.open_new({WorkloadKind.SLURM_JOB})) == ["slurm"]
 
 
-def test_a_job_that_the_first_sample_finds_has_its_name_in_the_second(host: FakeRoot) -> None:
-    """As ``once`` takes them: there is no third."""
+def test_a_job_found_in_the_first_sample_has_a_name_in_the_second(host: FakeRoot) -> None:
+    """``once`` takes two samples."""
     tree = ProcTree(host.root / "proc")
     tree.add(70)
     tree.write("70/environ", b"SLURM_JOB_ID=7\0SLURM_JOB_NAME=train\0")
@@ -133,7 +133,7 @@ def test_a_job_that_the_first_sample_finds_has_its_name_in_the_second(host: Fake
     assert (workload.display_name, workload.naming) == ("train", 0)
 
 
-def test_who_was_there_from_the_start_does_not_appear_a_second_time(host: FakeRoot) -> None:
+def test_an_open_source_is_not_found_again(host: FakeRoot) -> None:
     host.listen("var/run/docker.sock")
     of_host = sources(host)
     assert [source.name for source in of_host.open_all()[0]] == ["docker"]
@@ -141,7 +141,7 @@ def test_who_was_there_from_the_start_does_not_appear_a_second_time(host: FakeRo
 
 
 @pytest.mark.parametrize("environment", ["auto", "docker"])
-def test_who_cannot_be_opened_costs_nobody_else_and_is_tried_again(
+def test_a_source_that_fails_to_open_is_tried_again(
     host: FakeRoot, monkeypatch: pytest.MonkeyPatch, environment: str
 ) -> None:
     host.listen("var/run/docker.sock")
@@ -157,14 +157,14 @@ def test_who_cannot_be_opened_costs_nobody_else_and_is_tried_again(
     of_host = sources(host, environment=environment)
     there, discovery = of_host.open_all()
     assert [source.name for source in there] == (["podman"] if environment == "auto" else [])
-    assert discovery is not None  # it has somebody to try again
+    assert discovery is not None  # it tries the failed source again
     assert of_host.open_new().failed == ("docker cannot be opened: no certificate",)
     monkeypatch.setattr(DockerSource, "__init__", first)
     assert of_host.open_new().failed == ()
     assert of_host._opened >= {"docker"}
 
 
-def test_so_many_are_opened_and_no_more(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_sources_is_bounded(host: FakeRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "MAX_SOURCES", 1)
     host.listen("var/run/docker.sock")
     host.listen("run/podman/podman.sock")
@@ -173,7 +173,7 @@ def test_so_many_are_opened_and_no_more(host: FakeRoot, monkeypatch: pytest.Monk
     assert found.failed == ("podman is not used: the limit is 1 sources until the next start",)
 
 
-def test_a_runtime_that_is_missing_in_a_named_environment_is_unavailable_with_the_reason(host: FakeRoot) -> None:
+def test_a_missing_runtime_in_a_chosen_environment_is_unavailable(host: FakeRoot) -> None:
     clock = SystemClock()
     for name, where in (("docker", "var/run/docker.sock"), ("kubernetes", "run/containerd/containerd.sock")):
         source = sources(host, environment=name).open_all()[0][0]
@@ -184,12 +184,10 @@ def test_a_runtime_that_is_missing_in_a_named_environment_is_unavailable_with_th
         source.close()
 
 
-# ---------------------------------------------------------------------------- how engines are asked
+# ---------------------------------------------------------------------------- engines
 
 
-def test_an_engine_gets_its_address_its_runtime_and_the_labels_that_are_told(
-    host: FakeRoot, made: list[tuple[str, dict[str, Any]]]
-) -> None:
+def test_an_engine_gets_its_address_runtime_and_labels(host: FakeRoot, made: list[tuple[str, dict[str, Any]]]) -> None:
     opened(host, docker_host="tcp://a:2375", podman_host="unix:///x.sock", container_labels="team")
     (docker, of_docker), (podman, of_podman) = made
     assert (docker, of_docker["runtime"], of_docker["tls"]) == ("tcp://a:2375", "docker", None)
@@ -207,14 +205,14 @@ def test_an_engine_gets_its_address_its_runtime_and_the_labels_that_are_told(
         ({"docker_host": "unix:///a.sock", "docker_tls_verify": "on"}, False),
     ],
 )
-def test_tls_is_for_https_and_for_tcp_where_it_was_asked_for(
+def test_tls_is_used_for_https_and_for_tcp_with_verification(
     host: FakeRoot, made: list[tuple[str, dict[str, Any]]], flags: dict[str, str], tls: bool
 ) -> None:
     opened(host, None, **flags)
     assert (made[0][1]["tls"] is not None) is tls
 
 
-def test_certificates_are_those_of_the_directory_named_and_else_those_there_are_in_the_usual_one(
+def test_certificates_are_in_the_configured_or_the_default_directory(
     host: FakeRoot, made: list[tuple[str, dict[str, Any]]]
 ) -> None:
     host.add("home/me/.docker")
@@ -228,7 +226,7 @@ def test_certificates_are_those_of_the_directory_named_and_else_those_there_are_
     assert named.verify
 
 
-def test_the_runtime_expects_the_containers_that_the_kubelet_gave_a_gpu(host: FakeRoot) -> None:
+def test_the_runtime_expects_the_containers_with_a_grant(host: FakeRoot) -> None:
     of_node = opened(host, environment="kubernetes")
     cri, kubelet = of_node["cri"], of_node["pod-resources"]
     assert isinstance(cri, CriSource)
@@ -239,14 +237,14 @@ def test_the_runtime_expects_the_containers_that_the_kubelet_gave_a_gpu(host: Fa
 # ---------------------------------------------------------------------------- the cluster
 
 
-def test_the_cluster_is_asked_as_the_pods_service_account_for_this_node(host: FakeRoot) -> None:
+def test_the_api_is_used_with_the_pods_service_account_for_this_node(host: FakeRoot) -> None:
     (host.add(ACCOUNT) / "token").write_text("x")
     found = opened(host, IN_CLUSTER, environment="kubernetes", node_name="n1", pod_labels="app")["kubernetes"]
     assert isinstance(found, KubernetesSource)
     assert (found._node_name, found._labels) == ("n1", ("app",))
 
 
-def test_without_the_nodes_name_the_cluster_is_not_asked_and_the_fix_is_told_where_it_was_wanted(
+def test_without_a_node_name_the_reason_has_the_fix(
     host: FakeRoot,
 ) -> None:
     (host.add(ACCOUNT) / "token").write_text("x")
@@ -257,7 +255,7 @@ def test_without_the_nodes_name_the_cluster_is_not_asked_and_the_fix_is_told_whe
     assert "fieldPath: spec.nodeName" in read.reason
 
 
-def test_a_pod_without_an_account_or_its_nodes_name_does_not_ask_the_cluster_if_nobody_wanted_it(
+def test_the_api_is_not_used_without_an_account_or_node_name_unless_requested(
     host: FakeRoot,
 ) -> None:
     assert "kubernetes" not in opened(host, IN_CLUSTER, node_name="n1")
@@ -266,7 +264,7 @@ def test_a_pod_without_an_account_or_its_nodes_name_does_not_ask_the_cluster_if_
     assert "kubernetes" in opened(host, IN_CLUSTER, node_name="n1")
 
 
-def test_without_a_service_account_the_cluster_is_not_asked_and_the_fix_is_told(host: FakeRoot) -> None:
+def test_without_a_service_account_the_reason_has_the_fix(host: FakeRoot) -> None:
     read = opened(host, kubernetes_api="always", node_name="n1")["kubernetes"].read({})
     assert read.state is SourceState.UNAVAILABLE
     assert read.reason is not None
@@ -277,17 +275,17 @@ def test_without_a_service_account_the_cluster_is_not_asked_and_the_fix_is_told(
 
 
 class Slow:
-    """Answers after a while on a clock that stands still but for it."""
+    """Answers after ``takes_s`` on a manual clock."""
 
     def __init__(self, clock: ManualClock, takes_s: float) -> None:
         self.name = "slow"
         self._clock = clock
         self._takes_s = takes_s
-        self.asked: list[object] = []
+        self.reads: list[object] = []
         self.waited_s: float | None = None
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        self.asked.append(workloads)
+        self.reads.append(workloads)
         return NameRead()
 
     def wait(self, timeout_s: float) -> bool:
@@ -299,15 +297,15 @@ class Slow:
         pass
 
 
-def test_all_of_them_begin_before_any_is_waited_for_and_the_time_is_for_all_together() -> None:
+def test_all_sources_start_before_the_wait_and_share_its_timeout() -> None:
     clock = ManualClock()
     slow = [Slow(clock, 0.75), Slow(clock, 0.75), Slow(clock, 0.75)]
     assert start_all(slow, {}, clock, 1.0) == [True, False, False]
     assert [each.waited_s for each in slow] == pytest.approx([1.0, 0.25, 0.0])
-    assert all(each.asked == [{}] for each in slow)
+    assert all(each.reads == [{}] for each in slow)
 
 
-# ---------------------------------------------------------------------------- what it costs to start
+# ---------------------------------------------------------------------------- imports
 
 
 @pytest.mark.parametrize(
@@ -319,7 +317,7 @@ def test_all_of_them_begin_before_any_is_waited_for_and_the_time_is_for_all_toge
         ("doctor", "--environment", "host", "--exporters", "none"),
     ],
 )
-def test_clients_of_runtimes_are_not_loaded_where_no_runtime_is_asked(arguments: tuple[str, ...]) -> None:
+def test_client_libraries_are_not_imported_without_a_runtime(arguments: tuple[str, ...]) -> None:
     script = (
         "import sys, otel_gpu.cli\n"
         "try:\n"

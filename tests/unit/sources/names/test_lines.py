@@ -11,7 +11,7 @@ from tests.depth import DEPTH
 
 @settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8), st.data())
-def test_lines_are_the_same_wherever_the_stream_is_cut(whole: list[bytes], data: st.DataObject) -> None:
+def test_lines_do_not_depend_on_the_chunks(whole: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in whole)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     chunks = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
@@ -22,7 +22,7 @@ def test_lines_are_the_same_wherever_the_stream_is_cut(whole: list[bytes], data:
     assert found == [None if len(line) > 8 else line.strip() for line in whole if len(line) > 8 or line.strip()]
 
 
-def test_a_line_that_never_ends_takes_no_memory() -> None:
+def test_an_endless_line_takes_no_memory() -> None:
     lines = LineSplitter(max_bytes=1000)
     for _ in range(100):
         assert list(lines.feed(b"x" * 100)) == []

@@ -27,14 +27,14 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def until(happens: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 10
     while not happens():
-        assert time.monotonic() < deadline_s, "it never happened"
+        assert time.monotonic() < deadline_s, "the condition never held"
         time.sleep(0.001)
 
 
 # ---------------------------------------------------------------------------- published names
 
 
-def test_what_is_left_is_read_as_the_same_object_until_something_else_is() -> None:
+def test_published_names_are_read_as_the_same_object() -> None:
     published = PublishedNames()
     assert not published.has_answered
     published.publish(KNOWN)
@@ -47,7 +47,7 @@ def test_what_is_left_is_read_as_the_same_object_until_something_else_is() -> No
     assert second.pending == {"b"}
 
 
-def test_who_has_not_answered_is_neither_well_nor_an_error() -> None:
+def test_without_an_answer_the_state_is_degraded_without_an_error() -> None:
     published = PublishedNames()
     published.publish(KNOWN)
     read = published.read()
@@ -66,7 +66,7 @@ def test_an_error_is_read_once_and_the_state_until_it_changes() -> None:
     assert (published.read().state, published.read().reason) == (SourceState.OK, None)
 
 
-def test_what_was_known_stands_while_nobody_answers() -> None:
+def test_published_names_persist_while_the_source_is_unavailable() -> None:
     published = PublishedNames()
     published.publish(KNOWN)
     published.set_unavailable("away")
@@ -74,7 +74,7 @@ def test_what_was_known_stands_while_nobody_answers() -> None:
     assert (read.known, read.state, read.reason, read.errors) == (KNOWN, SourceState.UNAVAILABLE, "away", 1)
 
 
-def test_waiting_ends_with_the_first_answer_good_or_bad() -> None:
+def test_wait_ends_with_the_first_state() -> None:
     for leave in (PublishedNames.set_ok, lambda published: published.set_unavailable("away")):
         published = PublishedNames()
         assert not published.wait(0.0)
@@ -85,7 +85,7 @@ def test_waiting_ends_with_the_first_answer_good_or_bad() -> None:
 # ---------------------------------------------------------------------------- the thread
 
 
-def test_it_begins_again_whatever_ended_it_and_says_why() -> None:
+def test_poll_runs_again_after_any_failure_with_a_reason() -> None:
     published, calls = PublishedNames(), []
     reasons: list[str | None] = []
 
@@ -104,7 +104,7 @@ def test_it_begins_again_whatever_ended_it_and_says_why() -> None:
     assert reasons[:3] == [NO_ANSWER_YET, "connection refused", "internal error: KeyError: 'a bug'"]
 
 
-def test_it_starts_once_and_not_after_its_end() -> None:
+def test_the_thread_starts_once_and_not_after_stop() -> None:
     started: list[int] = []
 
     def poll(self: Poller) -> None:
@@ -122,7 +122,7 @@ def test_it_starts_once_and_not_after_its_end() -> None:
     assert not [each for each in threading.enumerate() if each.name == "otel-gpu-test"]
 
 
-def test_waking_ends_a_sleep_also_one_that_has_not_begun() -> None:
+def test_wake_ends_a_sleep_that_begins_later() -> None:
     woken: list[bool] = []
     asleep = threading.Event()
 
@@ -140,7 +140,7 @@ def test_waking_ends_a_sleep_also_one_that_has_not_begun() -> None:
     assert woken[:2] == [True, False]
 
 
-def test_retries_are_further_and_further_apart_until_the_connection_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow_until_the_connection_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "FIRST_RETRY_S", 1.0)
     monkeypatch.setattr(poller, "MAX_RETRY_S", 5.0)
     thread = Poller("test", PublishedNames(), lambda _: None)
@@ -149,14 +149,14 @@ def test_retries_are_further_and_further_apart_until_the_connection_stands(monke
     assert thread.next_pause_s() == 1.0
 
 
-def test_retries_are_never_further_apart_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_have_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poller, "FIRST_RETRY_S", 1.0)
     monkeypatch.setattr(poller, "MAX_RETRY_S", 30.0)
     thread = Poller("test", PublishedNames(), lambda _: None, max_retry_s=2.0)
     assert [thread.next_pause_s() for _ in range(4)] == [1.0, 2.0, 2.0, 2.0]
 
 
-def test_a_thread_that_cannot_be_had_is_a_reason_and_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

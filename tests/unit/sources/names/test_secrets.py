@@ -1,4 +1,4 @@
-"""Secrets with which names are asked for: the cluster's token, a key for an engine. No log line or reason has them."""
+"""Secrets of name sources: no log line or reason has the cluster's token or an engine's key."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ KEY = "swordfish-in-a-key"
 PATIENCE_S = 20.0
 
 
-def test_the_clusters_token_reaches_the_cluster_and_nobody_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_token_is_only_sent_to_the_api(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     api = KubernetesApi(tmp_path)
     api.token_file.write_text(TOKEN, encoding="utf-8")  # not the one it admits: it refuses, with words
     source = KubernetesSource(api.server, node_name=NODE, clock=SystemClock(), timeout_s=5.0)
@@ -41,7 +39,7 @@ def test_the_clusters_token_reaches_the_cluster_and_nobody_else(
 
 
 @pytest.mark.parametrize("broken", ["key", "nothing"])
-def test_what_is_in_a_key_for_an_engine_is_not_told(
+def test_the_content_of_a_key_file_is_not_reported(
     broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority, stranger = trustme.CA(), trustme.CA()

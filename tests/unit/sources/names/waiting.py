@@ -1,4 +1,4 @@
-"""Waiting for what a thread finds out."""
+"""Wait for the results of a source's thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = TypeVar("S", bound=NameSource)
 
 @contextmanager
 def reading(source: S) -> Iterator[S]:
-    """A source that is closed in the end."""
+    """A source that is closed at the end."""
     try:
         yield source
     finally:
@@ -26,7 +26,7 @@ def reading(source: S) -> Iterator[S]:
 
 
 def until(source: NameSource, condition: Callable[[NameRead], bool]) -> NameRead:
-    """Read, without anybody on a GPU, until the answer is like that."""
+    """Read without workloads until a condition holds."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (answer := source.read({})).reason == NO_ANSWER_YET or not condition(answer):
         assert time.monotonic() < deadline_s, answer
@@ -35,7 +35,7 @@ def until(source: NameSource, condition: Callable[[NameRead], bool]) -> NameRead
 
 
 def soon(condition: Callable[[], bool]) -> None:
-    """Wait until it is so."""
+    """Wait until a condition holds."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline_s
@@ -43,15 +43,15 @@ def soon(condition: Callable[[], bool]) -> None:
 
 
 def our_threads(name: str) -> int:
-    """How many threads of a source there are."""
+    """The number of a source's threads."""
     return sum(thread.name == f"otel-gpu-{name}" for thread in threading.enumerate())
 
 
 def open_files() -> int:
-    """How many descriptors this process has open."""
+    """The number of open descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def sockets_to(path: Path) -> int:
-    """How many sockets the kernel has for a path, the listening one among them."""
+    """The number of sockets in the kernel for a path, including the listening one."""
     return sum(line.rstrip("\n").endswith(str(path)) for line in Path("/proc/net/unix").read_text().splitlines())

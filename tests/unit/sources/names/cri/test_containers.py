@@ -1,4 +1,4 @@
-"""What a runtime's list of containers says."""
+"""Containers from a runtime's list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def only(found: Containers) -> WorkloadInfo:
     return known
 
 
-def test_a_container_of_a_pod_has_the_names_that_the_kubelet_gave_it() -> None:
+def test_a_container_of_a_pod_has_the_names_in_the_kubelets_labels() -> None:
     found = parsed(container(7, pod="train-0", namespace="team-a", name="worker"))
     assert found.known == {
         container_id(7): WorkloadInfo(
@@ -45,7 +45,7 @@ def test_a_container_of_a_pod_has_the_names_that_the_kubelet_gave_it() -> None:
     assert not found.problems
 
 
-def test_a_container_without_kubernetes_is_known_by_its_own_name() -> None:
+def test_a_container_outside_of_a_pod_has_its_own_name() -> None:
     names = only(parsed(container(1, pod=None, name="crictl-made"))).names
     assert (names.container, names.pod, names.namespace, names.pod_uid) == ("crictl-made", None, None, None)
 
@@ -55,7 +55,7 @@ def test_only_a_running_container_runs(state: int, running: bool) -> None:
     assert only(parsed(container(1, state=state))).running is running
 
 
-def test_every_attempt_of_a_restarted_container_is_known() -> None:
+def test_each_attempt_of_a_restarted_container_is_listed() -> None:
     found = parsed(container(1, state=EXITED, name="main"), container(2, name="main"))
     assert {id_: known.running for id_, known in found.known.items()} == {container_id(1): False, container_id(2): True}
 
@@ -74,13 +74,13 @@ DIGEST = "sha256:" + "0" * 64
         (f"registry.example/app@{DIGEST}", "", f"registry.example/app@{DIGEST}"),
     ],
 )
-def test_an_image_is_what_the_pod_calls_it_and_a_bare_digest_is_no_name(
+def test_an_image_has_the_name_in_the_pod_and_a_digest_is_not_a_name(
     image: str, user_image: str, name: str | None
 ) -> None:
     assert only(parsed(container(1, image=image, user_image=user_image))).names.image == name
 
 
-def test_labels_are_told_if_they_were_asked_for() -> None:
+def test_configured_labels_are_read() -> None:
     labelled = container(1, labels={"team": "vision", "secret": "x", "app": "train"})
     assert only(parsed(labelled, labels=("team", "app", "absent"))).names.extra == (
         ("container.label.app", "train"),
@@ -88,7 +88,7 @@ def test_labels_are_told_if_they_were_asked_for() -> None:
     )
 
 
-def test_the_same_containers_in_another_order_are_the_same_object() -> None:
+def test_the_same_containers_in_another_order_give_the_same_object() -> None:
     containers = [container(number) for number in range(500)]
     first = parsed(*containers)
     for each in containers:  # Go's maps have no order either
@@ -98,7 +98,7 @@ def test_the_same_containers_in_another_order_are_the_same_object() -> None:
     assert parsed(*reversed(containers), before=first) is first
 
 
-def test_a_change_of_state_is_seen_and_the_others_stay_the_same_objects() -> None:
+def test_a_change_of_state_leaves_other_containers_the_same_objects() -> None:
     first = parsed(container(1), container(2))
     second = parsed(container(1, state=EXITED), container(2), before=first)
     assert second is not first
@@ -106,24 +106,24 @@ def test_a_change_of_state_is_seen_and_the_others_stay_the_same_objects() -> Non
     assert second.known[container_id(2)] is first.known[container_id(2)]
 
 
-def test_a_removed_container_is_forgotten() -> None:
+def test_a_removed_container_is_dropped() -> None:
     first = parsed(container(1), container(2))
     assert set(parsed(container(2), before=first).known) == {container_id(2)}
     assert not parsed(before=first).known
 
 
 @pytest.mark.parametrize("name", ['"quoted"', "new\nline", "🚀", "<script>alert(1)</script>", "\u202egnp.exe"])
-def test_odd_names_are_told_as_they_are(name: str) -> None:
+def test_names_may_have_any_characters(name: str) -> None:
     found = parsed(container(1, name=name))
     assert only(found).names.container == name
     assert not found.problems
 
 
-def test_a_label_that_is_too_long_is_cut_and_the_reason_stands_for_as_long_as_the_container() -> None:
+def test_a_long_label_is_cut_and_reported_while_its_container_exists() -> None:
     long = container(1, labels={"notes": "x" * 10_240})
     first = parsed(long, labels=("notes",))
-    [(_, told)] = only(first).names.extra
-    assert len(told) == 1_024
+    [(_, text)] = only(first).names.extra
+    assert len(text) == 1_024
     [problem] = first.problems.values()
     assert (
         problem == "container 000000000000…: its label notes has 10,240 characters; only the first 1,024 are exported"
@@ -133,7 +133,7 @@ def test_a_label_that_is_too_long_is_cut_and_the_reason_stands_for_as_long_as_th
     assert not parsed(container(2), before=second, labels=("notes",)).problems
 
 
-def test_a_broken_text_costs_neither_its_container_nor_the_others() -> None:
+def test_invalid_text_does_not_lose_a_container() -> None:
     broken = container(1, pod=None)
     broken.labels.append(Label(key=b"io.kubernetes.pod.name", value=b"caf\xe9"))
     found = parsed(broken, container(2))
@@ -142,7 +142,7 @@ def test_a_broken_text_costs_neither_its_container_nor_the_others() -> None:
     assert "not valid UTF-8" in found.problems[container_id(1)]
 
 
-def test_what_is_wrong_with_a_container_of_any_id_is_one_line() -> None:
+def test_a_problem_is_one_line_for_any_id() -> None:
     broken = container(1, pod=None)
     broken.id = b"a\nlevel=error msg=forged"
     broken.labels.append(Label(key=b"io.kubernetes.pod.name", value=b"caf\xe9"))
@@ -151,11 +151,11 @@ def test_what_is_wrong_with_a_container_of_any_id_is_one_line() -> None:
     assert problem.isprintable()
 
 
-def test_a_container_without_an_id_is_nobody() -> None:
+def test_a_container_without_an_id_is_skipped() -> None:
     assert not parsed(Container(state=RUNNING)).known
 
 
-def test_a_runtime_says_what_it_is() -> None:
+def test_the_runtimes_name_is_read() -> None:
     assert parse_runtime(VersionResponse(runtime_name=b"cri-o")) == "cri-o"
     assert parse_runtime(VersionResponse()) is None
 
@@ -172,7 +172,7 @@ containers = st.builds(
 
 @many
 @given(st.lists(containers, max_size=5), st.lists(containers, max_size=5))
-def test_whatever_is_listed_is_understood_as_far_as_it_goes(one: list[Container], other: list[Container]) -> None:
+def test_any_list_is_parsed(one: list[Container], other: list[Container]) -> None:
     first = parsed(*one, labels=("a",))
     second = parsed(*other, before=first, labels=("a",))
     assert set(second.known) == {each.id.decode("utf-8", "replace") for each in other if each.id}
@@ -184,7 +184,7 @@ def test_whatever_is_listed_is_understood_as_far_as_it_goes(one: list[Container]
 
 @many
 @given(st.binary(max_size=200))
-def test_whatever_bytes_are_a_list_at_all_are_understood(raw: bytes) -> None:
+def test_any_decodable_bytes_are_parsed(raw: bytes) -> None:
     try:
         answer = ListContainersResponse.FromString(raw)
     except DecodeError:

@@ -22,17 +22,17 @@ def source(runtime: Runtime, *, relist_s: float = 60.0, timeout_s: float = 5.0) 
     return CriSource(str(runtime.path), clock=SystemClock(), relist_s=relist_s, timeout_s=timeout_s)
 
 
-def asked(*numbers: int) -> dict[WorkloadRef, list[int]]:
+def on_gpu(*numbers: int) -> dict[WorkloadRef, list[int]]:
     return {WorkloadRef(WorkloadKind.CONTAINER, container_id(number)): [number] for number in numbers}
 
 
-def test_the_first_list_has_everybody(runtime: Runtime) -> None:
+def test_the_first_list_has_all_containers(runtime: Runtime) -> None:
     runtime.containers = [container(1, name="worker"), container(2, state=EXITED)]
     with reading(source(runtime)) as names:
-        first = names.read(asked(1))
+        first = names.read(on_gpu(1))
         assert first.pending in (frozenset({container_id(1)}), frozenset())
         assert names.wait(10.0)
-        answer = names.read(asked(1))
+        answer = names.read(on_gpu(1))
     assert answer.state is SourceState.OK
     assert answer.pending == frozenset()
     assert answer.known[container_id(1)].names.container == "worker"
@@ -47,18 +47,18 @@ def test_an_endpoint_is_a_path_or_a_url(runtime: Runtime, prefix: str) -> None:
         until(names, lambda answer: container_id(1) in answer.known)
 
 
-def test_nothing_is_asked_for_as_long_as_everybody_is_known(runtime: Runtime) -> None:
+def test_no_call_is_made_while_all_containers_are_known(runtime: Runtime) -> None:
     runtime.containers = [container(number) for number in range(500)]
     with reading(source(runtime)) as names:
         first = until(names, lambda answer: len(answer.known) == 500)
         for _ in range(50):
-            answer = names.read(asked(*range(500)))
+            answer = names.read(on_gpu(*range(500)))
             assert answer.known is first.known
             assert answer.pending == frozenset()
     assert dict(runtime.calls) == {"Version": 1, "ListContainers": 1}
 
 
-def test_a_list_without_news_leaves_the_same_object(runtime: Runtime) -> None:
+def test_a_list_without_changes_publishes_the_same_object(runtime: Runtime) -> None:
     runtime.containers = [container(number) for number in range(500)]
     with reading(source(runtime, relist_s=0.01)) as names:
         first = until(names, lambda answer: len(answer.known) == 500)
@@ -67,12 +67,12 @@ def test_a_list_without_news_leaves_the_same_object(runtime: Runtime) -> None:
         assert names.read({}).known is first.known
 
 
-def test_somebody_new_is_looked_for_at_once_and_is_pending_until_then(runtime: Runtime) -> None:
+def test_an_unknown_container_starts_a_list_and_is_pending_until_then(runtime: Runtime) -> None:
     with reading(source(runtime)) as names:
         until(names, lambda _: runtime.calls["ListContainers"] == 1)
         runtime.containers = [container(7)]
         deadline_s = time.monotonic() + 10.0
-        while container_id(7) not in (answer := names.read(asked(7))).known:
+        while container_id(7) not in (answer := names.read(on_gpu(7))).known:
             assert answer.pending == frozenset({container_id(7)})
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
@@ -80,26 +80,26 @@ def test_somebody_new_is_looked_for_at_once_and_is_pending_until_then(runtime: R
     assert runtime.calls["ListContainers"] == 2
 
 
-def test_whom_the_runtime_does_not_know_is_looked_for_once(runtime: Runtime) -> None:
+def test_a_container_that_the_runtime_does_not_have_is_looked_up_once(runtime: Runtime) -> None:
     runtime.containers = [container(1)]
     with reading(source(runtime)) as names:
         until(names, lambda answer: bool(answer.known))
-        soon(lambda: names.read(asked(1, 8)).pending == frozenset())
+        soon(lambda: names.read(on_gpu(1, 8)).pending == frozenset())
         for _ in range(130):  # longer than a pause between two lists
-            assert names.read(asked(1, 8)).pending == frozenset()
+            assert names.read(on_gpu(1, 8)).pending == frozenset()
             time.sleep(0.01)
         assert runtime.calls["ListContainers"] == 2
-        assert names.read(asked(1, 8, 9)).pending == frozenset({container_id(9)})
+        assert names.read(on_gpu(1, 8, 9)).pending == frozenset({container_id(9)})
 
 
-def test_what_is_no_container_is_not_looked_for(runtime: Runtime) -> None:
+def test_jobs_and_the_host_are_not_looked_up(runtime: Runtime) -> None:
     with reading(source(runtime)) as names:
         until(names, lambda _: runtime.calls["ListContainers"] == 1)
         jobs = {HOST_WORKLOAD: [1], WorkloadRef(WorkloadKind.SLURM_JOB, "7"): [2]}
         assert names.read(jobs).pending == frozenset()
 
 
-def test_who_ended_and_who_was_removed_is_learned_from_a_later_list(runtime: Runtime) -> None:
+def test_a_later_list_shows_ended_and_removed_containers(runtime: Runtime) -> None:
     runtime.containers = [container(1), container(2)]
     with reading(source(runtime, relist_s=0.05)) as names:
         until(names, lambda answer: len(answer.known) == 2)
@@ -109,7 +109,7 @@ def test_who_ended_and_who_was_removed_is_learned_from_a_later_list(runtime: Run
         until(names, lambda answer: set(answer.known) == {container_id(2)})
 
 
-def test_a_container_that_was_given_a_gpu_is_looked_for_until_it_is_there(
+def test_lists_are_frequent_until_a_container_with_a_grant_exists(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
@@ -125,7 +125,7 @@ def test_a_container_that_was_given_a_gpu_is_looked_for_until_it_is_there(
         assert runtime.calls["ListContainers"] == lists
 
 
-def test_the_next_attempt_of_a_container_that_was_given_a_gpu_is_looked_for(
+def test_lists_are_frequent_until_a_container_with_a_grant_is_restarted(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
@@ -138,7 +138,7 @@ def test_the_next_attempt_of_a_container_that_was_given_a_gpu_is_looked_for(
 
 
 @pytest.mark.parametrize("successor", [(), (container(2, name="main"),)], ids=["ends", "is restarted"])
-def test_a_container_that_was_given_a_gpu_and_ends_is_noticed_without_waiting_for_the_next_list(
+def test_the_end_of_a_container_with_a_grant_is_noticed_before_the_next_list(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, successor: tuple[Container, ...]
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
@@ -156,7 +156,9 @@ def test_a_container_that_was_given_a_gpu_and_ends_is_noticed_without_waiting_fo
         )
 
 
-def test_who_ended_without_having_been_given_a_gpu_can_wait(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_container_without_a_grant_starts_no_list(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.02)
     monkeypatch.setattr(cri, "EXITED_S", 0.02)
     runtime.containers = [container(1, name="main"), container(2, name="web"), container(3, name="old", state=EXITED)]
@@ -171,7 +173,7 @@ def test_who_ended_without_having_been_given_a_gpu_can_wait(runtime: Runtime, mo
         assert runtime.calls["ListContainers"] == 1
 
 
-def test_a_container_that_does_not_start_is_looked_for_every_15_seconds_in_the_end(
+def test_the_pause_before_the_next_list_is_bounded_for_a_container_that_does_not_start(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.01)
@@ -181,7 +183,7 @@ def test_a_container_that_does_not_start_is_looked_for_every_15_seconds_in_the_e
         until(names, lambda _: runtime.calls["ListContainers"] >= 10)  # doubled each time, they would take 5 s
 
 
-def test_a_text_that_was_cut_is_an_error_once_and_the_state_stays(runtime: Runtime) -> None:
+def test_a_cut_text_is_one_error_and_the_state_persists(runtime: Runtime) -> None:
     runtime.containers = [container(1, name="x" * 5_000), container(2, name="y" * 5_000)]
     with reading(source(runtime, relist_s=0.01)) as names:
         first = until(names, lambda answer: answer.state is SourceState.DEGRADED)
@@ -195,17 +197,17 @@ def test_a_text_that_was_cut_is_an_error_once_and_the_state_stays(runtime: Runti
         until(names, lambda answer: answer.state is SourceState.OK)
 
 
-# ---------------------------------------------------------------------------- what can go wrong
+# ---------------------------------------------------------------------------- faults
 
 
-def test_a_runtime_that_is_restarted_is_found_again_and_its_names_stand(runtime: Runtime) -> None:
+def test_names_persist_while_a_runtime_restarts(runtime: Runtime) -> None:
     runtime.containers = [container(1)]
     with reading(source(runtime, relist_s=0.05)) as names:
         first = until(names, lambda answer: container_id(1) in answer.known)
         runtime.stop()
         lost = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
         assert lost.known is first.known
-        assert names.read(asked(1, 2)).pending == frozenset()
+        assert names.read(on_gpu(1, 2)).pending == frozenset()
         runtime.containers = [container(1), container(2)]
         runtime.start()
         back = until(names, lambda answer: container_id(2) in answer.known)
@@ -215,7 +217,7 @@ def test_a_runtime_that_is_restarted_is_found_again_and_its_names_stand(runtime:
     assert our_threads("cri") == 0
 
 
-def test_another_runtime_in_its_place_takes_the_names_with_it(runtime: Runtime, directory: Path) -> None:
+def test_another_runtime_on_the_socket_replaces_the_names(runtime: Runtime, directory: Path) -> None:
     runtime.containers = [container(1)]
     with reading(source(runtime, relist_s=0.05)) as names:
         until(names, lambda answer: container_id(1) in answer.known)
@@ -230,16 +232,16 @@ def test_another_runtime_in_its_place_takes_the_names_with_it(runtime: Runtime, 
         other.stop()
 
 
-def test_a_runtime_that_hangs_is_unavailable_and_names_are_not_waited_for(runtime: Runtime) -> None:
+def test_nothing_is_pending_while_a_runtime_hangs(runtime: Runtime) -> None:
     runtime.answers["ListContainers"] = runtime.hang
     with reading(source(runtime, timeout_s=0.2)) as names:
-        assert names.read(asked(1)).pending == frozenset({container_id(1)})
+        assert names.read(on_gpu(1)).pending == frozenset({container_id(1)})
         answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
         assert answer.reason == f"{runtime.path}: no answer to ListContainers within 0.2 s"
-        assert names.read(asked(1)).pending == frozenset()
+        assert names.read(on_gpu(1)).pending == frozenset()
 
 
-def test_to_close_takes_no_longer_than_a_moment_while_a_runtime_hangs(runtime: Runtime) -> None:
+def test_close_is_quick_while_a_runtime_hangs(runtime: Runtime) -> None:
     runtime.answers["ListContainers"] = runtime.hang
     names = source(runtime, timeout_s=30.0)
     names.read({})
@@ -250,18 +252,18 @@ def test_to_close_takes_no_longer_than_a_moment_while_a_runtime_hangs(runtime: R
     soon(lambda: our_threads("cri") == 0)
 
 
-def test_a_slow_answer_is_an_answer(runtime: Runtime) -> None:
+def test_a_slow_answer_is_used(runtime: Runtime) -> None:
     def slow() -> bytes:
         time.sleep(0.3)
         return ListContainersResponse(containers=[container(1)]).SerializeToString()
 
     runtime.answers["ListContainers"] = slow
     with reading(source(runtime)) as names:
-        assert names.read(asked(1)).pending == frozenset({container_id(1)})
+        assert names.read(on_gpu(1)).pending == frozenset({container_id(1)})
         until(names, lambda answer: container_id(1) in answer.known)
 
 
-def test_a_truncated_answer_is_said_and_what_was_known_stands(runtime: Runtime) -> None:
+def test_names_persist_after_a_truncated_answer(runtime: Runtime) -> None:
     runtime.containers = [container(1)]
     with reading(source(runtime, relist_s=0.05)) as names:
         until(names, lambda answer: container_id(1) in answer.known)
@@ -276,7 +278,7 @@ def test_a_truncated_answer_is_said_and_what_was_known_stands(runtime: Runtime) 
         until(names, lambda answer: answer.state is SourceState.OK)
 
 
-def test_a_containerd_without_cri_is_told_what_to_do(runtime: Runtime) -> None:
+def test_the_reason_for_a_containerd_without_cri_has_the_fix(runtime: Runtime) -> None:
     runtime.answers.clear()
     with reading(source(runtime)) as names:
         answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
@@ -286,27 +288,27 @@ def test_a_containerd_without_cri_is_told_what_to_do(runtime: Runtime) -> None:
     )
 
 
-def test_a_status_of_the_runtime_is_said_in_one_line(runtime: Runtime) -> None:
+def test_a_status_of_the_runtime_is_a_reason_of_one_line(runtime: Runtime) -> None:
     runtime.answers["ListContainers"] = runtime.refuse(grpc.StatusCode.INTERNAL, "the shim\nis gone")
     with reading(source(runtime)) as names:
         answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
     assert answer.reason == f"{runtime.path}: ListContainers failed: INTERNAL: the shim is gone"
 
 
-def test_nothing_is_left_open_between_lists(runtime: Runtime) -> None:
+def test_no_connection_is_open_between_lists(runtime: Runtime) -> None:
     with reading(source(runtime)) as names:
         until(names, lambda _: runtime.calls["ListContainers"] == 1)
         soon(lambda: sockets_to(runtime.path) == 1)
 
 
-def test_an_answer_of_more_than_four_megabytes_is_taken(runtime: Runtime) -> None:
+def test_an_answer_over_four_megabytes_is_used(runtime: Runtime) -> None:
     runtime.containers = [container(number, labels={"notes": "x" * 20_000}) for number in range(400)]
     with reading(source(runtime)) as names:
         answer = until(names, lambda answer: len(answer.known) == 400)
     assert answer.state is SourceState.OK
 
 
-def test_a_directory_where_a_socket_should_be_is_said(directory: Path) -> None:
+def test_a_directory_in_place_of_the_socket_is_a_reason(directory: Path) -> None:
     with reading(CriSource(str(directory), clock=SystemClock())) as names:
         answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
     assert answer.reason == (

@@ -1,4 +1,4 @@
-"""An engine's API to ask, and a source that asks it."""
+"""An engine's API, and sources that use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MakeSource = Callable[..., DockerSource]
 
 @pytest.fixture
 def socket_path() -> Iterator[Path]:
-    """Where a unix socket may be: its path must be short."""
+    """A short path for a unix socket."""
     with tempfile.TemporaryDirectory(prefix="og-") as directory:
         yield Path(directory) / "docker.sock"
 
@@ -36,7 +36,7 @@ def api(socket_path: Path) -> Iterator[DockerApi]:
 
 @pytest.fixture
 def make_source() -> Iterator[MakeSource]:
-    """Makes sources of an address, and closes them."""
+    """Creates sources for an address, and closes them."""
     with ExitStack() as made:
 
         def make(base_url: str, **options: Any) -> DockerSource:
@@ -48,7 +48,7 @@ def make_source() -> Iterator[MakeSource]:
 
 
 def until(happens: Callable[[], object], patience_s: float = 20.0) -> None:
-    """Wait for what another thread does."""
+    """Wait until another thread has made this true."""
     deadline = time.monotonic() + patience_s
     while not happens():
         assert time.monotonic() < deadline, "did not happen"
@@ -56,7 +56,7 @@ def until(happens: Callable[[], object], patience_s: float = 20.0) -> None:
 
 
 def first_read(source: DockerSource) -> NameRead:
-    """What a source says once it says anything."""
+    """The first answer of a source."""
     assert source.wait(20)
     return source.read({})
 
@@ -72,5 +72,5 @@ def unavailable(source: DockerSource) -> str:
 
 
 def names(source: DockerSource) -> set[str | None]:
-    """What the containers are called that a source knows."""
+    """The names of the containers that a source knows."""
     return {known.names.container for known in source.read({}).known.values()}

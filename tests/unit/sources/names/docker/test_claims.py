@@ -1,4 +1,4 @@
-"""Every way to give a container a GPU, in the words of the engines."""
+"""Each way to grant a GPU to a container, as engines describe it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ POSSIBLE = Claim("all", possible=True)
 
 
 def request(**fields: Any) -> dict[str, Any]:
-    """A device request as ``docker run --gpus`` makes it."""
+    """A device request of ``docker run --gpus``."""
     made = {"Driver": "", "Count": 0, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}} | fields
     return {"HostConfig": {"DeviceRequests": [made]}}
 
 
 def runtime(value: str | None, name: str = "nvidia") -> dict[str, Any]:
-    """A container under this runtime, with what its environment makes visible."""
+    """A container with this runtime and value of NVIDIA_VISIBLE_DEVICES."""
     env = ["PATH=/bin"] + ([] if value is None else [f"NVIDIA_VISIBLE_DEVICES={value}"])
     return {"HostConfig": {"Runtime": name}, "Config": {"Env": env}}
 
@@ -55,7 +55,7 @@ def devices(*paths: tuple[str, str]) -> dict[str, Any]:
         (request(Count=10**9), []),
     ],
 )
-def test_device_requests_give_what_nvidias_hook_would(document: dict[str, Any], devices_given: list[str]) -> None:
+def test_device_requests_grant_what_nvidias_hook_grants(document: dict[str, Any], devices_given: list[str]) -> None:
     assert parse_claims(document) == tuple(Claim(device) for device in devices_given)
 
 
@@ -69,7 +69,7 @@ def test_device_requests_give_what_nvidias_hook_would(document: dict[str, Any], 
         (request(Driver="cdi", DeviceIDs=["nvidia.com/gpu=1"], Capabilities=None), ["1"]),
     ],
 )
-def test_a_device_request_counts_and_not_what_the_image_makes_visible(
+def test_a_device_request_overrides_the_environment(
     requested: dict[str, Any], devices_given: list[str], name: str
 ) -> None:
     document = runtime("all", name)
@@ -85,7 +85,7 @@ def test_a_device_request_counts_and_not_what_the_image_makes_visible(
         request(Driver="cdi", DeviceIDs=["vendor.com/net=0"], Capabilities=None),
     ],
 )
-def test_a_request_for_other_devices_leaves_the_gpus_to_the_environment(other: dict[str, Any]) -> None:
+def test_a_request_for_other_devices_does_not_override_the_environment(other: dict[str, Any]) -> None:
     document = runtime("0")
     document["HostConfig"] |= other["HostConfig"]
     assert parse_claims(document) == (Claim("0"),)
@@ -109,7 +109,7 @@ def test_a_request_for_other_devices_leaves_the_gpus_to_the_environment(other: d
         ("nvidia.com/gpu=", None),
     ],
 )
-def test_cdi_names_are_understood_wherever_they_stand(name: str, device: str | None) -> None:
+def test_cdi_names_are_read_from_requests_devices_and_the_environment(name: str, device: str | None) -> None:
     expected = () if device is None else (Claim(device),)
     assert parse_claims(request(Driver="cdi", DeviceIDs=[name], Capabilities=None)) == expected
     assert parse_claims(runtime(name)) == expected
@@ -131,22 +131,22 @@ def test_cdi_names_are_understood_wherever_they_stand(name: str, device: str | N
         ("nonsense,2", ["2"]),
     ],
 )
-def test_under_nvidias_runtime_the_environment_decides(value: str | None, devices_given: list[str]) -> None:
+def test_with_nvidias_runtime_the_environment_grants_gpus(value: str | None, devices_given: list[str]) -> None:
     assert parse_claims(runtime(value)) == tuple(Claim(device) for device in devices_given)
 
 
 @pytest.mark.parametrize("name", ["nvidia-cdi", "nvidia-legacy", "/usr/bin/nvidia-container-runtime"])
-def test_nvidias_runtime_has_further_names(name: str) -> None:
+def test_nvidias_runtime_has_several_names(name: str) -> None:
     assert parse_claims(runtime("0", name)) == (Claim("0"),)
 
 
-def test_podman_tells_its_runtime_beside_the_host_config() -> None:
+def test_podmans_runtime_is_beside_the_host_config() -> None:
     document = runtime("0", "oci") | {"OCIRuntime": "/usr/bin/nvidia-container-runtime"}
     assert parse_claims(document) == (Claim("0"),)
 
 
 @pytest.mark.parametrize("name", ["runc", "io.containerd.runc.v2", "crun", "kata", "not-nvidia"])
-def test_the_variable_without_the_runtime_proves_nothing(name: str) -> None:
+def test_the_variable_without_the_runtime_grants_nothing(name: str) -> None:
     """CUDA's base images set it to ``all``."""
     assert parse_claims(runtime("all", name)) == ()
 
@@ -164,16 +164,16 @@ def test_the_variable_without_the_runtime_proves_nothing(name: str) -> None:
         (("/dev/dri/card0", "/dev/dri/card0"), None),
     ],
 )
-def test_a_device_node_is_the_gpu_of_that_minor_on_the_host(paths: tuple[str, str], node: str | None) -> None:
+def test_a_device_node_grants_the_gpu_with_that_minor_number(paths: tuple[str, str], node: str | None) -> None:
     assert parse_claims(devices(paths)) == (() if node is None else (Claim(node),))
 
 
-def test_a_privileged_container_could_use_every_gpu() -> None:
+def test_a_privileged_container_has_possible_access_to_all_gpus() -> None:
     assert parse_claims({"HostConfig": {"Privileged": True}}) == (POSSIBLE,)
     assert parse_claims({"HostConfig": {"Privileged": 1}}) == ()
 
 
-def test_several_ways_add_up_and_all_covers_the_rest() -> None:
+def test_several_ways_add_up_and_all_includes_the_others() -> None:
     both = devices(("/dev/nvidia1", "/dev/nvidia1"))
     both["HostConfig"] |= request(DeviceIDs=["0"])["HostConfig"] | {"Privileged": True}
     assert parse_claims(both) == (Claim("0"), Claim("nvidia1"), POSSIBLE)
@@ -194,5 +194,5 @@ def test_several_ways_add_up_and_all_covers_the_rest() -> None:
         {"HostConfig": {"Devices": [{}, {"PathOnHost": None, "PathInContainer": []}]}},
     ],
 )
-def test_absurd_types_give_nothing(document: dict[str, Any]) -> None:
+def test_fields_of_other_types_grant_nothing(document: dict[str, Any]) -> None:
     assert parse_claims(document) == ()

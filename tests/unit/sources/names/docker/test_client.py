@@ -15,8 +15,8 @@ from tests.docker_api import DockerApi, serving_docker
 from tests.unit.sources.names.docker.conftest import until
 
 
-def test_events_of_a_proxy_that_does_not_chunk_come_one_by_one(api: DockerApi) -> None:
-    """HTTP/1.0: the stream ends with the connection, and until then nobody knows how much is to come."""
+def test_events_without_chunks_are_returned_one_by_one(api: DockerApi) -> None:
+    """HTTP/1.0: the stream ends with the connection, and its length is unknown."""
     api.chunked = False
     with closing(Engine(api.base_url, tls=None, timeout_s=5.0)) as engine:
         events = engine.events(ACTIONS, quiet_s=30.0)
@@ -30,8 +30,8 @@ def test_events_of_a_proxy_that_does_not_chunk_come_one_by_one(api: DockerApi) -
         events.release()
 
 
-def test_a_connection_that_is_refused_leaves_no_socket_behind(socket_path: Path) -> None:
-    """The engine may die between two questions; a socket that nobody closes is a warning, and that an error here."""
+def test_a_refused_connection_leaks_no_socket(socket_path: Path) -> None:
+    """The engine may end between two requests. A socket that is not closed is a warning, and an error here."""
     with serving_docker(DockerApi(), socket_path):
         engine = Engine(f"unix://{socket_path}", tls=None, timeout_s=5.0)
     for _ in range(3):

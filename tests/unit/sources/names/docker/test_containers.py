@@ -1,4 +1,4 @@
-"""What an engine's JSON says of containers, and that no JSON can break it."""
+"""Inspect documents, list entries and events of an engine; any JSON is accepted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KUBERNETES = {
 
 
 def described(name: str = "llm", **changes: Any) -> Container:
-    """A container of this name as the reader understands it."""
+    """The parsed container of this name."""
     api = DockerApi()
     api.run(1, name, **changes)
     return READER.parse_container(ID, api.containers[ID])
@@ -53,7 +53,7 @@ def test_a_container_has_its_name_image_runtime_and_start() -> None:
     assert known.since_s == pytest.approx(1767323045.678901)
 
 
-def test_only_labels_that_were_asked_for_are_told_in_the_order_of_their_keys() -> None:
+def test_only_configured_labels_are_read_in_the_order_of_their_keys() -> None:
     labels = {"tier": "gold", "team": "nlp", "secret": "s3cr3t"}
     assert names_of(described(Config={"Labels": labels})).extra == (
         ("container.label.team", "nlp"),
@@ -61,7 +61,7 @@ def test_only_labels_that_were_asked_for_are_told_in_the_order_of_their_keys() -
     )
 
 
-def test_a_container_of_a_pod_has_the_names_the_kubelet_gave_it() -> None:
+def test_a_pods_container_has_the_names_in_the_kubelets_labels() -> None:
     container = described("k8s_main_trainer-0_research_0c3e_0", Config={"Labels": KUBERNETES})
     names = names_of(container)
     assert (names.container, names.pod, names.namespace) == ("main", "trainer-0", "research")
@@ -73,18 +73,18 @@ def test_a_container_of_a_pod_has_the_names_the_kubelet_gave_it() -> None:
 @pytest.mark.parametrize(
     "label", [{"io.kubernetes.docker.type": "podsandbox"}, {"io.kubernetes.container.name": "POD"}]
 )
-def test_a_pods_sandbox_is_nobodys_workload(label: dict[str, str]) -> None:
+def test_a_pods_sandbox_is_not_a_workload(label: dict[str, str]) -> None:
     assert described(Config={"Labels": KUBERNETES | label}) == Container(None)
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\nb", "🦙 llama", "<script>alert(1)</script>", "a\\b", "//x"])
-def test_a_name_is_told_as_it_is(name: str) -> None:
+def test_a_name_may_have_any_characters(name: str) -> None:
     container = described(name)
     assert names_of(container).container == name
     assert container.notes == ()
 
 
-def test_ten_kilobytes_of_label_are_cut_and_that_is_said() -> None:
+def test_a_long_label_is_cut_and_reported() -> None:
     container = described(Config={"Labels": {"team": "x" * 10_240}})
     [(_, value)] = names_of(container).extra
     assert len(value) == 1024
@@ -92,13 +92,13 @@ def test_ten_kilobytes_of_label_are_cut_and_that_is_said() -> None:
     assert note == "container 000000000000: label team has 10,240 characters; only the first 1,024 are exported"
 
 
-def test_half_a_character_is_mended_and_that_is_said() -> None:
+def test_a_lone_surrogate_is_replaced_and_reported() -> None:
     container = described(Config={"Image": json.loads(r'"a\ud800"')})
     assert names_of(container).image == "a?"
     assert len(container.notes) == 1
 
 
-def test_values_of_the_wrong_type_are_left_out_and_counted_and_the_rest_is_used() -> None:
+def test_values_of_another_type_are_skipped_and_reported() -> None:
     container = described("llm", Config={"Image": 7, "Labels": {"team": ["nlp"], "tier": "gold"}}, HostConfig=None)
     names = names_of(container)
     assert (names.container, names.image) == ("llm", None)
@@ -110,12 +110,12 @@ def test_values_of_the_wrong_type_are_left_out_and_counted_and_the_rest_is_used(
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
-def test_a_description_that_is_no_object_says_so(document: object) -> None:
+def test_a_document_that_is_not_an_object_is_reported(document: object) -> None:
     [note] = READER.parse_container(ID, document).notes
     assert "not a JSON object" in note
 
 
-def test_a_container_that_waits_to_be_restarted_does_not_run() -> None:
+def test_a_container_that_waits_for_a_restart_does_not_run() -> None:
     known = described(State={"Running": True, "Restarting": True}).info
     assert known is not None
     assert not known.running
@@ -135,22 +135,22 @@ def test_a_container_that_waits_to_be_restarted_does_not_run() -> None:
         (1767323045, None),
     ],
 )
-def test_times_are_rfc_3339_and_go_s_zero_time_is_never(text: object, unix_s: float | None) -> None:
+def test_times_are_rfc_3339_and_gos_zero_time_is_never(text: object, unix_s: float | None) -> None:
     assert parse_time(text) == (None if unix_s is None else pytest.approx(unix_s, abs=2e-6))
 
 
-def test_a_line_of_the_list_has_the_containers_own_name_not_that_of_a_link() -> None:
+def test_a_list_entry_has_the_containers_name_not_that_of_a_link() -> None:
     line = {"Id": ID, "Names": ["/web/db", "/db"], "State": "running", "Status": "Up 5 minutes (healthy)"}
     assert parse_listed(line) == Listed(ID, "db", running=True, max_uptime_s=360.0)
 
 
-def test_a_line_of_a_container_that_is_being_restarted_is_not_of_one_that_runs() -> None:
+def test_a_list_entry_of_a_restarting_container_does_not_run() -> None:
     line = parse_listed({"Id": ID, "Names": ["/db"], "State": "restarting", "Status": "Restarting (1) 3 seconds ago"})
     assert line == Listed(ID, "db", running=False, max_uptime_s=None)
 
 
 @pytest.mark.parametrize("line", [None, 1, [], {}, {"Id": None}, {"Id": "../../info"}, {"Id": "abc"}])
-def test_a_line_without_an_id_is_none(line: object) -> None:
+def test_a_list_entry_without_an_id_is_skipped(line: object) -> None:
     assert parse_listed(line) is None
 
 
@@ -174,24 +174,24 @@ def test_a_line_without_an_id_is_none(line: object) -> None:
         (5, None),
     ],
 )
-def test_an_uptime_in_words_bounds_the_uptime(status: object, at_most_s: float | None) -> None:
+def test_an_uptime_in_words_is_an_upper_bound(status: object, at_most_s: float | None) -> None:
     assert parse_max_uptime_s(status) == at_most_s
 
 
-def test_an_event_tells_what_happened_to_whom_and_the_name_after_that() -> None:
+def test_an_event_has_an_action_a_container_and_its_name() -> None:
     actor = {"ID": ID, "Attributes": {"name": "new", "oldName": "/old"}}
     line = json.dumps({"Type": "container", "Action": "rename", "Actor": actor}).encode()
     assert parse_event(line) == Event("rename", ID, "new")
 
 
-def test_an_event_in_the_old_form_is_understood() -> None:
+def test_an_event_in_the_old_form_is_parsed() -> None:
     assert parse_event(json.dumps({"status": "start", "id": ID}).encode()) == Event("start", ID, None)
 
 
 @pytest.mark.parametrize(
     "line", [b'{"Type": "conta', b"", b"null", b"[]", b"<html>", b"\xff\xfe", b"[" * 100_000, b'{"Action": "start"}']
 )
-def test_a_line_that_is_no_event_is_none(line: bytes) -> None:
+def test_an_invalid_event_is_skipped(line: bytes) -> None:
     assert parse_event(line) is None
 
 
@@ -213,7 +213,7 @@ shaped = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(shaped)
-def test_no_json_makes_a_parser_raise(document: Any) -> None:
+def test_any_json_is_parsed_without_an_error(document: Any) -> None:
     container = READER.parse_container(ID, document)
     assert container.info is not None
     assert container.info.ref.id == ID
@@ -225,12 +225,12 @@ def test_no_json_makes_a_parser_raise(document: Any) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(shaped)
-def test_no_section_of_a_description_makes_the_rest_be_lost(section: Any) -> None:
+def test_an_invalid_section_does_not_lose_the_others(section: Any) -> None:
     assert names_of(described("llm", HostConfig=None, State=section)).container == "llm"
     assert names_of(described("llm", HostConfig=section if isinstance(section, dict) else None)).image == "vllm:1"
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_make_the_parser_of_events_raise(line: bytes) -> None:
+def test_any_bytes_are_parsed_without_an_error(line: bytes) -> None:
     event = parse_event(line)
     assert event is None or len(event.id) == 64

@@ -1,4 +1,4 @@
-"""Who is there, after lists and events in any order, and for how long who ended is remembered."""
+"""Containers after lists and events in any order, and how long ended ones are kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def registry_of(*containers: Container) -> ContainerRegistry:
     return registry
 
 
-def test_who_is_listed_for_the_first_time_must_be_inspected_once() -> None:
+def test_a_new_container_is_inspected_once() -> None:
     registry = ContainerRegistry()
     assert registry.apply_list([listed(A, "a"), listed(B, "b")], 0.0, WALL_S) == [A, B]
     registry.add(A, container(A, "a"), 0.0)
@@ -52,7 +52,7 @@ def test_the_mapping_is_the_same_object_until_something_changes() -> None:
     assert (before[A].names.container, after[A].names.container) == ("a", "other")
 
 
-def test_a_new_list_renames_and_ends_without_an_inspection() -> None:
+def test_a_list_renames_and_ends_containers_without_an_inspection() -> None:
     registry = registry_of(container(A, "a"), container(B, "b"))
     assert registry.apply_list([listed(A, "renamed")], 0.0, WALL_S) == []
     known = registry.known(0.0)
@@ -60,14 +60,14 @@ def test_a_new_list_renames_and_ends_without_an_inspection() -> None:
     assert (known[A].running, known[B].running) == (True, False)
 
 
-def test_who_has_been_up_for_less_than_since_its_start_was_started_again_unnoticed() -> None:
+def test_a_short_uptime_means_a_missed_restart() -> None:
     registry = registry_of(container(A, "a", since_s=WALL_S - 1000))
     assert registry.apply_list([listed(A, "a", max_uptime_s=1020.0)], 0.0, WALL_S) == []
     assert registry.apply_list([listed(A, "a", max_uptime_s=None)], 0.0, WALL_S) == []
     assert registry.apply_list([listed(A, "a", max_uptime_s=60.0)], 0.0, WALL_S) == [A]
 
 
-def test_a_start_needs_an_inspection_unless_the_container_is_known_to_run() -> None:
+def test_a_start_needs_an_inspection_unless_the_container_runs() -> None:
     registry = registry_of(container(A, "a"))
     assert registry.apply_event(Event("start", B, "b"), 0.0)
     assert not registry.apply_event(Event("start", A, "a"), 0.0)
@@ -75,7 +75,7 @@ def test_a_start_needs_an_inspection_unless_the_container_is_known_to_run() -> N
     assert registry.apply_event(Event("start", A, "a"), 0.0)
 
 
-def test_a_signal_is_no_end() -> None:
+def test_a_signal_does_not_end_a_container() -> None:
     registry = registry_of(container(A, "a"))
     registry.apply_event(Event("kill", A, "a"), 0.0)
     assert registry.known(0.0)[A].running
@@ -87,7 +87,7 @@ def test_the_name_of_a_container_in_a_pod_is_the_kubelets() -> None:
     assert registry.known(0.0)[A].names.container == "main"
 
 
-def test_who_ended_keeps_its_name_until_a_minute_after_its_removal() -> None:
+def test_a_name_is_kept_for_a_minute_after_removal() -> None:
     registry = registry_of(container(A, "a"))
     registry.apply_event(Event("die", A, "a"), 0.0)
     assert A in registry.known(10_000.0)
@@ -96,7 +96,7 @@ def test_who_ended_keeps_its_name_until_a_minute_after_its_removal() -> None:
     assert A not in registry.known(10_060.0)
 
 
-def test_thousands_that_come_and_go_are_not_kept() -> None:
+def test_the_number_of_ended_containers_is_bounded() -> None:
     registry = registry_of(container(A, "stays"))
     for number in range(2, 5000):
         key = container_id(number)
@@ -110,7 +110,7 @@ def test_thousands_that_come_and_go_are_not_kept() -> None:
     assert {A, last} <= registry.known(5000.0).keys()
 
 
-def test_an_event_of_somebody_unknown_changes_nothing() -> None:
+def test_an_event_of_an_unknown_container_changes_nothing() -> None:
     registry = ContainerRegistry()
     before = registry.known(0.0)
     for action in ("die", "destroy", "rename", "exec_start: sh", ""):

@@ -1,4 +1,4 @@
-"""Names from an engine that behaves, asked through the real SDK."""
+"""Names from a working engine, through the real SDK."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def name(source: DockerSource, key: str) -> str | None:
 
 
 def requests(api: DockerApi) -> int:
-    return sum(api.asked.values())
+    return sum(api.requests.values())
 
 
-def test_what_runs_is_known_after_the_first_list(api: DockerApi, make_source: MakeSource) -> None:
+def test_running_containers_are_known_after_the_first_list(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm", Config={"Labels": {"team": "nlp"}}, HostConfig={"Privileged": True})
     source = make_source(api.base_url, labels=["team"], name="podman-1000", runtime="podman")
     assert source.name == "podman-1000"
@@ -41,7 +41,7 @@ def test_what_runs_is_known_after_the_first_list(api: DockerApi, make_source: Ma
     assert known.claims == (Claim("all", possible=True),)
 
 
-def test_events_are_subscribed_to_before_the_list_is_asked_for(api: DockerApi, make_source: MakeSource) -> None:
+def test_events_are_requested_before_the_list(api: DockerApi, make_source: MakeSource) -> None:
     api.bad["/containers/json"] = Bad(never=True)
     source = make_source(api.base_url)
     source.read({})
@@ -66,7 +66,7 @@ def test_a_rename_needs_no_inspection(api: DockerApi, make_source: MakeSource) -
     assert api.count(INSPECT) == 1
 
 
-def test_a_restart_brings_the_new_start(api: DockerApi, make_source: MakeSource) -> None:
+def test_a_restart_updates_the_start_time(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm")
     source = make_source(api.base_url)
     assert source.wait(10)
@@ -82,7 +82,7 @@ def test_a_restart_brings_the_new_start(api: DockerApi, make_source: MakeSource)
     assert restarted_s > since_s
 
 
-def test_a_container_that_was_removed_no_longer_runs(api: DockerApi, make_source: MakeSource) -> None:
+def test_a_removed_container_does_not_run(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm")
     source = make_source(api.base_url)
     assert source.wait(10)
@@ -92,7 +92,7 @@ def test_a_container_that_was_removed_no_longer_runs(api: DockerApi, make_source
     assert source.read({}).state is SourceState.OK
 
 
-def test_what_starts_and_is_gone_before_anybody_looks_costs_no_names(api: DockerApi, make_source: MakeSource) -> None:
+def test_a_container_that_is_gone_before_its_inspection_is_no_error(api: DockerApi, make_source: MakeSource) -> None:
     source = make_source(api.base_url)
     assert source.wait(10)
     for number in range(1, 200):
@@ -104,7 +104,7 @@ def test_what_starts_and_is_gone_before_anybody_looks_costs_no_names(api: Docker
     assert source.read({}).state is SourceState.OK
 
 
-def test_with_five_hundred_containers_and_no_change_nothing_is_asked(api: DockerApi, make_source: MakeSource) -> None:
+def test_five_hundred_unchanged_containers_cause_no_request(api: DockerApi, make_source: MakeSource) -> None:
     keys = [api.run(number, f"job-{number}") for number in range(500)]
     workloads = {ref(key): (number,) for number, key in enumerate(keys)}
     source = make_source(api.base_url)
@@ -121,7 +121,7 @@ def test_with_five_hundred_containers_and_no_change_nothing_is_asked(api: Docker
     assert requests(api) == asked
 
 
-def test_only_get_is_ever_used_and_info_is_not_needed(api: DockerApi, make_source: MakeSource) -> None:
+def test_requests_are_get_only_and_without_info(api: DockerApi, make_source: MakeSource) -> None:
     api.bad["/info"] = Bad(status=403)
     api.bad["/_ping"] = Bad(status=403)
     api.run(1, "llm")
@@ -129,18 +129,18 @@ def test_only_get_is_ever_used_and_info_is_not_needed(api: DockerApi, make_sourc
     assert source.wait(10)
     key = api.start(2, "two")
     until(lambda: name(source, key) == "two")
-    assert {method for method, _ in api.asked} == {"GET"}
-    assert {path for _, path in api.asked} == {"/version", "/events", "/containers/json", INSPECT}
+    assert {method for method, _ in api.requests} == {"GET"}
+    assert {path for _, path in api.requests} == {"/version", "/events", "/containers/json", INSPECT}
 
 
-def test_after_five_minutes_all_is_asked_anew_but_nobody_inspected_again(
+def test_after_five_minutes_containers_are_listed_again_without_inspections(
     api: DockerApi, make_source: MakeSource
 ) -> None:
     clock = ManualClock()
     kept, ended, renamed = (api.run(number, f"job-{number}") for number in range(3))
     source = make_source(api.base_url, clock=clock)
     assert source.wait(10)
-    # Three events that nobody told us of.
+    # Three changes without an event.
     del api.containers[ended]
     api.containers[renamed]["Name"] = "/other"
     new = api.run(9, "new")
@@ -158,7 +158,7 @@ def test_after_five_minutes_all_is_asked_anew_but_nobody_inspected_again(
 # ---------------------------------------------------------------------------- pending
 
 
-def test_during_the_first_list_a_container_is_pending(api: DockerApi, make_source: MakeSource) -> None:
+def test_a_container_is_pending_during_the_first_list(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm")
     api.bad["/containers/json"] = Bad(never=True)
     source = make_source(api.base_url)
@@ -175,9 +175,7 @@ def test_during_the_first_list_a_container_is_pending(api: DockerApi, make_sourc
     assert source.read(asked).pending == {key}
 
 
-def test_a_pods_container_that_was_listed_is_pending_until_it_is_inspected(
-    api: DockerApi, make_source: MakeSource
-) -> None:
+def test_a_listed_container_of_a_pod_is_pending_until_it_is_inspected(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm")
     api.bad[f"/containers/{key}/json"] = Bad(never=True)
     source = make_source(api.base_url)
@@ -196,7 +194,7 @@ def test_a_container_whose_start_was_missed_is_looked_up(api: DockerApi, make_so
     assert not source.read({ref(key): (1,)}).pending
 
 
-def test_an_id_that_nobody_knows_is_asked_for_once(api: DockerApi, make_source: MakeSource) -> None:
+def test_an_unknown_id_is_looked_up_once(api: DockerApi, make_source: MakeSource) -> None:
     source = make_source(api.base_url)
     assert source.wait(10)
     stranger = {ref(container_id(5)): (1,), ref(container_id(6), "containerd"): (2,)}
@@ -208,7 +206,7 @@ def test_an_id_that_nobody_knows_is_asked_for_once(api: DockerApi, make_source: 
     assert source.read(stranger).state is SourceState.OK
 
 
-def test_a_sandbox_that_is_asked_for_is_not_pending(api: DockerApi, make_source: MakeSource) -> None:
+def test_a_sandbox_is_not_pending(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "k8s_POD", Config={"Labels": {"io.kubernetes.docker.type": "podsandbox"}})
     source = make_source(api.base_url)
     assert source.wait(10)
@@ -221,7 +219,7 @@ def test_a_sandbox_that_is_asked_for_is_not_pending(api: DockerApi, make_source:
 # ---------------------------------------------------------------------------- the end
 
 
-def test_close_ends_its_threads_with_a_stream_open(api: DockerApi, make_source: MakeSource) -> None:
+def test_close_ends_the_threads_while_a_stream_is_open(api: DockerApi, make_source: MakeSource) -> None:
     others = set(threading.enumerate())  # which tests before this one may have left to the end of the process
 
     def own() -> list[str]:

@@ -1,4 +1,4 @@
-"""Names from an engine that misbehaves: each fault has its reason, and costs only what it must."""
+"""Names from an engine with faults: each has a reason, and loses only what it must."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ INSPECT = "/containers/{id}/json"
 # ---------------------------------------------------------------------------- no engine there
 
 
-def test_a_socket_that_is_missing(socket_path: Path, make_source: MakeSource) -> None:
+def test_a_missing_socket_is_a_reason(socket_path: Path, make_source: MakeSource) -> None:
     reason = unavailable(make_source(f"unix://{socket_path}"))
     assert reason == f"{socket_path}: no such file; check that the engine runs and its socket is mounted here"
 
 
-def test_a_socket_that_is_a_file(socket_path: Path, make_source: MakeSource) -> None:
+def test_a_file_in_place_of_the_socket_is_a_reason(socket_path: Path, make_source: MakeSource) -> None:
     socket_path.write_text("not a socket", encoding="ascii")
     assert "is a file, not a socket" in unavailable(make_source(f"unix://{socket_path}"))
 
 
-def test_a_socket_that_is_a_directory(socket_path: Path, make_source: MakeSource) -> None:
+def test_a_directory_in_place_of_the_socket_is_a_reason(socket_path: Path, make_source: MakeSource) -> None:
     socket_path.mkdir()
     assert "is a directory, not a socket" in unavailable(make_source(f"unix://{socket_path}"))
 
 
-def test_a_socket_whose_engine_is_dead(socket_path: Path, make_source: MakeSource) -> None:
+def test_a_socket_without_a_server_is_a_reason(socket_path: Path, make_source: MakeSource) -> None:
     with serving_docker(DockerApi(), socket_path):
         pass
     assert "connection refused" in unavailable(make_source(f"unix://{socket_path}"))
 
 
-def test_a_socket_that_may_not_be_opened(
+def test_a_socket_without_permission_is_a_reason(
     api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(_: object) -> None:
@@ -54,11 +54,11 @@ def test_a_socket_that_may_not_be_opened(
 
 
 @pytest.mark.parametrize("base_url", ["ssh://root@gpu-1", "npipe:////./pipe/docker_engine", "fd://", "", "unix://"])
-def test_an_address_that_cannot_be_asked(base_url: str, make_source: MakeSource) -> None:
+def test_an_unsupported_address_is_a_reason(base_url: str, make_source: MakeSource) -> None:
     assert unavailable(make_source(base_url))
 
 
-def test_an_engine_that_accepts_and_never_answers(api: DockerApi, make_source: MakeSource) -> None:
+def test_an_engine_that_never_answers_is_unavailable(api: DockerApi, make_source: MakeSource) -> None:
     api.bad["/version"] = Bad(never=True)
     source = make_source(api.base_url, timeout_s=0.3)
     assert "no answer to GET /version within 0.3 s" in unavailable(source)
@@ -66,7 +66,7 @@ def test_an_engine_that_accepts_and_never_answers(api: DockerApi, make_source: M
     assert not source.read({ref: (1,)}).pending
 
 
-def test_close_does_not_wait_for_an_engine_that_never_answers(api: DockerApi, make_source: MakeSource) -> None:
+def test_close_does_not_wait_for_an_engine(api: DockerApi, make_source: MakeSource) -> None:
     api.bad["/version"] = Bad(never=True)
     source = make_source(api.base_url, timeout_s=60.0)
     source.read({})
@@ -101,14 +101,12 @@ HTML = Bad(b"<html><body>Sign in</body></html>")
         ("/containers/json", Bad(b"{}", status=404), "HTTP status 404"),
     ],
 )
-def test_an_answer_that_is_none_has_its_reason(
-    path: str, bad: Bad, said: str, api: DockerApi, make_source: MakeSource
-) -> None:
+def test_an_invalid_answer_is_a_reason(path: str, bad: Bad, said: str, api: DockerApi, make_source: MakeSource) -> None:
     api.bad[path] = bad
     assert said in unavailable(make_source(api.base_url))
 
 
-def test_absurd_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make_source: MakeSource) -> None:
+def test_invalid_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm")
     entries = [None, 7, {"Id": 9}, {"Id": key, "Names": 3, "State": "running", "Status": []}]
     api.bad["/containers/json"] = Bad(json.dumps(entries).encode())
@@ -119,9 +117,7 @@ def test_absurd_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make
 
 
 @pytest.mark.parametrize("bad", [HTML, Bad(b"{}", status=500), Bad(b"{", promised=9), Bad(never=True)])
-def test_one_container_that_cannot_be_inspected_costs_no_other(
-    bad: Bad, api: DockerApi, make_source: MakeSource
-) -> None:
+def test_a_failed_inspection_does_not_lose_other_containers(bad: Bad, api: DockerApi, make_source: MakeSource) -> None:
     stuck, other = api.run(1, "stuck"), api.run(2, "other")
     api.bad[f"/containers/{stuck}/json"] = bad
     source = make_source(api.base_url, timeout_s=0.3)
@@ -134,16 +130,14 @@ def test_one_container_that_cannot_be_inspected_costs_no_other(
     assert not source.read({asked: (1,)}).pending
 
 
-def test_an_engine_that_can_inspect_nothing_is_unavailable(api: DockerApi, make_source: MakeSource) -> None:
+def test_an_engine_that_fails_every_inspection_is_unavailable(api: DockerApi, make_source: MakeSource) -> None:
     for number in range(20):
         api.bad[f"/containers/{api.run(number, f'job-{number}')}/json"] = HTML
     assert "is not JSON" in unavailable(make_source(api.base_url))
     assert api.count(INSPECT) == 6
 
 
-def test_an_engine_that_is_lost_while_containers_are_inspected_leaves_what_it_said(
-    api: DockerApi, make_source: MakeSource
-) -> None:
+def test_containers_inspected_before_the_engine_is_lost_are_known(api: DockerApi, make_source: MakeSource) -> None:
     said = api.run(1, "said")
     for number in range(2, 20):
         api.bad[f"/containers/{api.run(number, f'job-{number}')}/json"] = HTML
@@ -152,9 +146,7 @@ def test_an_engine_that_is_lost_while_containers_are_inspected_leaves_what_it_sa
     assert source.read({}).known.keys() == {said}
 
 
-def test_a_label_that_is_cut_is_a_reason_for_as_long_as_its_container_is_there(
-    api: DockerApi, make_source: MakeSource
-) -> None:
+def test_a_cut_label_is_a_reason_while_its_container_exists(api: DockerApi, make_source: MakeSource) -> None:
     clock = ManualClock()
     key = api.run(1, "llm", Config={"Labels": {"team": "x" * 10_240}})
     source = make_source(api.base_url, labels=["team"], clock=clock)
@@ -177,7 +169,7 @@ def test_a_label_that_is_cut_is_a_reason_for_as_long_as_its_container_is_there(
 # ---------------------------------------------------------------------------- events
 
 
-def test_an_event_that_is_cut_off_is_counted_and_the_next_is_heard(api: DockerApi, make_source: MakeSource) -> None:
+def test_an_invalid_event_is_counted_and_the_next_one_is_applied(api: DockerApi, make_source: MakeSource) -> None:
     source = make_source(api.base_url)
     assert source.wait(10)
     api.say(b'{"Type": "container", "Action": "sta\n')
@@ -190,7 +182,7 @@ def test_an_event_that_is_cut_off_is_counted_and_the_next_is_heard(api: DockerAp
     assert (read.state, read.reason) == (SourceState.DEGRADED, "an event is not valid")
 
 
-def test_where_events_are_forbidden_containers_are_listed_often(api: DockerApi, make_source: MakeSource) -> None:
+def test_without_events_containers_are_listed_often(api: DockerApi, make_source: MakeSource) -> None:
     clock = ManualClock()
     api.run(1, "one")
     api.bad["/events"] = Bad(b"no", status=403)
@@ -207,7 +199,7 @@ def test_where_events_are_forbidden_containers_are_listed_often(api: DockerApi, 
     until(lambda: key in source.read({}).known)
 
 
-def test_events_that_are_never_answered_take_one_thread_and_no_names(api: DockerApi, make_source: MakeSource) -> None:
+def test_events_without_an_answer_take_one_thread_and_lose_no_names(api: DockerApi, make_source: MakeSource) -> None:
     clock = ManualClock()
     api.run(1, "one")
     api.bad["/events"] = Bad(never=True)
@@ -229,9 +221,7 @@ def woken(source: DockerSource, clock: ManualClock, number: int) -> None:
     source.read({WorkloadRef(WorkloadKind.CONTAINER, container_id(number)): (1,)})
 
 
-def test_where_streams_end_too_soon_containers_are_listed_often_until_one_lasts(
-    api: DockerApi, make_source: MakeSource
-) -> None:
+def test_containers_are_listed_often_until_a_stream_is_stable(api: DockerApi, make_source: MakeSource) -> None:
     clock = ManualClock()
     api.run(1, "one")
     source = make_source(api.base_url, clock=clock)
@@ -239,7 +229,7 @@ def test_where_streams_end_too_soon_containers_are_listed_often_until_one_lasts(
     states = []
     for round_number in range(1, 4):
         api.drop_events()
-        # Whether it is the engine that ended is known at once; the stream is not asked for in a rush.
+        # The end of an engine is known at once; a new stream is not requested at once.
         until(lambda expected=2 * round_number: api.count("/containers/json") == expected)  # type: ignore[misc]
         until(lambda: source.read({}).state is SourceState.DEGRADED)
         states.append(source.read({}).state)
@@ -252,14 +242,14 @@ def test_where_streams_end_too_soon_containers_are_listed_often_until_one_lasts(
     assert set(states) == {SourceState.DEGRADED}
     read = source.read({})
     assert read.reason == "GET /events ends within 10 s; containers are listed every 15 s instead"
-    api.start(20, "told")
-    until(lambda: "told" in names(source))
+    api.start(20, "later")
+    until(lambda: "later" in names(source))
     woken(source, clock, 200)  # this one has lasted
     until(lambda: source.read({}).state is SourceState.OK)
-    assert api.count(INSPECT) == 5 + 4  # the four that nobody knew, and each container once
+    assert api.count(INSPECT) == 5 + 4  # the four new ones, and each container once
 
 
-def test_a_stream_that_ends_too_soon_is_one_error(api: DockerApi, make_source: MakeSource) -> None:
+def test_a_stream_that_ends_early_is_one_error(api: DockerApi, make_source: MakeSource) -> None:
     clock = ManualClock()
     source = make_source(api.base_url, clock=clock)
     assert first_read(source).errors == 0
@@ -278,9 +268,7 @@ def test_a_stream_that_ends_too_soon_is_one_error(api: DockerApi, make_source: M
     assert errors == 1
 
 
-def test_a_stream_that_ends_with_its_engine_says_nothing_of_the_next(
-    socket_path: Path, make_source: MakeSource
-) -> None:
+def test_a_stream_that_ends_with_its_engine_is_tried_again(socket_path: Path, make_source: MakeSource) -> None:
     with serving_docker(DockerApi(), socket_path) as api:
         source = make_source(api.base_url)
         assert source.wait(10)
@@ -292,30 +280,28 @@ def test_a_stream_that_ends_with_its_engine_says_nothing_of_the_next(
 
 
 @pytest.mark.parametrize(("base_url", "longest_s"), [("unix:///run/none.sock", 2.0), ("tcp://127.0.0.1:1", 30.0)])
-def test_a_socket_of_this_host_is_tried_again_soon_however_long_it_was_away(
+def test_the_pause_before_a_unix_socket_is_tried_again_stays_short(
     base_url: str, longest_s: float, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    told = threading.Event()
+    paused = threading.Event()
     next_pause_s = Poller.next_pause_s
 
     def noted(self: Poller) -> float:
         pauses.append(next_pause_s(self))
         if len(pauses) == 8:
-            told.set()
+            paused.set()
         return 0.001
 
     monkeypatch.setattr(Poller, "next_pause_s", noted)
     source = make_source(base_url)
     source.read({})
-    assert told.wait(20)
+    assert paused.wait(20)
     source.close()
     assert pauses[7] == longest_s
 
 
-def test_a_stream_that_a_proxy_ends_after_a_while_is_opened_again_at_once(
-    api: DockerApi, make_source: MakeSource
-) -> None:
+def test_a_stream_that_a_proxy_cuts_is_opened_again_at_once(api: DockerApi, make_source: MakeSource) -> None:
     clock = ManualClock()
     source = make_source(api.base_url, clock=clock)
     assert source.wait(10)
@@ -326,7 +312,7 @@ def test_a_stream_that_a_proxy_ends_after_a_while_is_opened_again_at_once(
     assert source.read({}) == NameRead(known=source.read({}).known)
 
 
-def test_after_a_lost_engine_all_is_listed_again_and_who_was_known_not_inspected(
+def test_after_a_loss_containers_are_listed_again_without_inspections(
     socket_path: Path, make_source: MakeSource
 ) -> None:
     api = DockerApi()
@@ -340,7 +326,7 @@ def test_after_a_lost_engine_all_is_listed_again_and_who_was_known_not_inspected
     api.containers[same]["Name"] = "/renamed"
     new = api.run(4, "new")
     api.run(3, "job-3", State={"StartedAt": "2026-02-02T00:00:00Z"}, Status="Up 3 seconds")
-    api.asked.clear()
+    api.requests.clear()
     with serving_docker(api, socket_path):
         until(lambda: source.read({}).state is SourceState.OK)
         known = source.read({}).known
@@ -355,7 +341,7 @@ def test_after_a_lost_engine_all_is_listed_again_and_who_was_known_not_inspected
         source.close()
 
 
-def test_a_source_that_was_lost_has_nothing_pending(socket_path: Path, make_source: MakeSource) -> None:
+def test_nothing_is_pending_while_the_engine_is_lost(socket_path: Path, make_source: MakeSource) -> None:
     with serving_docker(DockerApi(), socket_path) as api:
         source = make_source(api.base_url)
         assert source.wait(10)

@@ -19,7 +19,7 @@ from tests.unit.sources.names.docker.conftest import MakeSource, first_read, nam
 LOOPBACK = "127.0.0.1"
 
 
-def test_an_engine_over_tcp_is_asked_whatever_proxy_the_environment_names(
+def test_an_engine_over_tcp_ignores_proxies_in_the_environment(
     make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -55,11 +55,9 @@ def written(authority: trustme.CA, directory: Path) -> DockerTls:
     return DockerTls(ca, cert, key)
 
 
-def test_over_tls_with_certificates_on_both_sides(
-    make_source: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mutual_tls(make_source: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "of-somebody-else.pem"))
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "of-another-host.pem"))
     with served_with_tls(authority, mutual=True) as api:
         source = make_source(api.base_url, tls=written(authority, tmp_path))
         assert first_read(source).state is SourceState.OK
@@ -69,40 +67,38 @@ def test_over_tls_with_certificates_on_both_sides(
         assert not [thread for thread in threading.enumerate() if thread.name == "otel-gpu-events"]
 
 
-def test_an_engine_whose_certificate_is_of_another_authority_is_not_asked(
-    make_source: MakeSource, tmp_path: Path
-) -> None:
+def test_a_certificate_of_another_ca_is_rejected(make_source: MakeSource, tmp_path: Path) -> None:
     with served_with_tls(trustme.CA()) as api:
         reason = unavailable(make_source(api.base_url, tls=written(trustme.CA(), tmp_path)))
         assert "certificate not trusted" in reason
-        assert not api.asked
+        assert not api.requests
 
 
-def test_an_engine_whose_certificate_is_for_another_host_is_not_asked(make_source: MakeSource, tmp_path: Path) -> None:
+def test_a_certificate_for_another_host_is_rejected(make_source: MakeSource, tmp_path: Path) -> None:
     authority = trustme.CA()
     with served_with_tls(authority, "elsewhere.example.org") as api:
         reason = unavailable(make_source(api.base_url, tls=written(authority, tmp_path)))
         assert "certificate not trusted" in reason
-        assert not api.asked
+        assert not api.requests
 
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-def test_an_engine_need_not_be_verified_if_that_is_said(make_source: MakeSource) -> None:
+def test_verification_can_be_switched_off(make_source: MakeSource) -> None:
     with served_with_tls(trustme.CA()) as api:
         source = make_source(api.base_url, tls=DockerTls(verify=False))
         assert first_read(source).state is SourceState.OK
         source.close()
 
 
-def test_an_engine_that_wants_a_certificate_and_gets_none(make_source: MakeSource, tmp_path: Path) -> None:
+def test_a_missing_client_certificate_is_a_reason(make_source: MakeSource, tmp_path: Path) -> None:
     authority = trustme.CA()
     with served_with_tls(authority, mutual=True) as api:
         tls = DockerTls(ca=written(authority, tmp_path).ca)
         assert unavailable(make_source(api.base_url, tls=tls))
-        assert not api.asked
+        assert not api.requests
 
 
-def test_certificates_that_are_missing_or_no_certificates(make_source: MakeSource, tmp_path: Path) -> None:
+def test_missing_and_invalid_certificate_files_are_reasons(make_source: MakeSource, tmp_path: Path) -> None:
     authority = trustme.CA()
     missing = tmp_path / "missing.pem"
     garbage = tmp_path / "garbage.pem"
@@ -117,6 +113,6 @@ def test_certificates_that_are_missing_or_no_certificates(make_source: MakeSourc
             assert unavailable(make_source(api.base_url, tls=tls))
 
 
-def test_an_engine_with_tls_that_is_asked_without(make_source: MakeSource) -> None:
+def test_plain_text_to_an_engine_with_tls_is_a_reason(make_source: MakeSource) -> None:
     with served_with_tls(trustme.CA()) as api:
         assert unavailable(make_source(api.base_url))

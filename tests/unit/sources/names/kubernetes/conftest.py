@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 
 
 class Watcher:
-    """A source under test, and waiting for what it comes to know."""
+    """A source under test, read in cycles."""
 
     def __init__(self, source: KubernetesSource) -> None:
         self.source = source
@@ -27,14 +27,14 @@ class Watcher:
         self.states: set[SourceState] = set()
 
     def read(self, *refs: WorkloadRef) -> NameRead:
-        """A cycle; errors are added up, states collected."""
+        """Read one cycle; adds up errors and collects states."""
         read = self.source.read(dict.fromkeys(refs, ()))
         self.errors += read.errors
         self.states.add(read.state)
         return read
 
     def until(self, met: Callable[[NameRead], bool], *refs: WorkloadRef) -> NameRead:
-        """Cycles until something is so."""
+        """Read cycle after cycle until a condition holds."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not met(read := self.read(*refs)):
             assert time.monotonic() < deadline_s, read
@@ -42,7 +42,7 @@ class Watcher:
         return read
 
     def until_known(self, *container_ids: str) -> NameRead:
-        """Cycles until these are known."""
+        """Read cycle after cycle until these are known."""
         return self.until(lambda read: all(container_id in read.known for container_id in container_ids))
 
 
@@ -59,7 +59,7 @@ Watching = Callable[..., Watcher]
 
 @pytest.fixture
 def watching() -> Iterator[Watching]:
-    """Makes sources, and closes them."""
+    """Creates sources, and closes them."""
     with ExitStack() as closed:
 
         def watch(server: ApiServer, clock: Clock | None = None, **options: object) -> Watcher:
@@ -72,12 +72,12 @@ def watching() -> Iterator[Watching]:
 
 
 def ref(container_id: str, runtime: str | None = None, pod_uid: str | None = "some-uid") -> WorkloadRef:
-    """A container as its cgroup tells it."""
+    """A container's reference from its cgroup."""
     return WorkloadRef(WorkloadKind.CONTAINER, container_id, runtime=runtime, pod_uid=pod_uid)
 
 
 def until(met: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not met():
         assert time.monotonic() < deadline_s
@@ -85,8 +85,8 @@ def until(met: Callable[[], bool]) -> None:
 
 
 def watch_again(api: KubernetesApi, clock: ManualClock) -> None:
-    """End the watch, at its time; what it told before that has been heard when the next one is there."""
-    watches = len(api.asked("watch"))
+    """End the watch, and wait for the next one: by then its events are applied."""
+    watches = len(api.received("watch"))
     clock.advance(300)
     api.end_watches()
-    until(lambda: len(api.asked("watch")) > watches)
+    until(lambda: len(api.received("watch")) > watches)

@@ -1,4 +1,4 @@
-"""One question at a time, and what it means when there is no answer."""
+"""Requests to the API server, and the reasons of failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def asking(server: ApiServer, timeout_s: float = 5.0) -> ApiClient:
 
 
 def failure(server: ApiServer, timeout_s: float = 5.0, kind: type[Exception] = Unavailable) -> str:
-    """Why there is no answer: one line."""
+    """The reason of a failed request: one line."""
     with pytest.raises(kind) as failed:
         asking(server, timeout_s).get(PODS, QUERY)
     text = str(failed.value)
@@ -38,7 +38,7 @@ def failure(server: ApiServer, timeout_s: float = 5.0, kind: type[Exception] = U
 
 @contextlib.contextmanager
 def listening(said: bytes = b"") -> Iterator[int]:
-    """A port where somebody listens who is no API server; empty for one who says nothing at all."""
+    """A port with a server that is not an API server; without bytes it is silent."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -65,19 +65,17 @@ def service_account(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("host", "told", "url"),
+    ("host", "address", "url"),
     [
         ("10.96.0.1", "10.96.0.1", "https://10.96.0.1:443"),
         ("fd00:10:96::1", "fd00:10:96::1", "https://[fd00:10:96::1]:443"),
         ("[fd00::1]", "fd00::1", "https://[fd00::1]:443"),
     ],
 )
-def test_in_a_cluster_the_environment_tells_where_the_api_is(
-    service_account: Path, host: str, told: str, url: str
-) -> None:
+def test_in_a_cluster_the_environment_has_the_address(service_account: Path, host: str, address: str, url: str) -> None:
     found = in_cluster({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"}, service_account)
 
-    assert found == ApiServer(told, 443, service_account / "ca.crt", service_account / "token")
+    assert found == ApiServer(address, 443, service_account / "ca.crt", service_account / "token")
     assert found.url == url
 
 
@@ -93,7 +91,7 @@ def test_in_a_cluster_the_environment_tells_where_the_api_is(
         {"KUBERNETES_SERVICE_HOST": "", "KUBERNETES_SERVICE_PORT": "443"},
     ],
 )
-def test_elsewhere_there_is_no_api(service_account: Path, environment: dict[str, str]) -> None:
+def test_outside_a_cluster_there_is_no_api(service_account: Path, environment: dict[str, str]) -> None:
     assert in_cluster(environment, service_account) is None
 
 
@@ -106,7 +104,7 @@ def test_without_a_service_account_there_is_no_api(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------- answers
 
 
-def test_an_answer_is_json_and_one_connection_serves_one_question(api: KubernetesApi) -> None:
+def test_an_answer_is_json_and_each_request_has_its_connection(api: KubernetesApi) -> None:
     api.put(pod("p", container(hex_id(1))))
     client = asking(api.server)
 
@@ -117,7 +115,7 @@ def test_an_answer_is_json_and_one_connection_serves_one_question(api: Kubernete
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
-def test_an_ipv6_address_is_asked_and_verified(tmp_path: Path) -> None:
+def test_an_ipv6_address_is_used_and_verified(tmp_path: Path) -> None:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             pass
@@ -130,7 +128,7 @@ def test_an_ipv6_address_is_asked_and_verified(tmp_path: Path) -> None:
         server.close()
 
 
-def test_an_intermediate_authority_is_enough_to_trust(tmp_path: Path, api: KubernetesApi) -> None:
+def test_an_intermediate_ca_is_trusted(tmp_path: Path, api: KubernetesApi) -> None:
     intermediate = api.authority.create_child_ca()
     intermediate.cert_pem.write_to_path(api.ca_file)
     intermediate.issue_cert("127.0.0.1").configure_cert(api.tls)
@@ -141,9 +139,7 @@ def test_an_intermediate_authority_is_enough_to_trust(tmp_path: Path, api: Kuber
 # ---------------------------------------------------------------------------- no answers
 
 
-def test_a_certificate_of_another_authority_is_refused_before_the_token_is_shown(
-    tmp_path: Path, api: KubernetesApi
-) -> None:
+def test_a_certificate_of_another_ca_is_rejected_before_the_token_is_sent(tmp_path: Path, api: KubernetesApi) -> None:
     other = tmp_path / "other.crt"
     trustme.CA().cert_pem.write_to_path(other)
 
@@ -154,7 +150,7 @@ def test_a_certificate_of_another_authority_is_refused_before_the_token_is_shown
     assert api.requests == []
 
 
-def test_a_certificate_for_another_host_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_with_another_host_name_is_rejected(tmp_path: Path) -> None:
     server = KubernetesApi(tmp_path, "kubernetes.default.svc", "10.0.0.7")
     try:
         said = failure(server.server)
@@ -165,7 +161,7 @@ def test_a_certificate_for_another_host_is_refused(tmp_path: Path) -> None:
     assert server.requests == []
 
 
-def test_a_ca_file_that_is_missing_or_none_is_named(tmp_path: Path, api: KubernetesApi) -> None:
+def test_a_missing_or_invalid_ca_file_is_a_reason(tmp_path: Path, api: KubernetesApi) -> None:
     missing = failure(replace(api.server, ca_file=tmp_path / "none"))
     api.ca_file.write_text("hello", encoding="ascii")
 
@@ -174,20 +170,20 @@ def test_a_ca_file_that_is_missing_or_none_is_named(tmp_path: Path, api: Kuberne
 
 
 @pytest.mark.parametrize("token", ["", " \n", "two words", "line\nbreak", "ü"])
-def test_a_token_file_without_a_token_is_named(api: KubernetesApi, token: str) -> None:
+def test_a_token_file_without_a_token_is_a_reason(api: KubernetesApi, token: str) -> None:
     api.token_file.write_text(token, encoding="utf-8")
 
     assert failure(api.server) == f"token file {api.token_file}: it contains no token"
     assert api.requests == []
 
 
-def test_a_token_file_that_is_missing_is_named(api: KubernetesApi) -> None:
+def test_a_missing_token_file_is_a_reason(api: KubernetesApi) -> None:
     api.token_file.unlink()
 
     assert failure(api.server).startswith(f"token file {api.token_file}: No such file or directory; mount")
 
 
-def test_a_forbidden_list_tells_what_to_apply(api: KubernetesApi) -> None:
+def test_the_reason_for_a_forbidden_list_has_the_fix(api: KubernetesApi) -> None:
     message = 'pods is forbidden: User \\"system:serviceaccount:gpu:agent\\" cannot list resource \\"pods\\"'
     api.faults.append(Fault(403, body=f'{{"kind": "Status", "message": "{message}"}}'.encode()))
 
@@ -197,7 +193,7 @@ def test_a_forbidden_list_tells_what_to_apply(api: KubernetesApi) -> None:
     assert said.endswith("apply the ClusterRole with list and watch on pods and bind it to the agent's service account")
 
 
-def test_what_has_expired_is_gone(api: KubernetesApi) -> None:
+def test_an_expired_version_is_gone(api: KubernetesApi) -> None:
     api.faults.append(Fault(410, body=b'{"message": "too old"}'))
 
     assert "410 too old" in failure(api.server, kind=Gone)
@@ -206,7 +202,7 @@ def test_what_has_expired_is_gone(api: KubernetesApi) -> None:
 @pytest.mark.parametrize(
     ("after", "wait_s"), [("7", 7.0), ("0", 1.0), ("86400", MAX_RETRY_AFTER_S), ("9" * 400, MAX_RETRY_AFTER_S)]
 )
-def test_a_busy_server_is_waited_for_as_it_asks_within_bounds(api: KubernetesApi, after: str, wait_s: float) -> None:
+def test_a_busy_servers_pause_is_bounded(api: KubernetesApi, after: str, wait_s: float) -> None:
     api.faults.append(Fault(429, headers={"Retry-After": after}))
 
     with pytest.raises(Busy) as failed:
@@ -216,13 +212,13 @@ def test_a_busy_server_is_waited_for_as_it_asks_within_bounds(api: KubernetesApi
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}])
-def test_a_busy_server_without_a_number_is_a_failure_like_others(api: KubernetesApi, headers: dict[str, str]) -> None:
+def test_a_busy_server_without_a_number_is_unavailable(api: KubernetesApi, headers: dict[str, str]) -> None:
     api.faults.append(Fault(429, headers=headers))
 
     assert "429 Too Many Requests" in failure(api.server)
 
 
-def test_connection_refused_tells_what_to_check(api: KubernetesApi) -> None:
+def test_the_reason_for_a_refused_connection_says_what_to_check(api: KubernetesApi) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
 
@@ -232,23 +228,23 @@ def test_connection_refused_tells_what_to_check(api: KubernetesApi) -> None:
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", ".x", "a\nb", "ü" * 80, "x" * 300])
-def test_a_host_that_does_not_exist_is_told(api: KubernetesApi, host: str) -> None:
+def test_an_unknown_host_is_a_reason(api: KubernetesApi, host: str) -> None:
     with pytest.raises(Unavailable):
         asking(replace(api.server, host=host)).get(PODS, QUERY)
 
 
-def test_a_server_that_says_nothing_is_given_up_in_time(api: KubernetesApi) -> None:
+def test_a_silent_server_is_a_timeout(api: KubernetesApi) -> None:
     with listening() as port:
         assert "no answer in time" in failure(replace(api.server, port=port), timeout_s=0.2)
 
 
-def test_a_server_that_answers_too_late_is_given_up(api: KubernetesApi) -> None:
+def test_a_late_answer_of_the_api_is_a_timeout(api: KubernetesApi) -> None:
     api.faults.append(Fault(200, delay_s=20))
 
     assert "no answer in time" in failure(api.server, timeout_s=0.1)
 
 
-def test_a_server_without_tls_is_told(api: KubernetesApi) -> None:
+def test_a_server_without_tls_is_a_reason(api: KubernetesApi) -> None:
     with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         assert "TLS failed: " in failure(replace(api.server, port=port))
 
@@ -267,26 +263,26 @@ def test_a_server_without_tls_is_told(api: KubernetesApi) -> None:
         (b"HTTP/1.1 500 a\tb\r\n\r\n\xff", r"500 'a\tb'"),
     ],
 )
-def test_an_answer_that_is_none_is_told(api: KubernetesApi, raw: bytes, said: str) -> None:
+def test_an_invalid_answer_of_the_api_is_a_reason(api: KubernetesApi, raw: bytes, said: str) -> None:
     api.faults.append(Fault(raw=raw))
 
     assert said in failure(api.server)
 
 
-def test_an_answer_that_is_packed_is_refused(api: KubernetesApi) -> None:
+def test_an_encoded_answer_is_rejected(api: KubernetesApi) -> None:
     api.faults.append(Fault(200, headers={"Content-Encoding": "gzip"}, body=gzip.compress(b"{}")))
 
     assert failure(api.server).endswith("the answer is encoded as gzip")
 
 
-def test_an_answer_without_end_is_refused(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_rejected(api: KubernetesApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_module, "MAX_ANSWER_BYTES", 1 << 20)
     api.faults.append(Fault(200, body=b" " * (2 << 20)))
 
     assert failure(api.server).endswith("the answer is over 1 MiB")
 
 
-def test_the_beginning_of_a_long_refusal_is_enough(api: KubernetesApi) -> None:
+def test_a_long_error_body_is_cut(api: KubernetesApi) -> None:
     api.faults.append(Fault(502, body=b"<html>" * 100_000))
 
     assert failure(api.server).endswith("502 Bad Gateway")
@@ -295,7 +291,7 @@ def test_the_beginning_of_a_long_refusal_is_enough(api: KubernetesApi) -> None:
 # ---------------------------------------------------------------------------- streams
 
 
-def test_a_connection_that_says_nothing_beyond_its_time_is_given_up(api: KubernetesApi) -> None:
+def test_a_silent_watch_is_a_timeout(api: KubernetesApi) -> None:
     query = QUERY | {"watch": "1", "resourceVersion": "1000", "timeoutSeconds": "300"}
     batches = asking(api.server).stream(PODS, query, max_s=0.3)
 
@@ -304,7 +300,7 @@ def test_a_connection_that_says_nothing_beyond_its_time_is_given_up(api: Kuberne
         next(batches)
 
 
-def test_a_client_that_is_closed_asks_nobody(api: KubernetesApi) -> None:
+def test_a_closed_client_sends_no_request(api: KubernetesApi) -> None:
     client = asking(api.server)
     client.close()
 

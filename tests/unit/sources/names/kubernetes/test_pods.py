@@ -1,4 +1,4 @@
-"""What is known of containers from a pod as the API tells it."""
+"""Containers of a pod from the JSON of the API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def only(value: Json, *labels: str) -> WorkloadInfo:
     return known
 
 
-def test_a_container_has_the_names_of_its_pod_and_its_own() -> None:
+def test_a_container_has_its_names_and_those_of_its_pod() -> None:
     known = only(pod("train-0", container(A, "trainer"), uid="u1", labels={"team": "vision", "app": "train"}), "team")
 
     assert known == WorkloadInfo(
@@ -53,7 +53,7 @@ def test_the_runtime_is_the_scheme_of_the_id(runtime: str) -> None:
     assert only(pod("p", container(A, runtime=runtime))).names.runtime == runtime
 
 
-def test_init_and_ephemeral_containers_and_those_before_a_restart_are_known() -> None:
+def test_init_ephemeral_and_restarted_containers_are_known() -> None:
     restarted = container(
         B, "main", lastState={"terminated": {"containerID": f"containerd://{A}", "startedAt": CREATED, "exitCode": 137}}
     )
@@ -69,38 +69,38 @@ def test_init_and_ephemeral_containers_and_those_before_a_restart_are_known() ->
     assert {known.since_s for known in parsed(value).containers} == {CREATED_S}
 
 
-def test_a_container_that_crashes_in_a_loop_does_not_run_and_is_known_once() -> None:
+def test_a_crash_looping_container_does_not_run_and_is_known_once() -> None:
     ended = {"terminated": {"containerID": f"containerd://{A}", "startedAt": CREATED}}
     value = pod("p", container(A, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended))
 
     assert not only(value).running
 
 
-def test_a_container_that_was_not_started_yet_has_no_id_and_is_not_told() -> None:
+def test_a_container_without_an_id_is_skipped_until_it_starts() -> None:
     assert (
         parsed(pod("p", {"name": "main", "state": {"waiting": {}}}, {"name": "b", "containerID": ""})).containers == ()
     )
 
 
 @pytest.mark.parametrize("container_id", ["containerd://abc", A, f"containerd://{A}\n", f"Containerd://{A}", 7, None])
-def test_what_is_no_id_is_no_container(container_id: object) -> None:
+def test_an_invalid_id_is_skipped(container_id: object) -> None:
     assert parsed(pod("p", {"name": "main", "containerID": container_id})).containers == ()
 
 
 @pytest.mark.parametrize(
-    ("image", "told"),
+    ("image", "name"),
     [
-        ("sha256:" + "a" * 64, "asked/main:1"),
-        ("", "asked/main:1"),
-        (None, "asked/main:1"),
+        ("sha256:" + "a" * 64, "spec/main:1"),
+        ("", "spec/main:1"),
+        (None, "spec/main:1"),
         ("docker.io/library/nginx@sha256:" + "a" * 64, "docker.io/library/nginx@sha256:" + "a" * 64),
     ],
 )
-def test_an_image_that_is_but_a_digest_is_told_as_it_was_asked_for(image: object, told: str) -> None:
-    assert only(pod("p", container(A, image=image))).names.image == told
+def test_an_image_that_is_a_digest_has_the_name_in_the_spec(image: object, name: str) -> None:
+    assert only(pod("p", container(A, image=image))).names.image == name
 
 
-def test_a_digest_stays_where_nobody_asked_by_name() -> None:
+def test_a_digest_is_kept_if_the_spec_has_no_name() -> None:
     value = pod("p", container(A, image="sha256:abc"))
     del value["spec"]
 
@@ -116,7 +116,7 @@ def test_the_uid_of_a_static_pod_is_the_hash_of_its_manifest_as_in_cgroups_and_c
     assert found.uid == "mirror"
 
 
-def test_a_hash_on_a_pod_that_is_no_mirror_means_nothing() -> None:
+def test_a_hash_on_a_pod_that_is_not_a_mirror_is_ignored() -> None:
     known = only(pod("p", container(A), uid="own", annotations={"kubernetes.io/config.hash": "ab" * 16}))
 
     assert known.ref.pod_uid == "own"
@@ -139,28 +139,28 @@ def test_the_start_is_unix_time_or_unknown(started: object, since_s: float | Non
 
 
 @pytest.mark.parametrize("value", ['say "hi"', "two\nlines", "🦊", "<script>alert(1)</script>", "a" * 1024])
-def test_a_label_is_told_as_it_is(value: str) -> None:
+def test_a_pod_label_may_have_any_characters(value: str) -> None:
     found = parsed(pod("p", container(A), labels={"x": value}), "x")
 
     assert found.containers[0].names.extra == (("k8s.pod.label.x", value),)
     assert found.problem is None
 
 
-def test_ten_kilobytes_of_label_are_cut_and_that_is_said() -> None:
+def test_a_long_label_is_cut_and_reported() -> None:
     found = parsed(pod("p", container(A), labels={"note": "x" * 10_240}), "note")
 
     assert found.containers[0].names.extra == (("k8s.pod.label.note", "x" * 1023 + "…"),)
     assert found.problem == "pod ml/p: its label note has 10,240 characters; only the first 1,023 are exported"
 
 
-def test_half_a_character_is_mended_and_that_is_said_in_one_line() -> None:
+def test_a_lone_surrogate_is_replaced_and_reported_in_one_line() -> None:
     found = parsed(pod("a\nb", container(A), labels={"x": "\ud83e"}), "x")
 
     assert found.containers[0].names.extra == (("k8s.pod.label.x", "?"),)
     assert found.problem == "pod ml/'a\\nb': its label x is not valid Unicode; invalid characters are exported as ?"
 
 
-def test_labels_are_in_order_and_only_those_that_are_asked_for_and_there() -> None:
+def test_only_configured_labels_are_read_in_order() -> None:
     value = pod("p", container(A), labels={"b": "2", "a": "1", "c": "3", "empty": ""})
 
     assert only(value, "b", "a", "missing", "empty", "*").names.extra == (
@@ -169,7 +169,7 @@ def test_labels_are_in_order_and_only_those_that_are_asked_for_and_there() -> No
     )
 
 
-def test_a_page_of_a_list_names_its_version_and_its_rest() -> None:
+def test_a_page_of_a_list_has_a_version_and_a_continue_token() -> None:
     value = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [pod("p"), {}, None]}
 
     assert parse_list(value) == Page((Pod("uid-of-p"),), "7", "more")
@@ -177,7 +177,7 @@ def test_a_page_of_a_list_names_its_version_and_its_rest() -> None:
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"items": []}, {"metadata": {"resourceVersion": "7"}, "items": {}}])
-def test_what_is_no_list_is_none(value: object) -> None:
+def test_an_invalid_list_is_none(value: object) -> None:
     assert parse_list(value) is None
 
 
@@ -185,7 +185,7 @@ def event(kind: str, value: Json) -> bytes:
     return json.dumps({"type": kind, "object": value}).encode()
 
 
-def test_events_bring_pods_versions_or_the_end() -> None:
+def test_events_are_changes_bookmarks_or_failures() -> None:
     value = pod("p")
     value["metadata"]["resourceVersion"] = "9"
 
@@ -214,7 +214,7 @@ def test_events_bring_pods_versions_or_the_end() -> None:
         event("ADDED", {"metadata": {"resourceVersion": "9"}}),
     ],
 )
-def test_what_is_no_event_is_none(line: bytes) -> None:
+def test_an_invalid_watch_event_is_none(line: bytes) -> None:
     assert parse_event(line) is None
 
 
@@ -240,7 +240,7 @@ anything = st.recursive(
 
 
 def replaced(part: Json, path: list[int], value: object) -> Json:
-    """The pod with one thing in it, found by a path of choices, exchanged for another."""
+    """The pod with one of its values replaced; ``path`` selects the value."""
     at: object = part
     while path:
         children: list[tuple[object, object]] = (
@@ -266,7 +266,7 @@ some = settings(max_examples=100 * DEPTH, deadline=None, derandomize=True, datab
 
 @some
 @given(st.one_of(anything, almost_a_pod))
-def test_any_json_gives_an_answer_that_can_be_told(value: object) -> None:
+def test_any_json_gives_exportable_names(value: object) -> None:
     found = parse_pod(value, ["x"])
     parse_list(value, ["x"])
     parse_list({"metadata": {"resourceVersion": "1"}, "items": [value]}, ["x"])

@@ -1,4 +1,4 @@
-"""Who is on the node, and who was."""
+"""Pods and their containers, present and ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def running(registry: PodRegistry) -> dict[str, bool]:
     return {container_id: known.running for container_id, known in registry.known.items()}
 
 
-def test_a_deleted_pods_containers_do_not_run_and_are_known_for_a_while() -> None:
+def test_containers_of_a_deleted_pod_do_not_run_and_are_kept_for_a_while() -> None:
     registry = PodRegistry()
     registry.put(seen("p", A), 0.0)
     registry.remove(seen("p", A), 10.0)
@@ -31,7 +31,7 @@ def test_a_deleted_pods_containers_do_not_run_and_are_known_for_a_while() -> Non
     assert registry.known == {}
 
 
-def test_a_container_that_its_pod_no_longer_mentions_has_ended() -> None:
+def test_a_container_that_its_pod_no_longer_lists_has_ended() -> None:
     registry = PodRegistry()
     registry.put(seen("p", A), 0.0)
     registry.put(seen("p", B), 1.0)
@@ -39,7 +39,7 @@ def test_a_container_that_its_pod_no_longer_mentions_has_ended() -> None:
     assert running(registry) == {A: False, B: True}
 
 
-def test_who_is_missing_from_a_list_has_ended() -> None:
+def test_a_pod_that_is_missing_from_a_list_has_ended() -> None:
     registry = PodRegistry()
     registry.put(seen("old", A), 0.0)
     new = seen("new", B)
@@ -49,7 +49,7 @@ def test_who_is_missing_from_a_list_has_ended() -> None:
     assert running(registry) == {A: False, B: True}
 
 
-def test_who_returns_runs() -> None:
+def test_a_pod_that_returns_runs() -> None:
     registry = PodRegistry()
     registry.put(seen("p", A), 0.0)
     registry.replace({}, 1.0)
@@ -74,7 +74,7 @@ def test_the_mapping_is_the_same_object_until_something_changes() -> None:
     assert registry.known is not before
 
 
-def test_however_many_come_and_go_only_so_many_are_remembered() -> None:
+def test_the_number_of_ended_containers_of_pods_is_bounded() -> None:
     registry = PodRegistry()
     for number in range(MAX_ENDED + 500):
         registry.put(seen("p", hex_id(number)), 0.0)
@@ -85,7 +85,7 @@ def test_however_many_come_and_go_only_so_many_are_remembered() -> None:
     assert hex_id(0) not in registry.known
 
 
-def test_problem_is_counted_once_and_told_while_its_pod_is_there() -> None:
+def test_a_problem_is_counted_once_and_reported_while_its_pod_exists() -> None:
     registry = PodRegistry()
     bad = seen("bad", A, label="x" * 2000)
     registry.put(bad, 0.0)

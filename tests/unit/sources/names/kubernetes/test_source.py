@@ -1,4 +1,4 @@
-"""Names and labels over a real TLS connection, whatever becomes of it."""
+"""Lists and watches of pods over a real TLS connection."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_the_pods_of_this_node_are_known_after_the_first_list(api: KubernetesApi
     assert set(read.known) == {A}
     assert (read.known[A].names.pod, read.known[A].names.extra) == ("train-0", (("k8s.pod.label.team", "vision"),))
     assert (read.state, read.reason, watcher.errors) == (SourceState.OK, None, 0)
-    (listed,) = api.asked("list")
+    (listed,) = api.received("list")
     assert listed.query == {"fieldSelector": "spec.nodeName=gpu-node-1", "limit": "500", "resourceVersion": "0"}
 
 
-def test_a_list_is_followed_by_a_watch_of_what_came_after_it(api: KubernetesApi, watching: Watching) -> None:
-    watching(api.server).until(lambda _: bool(api.asked("watch")))
+def test_a_list_is_followed_by_a_watch_from_its_version(api: KubernetesApi, watching: Watching) -> None:
+    watching(api.server).until(lambda _: bool(api.received("watch")))
 
-    query = dict(api.asked("watch")[0].query)
+    query = dict(api.received("watch")[0].query)
 
     assert 300 <= int(query.pop("timeoutSeconds")) < 360
     assert query == {
@@ -47,55 +47,55 @@ def test_a_list_is_followed_by_a_watch_of_what_came_after_it(api: KubernetesApi,
     }
 
 
-def test_many_pods_come_in_pages_and_are_known_all_at_once(api: KubernetesApi, watching: Watching) -> None:
+def test_pages_are_published_together(api: KubernetesApi, watching: Watching) -> None:
     api.pages_always = True
     api.put(*(pod(f"p{number}", container(hex_id(number))) for number in range(1200)))
 
     read = watching(api.server).until(lambda read: bool(read.known))
 
     assert len(read.known) == 1200
-    assert [("continue" in asked.query, asked.query.get("resourceVersion")) for asked in api.asked("list")] == [
+    assert [("continue" in asked.query, asked.query.get("resourceVersion")) for asked in api.received("list")] == [
         (False, "0"),
         (True, None),
         (True, None),
     ]
 
 
-def test_a_list_from_memory_comes_whole(api: KubernetesApi, watching: Watching) -> None:
+def test_a_list_from_memory_is_one_page(api: KubernetesApi, watching: Watching) -> None:
     api.put(*(pod(f"p{number}", container(hex_id(number))) for number in range(1200)))
 
     read = watching(api.server).until(lambda read: bool(read.known))
 
     assert len(read.known) == 1200
-    assert len(api.asked("list")) == 1
+    assert len(api.received("list")) == 1
 
 
-def test_a_page_that_has_expired_starts_the_list_over(api: KubernetesApi, watching: Watching) -> None:
+def test_an_expired_page_restarts_the_list(api: KubernetesApi, watching: Watching) -> None:
     api.pages_always = True
     api.put(*(pod(f"p{number}", container(hex_id(number))) for number in range(600)))
     api.faults += [Fault(200, delay_s=0.3, of="list"), Fault(200, delay_s=0.3, of="list")]
     watcher = watching(api.server)
-    watcher.until(lambda _: len(api.asked("list")) == 2)  # the second page is being asked for
+    watcher.until(lambda _: len(api.received("list")) == 2)  # the second page is requested
     api.compact()
 
     read = watcher.until(lambda read: bool(read.known))
 
     assert len(read.known) == 600
-    assert [asked.query.get("resourceVersion") for asked in api.asked("list")] == ["0", None, None, None]
+    assert [asked.query.get("resourceVersion") for asked in api.received("list")] == ["0", None, None, None]
     assert read.state is SourceState.OK
 
 
-def test_a_list_that_expires_again_and_again_is_given_up(api: KubernetesApi, watching: Watching) -> None:
+def test_a_list_that_keeps_expiring_is_unavailable(api: KubernetesApi, watching: Watching) -> None:
     api.faults += [Fault(410, of="list") for _ in range(3)]
 
     read = watching(api.server).until(lambda read: read.state is SourceState.UNAVAILABLE)
 
     assert read.reason is not None
     assert "expired before its end" in read.reason
-    assert len(api.asked("list")) == 3
+    assert len(api.received("list")) == 3
 
 
-def test_the_nodes_name_is_encoded(api: KubernetesApi, watching: Watching) -> None:
+def test_the_node_name_is_url_encoded(api: KubernetesApi, watching: Watching) -> None:
     watcher = watching(api.server, node_name="node&watch=1 ü")
     watcher.until(lambda _: bool(api.requests))
 
@@ -103,7 +103,7 @@ def test_the_nodes_name_is_encoded(api: KubernetesApi, watching: Watching) -> No
 
 
 @pytest.mark.long
-def test_huge_managed_fields_are_read_and_not_kept(api: KubernetesApi, watching: Watching) -> None:
+def test_large_managed_fields_are_not_kept(api: KubernetesApi, watching: Watching) -> None:
     value = pod("p", container(A))
     value["metadata"]["managedFields"] = [{"fieldsV1": {f"f:{number}": {} for number in range(100_000)}}]
     api.put(value)
@@ -120,11 +120,9 @@ def test_huge_managed_fields_are_read_and_not_kept(api: KubernetesApi, watching:
 # ---------------------------------------------------------------------------- watches
 
 
-def test_what_is_added_changed_and_deleted_is_heard_without_another_list(
-    api: KubernetesApi, watching: Watching
-) -> None:
+def test_a_watch_applies_added_changed_and_deleted_pods(api: KubernetesApi, watching: Watching) -> None:
     watcher = watching(api.server)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     first = pod("p", container(A))
     api.put(first)
@@ -141,7 +139,7 @@ def test_what_is_added_changed_and_deleted_is_heard_without_another_list(
     assert [request.kind for request in api.requests] == ["list", "watch"]
 
 
-def test_a_deleted_pod_is_forgotten_after_a_while(api: KubernetesApi, watching: Watching) -> None:
+def test_a_deleted_pod_is_dropped_after_a_while(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     value = pod("p", container(A))
     api.put(value)
@@ -156,10 +154,10 @@ def test_a_deleted_pod_is_forgotten_after_a_while(api: KubernetesApi, watching: 
     watcher.until(lambda read: not read.known)
 
 
-def test_a_watch_that_ends_goes_on_from_the_last_version_heard_of(api: KubernetesApi, watching: Watching) -> None:
+def test_the_next_watch_starts_at_the_last_version(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     watcher = watching(api.server, clock)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
     api.put(pod("p", container(A)))
     watcher.until_known(A)
 
@@ -167,15 +165,15 @@ def test_a_watch_that_ends_goes_on_from_the_last_version_heard_of(api: Kubernete
     api.put(pod("q", container(B)))
     read = watcher.until_known(A, B)
 
-    assert api.asked("watch")[1].query["resourceVersion"] == "1001"
-    assert len(api.asked("list")) == 1
+    assert api.received("watch")[1].query["resourceVersion"] == "1001"
+    assert len(api.received("list")) == 1
     assert (read.state, watcher.errors) == (SourceState.OK, 0)
 
 
-def test_a_bookmark_moves_the_version_on(api: KubernetesApi, watching: Watching) -> None:
+def test_a_bookmark_updates_the_version(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     watcher = watching(api.server, clock)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
     api.put(pod("p", container(A)))
     watcher.until_known(A)
     api.put(*(pod(f"far-{number}", node="n2") for number in range(50)))
@@ -183,18 +181,18 @@ def test_a_bookmark_moves_the_version_on(api: KubernetesApi, watching: Watching)
 
     watch_again(api, clock)
 
-    assert api.asked("watch")[1].query["resourceVersion"] == str(1000 + 1 + 50 + 1)
+    assert api.received("watch")[1].query["resourceVersion"] == str(1000 + 1 + 50 + 1)
 
 
 @pytest.mark.parametrize("as_event", [False, True])
-def test_a_version_that_is_too_old_leads_to_a_new_list(api: KubernetesApi, watching: Watching, as_event: bool) -> None:
+def test_an_old_version_causes_a_new_list(api: KubernetesApi, watching: Watching, as_event: bool) -> None:
     clock = ManualClock()
     api.gone_as_event = as_event
     gone, stays = pod("gone", container(A)), pod("stays", container(B))
     api.put(gone, stays)
     watcher = watching(api.server, clock)
     watcher.until_known(A, B)
-    until(lambda: bool(api.asked("watch")))
+    until(lambda: bool(api.received("watch")))
 
     api.faults.append(Fault(200, delay_s=0.5, of="watch"))
     watch_again(api, clock)
@@ -204,33 +202,33 @@ def test_a_version_that_is_too_old_leads_to_a_new_list(api: KubernetesApi, watch
     read = watcher.until_known(C)
 
     assert {container_id: known.running for container_id, known in read.known.items()} == {A: False, B: True, C: True}
-    assert len(api.asked("list")) == 2
+    assert len(api.received("list")) == 2
     assert (read.state, watcher.errors) == (SourceState.OK, 0)
 
 
 @pytest.mark.parametrize("cut_after_bytes", [0, 1, 200])
-def test_a_connection_cut_in_the_middle_of_an_event_loses_nothing(
+def test_a_connection_cut_within_an_event_loses_nothing(
     api: KubernetesApi, watching: Watching, cut_after_bytes: int
 ) -> None:
     api.put(pod("p", container(A)))
     watcher = watching(api.server)
     watcher.until_known(A)
-    until(lambda: bool(api.asked("watch")))
+    until(lambda: bool(api.received("watch")))
 
     api.cut_after_bytes = cut_after_bytes
     api.put(pod("q", container(B)))
     read = watcher.until_known(A, B)
 
-    assert len(api.asked("list")) == 1
+    assert len(api.received("list")) == 1
     assert watcher.errors == 1
     assert watcher.until(lambda read: read.state is SourceState.OK).known == read.known
     assert watcher.states == {SourceState.OK, SourceState.DEGRADED}  # a connection that is cut is no outage
 
 
-def test_garbage_on_a_watch_is_skipped_counted_and_made_up_for(api: KubernetesApi, watching: Watching) -> None:
+def test_invalid_lines_of_a_watch_are_counted_and_cause_a_new_list(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     watcher = watching(api.server, clock)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     api.say(b'{"type": "ADDED", "object"')
     api.put(pod("p", container(A)))
@@ -241,13 +239,13 @@ def test_garbage_on_a_watch_is_skipped_counted_and_made_up_for(api: KubernetesAp
     watch_again(api, clock)
 
     watcher.until(lambda read: read.state is SourceState.OK)
-    assert len(api.asked("list")) == 2
+    assert len(api.received("list")) == 2
     assert watcher.errors == 1
 
 
-def test_an_event_that_is_too_long_is_skipped_and_counted(api: KubernetesApi, watching: Watching) -> None:
+def test_a_long_event_is_skipped_and_counted(api: KubernetesApi, watching: Watching) -> None:
     watcher = watching(api.server)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     api.say(b"x" * (MAX_LINE_BYTES + 1))
     api.put(pod("p", container(A)))
@@ -257,28 +255,26 @@ def test_an_event_that_is_too_long_is_skipped_and_counted(api: KubernetesApi, wa
     assert read.reason == "an event is too long; pods are listed again within minutes"
 
 
-def test_an_error_of_the_servers_own_ends_the_watch_and_pods_are_listed_anew(
-    api: KubernetesApi, watching: Watching
-) -> None:
+def test_a_server_error_ends_the_watch_and_causes_a_new_list(api: KubernetesApi, watching: Watching) -> None:
     watcher = watching(api.server)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     api.say(b'{"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "etcd is away"}}')
     read = watcher.until(lambda read: read.state is SourceState.UNAVAILABLE)
     assert read.reason == "the server ended the watch: etcd is away"
 
     watcher.until(lambda read: read.state is SourceState.OK)
-    assert len(api.asked("list")) == 2
+    assert len(api.received("list")) == 2
 
 
-def test_watches_that_end_at_once_are_not_opened_without_a_pause(api: KubernetesApi, watching: Watching) -> None:
+def test_a_watch_that_ends_at_once_is_followed_by_a_pause(api: KubernetesApi, watching: Watching) -> None:
     watcher = watching(api.server, ManualClock())
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     began_s = time.monotonic()
     for _ in range(20):
         api.end_watches()
         time.sleep(0.02)
-    watches = len(api.asked("watch"))
+    watches = len(api.received("watch"))
 
     assert watches <= 1 + (time.monotonic() - began_s)  # there is a second between them at least

@@ -1,4 +1,4 @@
-"""What a cycle reads from the source: at once, whatever the server says or does not say."""
+"""Reads of the source are immediate, whatever the server does."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ A, B, C = (hex_id(number) for number in range(1, 4))
 # ---------------------------------------------------------------------------- tokens and problem
 
 
-def test_a_token_that_was_renewed_is_taken_from_its_file(api: KubernetesApi, watching: Watching) -> None:
+def test_a_refused_token_is_read_again(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     api.put(pod("p", container(A)))
     watcher = watching(api.server, clock)
     watcher.until_known(A)
-    until(lambda: bool(api.asked("watch")))
+    until(lambda: bool(api.received("watch")))
 
     api.tokens = {"second"}
     api.token_file.write_text("second", encoding="ascii")
     clock.advance(30)  # the old one is not read again yet, and gets 401
     api.end_watches()
-    until(lambda: len(api.asked("watch")) == 3)
+    until(lambda: len(api.received("watch")) == 3)
     api.put(pod("q", container(B)))
     read = watcher.until_known(A, B)
 
-    assert [request.token for request in api.asked("watch")] == ["first", "first", "second"]
-    assert (read.state, watcher.errors, len(api.asked("list"))) == (SourceState.OK, 0, 1)
+    assert [request.token for request in api.received("watch")] == ["first", "first", "second"]
+    assert (read.state, watcher.errors, len(api.received("list"))) == (SourceState.OK, 0, 1)
 
 
-def test_a_token_is_read_again_after_a_minute_without_being_refused(api: KubernetesApi, watching: Watching) -> None:
+def test_a_token_is_read_again_after_a_minute(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     watcher = watching(api.server, clock)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     api.tokens = {"first", "second"}
     api.token_file.write_text("second", encoding="ascii")
     clock.advance(61)
     api.end_watches()
-    watcher.until(lambda _: len(api.asked("watch")) == 2)
+    watcher.until(lambda _: len(api.received("watch")) == 2)
 
-    assert [request.token for request in api.asked("watch")] == ["first", "second"]
+    assert [request.token for request in api.received("watch")] == ["first", "second"]
 
 
-def test_names_stand_while_the_server_refuses(api: KubernetesApi, watching: Watching) -> None:
+def test_names_persist_while_the_server_refuses(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     api.put(pod("p", container(A)))
     watcher = watching(api.server, clock)
     known = watcher.until_known(A).known
-    until(lambda: bool(api.asked("watch")))
+    until(lambda: bool(api.received("watch")))
 
     api.tokens = set()
     clock.advance(300)
@@ -70,7 +70,7 @@ def test_names_stand_while_the_server_refuses(api: KubernetesApi, watching: Watc
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_for_time_gets_it(api: KubernetesApi, watching: Watching, status: int) -> None:
+def test_a_retry_after_is_honoured(api: KubernetesApi, watching: Watching, status: int) -> None:
     api.put(pod("p", container(A)))
     api.faults.append(Fault(status, headers={"Retry-After": "1"}, body=b'{"message": "too many"}', of="list"))
     watcher = watching(api.server)
@@ -78,13 +78,13 @@ def test_a_server_that_asks_for_time_gets_it(api: KubernetesApi, watching: Watch
     read = watcher.until(lambda read: read.state is SourceState.UNAVAILABLE)
     assert read.reason is not None
     assert f"{status} too many" in read.reason
-    assert len(api.asked("list")) == 1
+    assert len(api.received("list")) == 1
     watcher.until_known(A)
 
-    assert len(api.asked("list")) == 2
+    assert len(api.received("list")) == 2
 
 
-def test_an_error_that_passes_is_overcome(api: KubernetesApi, watching: Watching) -> None:
+def test_a_passing_error_is_retried(api: KubernetesApi, watching: Watching) -> None:
     api.put(pod("p", container(A)))
     api.faults.append(Fault(500, body=b"<html>oops</html>"))
     watcher = watching(api.server)
@@ -94,7 +94,7 @@ def test_an_error_that_passes_is_overcome(api: KubernetesApi, watching: Watching
     assert A in watcher.until(lambda read: read.state is SourceState.OK).known
 
 
-def test_a_text_that_was_cut_degrades_the_source_while_its_pod_is_there(api: KubernetesApi, watching: Watching) -> None:
+def test_a_cut_text_degrades_the_source_while_its_pod_exists(api: KubernetesApi, watching: Watching) -> None:
     bad = pod("p", container(A), labels={"note": "x" * 10_240})
     api.put(bad)
     watcher = watching(api.server, labels=["note"])
@@ -111,7 +111,7 @@ def test_a_text_that_was_cut_degrades_the_source_while_its_pod_is_there(api: Kub
 
 
 @pytest.mark.parametrize("value", ['say "hi"', "two\nlines", "🦊", "<b>bold</b>"])
-def test_labels_of_any_kind_arrive_as_they_are(api: KubernetesApi, watching: Watching, value: str) -> None:
+def test_labels_may_have_any_characters(api: KubernetesApi, watching: Watching, value: str) -> None:
     api.put(pod("p", container(A), labels={"x": value}))
 
     read = watching(api.server, labels=["x"]).until_known(A)
@@ -122,10 +122,10 @@ def test_labels_of_any_kind_arrive_as_they_are(api: KubernetesApi, watching: Wat
 # ---------------------------------------------------------------------------- reading
 
 
-def test_reading_neither_asks_nor_waits(api: KubernetesApi, watching: Watching) -> None:
+def test_a_read_sends_no_request_and_does_not_wait(api: KubernetesApi, watching: Watching) -> None:
     api.put(*(pod(f"p{number}", container(hex_id(number))) for number in range(500)))
     watcher = watching(api.server)
-    watcher.until(lambda read: bool(read.known) and bool(api.asked("watch")))
+    watcher.until(lambda read: bool(read.known) and bool(api.received("watch")))
     refs = [ref(hex_id(number)) for number in range(500)]
 
     reads = [watcher.read(*refs) for _ in range(100)]
@@ -134,12 +134,12 @@ def test_reading_neither_asks_nor_waits(api: KubernetesApi, watching: Watching) 
     assert [request.kind for request in api.requests] == ["list", "watch"]
 
 
-def test_events_that_change_no_name_change_no_object(api: KubernetesApi, watching: Watching) -> None:
+def test_events_without_a_change_publish_the_same_object(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     api.put(pod("p", container(A)))
     watcher = watching(api.server, clock)
     before = watcher.until_known(A).known
-    until(lambda: bool(api.asked("watch")))
+    until(lambda: bool(api.received("watch")))
 
     again = pod("p", container(A, restartCount=0), annotations={"touched": "yes"})
     again["status"]["conditions"] = [{"type": "Ready"}]
@@ -150,7 +150,7 @@ def test_events_that_change_no_name_change_no_object(api: KubernetesApi, watchin
     assert watcher.read().known is before
 
 
-def test_a_slow_answer_delays_nobody_and_its_names_are_pending(api: KubernetesApi, watching: Watching) -> None:
+def test_names_are_pending_during_a_slow_list(api: KubernetesApi, watching: Watching) -> None:
     api.put(pod("p", container(A)))
     api.faults.append(Fault(200, delay_s=0.5))
     watcher = watching(api.server)
@@ -164,7 +164,7 @@ def test_a_slow_answer_delays_nobody_and_its_names_are_pending(api: KubernetesAp
     assert not read.pending
 
 
-def test_a_container_may_be_a_pods_if_its_cgroup_does_not_say_otherwise(api: KubernetesApi, watching: Watching) -> None:
+def test_a_container_is_pending_unless_its_runtime_rules_out_a_pod(api: KubernetesApi, watching: Watching) -> None:
     api.faults.append(Fault(200, delay_s=0.5))
 
     read = watching(api.server).read(ref(A, None, None), ref(B, "containerd", None), ref(C, "docker", None))
@@ -172,12 +172,10 @@ def test_a_container_may_be_a_pods_if_its_cgroup_does_not_say_otherwise(api: Kub
     assert read.pending == {A, B}
 
 
-def test_a_container_that_the_api_does_not_know_yet_is_pending_for_seconds(
-    api: KubernetesApi, watching: Watching
-) -> None:
+def test_an_unknown_container_is_pending_for_a_few_seconds(api: KubernetesApi, watching: Watching) -> None:
     clock = ManualClock()
     watcher = watching(api.server, clock)
-    watcher.until(lambda _: bool(api.asked("watch")))
+    watcher.until(lambda _: bool(api.received("watch")))
 
     assert watcher.read(ref(A)).pending == {A}
     clock.advance(SETTLE_S - 1)
@@ -188,7 +186,7 @@ def test_a_container_that_the_api_does_not_know_yet_is_pending_for_seconds(
     assert not watcher.read(ref(A), ref(B)).pending
 
 
-def test_nobody_waits_for_a_server_that_is_away(api: KubernetesApi, watching: Watching) -> None:
+def test_nothing_is_pending_while_the_server_is_away(api: KubernetesApi, watching: Watching) -> None:
     api.faults += [Fault(500) for _ in range(50)]
     watcher = watching(api.server)
 
@@ -198,12 +196,12 @@ def test_nobody_waits_for_a_server_that_is_away(api: KubernetesApi, watching: Wa
 
 
 @pytest.mark.parametrize("kind", ["list", "watch"])
-def test_closing_ends_what_is_under_way(api: KubernetesApi, watching: Watching, kind: str) -> None:
+def test_close_ends_a_request_in_progress(api: KubernetesApi, watching: Watching, kind: str) -> None:
     before = set(threading.enumerate())
     if kind == "list":
         api.faults.append(Fault(200, delay_s=60))
     watcher = watching(api.server)
-    watcher.until(lambda _: bool(api.asked(kind)))
+    watcher.until(lambda _: bool(api.received(kind)))
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "otel-gpu-kubernetes"]
 
     watcher.source.close()
@@ -214,7 +212,7 @@ def test_closing_ends_what_is_under_way(api: KubernetesApi, watching: Watching, 
     assert watcher.read().known == {}
 
 
-def test_a_source_that_was_never_read_closes(tmp_path: Path, api: KubernetesApi, watching: Watching) -> None:
+def test_a_source_can_be_closed_without_a_read(tmp_path: Path, api: KubernetesApi, watching: Watching) -> None:
     watching(api.server).source.close()
 
     assert api.requests == []

@@ -1,4 +1,4 @@
-"""What the kubelet's names of devices mean."""
+"""Claims from the kubelet's device ids."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def dra(resource: ClaimResource) -> PodGrants:
         ("example.com/big-gpu", GPU, GPU),
     ],
 )
-def test_a_device_is_known_by_its_id_whatever_the_resource_is_called(resource: str, id_: str, device: str) -> None:
+def test_a_device_is_recognised_by_its_id_for_any_resource_name(resource: str, id_: str, device: str) -> None:
     assert claims(devices(resource, id_)) == (Claim(device),)
 
 
@@ -65,17 +65,17 @@ def test_a_device_is_known_by_its_id_whatever_the_resource_is_called(resource: s
         ("nvidia0/gi2/vgpu1", "nvidia0/gi2"),
     ],
 )
-def test_a_replica_is_a_part_of_its_device(id_: str, device: str) -> None:
+def test_a_replica_is_a_claim_to_its_device(id_: str, device: str) -> None:
     assert claims(devices("nvidia.com/gpu.shared", id_), replicas={device: 4}) == (Claim(device, replicas=4),)
     assert claims(devices("nvidia.com/gpu.shared", id_)) == (Claim(device, replicas=REPLICAS_UNKNOWN),)
 
 
-def test_two_replicas_of_one_device_are_two_parts() -> None:
+def test_two_replicas_of_one_device_are_two_claims() -> None:
     found = claims(devices("nvidia.com/gpu", f"{GPU}::0", f"{GPU}::1"), replicas={GPU: 4})
     assert found == (Claim(GPU, replicas=4), Claim(GPU, replicas=4))
 
 
-def test_replicas_are_counted_from_what_is_allocatable() -> None:
+def test_replicas_are_counted_in_the_allocatable_devices() -> None:
     answer = AllocatableResourcesResponse(
         devices=[
             devices("nvidia.com/gpu.shared", *(f"{GPU}::{number}" for number in range(4))),
@@ -91,7 +91,7 @@ def test_replicas_are_counted_from_what_is_allocatable() -> None:
     ("resource", "id_"),
     [("amd.com/gpu", "0000:03:00.0"), ("gpu.intel.com/i915", "card0-0"), ("smarter-devices/fuse", "fuse0"), ("", "")],
 )
-def test_devices_of_others_are_nobody_s_business(resource: str, id_: str) -> None:
+def test_devices_of_other_vendors_are_skipped(resource: str, id_: str) -> None:
     found = parse_pods(pods_listing([pod("train-0", given("main", devices(resource, id_)))]), {})
     assert (dict(found.claims), found.problems) == ({}, ())
 
@@ -106,14 +106,14 @@ def test_devices_of_others_are_nobody_s_business(resource: str, id_: str) -> Non
         ("nvidia.com/gpu", "GPU-\x00\n"),
     ],
 )
-def test_an_id_of_nvidia_s_in_an_unknown_form_is_said_and_not_guessed(resource: str, id_: str) -> None:
+def test_an_unknown_form_of_nvidias_ids_is_a_problem_and_no_claim(resource: str, id_: str) -> None:
     found = parse_pods(pods_listing([pod("train-0", given("main", devices(resource, id_, GPU)))]), {})
     assert dict(found.claims) == {WHERE: (Claim(GPU),)}
     [problem] = found.problems
     assert problem == f"device {id_!r} of {resource!r}: its id does not identify a GPU"
 
 
-def test_a_gpu_of_a_dra_claim_is_the_one_with_that_device_node() -> None:
+def test_a_gpu_of_a_dra_claim_is_its_device_node() -> None:
     found = dra(
         ClaimResource(
             driver_name=b"gpu.nvidia.com",
@@ -125,14 +125,14 @@ def test_a_gpu_of_a_dra_claim_is_the_one_with_that_device_node() -> None:
     assert (dict(found.claims), found.problems) == ({WHERE: (Claim("nvidia3"),)}, ())
 
 
-def test_a_uuid_in_a_cdi_name_is_certain_whoever_the_driver_is() -> None:
+def test_a_uuid_in_a_cdi_name_is_used_for_any_driver() -> None:
     found = dra(
         ClaimResource(driver_name=b"gpu.example", cdi_devices=[CdiDevice(name=f"nvidia.com/gpu={GPU}".encode())])
     )
     assert dict(found.claims) == {WHERE: (Claim(GPU),)}
 
 
-def test_a_mig_instance_of_a_dra_claim_is_said_to_be_unknown() -> None:
+def test_a_mig_instance_of_a_dra_claim_is_a_problem() -> None:
     found = dra(ClaimResource(driver_name=b"gpu.nvidia.com", device_name=b"gpu-0-mig-1g5gb-19-0"))
     assert not found.claims
     [problem] = found.problems
@@ -143,32 +143,32 @@ def test_a_mig_instance_of_a_dra_claim_is_said_to_be_unknown() -> None:
     ("driver", "device"),
     [(b"gpu.nvidia.com", b"gpu-vfio-0"), (b"compute-domain.nvidia.com", b"channel-0"), (b"gpu.amd.com", b"gpu-0")],
 )
-def test_what_other_drivers_gave_and_what_a_virtual_machine_has_is_left_alone(driver: bytes, device: bytes) -> None:
+def test_devices_of_other_drivers_and_of_virtual_machines_are_skipped(driver: bytes, device: bytes) -> None:
     found = dra(ClaimResource(driver_name=driver, device_name=device))
     assert (dict(found.claims), found.problems) == ({}, ())
 
 
-def test_the_same_pods_in_another_order_are_the_same_object() -> None:
+def test_the_same_pods_in_another_order_give_the_same_object() -> None:
     pods = [pod(f"pod-{n}", given("main", devices("nvidia.com/gpu", f"{GPU}::{n}"))) for n in range(500)]
     first = parse_pods(pods_listing(pods), {GPU: 500})
     random.Random(1).shuffle(pods)
     assert parse_pods(pods_listing(pods), {GPU: 500}, first) is first
 
 
-def test_a_pod_without_a_gpu_that_comes_or_goes_changes_nothing_that_was_given() -> None:
+def test_a_pod_without_a_gpu_does_not_change_the_claims() -> None:
     holder = pod("train-0", given("main", devices("nvidia.com/gpu", GPU)))
     first = parse_pods(pods_listing([holder]), {})
     second = parse_pods(pods_listing([pod("web-0", given("main")), holder]), {}, first)
     assert second.claims is first.claims
 
 
-def test_devices_in_another_order_were_given_the_same() -> None:
+def test_devices_in_another_order_give_the_same_claims() -> None:
     first = parse_pods(pods_listing([pod("a", given("main", devices("nvidia.com/gpu", GPU, OTHER_GPU)))]), {})
     second = parse_pods(pods_listing([pod("a", given("main", devices("nvidia.com/gpu", OTHER_GPU, GPU)))]), {}, first)
     assert second.claims is first.claims
 
 
-def test_a_count_of_replicas_that_is_learned_later_changes_the_claim() -> None:
+def test_a_later_count_of_replicas_changes_the_claim() -> None:
     listed = pods_listing([pod("train-0", given("main", devices("nvidia.com/gpu", f"{GPU}::0")))])
     first = parse_pods(listed, {})
     assert first.with_unknown_replicas == (GPU,)
@@ -177,7 +177,7 @@ def test_a_count_of_replicas_that_is_learned_later_changes_the_claim() -> None:
     assert second.with_unknown_replicas == ()
 
 
-def test_a_pod_that_cannot_be_read_costs_the_others_nothing() -> None:
+def test_an_undecodable_pod_does_not_lose_the_others() -> None:
     answer = pods_listing([pod("train-0", given("main", devices("nvidia.com/gpu", GPU)))])
     answer.pod_resources.append(b"\x0a\xff")
     found = parse_pods(answer, {})
@@ -185,7 +185,7 @@ def test_a_pod_that_cannot_be_read_costs_the_others_nothing() -> None:
     assert found.problems == ("cannot decode a pod in the kubelet's list (2 bytes)",)
 
 
-def test_of_a_pod_and_its_successor_of_the_same_name_it_is_only_possible_who_has_which() -> None:
+def test_claims_of_two_pods_with_the_same_name_are_only_possible() -> None:
     pods = [pod("train-0", given("main", devices("nvidia.com/gpu", id_))) for id_ in (OTHER_GPU, GPU)]
     both = parse_pods(pods_listing(pods), {})
     assert dict(both.claims) == {WHERE: (Claim(GPU, possible=True), Claim(OTHER_GPU, possible=True))}
@@ -195,12 +195,12 @@ def test_of_a_pod_and_its_successor_of_the_same_name_it_is_only_possible_who_has
     assert (dict(one.claims), one.problems) == ({WHERE: (Claim(GPU),)}, ())
 
 
-def test_a_successor_that_was_given_nothing_does_not_have_its_predecessor_s_gpu_for_certain() -> None:
+def test_a_predecessors_gpu_is_only_possible_for_a_successor_without_one() -> None:
     pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU))), pod("train-0", given("main"))]
     assert dict(parse_pods(pods_listing(pods), {}).claims) == {WHERE: (Claim(GPU, possible=True),)}
 
 
-def test_a_pod_and_its_successor_with_the_same_gpu_leave_nothing_open() -> None:
+def test_a_pod_and_its_successor_with_the_same_gpu_have_a_certain_claim() -> None:
     pods = [pod("train-0", given("main", devices("nvidia.com/gpu", GPU)), given(side)) for side in ("a", "b")]
     found = parse_pods(pods_listing(pods), {})
     assert (dict(found.claims), found.problems) == ({WHERE: (Claim(GPU),)}, ())
@@ -212,9 +212,7 @@ any_devices = st.builds(ContainerDevices, resource_name=ids, device_ids=st.lists
 
 @many
 @given_any(st.lists(any_devices, max_size=3), st.lists(st.binary(max_size=30), max_size=3))
-def test_whatever_is_listed_leads_to_claims_on_devices_or_to_a_reason(
-    found: list[ContainerDevices], junk: list[bytes]
-) -> None:
+def test_any_list_gives_claims_or_a_problem(found: list[ContainerDevices], junk: list[bytes]) -> None:
     answer = pods_listing([pod("train-0", given("main", *found))])
     answer.pod_resources.extend(junk)
     parsed = parse_pods(answer, {})
@@ -225,7 +223,7 @@ def test_whatever_is_listed_leads_to_claims_on_devices_or_to_a_reason(
 
 @many
 @given_any(st.binary(max_size=200))
-def test_whatever_bytes_are_a_list_at_all_are_understood(raw: bytes) -> None:
+def test_any_decodable_bytes_are_parsed(raw: bytes) -> None:
     try:
         answer = ListPodResourcesResponse.FromString(raw)
     except DecodeError:

@@ -32,10 +32,10 @@ def job(id_: str = "7", step: str | None = "0") -> WorkloadRef:
     return WorkloadRef(WorkloadKind.SLURM_JOB, id_, slurm_step=step)
 
 
-# ---------------------------------------------------------------------------- what an environment says
+# ---------------------------------------------------------------------------- environments
 
 
-def test_a_jobs_name_user_account_and_partition_are_told() -> None:
+def test_a_job_has_a_name_user_account_and_partition() -> None:
     found = parse_job(
         b"PATH=/bin\0"
         + environ(
@@ -58,26 +58,26 @@ def test_a_jobs_name_user_account_and_partition_are_told() -> None:
     assert found.changed is None
 
 
-def test_what_is_not_set_or_empty_is_absent() -> None:
+def test_an_unset_or_empty_variable_is_absent() -> None:
     found = parse_job(environ(SLURM_JOB_ID="7", SLURM_JOB_ACCOUNT=""))
     assert found is not None
     assert (found.names.title, found.names.extra) == (None, ())
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"PATH=/bin\0", b"SLURM_JOB_ID\0", b"SLURM_JOB_ID=\0", b"SLURM_JOB_ID=7"])
-def test_an_environment_without_a_job_tells_of_none(data: bytes) -> None:
-    """The last one was cut off: every variable ends with a zero."""
+def test_an_environment_without_a_job_id_has_no_job(data: bytes) -> None:
+    """The last variable was cut: each one ends with a zero."""
     assert parse_job(data) is None
 
 
-def test_of_a_variable_that_is_set_twice_the_first_counts() -> None:
+def test_the_first_of_two_equal_variables_counts() -> None:
     found = parse_job(environ(SLURM_JOB_ID="7") + environ(SLURM_JOB_ID="8"))
     assert found is not None
     assert found.id == "7"
 
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"x" * 10_240])
-def test_a_name_that_cannot_be_told_as_it_is_is_made_fit_and_named(name: bytes) -> None:
+def test_a_sanitized_name_is_reported(name: bytes) -> None:
     found = parse_job(environ(SLURM_JOB_ID="7", SLURM_JOB_NAME=name))
     assert found is not None
     assert found.names.title is not None
@@ -85,7 +85,7 @@ def test_a_name_that_cannot_be_told_as_it_is_is_made_fit_and_named(name: bytes) 
     assert found.changed == "SLURM_JOB_NAME"
 
 
-def test_a_name_with_quotes_newlines_emoji_and_html_is_told_as_it_is() -> None:
+def test_a_job_name_may_have_any_characters() -> None:
     name = 'a"b\nc🚀<script>'
     found = parse_job(environ(SLURM_JOB_ID="7", SLURM_JOB_NAME=name))
     assert found is not None
@@ -99,11 +99,11 @@ def test_a_name_with_quotes_newlines_emoji_and_html_is_told_as_it_is() -> None:
         (text, ()) for text in ("", "NoDevFiles", "GPU-1", "-1", "0,", "a", "0x1", "99999", "0-", "\N{SUPERSCRIPT TWO}")
     ],
 )
-def test_numbers_of_gpus(text: str, numbers: tuple[int, ...]) -> None:
+def test_indices_of_gpus(text: str, numbers: tuple[int, ...]) -> None:
     assert parse_gpus(text) == numbers
 
 
-def test_a_range_is_not_expanded_without_end() -> None:
+def test_the_length_of_a_range_is_bounded() -> None:
     assert len(parse_gpus("0-9999")) == 256
 
 
@@ -125,7 +125,7 @@ def test_a_range_is_not_expanded_without_end() -> None:
         ({**NODE, "SLURM_JOB_GPUS": "5", "CUDA_VISIBLE_DEVICES": "MIG-1;rm -rf"}, ["5"]),
     ],
 )  # fmt: skip
-def test_the_gpus_a_job_was_given_on_this_node(variables: dict[str, str], devices: list[str]) -> None:
+def test_the_gpus_of_a_job_on_this_node(variables: dict[str, str], devices: list[str]) -> None:
     found = parse_job(environ(SLURM_JOB_ID="7", **variables))
     assert found is not None
     assert found.claims == tuple(Claim(device) for device in devices)
@@ -155,13 +155,13 @@ class Node:
         return directory
 
     def later(self, until: Callable[[NameRead], bool]) -> NameRead:
-        """What is known without anybody on a GPU, once it has looked at the cgroups anew."""
+        """The answer without workloads on GPUs, after the next scan of the cgroups."""
         self.clock.advance(15.0)
         self.source._poller.wake()
         return self.read({}, until)
 
     def read(self, workloads: dict[WorkloadRef, list[int]], until: Callable[[NameRead], bool]) -> NameRead:
-        """Ask, cycle after cycle, until it is so."""
+        """Read cycle after cycle until the condition holds."""
         for _ in range(500):
             read = self.source.read(workloads)
             if until(read):
@@ -170,7 +170,7 @@ class Node:
         raise AssertionError(read)
 
     def settled(self, workloads: dict[WorkloadRef, list[int]]) -> NameRead:
-        """What is known when nothing is pending any more."""
+        """The answer when nothing is pending."""
         return self.read(workloads, lambda read: not read.pending)
 
 
@@ -187,7 +187,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made.source.close()
 
 
-def test_without_jobs_it_knows_nobody_reads_nothing_and_all_is_well(node: Node) -> None:
+def test_without_jobs_nothing_is_read_and_the_source_is_ok(node: Node) -> None:
     workloads = {WorkloadRef(WorkloadKind.CONTAINER, "a" * 64): [1]}
     node.source.read(workloads)
     assert node.source.wait(WAIT_S)
@@ -195,7 +195,7 @@ def test_without_jobs_it_knows_nobody_reads_nothing_and_all_is_well(node: Node) 
     assert node.reads == []
 
 
-def test_a_job_is_pending_until_its_environment_was_read_and_then_known_with_all_its_names(node: Node) -> None:
+def test_a_job_is_pending_until_its_environment_is_read(node: Node) -> None:
     node.add(70, SLURM_JOB_ID="7", SLURM_JOB_NAME="train", SLURM_JOB_USER="ada", SLURM_JOB_GPUS="1", **NODE)
     first = node.source.read({job(): [70]})
     assert first.pending | first.known.keys() == {"7"}
@@ -207,7 +207,7 @@ def test_a_job_is_pending_until_its_environment_was_read_and_then_known_with_all
     assert (read.state, read.errors) == (SourceState.OK, 0)
 
 
-def test_a_job_is_read_once_and_the_answer_is_the_same_object(node: Node) -> None:
+def test_a_job_is_read_once_and_the_same_object_is_published(node: Node) -> None:
     node.add(70, SLURM_JOB_ID="7")
     node.add(71, SLURM_JOB_ID="7")
     before = node.settled({job(): [71, 70]})
@@ -216,21 +216,21 @@ def test_a_job_is_read_once_and_the_answer_is_the_same_object(node: Node) -> Non
     assert node.reads == [70]
 
 
-def test_a_process_that_has_gone_is_replaced_by_another(node: Node) -> None:
+def test_another_process_is_read_if_one_has_ended(node: Node) -> None:
     node.add(71, SLURM_JOB_ID="7", SLURM_JOB_NAME="train")
     assert node.settled({job(): [70, 71]}).known["7"].names.title == "train"
 
 
-def test_a_job_whose_processes_are_all_gone_is_given_up_after_a_few_tries(node: Node) -> None:
+def test_a_job_without_processes_is_not_pending_after_a_few_tries(node: Node) -> None:
     read = node.settled({job(): [70]})
     assert (dict(read.known), read.state, len(node.reads)) == ({}, SourceState.OK, 3)
 
 
-def test_a_job_that_ended_before_anybody_looked_is_not_waited_for(node: Node) -> None:
+def test_a_job_that_ended_before_it_was_read_is_not_pending(node: Node) -> None:
     assert not node.settled({job(): []}).known
 
 
-def test_a_job_nobody_asks_for_is_forgotten_and_read_again_when_it_returns(node: Node) -> None:
+def test_a_job_that_leaves_is_dropped_and_read_again_when_it_returns(node: Node) -> None:
     node.add(70, SLURM_JOB_ID="7")
     node.settled({job(): [70]})
     node.read({}, lambda read: not read.known)
@@ -239,7 +239,7 @@ def test_a_job_nobody_asks_for_is_forgotten_and_read_again_when_it_returns(node:
     assert node.reads == [70, 70]
 
 
-def test_the_steps_of_a_job_are_one_job_and_the_first_that_is_there_stands_for_it(node: Node) -> None:
+def test_the_first_existing_step_represents_the_job(node: Node) -> None:
     node.add(70, SLURM_JOB_ID="7")
     node.add(71, SLURM_JOB_ID="7")
     both = {job(step="1"): [71], job(step="0"): [70]}
@@ -249,8 +249,8 @@ def test_the_steps_of_a_job_are_one_job_and_the_first_that_is_there_stands_for_i
     assert node.reads == [70]
 
 
-def test_an_environment_of_another_job_is_not_believed_and_counted_once(node: Node) -> None:
-    """Anybody can set it; the cgroup nobody can."""
+def test_an_environment_of_another_job_is_ignored_and_counted_once(node: Node) -> None:
+    """A user can set the variable, but not change the cgroup."""
     node.add(70, SLURM_JOB_ID="1", SLURM_JOB_NAME="boss")
     read = node.settled({job(): [70]})
     assert not read.known
@@ -259,7 +259,7 @@ def test_an_environment_of_another_job_is_not_believed_and_counted_once(node: No
     assert node.source.read({job(): [70]}).state is SourceState.DEGRADED
 
 
-def test_what_may_not_be_read_is_told_with_the_fix_until_the_job_is_gone(
+def test_a_missing_permission_is_reported_with_the_fix_until_the_job_ends(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(_root: Path, _pid: int) -> bytes:
@@ -285,14 +285,14 @@ def test_what_may_not_be_read_is_told_with_the_fix_until_the_job_is_gone(
     node.read({}, lambda read: read.state is SourceState.OK)
 
 
-def test_a_name_too_long_is_told_in_part_and_counted(node: Node) -> None:
+def test_a_long_name_is_cut_and_counted(node: Node) -> None:
     node.add(70, SLURM_JOB_ID="7", SLURM_JOB_NAME="x" * 5000)
     read = node.settled({job(): [70]})
     assert len(read.known["7"].names.title or "") == MAX_CHARS
     assert read.reason == "job 7: SLURM_JOB_NAME is too long or not text; only a part is exported"
 
 
-def test_a_process_that_does_not_answer_holds_up_nobody_and_is_told(
+def test_a_process_that_hangs_holds_no_workload_back_and_is_reported(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, let_go = threading.Event(), threading.Event()
@@ -328,7 +328,7 @@ GIVEN = {**NODE, "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_JOB_GPUS
         ("cpuset/slurm_n1/uid_1000/job_7/step_batch/task_0", "batch"),
     ],
 )
-def test_a_job_that_was_given_a_gpu_and_uses_none_is_found_by_its_cgroup(node: Node, path: str, step: str) -> None:
+def test_a_job_with_a_grant_and_no_gpu_use_is_found_by_its_cgroup(node: Node, path: str, step: str) -> None:
     node.add(70, **GIVEN)
     node.add_cgroup(path, 0, 70)
     node.source.read({})
@@ -339,7 +339,7 @@ def test_a_job_that_was_given_a_gpu_and_uses_none_is_found_by_its_cgroup(node: N
     assert (read.state, read.pending) == (SourceState.OK, frozenset())
 
 
-def test_it_is_read_once_known_at_once_when_it_uses_a_gpu_and_forgotten_when_it_ends(node: Node) -> None:
+def test_a_job_found_by_its_cgroup_is_read_once_and_dropped_when_it_ends(node: Node) -> None:
     node.add(70, **GIVEN)
     step = node.add_cgroup(f"{V2}/job_7/step_0", 70)
     before = node.later(lambda read: "7" in read.known)
@@ -351,7 +351,7 @@ def test_it_is_read_once_known_at_once_when_it_uses_a_gpu_and_forgotten_when_it_
     assert not node.source._steps_read
 
 
-def test_a_job_whose_processes_have_not_begun_is_looked_at_again(node: Node) -> None:
+def test_a_job_without_processes_is_read_again(node: Node) -> None:
     node.add_cgroup(f"{V2}/job_7/step_extern")
     node.source.read({})
     assert node.source.wait(WAIT_S)
@@ -361,8 +361,8 @@ def test_a_job_whose_processes_have_not_begun_is_looked_at_again(node: Node) -> 
     node.later(lambda read: "7" in read.known)
 
 
-def test_what_a_later_step_was_given_is_added_and_the_names_stay(node: Node) -> None:
-    """In a job of several nodes the batch script does not know what this node gave."""
+def test_claims_of_a_later_step_are_added_and_names_do_not_change(node: Node) -> None:
+    """In a job of several nodes the batch script does not know the GPUs of this node."""
     node.add(70, SLURM_JOB_ID="7", SLURM_JOB_NAME="train", SLURM_JOB_NUM_NODES="2")
     node.add_cgroup(f"{V2}/job_7/step_batch/user/task_0", 70)
     assert node.later(lambda read: "7" in read.known).known["7"].claims == ()
@@ -372,7 +372,7 @@ def test_what_a_later_step_was_given_is_added_and_the_names_stay(node: Node) -> 
     assert (known.claims, known.names.title) == ((Claim("3"),), "train")
 
 
-def test_slurms_own_processes_are_not_asked(node: Node) -> None:
+def test_slurms_own_processes_are_not_read(node: Node) -> None:
     node.add(69, SLURM_JOB_ID="1")
     node.add(70, **GIVEN)
     node.add_cgroup(f"{V2}/job_7/step_0/slurm", 69)
@@ -381,7 +381,7 @@ def test_slurms_own_processes_are_not_asked(node: Node) -> None:
     assert node.reads == [70]
 
 
-def test_a_job_in_a_cgroup_that_may_not_be_read_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_permission_for_a_job_in_a_cgroup_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_root: Path, _pid: int) -> bytes:
         raise PermissionError(13, "Permission denied")
 
@@ -392,12 +392,12 @@ def test_a_job_in_a_cgroup_that_may_not_be_read_is_told(node: Node, monkeypatch:
 
 
 @pytest.mark.parametrize("path", ["job_x/step_0", "job_7;/step_0", "user.slice/job_7/step_0", "job_" + "7" * 30])
-def test_cgroups_that_are_no_jobs_are_passed_over(node: Node, path: str) -> None:
+def test_cgroups_of_other_kinds_are_skipped(node: Node, path: str) -> None:
     node.add_cgroup(f"{V2}/{path}", 70)
     assert read_jobs(node.cgroups) == {}
 
 
-def test_jobs_and_cgroups_are_looked_at_up_to_a_bound(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_jobs_and_cgroups_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "MAX_JOBS", 3)
     monkeypatch.setattr(cgroups, "MAX_CGROUPS", 2)
     for number in range(5):
@@ -407,5 +407,5 @@ def test_jobs_and_cgroups_are_looked_at_up_to_a_bound(node: Node, monkeypatch: p
     assert read_pids(jobs["0"]["0"], limit=1) == ()  # it is in the third
 
 
-def test_a_real_process_tells_its_environment() -> None:
+def test_the_environment_of_a_real_process_is_read() -> None:
     assert b"PATH=" in read_environ(Path("/proc"), os.getpid())
