@@ -114,11 +114,11 @@ def narrowed(report: Report, pod: Pod) -> Report:
 
 
 def _without_figures(gpu: GpuReport, used: frozenset[str | None]) -> GpuReport:
-    """The identity of a GPU and of its instances in ``used``, without their figures."""
+    """The identity and health of a GPU and the identity of its instances in ``used``, without their figures."""
     reading = gpu.reading
     instances = None if reading.mig is None else tuple(map(_identity, (m for m in reading.mig if m.uuid in used)))
     return GpuReport(
-        reading=GpuReading(reading.identity, reading.taken_at_ns, mig=instances),
+        reading=GpuReading(reading.identity, reading.taken_at_ns, reading.health, reading.reason, mig=instances),
         memory=None,
         energy=None,
         mig=None if gpu.mig is None else tuple(MigReport(m.uuid, m.profile, None) for m in gpu.mig if m.uuid in used),

@@ -89,10 +89,11 @@ class Ledger:
         at = resident.at
         assignment = self.assignment(at)
         is_renamed = assignment is not None and self._is_renamed(assignment)
+        is_overflow = assignment is not None and assignment.process.key in self.processes.overflow
         if is_renamed:
             self.end(at, time.now_ns)
         if assignment is None or is_renamed:
-            assignment = self._assign(resident, time, successor=is_renamed)
+            assignment = self._assign(resident, time, successor=is_renamed, overflow=is_renamed and is_overflow)
             self._assignments.setdefault(at.device.gpu_uuid, {})[at] = assignment
         assignment.last_seen_ns, assignment.ended_ns = time.now_ns, None
         assignment.process.ended_ns = assignment.workload.ended_ns = None
@@ -110,12 +111,12 @@ class Ledger:
         key = assignment.workload.key
         return key.naming != self.namings.number(assignment.ref) and key not in self.workloads.overflow
 
-    def _assign(self, resident: Resident, time: LedgerTime, *, successor: bool) -> Assignment:
+    def _assign(self, resident: Resident, time: LedgerTime, *, successor: bool, overflow: bool) -> Assignment:
         ref, device, start_ns = resident.ref, resident.at.device, self._start_ns(resident.start_time_s)
         workload = self._workload_account(ref, device, start_ns, time, successor=successor)
         key = ProcessAccountKey(resident.at, self.namings.number(ref))
         process = self.processes.by_key.get(key)
-        if process is None and self.processes.has_room(time, successor=successor):
+        if process is None and not overflow and self.processes.has_room(time, successor=successor):
             process = self.processes.open(key, workload.ref, start_ns, time)
             process.name, process.start_time_s = resident.name, resident.start_time_s
         return Assignment(ref, process or self._overflow_process(device, time), workload, time.now_ns)

@@ -246,12 +246,13 @@ def _possible_users(snapshot: Snapshot, ledger: Ledger) -> Iterator[WorkloadRepo
     for grant in snapshot.grants:
         if not grant.possible or _granted(grant) in users or grant.workload.key in snapshot.names_pending:
             continue
+        gpu = ledger.gpus.get(grant.gpu_uuid)
         part = WorkloadGpu(
             gpu_uuid=grant.gpu_uuid,
             mig_uuid=grant.mig_uuid or None,
             measured_bytes=None,
             active=False,
-            gpu_index=ledger.gpu(grant.gpu_uuid).index,
+            gpu_index=None if gpu is None else gpu.index,
             mig_profile=profiles.get(grant.mig_uuid),
             possible=True,
         )

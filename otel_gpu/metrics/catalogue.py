@@ -236,7 +236,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "gpu.workload.idle.duration", _GAUGE, "s",
         "How long the workload has held memory without work: 0 while it works, absent if unknown.",
     ),
-    _workload("gpu.workload.idle.memory", _UPDOWN, "By", "GPU memory held by the workload's idle processes."),
+    _workload("gpu.workload.idle.memory", _UPDOWN, "By", "GPU memory held by the workload while it is idle."),
     _workload(
         "gpu.workload.idle.memory.time", _COUNTER, "{By.s}",
         "Memory held while idle, summed over time, in byte-seconds.",

@@ -22,6 +22,7 @@ from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import (
     HOST_WORKLOAD,
     DriverFacts,
+    GpuHealth,
     Pod,
     Report,
     SourceState,
@@ -196,6 +197,16 @@ def test_only_the_mig_instances_of_the_pod_are_reported() -> None:
         {"uuid": "MIG-1", "profile": "1g.10gb", "memory": dict.fromkeys(document(own)["gpus"][0]["memory"])}
     ]
     assert [p.mig_uuid for p in own.processes] == ["MIG-1"]
+
+
+@pytest.mark.parametrize("health", GpuHealth)
+def test_a_narrowed_gpu_keeps_its_health_and_the_reason(health: GpuHealth) -> None:
+    whole = attribution()
+    reading = replace(whole.gpus[0].reading, health=health, reason="a reason")
+    own = narrowed(replace(whole, gpus=(whole.gpus[0]._replace(reading=reading),)), OWN)
+    assert [(gpu.reading.health, gpu.reading.reason) for gpu in own.gpus] == [(health, "a reason")]
+    watched = {row.is_watched for row in report_rows(own).workloads}
+    assert watched == {health is not GpuHealth.PAUSED}
 
 
 def test_old_and_new_names_of_the_pods_workloads_are_kept_with_their_processes() -> None:

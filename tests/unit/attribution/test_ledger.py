@@ -190,6 +190,17 @@ def test_processes_beyond_the_cap_share_the_overflow_account_for_life_and_worklo
     assert ledger.energy_errors_mj()["GPU-0"] == 0
 
 
+def test_a_process_in_the_overflow_account_stays_there_when_its_workload_is_renamed() -> None:
+    ledger, other = new_ledger(max_processes=1), WorkloadRef(WorkloadKind.CONTAINER, "c2")
+    for number, name in enumerate("aabb"):
+        ledger.namings.observe([REF, other], {other.key: WorkloadNames(container=name)})
+        admit(ledger, at(1), now_s=number)
+        admit(ledger, at(2), now_s=number, ref=other)
+    process, workload = ledger.accounts_of(at(2), ledger_time(3))
+    assert process.key == OVERFLOW_KEY
+    assert workload.key == WorkloadAccountKey(workload_on(other, DEVICE), 1), "its workload has the new name"
+
+
 def test_workloads_beyond_the_cap_share_the_overflow_account_for_life() -> None:
     ledger = new_ledger(max_workloads=1)
     for number in (1, 2, 3):
