@@ -268,7 +268,7 @@ def _exported(attribution: Report, stats: SelfStats, settings: Config, resources
     collection = collector.collect(attribution)
     if form == "prometheus":
         return PrometheusRenderer(resources).render(collection, Exposition.TEXT).decode()
-    from otel_gpu.export.otlp_json import to_otlp_json  # noqa: PLC0415 - takes a while, and nobody else needs it
+    from otel_gpu.export.console import to_otlp_json  # noqa: PLC0415 - loads protobuf
 
     return to_otlp_json(collection, resources)
 

@@ -21,15 +21,13 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Final, Protocol, TypeAlias
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-
 from bench.cost.compiled import compiled
 from bench.cost.run import PUSH_EVERY_CYCLES
 from bench.cost.worlds import SIZES, Size, write_world
 from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.export.batches import split_by_size
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.labels import Resources
@@ -97,10 +95,9 @@ class Agent:
         return len(self._compression.encode(response, "gzip")[0])
 
     def push(self) -> int:
-        """Encode as the official exporter does; the bytes sent."""
+        """Split and encode as for a Collector; the bytes sent."""
         batches = split_by_size(self._collected(), self._resources)
-        requests = (encode_metrics(metrics_data(batch, self._resources)) for batch in batches)
-        return sum(len(request.SerializeToString()) for request in requests)
+        return sum(len(encode(batch, self._resources).SerializeToString()) for batch in batches)
 
     def _collected(self) -> Collection:
         collection = self._metrics.collect()

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.sdk.metrics.export import MetricsData
-
 from bench.fleet.ledger import Sent, counters_of, metrics_of
 from bench.fleet.metered import MeteredHost
 from bench.fleet.world import fleet_world, host_name
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import load
-from otel_gpu.export.exporter_log import ExporterLog
+from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp import open_otlp
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.push import Pusher
 from otel_gpu.export.sender import ExportResult, Sender
+from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.resources import host_resources
 from otel_gpu.sampling import Sampling
@@ -74,34 +73,28 @@ class End:
 class _Account:
     """What one agent sent, as its senders saw it."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, resources: Resources) -> None:
         self.host = host
+        self._resources = resources
         self.points: dict[int, int] = {}
         self.untaken_points = 0
-        self._last: list[MetricsData] = []
+        self._last: list[Batch] = []
         self._last_ns = 0
 
-    def note(self, data: MetricsData, *, accepted: bool) -> None:
+    def note(self, batch: Batch, *, accepted: bool) -> None:
         """Record one request after it was answered or given up."""
-        points = [
-            point
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            for point in metric.data.data_points
-        ]
-        time_ns = points[0].time_unix_nano
-        self.points[time_ns] = self.points.get(time_ns, 0) + len(points)
+        points = sum(len(block.points) for block in batch.blocks)
+        self.points[batch.time_ns] = self.points.get(batch.time_ns, 0) + points
         if not accepted:
-            self.untaken_points += len(points)  # the receiver may have it all the same: only the answer was late
-        if time_ns == self._last_ns:
-            self._last.append(data)
+            self.untaken_points += points  # the receiver may have it all the same: only the answer was late
+        if batch.time_ns == self._last_ns:
+            self._last.append(batch)
         else:
-            self._last_ns, self._last = time_ns, [data]
+            self._last_ns, self._last = batch.time_ns, [batch]
 
     def last(self) -> list[bytes]:
         """The requests of the last export."""
-        return [encode_metrics(data).SerializeToString() for data in self._last]
+        return [encode(batch, self._resources).SerializeToString() for batch in self._last]
 
     def sent(self) -> Sent:
         return Sent(self.host, dict(self.points), self.untaken_points, counters_of(self.last()))
@@ -113,9 +106,9 @@ class _Noting:
     def __init__(self, sender: Sender, account: _Account) -> None:
         self._sender, self._account = sender, account
 
-    def send(self, data: MetricsData) -> ExportResult:
-        result = self._sender.send(data)
-        self._account.note(data, accepted=result.accepted)
+    def send(self, batch: Batch) -> ExportResult:
+        result = self._sender.send(batch)
+        self._account.note(batch, accepted=result.accepted)
         return result
 
     def close(self) -> None:
@@ -125,7 +118,7 @@ class _Noting:
 class FleetAgent:
     """One agent, as ``otel-gpu run`` puts it together, without a listener of its own."""
 
-    def __init__(self, number: int, plan: Plan, log: ExporterLog, clock: Clock) -> None:
+    def __init__(self, number: int, plan: Plan, clock: Clock) -> None:
         node = plan.nodes[number % len(plan.nodes)]
         settings = {
             "interval": f"{round(plan.interval_s * 1e3)}ms",
@@ -133,17 +126,17 @@ class FleetAgent:
             "otlp-endpoint": f"http://{node}",
         }
         config = load(settings, {}).config
-        self.account = _Account(host_name(number))
         self._metered = MeteredHost(SimulatedHost(fleet_world(number), clock))
         self._sampling = Sampling(config, self._metered.host, clock)
         resources = host_resources(
             service_name=config.service,
-            given={"host.name": self.account.host, "host.id": f"{number:032x}"},
+            given={"host.name": host_name(number), "host.id": f"{number:032x}"},
             environment={},
         )
+        self.account = _Account(host_name(number), resources)
         self.pusher = Pusher(
             str(config.otlp_target),
-            lambda timeout_s: _Noting(open_otlp(config, log, timeout_s), self.account),
+            lambda timeout_s: _Noting(open_otlp(config, resources, timeout_s), self.account),
             AgentMetrics(self._sampling.metrics).collect,
             resources,
             interval_s=config.export_interval_s,
@@ -183,14 +176,12 @@ class Crew:
     def __init__(self, plan: Plan) -> None:
         clock = SystemClock()
         self._plan = plan
-        self._log = ExporterLog()
         self._cost = SelfCost()
-        self._agents = [FleetAgent(number, plan, self._log, clock) for number in plan.numbers]
+        self._agents = [FleetAgent(number, plan, clock) for number in plan.numbers]
         self._started = 0
 
     def start(self, stop: threading.Event) -> None:
         """Start them one after the other within an export's interval, as hosts of a fleet are not in step either."""
-        self._log.install()
         pause_s = self._plan.export_interval_s / len(self._agents)
         for agent in self._agents:
             agent.start()
@@ -220,7 +211,6 @@ class Crew:
             for agent in few:
                 agent.finish_stop()
         look = self.look()
-        self._log.remove()
         last = running[0].account.last() if running else []
         return End(
             look=look,

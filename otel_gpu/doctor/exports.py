@@ -60,7 +60,7 @@ def export_checks(config: Config) -> Iterator[tuple[str, Callable[[], Finding]]]
 def examine_otlp(config: Config, timeout_s: float = REQUEST_S) -> Finding:
     """Check whether the OTLP receiver accepts an empty request."""
     # Imported here: clients of HTTP and gRPC take longer to load than most checks take.
-    from otel_gpu.export.probe import probe_otlp  # noqa: PLC0415
+    from otel_gpu.export.otlp import probe_otlp  # noqa: PLC0415
 
     failure = probe_otlp(config, min(timeout_s, config.otlp_timeout_s))
     about = f"{config.otlp_target} ({config.otlp_protocol})"

@@ -43,8 +43,6 @@ def split_by_size(
     """Split a collection into batches whose requests have at most ``largest_bytes``, the host's points first.
 
     Sizes are estimated from above before anything is encoded. A point that is larger on its own gets its own batch.
-    The exporters split by number of points only. That bounds no bytes where attributes are long, and they do not
-    report which part was accepted.
     """
     whole = Batch(collection.time_ns, tuple([Block(block.metric, block.points) for block in collection.blocks]))
     if not whole.blocks:
@@ -52,20 +50,24 @@ def split_by_size(
     if _whole_bytes(whole, resources) <= largest_bytes:  # the usual case, in half the time
         yield whole
         return
+    metric_bytes = {block.metric.name: _metric_bytes(block.metric) for block in whole.blocks}
     rows: list[_Row] = []
     size_bytes = 0
     for workload, own_rows in _by_workload(whole).items():
         resource_bytes = _resource_bytes(workload, resources)
-        before: Metric | None = None  # the metric of the previous row, if it is in the same batch and Resource
+        before: str | None = None  # the metric of the previous row, if it is in the same batch and Resource
         for row in own_rows:
-            added_bytes = _row_bytes(row, before, resource_bytes)
+            name = row.metric.name
+            point_bytes = _POINT_BYTES + _attributes_bytes(row.point.attributes)
+            added_bytes = point_bytes + (0 if name == before else metric_bytes[name])
+            added_bytes += resource_bytes if before is None else 0
             if rows and size_bytes + added_bytes > largest_bytes:
                 yield _batch(whole.time_ns, rows)
                 rows, size_bytes = [], 0
-                added_bytes = _row_bytes(row, None, resource_bytes)
+                added_bytes = point_bytes + metric_bytes[name] + resource_bytes
             rows.append(row)
             size_bytes += added_bytes
-            before = row.metric
+            before = name
     if rows:
         yield _batch(whole.time_ns, rows)
 
@@ -101,14 +103,6 @@ def _batch(time_ns: int, rows: Sequence[_Row]) -> Batch:
     return Batch(time_ns, tuple(Block(metrics[name], tuple(found)) for name, found in points.items()))
 
 
-def _row_bytes(row: _Row, before: Metric | None, resource_bytes: int) -> int:
-    """Size of a point, with the headings that it needs after a point of ``before``."""
-    size_bytes = _POINT_BYTES + _attributes_bytes(row.point.attributes)
-    if before is None or before.name != row.metric.name:
-        size_bytes += _metric_bytes(row.metric)
-    return size_bytes + (resource_bytes if before is None else 0)
-
-
 def _metric_bytes(metric: Metric) -> int:
     return _HEADING_BYTES + _utf8_bytes(metric.name + metric.description + metric.unit)
 
@@ -119,7 +113,8 @@ def _resource_bytes(workload: WorkloadIdentity | None, resources: Resources) -> 
 
 def _attributes_bytes(attributes: Mapping[str, object]) -> int:
     """An upper bound for the size of attributes. Their printed form is at least as long, and quick to make."""
-    return _ATTRIBUTE_BYTES * len(attributes) + _utf8_bytes(repr(attributes))
+    text = repr(attributes)
+    return _ATTRIBUTE_BYTES * len(attributes) + (len(text) if text.isascii() else 4 * len(text))
 
 
 def _utf8_bytes(text: str) -> int:

@@ -1,37 +1,105 @@
-"""OTLP senders as configured. All settings are passed to OpenTelemetry's exporters through their constructors.
-
-The exporters also read environment variables: headers are merged with those passed, a timeout is in seconds, some
-values raise errors. The agent's settings follow the specification, so these variables are removed from the process.
-"""
+"""Sends OTLP: requests are encoded, sent over HTTP or gRPC, and retried as OTLP requires."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.sender import Sender
-from otel_gpu.settings_export import ExportConfig, Protocol
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-_EXPORTER_PREFIXES: Final = ("OTEL_EXPORTER_OTLP_", "OTEL_PYTHON_")
+from otel_gpu.export.batches import Batch
+from otel_gpu.export.otlp_encoder import encode
+from otel_gpu.export.sender import Attempt, ExportFailure, ExportResult, Sender, one_line
+from otel_gpu.metrics.labels import Resources
+from otel_gpu.settings_export import ExportConfig, Temporality
+from otel_gpu.settings_export import Protocol as OtlpProtocol
+
+_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
+_JITTER: Final = 0.2
+"""Pauses between attempts, give or take a fifth. OTLP asks for exponential back-off with jitter."""
+
+_SHORTEST_S: Final = 0.001
 
 
-def open_otlp(config: ExportConfig, log: ExporterLog, timeout_s: float) -> Sender:
-    """A sender whose requests, with their retries, take at most ``timeout_s``. It does not connect yet."""
-    _remove_exporter_variables()
+class Transport(Protocol):
+    """Takes requests to one receiver."""
+
+    def prepare(self, request: ExportMetricsServiceRequest) -> Callable[[float], Attempt]:
+        """Returns a function that makes one attempt to send the request, within so many seconds."""
+
+    def close(self) -> None:
+        """Close connections, which ends an attempt in progress if the protocol allows it."""
+
+
+class OtlpSender:
+    """Sends batches. A request with all its retries takes at most ``timeout_s``.
+
+    https://opentelemetry.io/docs/specs/otlp/: the transport knows which failures are retryable.
+    """
+
+    def __init__(self, transport: Transport, resources: Resources, timeout_s: float, *, delta: bool) -> None:
+        self._transport = transport
+        self._resources = resources
+        self._timeout_s = timeout_s
+        self._delta = delta
+        self._closed = threading.Event()
+
+    def send(self, batch: Batch) -> ExportResult:
+        """Encode a batch and send it until it is accepted or refused, or its time is over."""
+        try:
+            attempt = self._transport.prepare(encode(batch, self._resources, delta=self._delta))
+        except ValueError as error:
+            failure = ExportFailure("encoding", f"a value cannot be encoded: {one_line(str(error))}")
+            return ExportResult(accepted=False, failure=failure, try_next=True)
+        deadline_s = time.monotonic() + self._timeout_s
+        for pause_s in _PAUSES_S:
+            result, is_retryable, wait_s = attempt(_left_s(deadline_s))
+            if wait_s is None:
+                wait_s = pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
+            if not is_retryable or time.monotonic() + wait_s >= deadline_s or self._closed.wait(wait_s):
+                return result
+        return attempt(_left_s(deadline_s)).result
+
+    def close(self) -> None:
+        """Close connections and end waiting for a retry."""
+        self._closed.set()
+        self._transport.close()
+
+
+def open_otlp(config: ExportConfig, resources: Resources, timeout_s: float) -> Sender:
+    """A sender as configured. It does not connect yet."""
+    return OtlpSender(_transport(config), resources, timeout_s, delta=config.otlp_temporality is Temporality.DELTA)
+
+
+def probe_otlp(config: ExportConfig, timeout_s: float) -> ExportFailure | None:
+    """Send an empty request as the agent would send a full one; ``None`` if it was accepted.
+
+    OTLP requires servers to answer an empty request with success. So name, route, proxy, TLS, headers, path and
+    protocol are all tested, and nothing is stored.
+    """
+    sender = open_otlp(config, Resources({}, {}), timeout_s)
+    try:
+        return sender.send(Batch(0, ())).failure
+    finally:
+        sender.close()
+
+
+def _left_s(deadline_s: float) -> float:
+    return max(_SHORTEST_S, deadline_s - time.monotonic())
+
+
+def _transport(config: ExportConfig) -> Transport:
     # Imported here: each needs memory that the other does not.
-    if config.otlp_protocol is Protocol.GRPC:
+    if config.otlp_protocol is OtlpProtocol.GRPC:
         # gRPC's core prints every failed handshake; the reason also comes with the error.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        from otel_gpu.export.otlp_grpc import GrpcSender  # noqa: PLC0415
+        from otel_gpu.export.otlp_grpc import GrpcTransport  # noqa: PLC0415
 
-        return GrpcSender(config, timeout_s, log)
-    from otel_gpu.export.otlp_http import HttpSender  # noqa: PLC0415
+        return GrpcTransport(config)
+    from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
 
-    return HttpSender(config, timeout_s, log)
-
-
-def _remove_exporter_variables() -> None:
-    """Remove them for good. Restored, they would be removed again for the last export while other threads run."""
-    for name in [name for name in os.environ if name.startswith(_EXPORTER_PREFIXES)]:
-        del os.environ[name]
+    return HttpTransport(config)

@@ -1,75 +1,89 @@
-"""OTLP over gRPC, by OpenTelemetry's exporter. Imported only where gRPC is chosen: it takes 16 MB.
-
-The exporter has no public access to the answer of a call, so points that a receiver rejects of an accepted request are
-not reported over gRPC. Over HTTP they are.
-"""
+"""OTLP over gRPC. Imported only where gRPC is chosen: it takes 16 MB."""
 
 from __future__ import annotations
 
-import logging
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import grpc
-from opentelemetry.exporter.otlp.proto.grpc import exporter as sdk_exporter
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # it has no types
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
 
-from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.sender import ACCEPTED, PROTOCOL, TLS, UNREACHABLE, ExportFailure, ExportResult
+from otel_gpu.export.sender import (
+    PROTOCOL,
+    TLS,
+    UNREACHABLE,
+    Attempt,
+    ExportFailure,
+    ExportResult,
+    one_line,
+    rejected_points,
+)
 from otel_gpu.settings_export import Compression, ExportConfig
+from otel_gpu.version import __version__
 
 _COMPRESSION: Final = {Compression.NONE: grpc.Compression.NoCompression, Compression.GZIP: grpc.Compression.Gzip}
-_ERROR: Final = re.compile(r"error code: StatusCode\.(\w+), error details: (.*)")
+_OPTIONS: Final = (
+    ("grpc.primary_user_agent", f"otel-gpu/{__version__}"),
+    ("grpc.max_reconnect_backoff_ms", 5000),  # by default a channel is dead for up to two minutes after an outage
+)
+_RETRYABLE: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
+"""https://opentelemetry.io/docs/specs/otlp/#failures; RESOURCE_EXHAUSTED too if the receiver sends a RetryInfo."""
+
 _NOT_AVAILABLE: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "RESOURCE_EXHAUSTED", "ABORTED"})
 """Codes that say that the receiver is not available now. With any other code it has refused the request."""
 
 _NO_ANSWER: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+_STATUS_DETAILS: Final = "grpc-status-details-bin"
 _NOT_HTTP2: Final = re.compile(r"HTTP/2|http1")
 _NO_TRUST: Final = re.compile(r"SSL|TLS|CERTIFICATE|[Cc]ertificate|[Hh]andshake|Hostname Verification")
 _HTTP_PORT: Final = ":4318"
 _HTTP_HINT: Final = "; 4318 is usually HTTP: --otlp-protocol http/protobuf"
-_NO_REASON: Final = "the exporter gives no reason"
-_LONGEST_REASON: Final = 200
 
 
-class GrpcSender:
-    """Calls a Collector, with the exporter's retries."""
+class GrpcTransport:
+    """Calls a Collector, over one channel, which connects again by itself."""
 
-    def __init__(self, config: ExportConfig, timeout_s: float, log: ExporterLog) -> None:
+    def __init__(self, config: ExportConfig) -> None:
         endpoint = config.otlp_target
-        self._log = log
-        self._is_http_port = endpoint.authority.endswith(_HTTP_PORT)
-        self._exporter = OTLPMetricExporter(
-            endpoint=f"{endpoint.scheme}://{_with_port(endpoint.scheme, endpoint.authority)}",
-            insecure=endpoint.scheme == "http",
-            credentials=None if endpoint.scheme == "http" else _credentials(config),
-            headers=dict(config.otlp_headers),
-            timeout=timeout_s,
-            compression=_COMPRESSION[config.otlp_compression],
+        target = _with_port(endpoint.scheme, endpoint.authority)
+        self._is_http_port = target.endswith(_HTTP_PORT)
+        compression = _COMPRESSION[config.otlp_compression]
+        self._channel = (
+            grpc.insecure_channel(target, _OPTIONS, compression)
+            if endpoint.scheme == "http"
+            else grpc.secure_channel(target, _credentials(config), _OPTIONS, compression)
         )
-        # A filter of the exporter drops a line of the same format as the one before, so another reason would be lost.
-        logger = logging.getLogger(sdk_exporter.__name__)
-        for each in list(logger.filters):
-            logger.removeFilter(each)
+        self._export = MetricsServiceStub(self._channel).Export  # type: ignore[no-untyped-call]
+        self._metadata = tuple(config.otlp_headers.items())
 
-    def send(self, data: MetricsData) -> ExportResult:
-        """Make one call, with its retries."""
-        with self._log.capture() as lines:
-            is_accepted = self._exporter.export(data) is MetricExportResult.SUCCESS
-        if is_accepted:
-            return ACCEPTED
-        found = next((match for line in reversed(lines) if (match := _ERROR.search(line))), None)
-        if found is None:
-            reason = lines[-1][-_LONGEST_REASON:] if lines else _NO_REASON
-            return ExportResult(accepted=False, failure=ExportFailure("failed", reason), try_next=True)
-        code, details = found[1], found[2]
-        return ExportResult(accepted=False, failure=self._failure(code, details), try_next=code not in _NOT_AVAILABLE)
+    def prepare(self, request: ExportMetricsServiceRequest) -> Callable[[float], Attempt]:
+        """Nothing to prepare: gRPC serializes and compresses."""
+        return partial(self._attempt, request)
 
     def close(self) -> None:
         """Close the channel, which ends a call in progress."""
-        self._exporter.shutdown()
+        self._channel.close()
+
+    def _attempt(self, request: ExportMetricsServiceRequest, timeout_s: float) -> Attempt:
+        try:
+            answer = self._export(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            code = error.code().name
+            retry_after_s = _retry_after_s(error)
+            is_retryable = code in _RETRYABLE or (code == "RESOURCE_EXHAUSTED" and retry_after_s is not None)
+            failure = self._failure(code, error.details() or "")
+            result = ExportResult(accepted=False, failure=failure, try_next=code not in _NOT_AVAILABLE)
+            return Attempt(result, is_retryable, retry_after_s)
+        partial = answer.partial_success
+        rejected = rejected_points(partial.rejected_data_points, partial.error_message)
+        return Attempt(ExportResult(accepted=True, failure=rejected))
 
     def _failure(self, code: str, details: str) -> ExportFailure:
         """A status in words. Codes that no receiver sent are of few kinds, as they alternate."""
@@ -81,9 +95,23 @@ class GrpcSender:
         return ExportFailure(TLS if _NO_TRUST.search(details) else UNREACHABLE, text)
 
 
+def _retry_after_s(error: grpc.RpcError) -> float | None:
+    """How long the receiver asks to wait: a RetryInfo in the details of its status."""
+    encoded = dict(error.trailing_metadata() or ()).get(_STATUS_DETAILS)
+    if encoded is None:
+        return None
+    info = RetryInfo()
+    try:
+        if not any(detail.Unpack(info) for detail in Status.FromString(encoded).details):
+            return None
+    except DecodeError:
+        return None
+    return float(max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
+
+
 def _root_cause(details: str) -> str:
     """The end of a chain of errors, which is the first error."""
-    return details.rpartition("last error: ")[2]
+    return one_line(details.rpartition("last error: ")[2])
 
 
 def _with_port(scheme: str, authority: str) -> str:

@@ -1,19 +1,23 @@
-"""OTLP over HTTP, by OpenTelemetry's exporter with a ``requests`` session of ours.
-
-The exporter treats any status from 200 to 399 as success, does not read the answer, and does not report why it gave
-up. The session reads and judges every answer.
-"""
+"""OTLP over HTTP."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http
 import http.client
+import io
 import json
+import logging
 import os
+import socket
 import ssl
-from pathlib import Path
-from typing import Any, Final
+import time
+from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -21,127 +25,194 @@ import urllib3
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
-from opentelemetry.exporter.otlp.proto.http import Compression as SdkCompression
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from requests.utils import get_environ_proxies
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.otlp_deadline import set_answer_deadline
-from otel_gpu.export.sender import ACCEPTED, PROTOCOL, TLS, UNREACHABLE, ExportFailure, ExportResult, rejected_points
+from otel_gpu.export.sender import (
+    PROTOCOL,
+    TLS,
+    UNREACHABLE,
+    Attempt,
+    ExportFailure,
+    ExportResult,
+    one_line,
+    rejected_points,
+)
 from otel_gpu.settings_export import Compression, ExportConfig
+from otel_gpu.version import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 LARGEST_ANSWER_BYTES: Final = 64 << 10
 
-_COMPRESSION: Final = {Compression.NONE: SdkCompression.NoCompression, Compression.GZIP: SdkCompression.Gzip}
-_LONGEST_REASON: Final = 200
-_SHORTEST_S: Final = 0.001
+_GZIP_LEVEL: Final = 6
 _GRPC_PORT: Final = 4317
 _GRPC_HINT: Final = f"; {_GRPC_PORT} is usually gRPC: --otlp-protocol grpc"
-_NO_REASON: Final = "the exporter gives no reason"
+_RETRYABLE: Final = frozenset({429, 502, 503, 504})
+"""https://opentelemetry.io/docs/specs/otlp/#retryable-response-codes"""
+
+_ERRORS: Final = (OSError, ValueError, http.client.HTTPException, urllib3.exceptions.HTTPError)
+"""What requests, urllib3 and the standard library raise; all errors of requests are OSErrors."""
 
 
-class _NotAccepted(Exception):
-    """The answer is not an OTLP success. The exporter does not retry a request that raises this."""
+class HttpTransport:
+    """Posts requests, over one connection for as long as the receiver keeps it."""
+
+    def __init__(self, config: ExportConfig) -> None:
+        # It logs malformed headers with a traceback. Each failure is in the result of its attempt.
+        logging.getLogger("urllib3").setLevel(logging.CRITICAL)
+        endpoint = config.otlp_target
+        self._url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}"
+        self._compresses = config.otlp_compression is Compression.GZIP
+        self._headers = {
+            "user-agent": f"otel-gpu/{__version__}",
+            "content-type": "application/x-protobuf",
+            **({"content-encoding": "gzip"} if self._compresses else {}),
+            **config.otlp_headers,
+        }
+        self._session = _Session(config, self._url)
+        self._is_connected = False
+
+    def prepare(self, request: ExportMetricsServiceRequest) -> Callable[[float], Attempt]:
+        """Serialize and compress a request once for all attempts."""
+        body = request.SerializeToString()
+        return partial(self._attempt, gzip.compress(body, _GZIP_LEVEL, mtime=0) if self._compresses else body)
+
+    def close(self) -> None:
+        """Close idle connections. An answer that is awaited is awaited until its deadline."""
+        self._session.close()
+
+    def _attempt(self, body: bytes, timeout_s: float) -> Attempt:
+        """Post a request, and read at most the beginning of the answer."""
+        timeout: Any = urllib3.Timeout(total=timeout_s)  # for all of it, which requests's types do not have
+        was_connected, self._is_connected = self._is_connected, False
+        try:
+            post = self._session.post(
+                self._url, body, headers=self._headers, timeout=timeout, stream=True, allow_redirects=False
+            )
+            with post as response:
+                self._is_connected = True
+                answer = response.raw.read(LARGEST_ANSWER_BYTES, decode_content=True)
+        except _ERRORS as error:
+            failure = transport_failure(error, timeout_s, urlsplit(self._url).port)
+            # Once an answer has begun, the receiver may have accepted the request, and must not get it twice.
+            is_retryable = not self._is_connected and isinstance(error, requests.ConnectionError | requests.Timeout)
+            # The receiver may have closed a connection that was kept since the request before: open one at once.
+            retry_after_s = 0.0 if was_connected else None
+            return Attempt(ExportResult(accepted=False, failure=failure), is_retryable, retry_after_s)
+        return _attempt_of(response, answer)
+
+
+class _Session(requests.Session):
+    """Connections as configured.
+
+    Of the environment it uses proxies, and a bundle of certificates where none is configured. ``requests`` would let
+    REQUESTS_CA_BUNDLE replace the configured certificates and ``~/.netrc`` the configured authorization header.
+    """
+
+    def __init__(self, config: ExportConfig, url: str) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.proxies.update(get_environ_proxies(url))
+        bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        self.verify = str(config.otlp_certificate) if config.otlp_certificate else bundle or True
+        certificate, key = config.otlp_client_certificate, config.otlp_client_key
+        if certificate is not None:
+            self.cert = (str(certificate), str(key)) if key else str(certificate)  # one file may have both
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter())
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None: a redirect is a failure. ``requests`` would read all of its body even where it does not follow."""
+
+
+# -- a deadline for whole answers ---------------------------------------------------
+#
+# The timeout of a socket, and so that of requests, is for each read: an answer that arrives byte by byte never exceeds
+# it. These connections share one timeout between connecting, sending and reading the whole answer: with
+# urllib3.Timeout(total=…), the socket has what is left of it when an answer begins.
+
+
+class _DeadlineStream(io.RawIOBase):
+    """Reads a socket until ``deadline_s`` (monotonic clock); TimeoutError after that."""
+
+    def __init__(self, sock: socket.socket, inner: io.RawIOBase, deadline_s: float) -> None:
+        self._sock = sock
+        self._inner = inner
+        self._deadline_s = deadline_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
+        return self._inner.readinto(buffer)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+class _DeadlineResponse(http.client.HTTPResponse):
+    """Reads status, headers and body within the timeout that the socket has when the answer begins."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        timeout_s = sock.gettimeout()
+        if timeout_s is not None:
+            inner = self.fp.detach()
+            self.fp = io.BufferedReader(_DeadlineStream(sock, inner, time.monotonic() + timeout_s))
+
+
+class _Http(HTTPConnection):
+    response_class = _DeadlineResponse
+
+
+class _Https(HTTPSConnection):
+    response_class = _DeadlineResponse
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Reads every answer within one timeout, with or without a proxy."""
+    """Opens connections with a deadline, to the receiver or to a proxy."""
 
     def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
         """The connection pool for a request."""
         pool = super().get_connection_with_tls_context(*arguments, **named)
-        set_answer_deadline(pool)
+        pool.ConnectionCls = _Https if pool.scheme == "https" else _Http
         return pool
 
 
-class _Session(requests.Session):
-    """Judges answers and keeps the failure of the last request.
-
-    Of the environment it uses proxies only. ``requests`` would let REQUESTS_CA_BUNDLE replace the configured
-    certificates and ``~/.netrc`` the configured authorization header.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.trust_env = False
-        self.proxies.update(get_environ_proxies(url))
-        for scheme in ("http://", "https://"):
-            self.mount(scheme, _Adapter())
-        self.failure: ExportFailure | None = None
-        self.is_refusal = False
-
-    def forget(self) -> None:
-        """Forget the last request."""
-        self.failure, self.is_refusal = None, False
-
-    def request(self, *arguments: Any, **named: Any) -> requests.Response:
-        """Make one attempt within its timeout, and read at most the beginning of the answer."""
-        self.forget()
-        timeout_s = max(named["timeout"], _SHORTEST_S)
-        limits = {"stream": True, "timeout": urllib3.Timeout(total=timeout_s)}
-        try:
-            with super().request(*arguments, **{**named, **limits}) as response:
-                body = response.raw.read(LARGEST_ANSWER_BYTES, decode_content=True)
-        except Exception as error:
-            self.failure = transport_failure(error, timeout_s, urlsplit(named["url"]).port)
-            raise
-        status = response.status_code
-        self.failure = _judged(response, body)
-        self.is_refusal = 400 <= status < 500 and status != http.HTTPStatus.TOO_MANY_REQUESTS
-        if self.failure is not None and self.failure.kind != "partial" and status < 400:
-            raise _NotAccepted(self.failure.text)
-        return response
-
-
-class HttpSender:
-    """Posts requests to a Collector, with the exporter's retries."""
-
-    def __init__(self, config: ExportConfig, timeout_s: float, log: ExporterLog) -> None:
-        self._log = log
-        endpoint = config.otlp_target
-        url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}"
-        self._session = _Session(url)
-        self._exporter = OTLPMetricExporter(
-            endpoint=url,
-            certificate_file=_text(config.otlp_certificate) or _environment_certificates(),
-            client_key_file=_text(config.otlp_client_key),
-            client_certificate_file=_text(config.otlp_client_certificate),
-            headers=dict(config.otlp_headers),
-            timeout=timeout_s,
-            compression=_COMPRESSION[config.otlp_compression],
-            session=self._session,
-        )
-
-    def send(self, data: MetricsData) -> ExportResult:
-        """Post a request."""
-        self._session.forget()
-        with self._log.capture() as lines:
-            is_accepted = self._exporter.export(data) is MetricExportResult.SUCCESS
-        failure = self._session.failure
-        if is_accepted:
-            return ACCEPTED if failure is None else ExportResult(accepted=True, failure=failure)
-        if failure is None:  # the exporter made no HTTP request
-            reason = lines[-1][-_LONGEST_REASON:] if lines else _NO_REASON
-            return ExportResult(accepted=False, failure=ExportFailure("failed", reason), try_next=True)
-        return ExportResult(accepted=False, failure=failure, try_next=self._session.is_refusal)
-
-    def close(self) -> None:
-        """End waiting between retries. A read in progress ends with its timeout."""
-        self._exporter.shutdown()
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _environment_certificates() -> str | None:
-    """The bundle that ``requests`` uses by default."""
-    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-
-
 # -- answers ------------------------------------------------------------------------
+
+
+def _attempt_of(response: requests.Response, body: bytes) -> Attempt:
+    """What an answer says of the attempt."""
+    status = response.status_code
+    failure = _judged(response, body)
+    if failure is None or failure.kind == "partial":
+        return Attempt(ExportResult(accepted=True, failure=failure))
+    is_refused = 400 <= status < 500 and status != http.HTTPStatus.TOO_MANY_REQUESTS
+    result = ExportResult(accepted=False, failure=failure, try_next=is_refused)
+    return Attempt(result, status in _RETRYABLE, _retry_after_s(response.headers.get("retry-after", "")))
+
+
+def _retry_after_s(text: str) -> float | None:
+    """How long a receiver asks to wait: seconds or a date (RFC 9110, 10.2.3)."""
+    if text.isdecimal():
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def _judged(response: requests.Response, body: bytes) -> ExportFailure | None:
@@ -151,7 +222,7 @@ def _judged(response: requests.Response, body: bytes) -> ExportFailure | None:
         return None
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if status >= 300:
-        detail = f", to {headers['location']}" if "location" in headers else _reason_given(content_type, body)
+        detail = f", to {one_line(headers['location'])}" if "location" in headers else _reason_given(content_type, body)
         return ExportFailure(str(status), f"HTTP {status} {response.reason or ''}".rstrip() + detail)
     message = _parsed(content_type, body)
     if message is None:
@@ -184,8 +255,8 @@ def _reason_given(content_type: str, body: bytes) -> str:
             text = Status.FromString(body).message
     elif content_type == "text/plain":
         text = body.decode("utf-8", "replace")
-    line = " ".join(text.split())
-    return f": {line[:_LONGEST_REASON]}" if line else ""
+    line = one_line(text)
+    return f": {line}" if line else ""
 
 
 # -- errors -------------------------------------------------------------------------

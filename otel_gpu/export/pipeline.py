@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from otel_gpu.export.batches import LARGEST_REQUEST_BYTES
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.otlp import open_otlp
 from otel_gpu.export.push import Pusher
 from otel_gpu.export.sender import Sender
 from otel_gpu.metrics.labels import Resources
@@ -35,14 +33,12 @@ class ExportPipeline:
         self._resources = resources
         self._collect = collect
         self._monotonic_s = monotonic_s
-        self._log = ExporterLog()
         self.pushers = tuple(
             self._pusher(exporter) for exporter in config.exporters if exporter is not Exporter.PROMETHEUS
         )
 
     def start(self) -> None:
         """Start all pushers."""
-        self._log.install()
         for pusher in self.pushers:
             pusher.start()
 
@@ -52,7 +48,6 @@ class ExportPipeline:
             pusher.begin_stop(timeout_s)
         for pusher in self.pushers:
             pusher.finish_stop()
-        self._log.remove()
 
     def _pusher(self, exporter: Exporter) -> Pusher:
         config = self._config
@@ -71,10 +66,14 @@ class ExportPipeline:
             monotonic_s=self._monotonic_s,
         )
 
+    # Senders are imported where they are chosen: protobuf and the clients take memory.
+
     def _open_otlp(self, timeout_s: float) -> Sender:
-        return open_otlp(self._config, self._log, timeout_s)
+        from otel_gpu.export.otlp import open_otlp  # noqa: PLC0415
+
+        return open_otlp(self._config, self._resources, timeout_s)
 
     def _open_console(self, _: float) -> Sender:
-        from otel_gpu.export.console import ConsoleSender  # noqa: PLC0415 - loads a part of the SDK
+        from otel_gpu.export.console import ConsoleSender  # noqa: PLC0415
 
-        return ConsoleSender(sys.stdout)
+        return ConsoleSender(sys.stdout, self._resources)

@@ -10,7 +10,6 @@ from typing import Final
 
 from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, split_by_size
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.metrics_data import metrics_data
 from otel_gpu.export.sender import ExportFailure, Sender
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.series import Collection
@@ -134,7 +133,7 @@ class Pusher:
         for batch in split_by_size(points, self._resources, self._largest_bytes):
             if self._monotonic_s() - begun_s > timeout_s or (self._stopping.is_set() and not is_last):
                 return failure or ExportFailure("late", f"an export took more than {timeout_s:g} s")
-            result = sender.send(metrics_data(batch, self._resources, delta=deltas is not None))
+            result = sender.send(batch)
             if result.accepted and deltas is not None:
                 deltas.accept(batch)
             failure = failure or result.failure

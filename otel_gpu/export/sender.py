@@ -1,16 +1,19 @@
-"""The interface between the pusher and the exporters: one request, and its result."""
+"""Senders and what they report: the interface between the pusher and the ways to export."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from opentelemetry.sdk.metrics.export import MetricsData
+from otel_gpu.export.batches import Batch
 
 UNREACHABLE: Final = "unreachable"
 PROTOCOL: Final = "protocol"
 TLS: Final = "tls"
 """Kinds of failure in which no receiver answered: no connection, another protocol, no trust."""
+
+LONGEST_REASON: Final = 200
+"""Characters of a reason that comes from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,35 @@ class ExportResult:
 ACCEPTED: Final = ExportResult(accepted=True)
 
 
+class Attempt(NamedTuple):
+    """The result of one attempt to send a request.
+
+    ``is_retryable``: OTLP allows to send the same request again. ``retry_after_s`` is the time to wait before that if
+    it is known, as when the receiver asks for it.
+    """
+
+    result: ExportResult
+    is_retryable: bool = False
+    retry_after_s: float | None = None
+
+
+class Sender(Protocol):
+    """Sends batches to one receiver, one at a time."""
+
+    def send(self, batch: Batch) -> ExportResult:
+        """Send a batch as one request and wait for the answer, for at most the timeout of the sender."""
+
+    def close(self) -> None:
+        """Close connections. A request in progress on another thread ends as soon as its protocol allows."""
+
+
+def one_line(reason: str) -> str:
+    """The beginning of a reason from outside, on one line."""
+    return " ".join(reason.split())[:LONGEST_REASON]
+
+
 def rejected_points(count: int, reason: str) -> ExportFailure | None:
     """The failure of a partial success; ``None`` if no point was rejected."""
     if not count:
         return None
-    return ExportFailure("partial", f"{count} points were rejected: {' '.join(reason.split())}".removesuffix(": "))
-
-
-class Sender(Protocol):
-    """Sends requests to one receiver, one at a time."""
-
-    def send(self, data: MetricsData) -> ExportResult:
-        """Send a request and wait for its answer, for at most the timeout of the sender."""
-
-    def close(self) -> None:
-        """Close connections. A request in progress on another thread ends as soon as its protocol allows."""
+    return ExportFailure("partial", f"{count} points were rejected: {one_line(reason)}".removesuffix(": "))

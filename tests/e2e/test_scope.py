@@ -16,7 +16,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.subjects import devices
 from otel_gpu.engine import Engine
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Level
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.names import prometheus_name
@@ -314,10 +314,10 @@ def test_each_agent_tells_otlp_of_its_own_pod_and_of_itself(played: Played) -> N
     resources = Resources(shared={"host.name": "node"}, agent={"service.name": "otel-gpu"})
     for number, answer in enumerate(played.sidecars):
         told = {
-            str(each.resource.attributes.get("gpu.workload.id", "agent")): {
+            {pair.key: pair.value.string_value for pair in each.resource.attributes}.get("gpu.workload.id", "agent"): {
                 metric.name for scope in each.scope_metrics for metric in scope.metrics
             }
-            for each in metrics_data(collected(answer), resources).resource_metrics
+            for each in encode(collected(answer), resources).resource_metrics
         }
         assert set(told) == {CONTAINERS[number], "agent"}
         assert told["agent"] == {m.name for m in METRICS if m.level is Level.AGENT and m.of_pod} - UNKNOWN_HERE

@@ -14,7 +14,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.engine import Engine
 from otel_gpu.export.batches import split_by_size
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collect import CycleMetrics
@@ -103,7 +103,7 @@ def test_a_hundred_thousand_processes_leave_no_overflow_no_growth_and_no_counter
         values = checked(collection, values)
         if churn.started % (10 * PER_CYCLE) == 0:
             for batch in split_by_size(deltas.growth(collection), RESOURCES):
-                assert metrics_data(batch, RESOURCES, delta=True).resource_metrics
+                assert encode(batch, RESOURCES, delta=True).resource_metrics
                 deltas.accept(batch)
             assert b"overflow=" not in renderer.render(collection, Exposition.TEXT)
         if churn.started % (PROCESSES // 20) == 0:

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import LogFormat, LogLevel
+from otel_gpu.export.console import to_otlp_json
 from otel_gpu.export.document import to_json
-from otel_gpu.export.otlp_json import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render as render_table
 from otel_gpu.logs import set_up

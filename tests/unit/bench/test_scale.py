@@ -8,11 +8,10 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, split_by_size
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
@@ -116,7 +115,7 @@ def exported(answer: Report, names: WorkloadNames | None = None) -> tuple[list[i
         answer = replace(answer, workloads=named)
     told = MetricCollector(lambda: SelfStats(started_ns=1), include_awaiting_names=True).collect(answer)
     batches = split_by_size(told, RESOURCES)
-    requests = [encode_metrics(metrics_data(batch, RESOURCES)).ByteSize() for batch in batches]
+    requests = [encode(batch, RESOURCES).ByteSize() for batch in batches]
     series = sum(len(block.values) for block in told.blocks)
     return requests, len(PrometheusRenderer(RESOURCES).render(told, Exposition.TEXT)), series
 

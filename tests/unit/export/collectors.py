@@ -18,19 +18,20 @@ from typing import Any
 
 import grpc
 import trustme
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]  # it has no types
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.sdk.metrics.export import MetricsData
 
 from otel_gpu.config import load
-from otel_gpu.export.exporter_log import ExporterLog
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp import open_otlp
 from otel_gpu.export.sender import ExportResult, Sender
-from tests.unit.export.samples import RESOURCES, one_gauge
+from tests.unit.export.samples import RESOURCES, batch, one_gauge
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 
@@ -136,10 +137,16 @@ def _handler(collector: HttpCollector) -> type[BaseHTTPRequestHandler]:
 
 
 class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """The same over gRPC; ``refusal`` is a status and what is said of it, ``answer`` what else it answers."""
+    """The same over gRPC; ``refusal`` is a status and what is said of it, ``answer`` what else it answers.
 
-    def __init__(self, credentials: Any = None) -> None:
+    ``refusals`` is how many requests are refused. ``details`` and ``retry_after_s`` come with a refusal.
+    """
+
+    def __init__(self, credentials: Any = None, port: int = 0) -> None:
         self.refusal: tuple[Any, str] | None = None
+        self.refusals = 10**9
+        self.details: bytes | None = None
+        self.retry_after_s: float | None = None
         self.answer = ExportMetricsServiceResponse()
         self.hang = threading.Event()
         self.hang.set()
@@ -148,7 +155,7 @@ class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
         self.server = grpc.server(futures.ThreadPoolExecutor(2))
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
         bind = self.server.add_insecure_port if credentials is None else self.server.add_secure_port
-        self.port: int = bind("127.0.0.1:0", *(() if credentials is None else (credentials,)))
+        self.port: int = bind(f"127.0.0.1:{port}", *(() if credentials is None else (credentials,)))
         self.scheme = "http" if credentials is None else "https"
         self.server.start()
 
@@ -163,7 +170,14 @@ class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
         self.seen.append(seen)
         self.arrived.put(seen)
         self.hang.wait()
-        if self.refusal is not None:
+        if self.refusal is not None and len(self.seen) <= self.refusals:
+            details = self.details
+            if self.retry_after_s is not None:
+                status = Status(code=self.refusal[0].value[0], message=self.refusal[1])
+                status.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=int(self.retry_after_s))))
+                details = status.SerializeToString()
+            if details is not None:
+                context.set_trailing_metadata((("grpc-status-details-bin", details),))
             context.abort(*self.refusal)
         return self.answer
 
@@ -195,19 +209,16 @@ def unused_url() -> str:
 def sender(url: str, timeout_s: float = 5.0, /, **flags: str) -> Iterator[Sender]:
     """A sender made from flags, as the agent makes it."""
     words = {key.replace("_", "-"): text for key, text in flags.items()}
-    log = ExporterLog()
-    log.install()
-    made = open_otlp(load({"otlp-endpoint": url, **words}, {}).config, log, timeout_s)
+    made = open_otlp(load({"otlp-endpoint": url, **words}, {}).config, RESOURCES, timeout_s)
     try:
         yield made
     finally:
         made.close()
-        log.remove()
 
 
-def data() -> MetricsData:
-    """The smallest request with a point."""
-    return metrics_data(one_gauge(), RESOURCES)
+def data() -> Batch:
+    """The smallest batch with a point."""
+    return batch(one_gauge())
 
 
 def sent(url: str, timeout_s: float = 5.0, /, **flags: str) -> ExportResult:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, split_by_size
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, Batch, Block, split_by_size
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.metrics.catalogue import BY_NAME
 from otel_gpu.metrics.labels import Resources, WorkloadIdentity
 from otel_gpu.metrics.series import Collection, MetricBlock, Point
@@ -34,9 +33,13 @@ def one_gauge(value: float = 1.0, time_ns: int = TIME_NS) -> Collection:
     return collection({"hw.power": [Point(value, GPU)]}, time_ns)
 
 
+def batch(found: Collection) -> Batch:
+    """All of a collection, for one request."""
+    return Batch(found.time_ns, tuple(Block(block.metric, block.points) for block in found.blocks))
+
+
 def encoded(
     collection: Collection, resources: Resources = RESOURCES, largest_bytes: float = LARGEST_REQUEST_BYTES
 ) -> list[ExportMetricsServiceRequest]:
-    """The requests of a collection, as the official encoder writes them."""
-    batches = split_by_size(collection, resources, largest_bytes)
-    return [encode_metrics(metrics_data(batch, resources)) for batch in batches]
+    """The requests of a collection."""
+    return [encode(each, resources) for each in split_by_size(collection, resources, largest_bytes)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +15,6 @@ import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no types
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 
-from otel_gpu.export.metrics_data import metrics_data
 from otel_gpu.export.sender import ACCEPTED, ExportResult
 from otel_gpu.metrics.series import Point
 from tests.unit.export.collectors import (
@@ -29,7 +30,7 @@ from tests.unit.export.collectors import (
     sent,
     unused_url,
 )
-from tests.unit.export.samples import GPU, RESOURCES, collection
+from tests.unit.export.samples import GPU, batch, collection
 
 T = TypeVar("T", HttpCollector, GrpcCollector)
 Started = Callable[[T], T]
@@ -74,7 +75,7 @@ def test_every_request_has_its_own_body_and_the_same_headers(collector: HttpColl
     with sender(collector.url, otlp_headers="Api-Key=a") as made:
         for text in texts:
             point = Point(1.0, {**GPU, "text": text})
-            assert made.send(metrics_data(collection({"hw.power": [point]}), RESOURCES)) == ACCEPTED
+            assert made.send(batch(collection({"hw.power": [point]}))) == ACCEPTED
     metrics = [seen.request.resource_metrics[0].scope_metrics[0].metrics[0] for seen in collector.seen]
     assert [metric.gauge.data_points[0].attributes[-1].value.string_value for metric in metrics] == texts
     first, *others = ({**seen.headers, "content-length": ""} for seen in collector.seen)
@@ -153,7 +154,7 @@ def test_rejected_points_of_an_accepted_request_are_a_failure(collector: HttpCol
 
 def test_a_value_that_cannot_be_encoded_is_a_failure_of_its_request_alone(collector: HttpCollector) -> None:
     with sender(collector.url) as made:
-        result = made.send(metrics_data(collection({"hw.power": [Point(2**70, GPU)]}), RESOURCES))
+        result = made.send(batch(collection({"hw.power": [Point(2**70, GPU)]})))
         assert (result.accepted, result.try_next) == (False, True)
         assert len(failure(result)[1]) <= 200
         assert made.send(data()) == ACCEPTED
@@ -214,7 +215,7 @@ def test_waiting_for_a_retry_ends_when_the_sender_is_closed(collector: HttpColle
         assert failure(found[0])[0] == "503"
 
 
-def test_log_lines_of_the_exporter_are_not_shown(collector: HttpCollector, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_of_the_client_are_not_shown(collector: HttpCollector, caplog: pytest.LogCaptureFixture) -> None:
     collector.always(Answer(400))
     with caplog.at_level(logging.WARNING):
         sent(collector.url)
@@ -222,6 +223,53 @@ def test_log_lines_of_the_exporter_are_not_shown(collector: HttpCollector, caplo
         collector.always(Answer(raw=b"HTTP/1.1 200 OK\r\nno header\r\n: at all\r\n\r\n"))
         sent(collector.url, 0.3)
     assert caplog.records == []
+
+
+def test_pauses_between_attempts_grow_and_end_with_the_time_of_the_request(collector: HttpCollector) -> None:
+    times_s: list[float] = []
+    collector.answer = lambda _: (times_s.append(time.monotonic()), Answer(503))[1]  # type: ignore[func-returns-value]
+    began_s = time.monotonic()
+    assert failure(sent(collector.url, 4.0))[0] == "503"
+    assert time.monotonic() - began_s < 4.0
+    first, second, *_ = [after - before for before, after in itertools.pairwise(times_s)]
+    assert 0.8 <= first <= second
+    assert second >= 1.6
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_receiver_that_is_always_ready_for_a_retry_gets_few(
+    collector: HttpCollector, grpc_collector: GrpcCollector, protocol: str
+) -> None:
+    collector.always(Answer(429, headers={"Retry-After": "0"}))
+    grpc_collector.refusal = grpc.StatusCode.RESOURCE_EXHAUSTED, "full"
+    grpc_collector.retry_after_s = 0.0
+    used = collector if protocol == "http/protobuf" else grpc_collector
+    assert not sent(used.url, 60.0, otlp_protocol=protocol).accepted
+    assert len(used.seen) == 6
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_time_to_retry_may_be_a_date(collector: HttpCollector, status: int) -> None:
+    past = {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}
+    collector.answer = lambda number: Answer(status, headers=past) if number == 0 else Answer()
+    began_s = time.monotonic()
+    assert sent(collector.url) == ACCEPTED
+    assert time.monotonic() - began_s < 0.75  # without a time it would be 0.8 s at least
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "1.5", "", "\xb2", "Fri, 31 Dec 99999999999 23:59:59 GMT"])
+def test_a_time_to_retry_that_is_none_is_ignored(collector: HttpCollector, text: str) -> None:
+    collector.answer = lambda number: Answer(503, headers={"Retry-After": text}) if number == 0 else Answer()
+    began_s = time.monotonic()
+    assert sent(collector.url) == ACCEPTED
+    assert time.monotonic() - began_s >= 0.8
+
+
+def test_of_a_long_answer_that_redirects_only_the_beginning_is_read(collector: HttpCollector) -> None:
+    head = b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 9000000000\r\n\r\n"
+    collector.always(Answer(raw=head + b"x" * 100_000, drip=b"x" * 1000))
+    assert failure(sent(collector.url)) == ("302", "HTTP 302 Found, to /login")
+    assert [seen.path for seen in collector.seen] == ["/v1/metrics"]
 
 
 # ---------------------------------------------------------------------------- variables that the SDK reads
@@ -370,6 +418,48 @@ def test_a_refusal_over_grpc_is_a_failure_with_its_reason(
     result = sent(grpc_collector.url, 0.5, otlp_protocol="grpc")
     assert (result.accepted, result.try_next) == (False, try_next)
     assert failure(result) == (kind, f"gRPC {code}: not like this")
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "OUT_OF_RANGE", "DATA_LOSS"])
+def test_a_call_is_retried_after_codes_that_may_pass(grpc_collector: GrpcCollector, code: str) -> None:
+    grpc_collector.refusal = grpc.StatusCode[code], "not now"
+    grpc_collector.refusals = 1
+    assert sent(grpc_collector.url, otlp_protocol="grpc") == ACCEPTED
+    assert len(grpc_collector.seen) == 2
+
+
+@pytest.mark.parametrize(("retry_after_s", "calls"), [(0.0, 2), (60.0, 1), (None, 1)])
+def test_an_exhausted_receiver_is_called_again_when_it_says_so(
+    grpc_collector: GrpcCollector, retry_after_s: float | None, calls: int
+) -> None:
+    grpc_collector.refusal = grpc.StatusCode.RESOURCE_EXHAUSTED, "full"
+    grpc_collector.refusals, grpc_collector.retry_after_s = 1, retry_after_s
+    result = sent(grpc_collector.url, 5.0, otlp_protocol="grpc")
+    assert (result.accepted, len(grpc_collector.seen)) == (calls == 2, calls)
+    assert result.accepted or failure(result) == ("RESOURCE_EXHAUSTED", "gRPC RESOURCE_EXHAUSTED: full")
+
+
+def test_details_of_a_status_that_are_none_are_ignored(grpc_collector: GrpcCollector) -> None:
+    grpc_collector.refusal = grpc.StatusCode.INVALID_ARGUMENT, "no"
+    grpc_collector.details = b"\xff\xff"
+    assert failure(sent(grpc_collector.url, otlp_protocol="grpc"))[0] == "INVALID_ARGUMENT"
+
+
+def test_a_grpc_receiver_that_comes_back_is_found_again() -> None:
+    first = GrpcCollector()
+    with sender(first.url, 10.0, otlp_protocol="grpc") as made:
+        assert made.send(data()) == ACCEPTED
+        first.close()
+        began_s = time.monotonic()
+        results: list[ExportResult] = []
+        thread = threading.Thread(target=lambda: results.append(made.send(data())))
+        thread.start()
+        time.sleep(0.5)
+        second = GrpcCollector(port=first.port)
+        thread.join(20)
+        second.close()
+        assert results == [ACCEPTED]
+        assert time.monotonic() - began_s < 10
 
 
 def test_consecutive_refusals_over_grpc_keep_their_own_reasons(grpc_collector: GrpcCollector) -> None:

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-from opentelemetry.sdk.metrics.export import MetricsData
 
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.batches import Batch
 from otel_gpu.export.sender import ACCEPTED, ExportResult
 from otel_gpu.metrics.series import Point
 from tests.unit.export.collectors import HttpCollector, Pki, data, failure, sender, sent
-from tests.unit.export.samples import GPU, RESOURCES, collection
+from tests.unit.export.samples import GPU, batch, collection
 
 PATIENCE_S = 10.0
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n"
@@ -255,10 +254,10 @@ def test_over_tls_the_connection_is_kept_and_large_requests_arrive(
     assert [seen.size_bytes > 2_000_000 for seen in collector.seen] == [True] * 3
 
 
-def large(size_bytes: int) -> MetricsData:
+def large(size_bytes: int) -> Batch:
     """A request of at least this size."""
     point = Point(1.0, {**GPU, "text": "x" * size_bytes})
-    return metrics_data(collection({"hw.power": [point]}), RESOURCES)
+    return batch(collection({"hw.power": [point]}))
 
 
 @pytest.mark.parametrize("answer", [YES, OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])

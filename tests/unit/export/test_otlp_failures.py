@@ -90,7 +90,9 @@ def test_the_reason_of_rejected_points_is_one_line() -> None:
     assert failed.text == "42 points were rejected: too old"
 
 
-def test_points_rejected_over_grpc_are_not_reported(grpc_collector: GrpcCollector) -> None:
-    """The exporter has no public access to the answer of a call; docs/configuration.md says so."""
-    grpc_collector.answer.partial_success.rejected_data_points = 42
-    assert sent(grpc_collector.url, otlp_protocol="grpc") == ACCEPTED
+def test_points_rejected_over_grpc_are_reported(grpc_collector: GrpcCollector) -> None:
+    partial_success = grpc_collector.answer.partial_success
+    partial_success.rejected_data_points, partial_success.error_message = 42, "too\nold"
+    result = sent(grpc_collector.url, otlp_protocol="grpc")
+    assert result.accepted
+    assert failure(result) == ("partial", "42 points were rejected: too old")

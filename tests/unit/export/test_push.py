@@ -11,11 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.sdk.metrics.export import MetricsData
 
 from otel_gpu.config import load
+from otel_gpu.export.batches import Batch
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.exporter_log import ExporterLog
 from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.push import Pusher, next_due_s
 from otel_gpu.export.sender import ACCEPTED, ExportFailure, ExportResult
@@ -34,7 +33,7 @@ class FakeSender:
 
     def __init__(self, answer: Callable[[], ExportResult] = lambda: ACCEPTED) -> None:
         self.answer = answer
-        self.sent: queue.Queue[MetricsData] = queue.Queue()
+        self.sent: queue.Queue[Batch] = queue.Queue()
         self.timeouts_s: list[float] = []
         self.closed = threading.Event()
 
@@ -42,8 +41,8 @@ class FakeSender:
         self.timeouts_s.append(timeout_s)
         return self
 
-    def send(self, data: MetricsData) -> ExportResult:
-        self.sent.put(data)
+    def send(self, batch: Batch) -> ExportResult:
+        self.sent.put(batch)
         return self.answer()
 
     def close(self) -> None:
@@ -102,9 +101,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def value(data: MetricsData) -> float:
-    (point,) = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
-    return point.value  # type: ignore[union-attr]
+def value(batch: Batch) -> float:
+    (block,) = batch.blocks
+    (point,) = block.points
+    return point.value
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -350,7 +350,7 @@ def test_a_last_export_that_hangs_is_abandoned_and_logged(pusher: Any, caplog: p
     assert lines(caplog) == ["the last export to here is abandoned: no answer"]
 
 
-# ---------------------------------------------------------------------------- with the official exporters
+# ---------------------------------------------------------------------------- with senders as configured
 
 
 @pytest.fixture
@@ -366,8 +366,7 @@ def pipeline() -> Iterator[Callable[..., ExportPipeline]]:
 
     yield make
     for each in made:
-        for _ in range(2):  # threads that were abandoned end with their receiver, and the loggers are restored then
-            each.stop(1.0)
+        each.stop(1.0)
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
@@ -454,7 +453,7 @@ def test_a_dead_receiver_delays_only_its_own_exporter_and_has_one_thread(
     assert len({thread.name for thread in named}) == len(named)
     assert f"otel-gpu-push {hole.url}" in {thread.name for thread in named}
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    first = printed[0]["resource_metrics"][0]["scope_metrics"][0]["metrics"][0]
+    first = printed[0]["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]
     assert first["name"] == "gpu.workload.energy"
     assert len(printed) == console.exports_ok
 
@@ -467,20 +466,3 @@ def test_only_what_is_chosen_is_pushed(pipeline: Any, exporters: str, targets: l
 def test_the_log_shows_no_secret_of_the_endpoint(pipeline: Any) -> None:
     made = pipeline(Growing(), otlp_endpoint="http://127.0.0.1:1/x?token=secret")
     assert [each.target for each in made.pushers] == ["http://127.0.0.1:1/x?…"]
-
-
-# ---------------------------------------------------------------------------- what exporters log
-
-
-def test_log_records_outside_of_an_export_are_passed_on(caplog: pytest.LogCaptureFixture) -> None:
-    log = ExporterLog()
-    log.install()
-    try:
-        logging.getLogger("opentelemetry.sdk.somewhere").warning("of general %s", "interest")
-        with log.capture() as captured:
-            logging.getLogger("urllib3.connectionpool").warning("about\nthis export")
-    finally:
-        log.remove()
-    logging.getLogger("opentelemetry.sdk.somewhere").warning("afterwards")
-    assert lines(caplog) == ["of general interest", "afterwards"]
-    assert captured == ["about this export"]

@@ -9,7 +9,7 @@ import pytest
 
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
@@ -125,11 +125,11 @@ def test_deltas_are_never_negative_and_sum_to_what_the_workloads_drew(names: lis
         attribution, collection = told.next(name)
         growth = deltas.growth(collection)
         deltas.accept(growth)
-        for resource in metrics_data(growth, resources, delta=True).resource_metrics:
+        for resource in encode(growth, resources, delta=True).resource_metrics:
             for metric in resource.scope_metrics[0].metrics:
-                for point in metric.data.data_points:
-                    value = getattr(point, "value", 0)
-                    if getattr(metric.data, "is_monotonic", False):
+                for point in metric.sum.data_points:
+                    value = point.as_double if point.HasField("as_double") else point.as_int
+                    if metric.sum.is_monotonic:
                         assert value >= 0, metric.name
                     if metric.name == "gpu.workload.energy":
                         sums_mj["gpu.workload.energy"] += round(value * 1000)

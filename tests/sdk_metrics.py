@@ -1,9 +1,11 @@
-"""A collection as the SDK's ``MetricsData``, which the official exporters encode and send."""
+"""A collection as the SDK's ``MetricsData``: the official encoder takes it, and is the oracle of the agent's own."""
 
 from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -16,23 +18,26 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Metric as SdkMetric
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.semconv.schemas import Schemas
 
 from otel_gpu.export.batches import Batch
+from otel_gpu.export.otlp_encoder import SCHEMA_URL
 from otel_gpu.metrics.catalogue import Kind, Metric
 from otel_gpu.metrics.labels import Resources, WorkloadIdentity
 from otel_gpu.metrics.series import Collection, Point
 from otel_gpu.version import __version__
 
-SCHEMA_URL: Final = Schemas.V1_44_0.value
-"""The version of the semantic conventions that names and attributes follow."""
-
 UNKNOWN_START: Final = 0
-"""The start of a sum that has counted since an unknown time (metrics.proto, ``start_time_unix_nano``)."""
 
 _SCOPE: Final = InstrumentationScope("otel_gpu", __version__, SCHEMA_URL)
 
 _ResourceKey: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def encode_officially(
+    collection: Collection | Batch, resources: Resources, *, delta: bool = False
+) -> ExportMetricsServiceRequest:
+    """The request of a collection, by the official encoder."""
+    return encode_metrics(metrics_data(collection, resources, delta=delta))
 
 
 def metrics_data(collection: Collection | Batch, resources: Resources, *, delta: bool = False) -> MetricsData:

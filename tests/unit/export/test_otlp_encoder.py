@@ -1,19 +1,49 @@
-"""Collections as MetricsData, as the official encoder writes it."""
+"""Collections as OTLP requests. The official encoder is the oracle."""
 
 from __future__ import annotations
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from otel_gpu import __version__
-from otel_gpu.export.metrics_data import metrics_data
+from otel_gpu.export.otlp_encoder import encode
+from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.metrics.series import Point
+from otel_gpu.metrics.series import Collection, MetricBlock, Point
+from tests.sdk_metrics import encode_officially
 from tests.unit.export.exposition import point_count, simulated
 from tests.unit.export.samples import GPU, RESOURCES, START_NS, TIME_NS, collection, encoded, identity
+from tests.unit.export.test_batches import BLOCKS, TEXT
 
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+
+
+RESOURCE_ATTRIBUTES = st.dictionaries(st.sampled_from(["host.name", "gpu.workload.kind", "gpu.workload.id"]), TEXT)
+
+
+@given(BLOCKS, RESOURCE_ATTRIBUTES, st.data())
+def test_requests_equal_those_of_the_official_encoder(
+    blocks: dict[str, list[Point]], shared: dict[str, str], data: st.DataObject
+) -> None:
+    found, resources = collection(blocks), Resources(shared, {"service.name": "otel-gpu"})
+    found = Collection(found.time_ns, tuple(with_absent_values(block, data) for block in found.blocks))
+    for delta in (False, True):
+        assert encode(found, resources, delta=delta) == encode_officially(found, resources, delta=delta)
+
+
+def with_absent_values(block: MetricBlock, data: st.DataObject) -> MetricBlock:
+    """A block as collected: some series have no value, and only counters have a start."""
+    has_value = data.draw(st.lists(st.booleans(), min_size=len(block.values), max_size=len(block.values)))
+    values = tuple([value if has else None for value, has in zip(block.values, has_value, strict=True)])
+    series = block.series
+    if block.metric.kind is not Kind.COUNTER:
+        series = replace(series, starts_ns=(None,) * len(series))
+    return block._replace(values=values, series=series)
 
 
 def energy(value: float, workload: str = "w") -> Point:
@@ -56,7 +86,7 @@ def test_gauges_counters_and_updowncounters_keep_their_kind() -> None:
 
 def test_with_delta_only_counters_are_deltas() -> None:
     blocks = {"gpu.workload.energy": [energy(3.0)], "gpu.workload.access": [Point(1, GPU, identity("w"))]}
-    request = encode_metrics(metrics_data(collection(blocks), RESOURCES, delta=True))
+    request = encode(collection(blocks), RESOURCES, delta=True)
     found = request.resource_metrics[0].scope_metrics[0].metrics
     assert [metric.sum.aggregation_temporality for metric in found] == [DELTA, CUMULATIVE]
 
@@ -101,7 +131,28 @@ def test_the_order_of_points_does_not_change_the_order_of_resources() -> None:
 
 def test_all_points_of_a_simulated_host_are_encoded() -> None:
     found = simulated()
-    request = encode_metrics(metrics_data(found, RESOURCES))
+    request = encode(found, RESOURCES)
     metrics = [metric for each in request.resource_metrics for metric in each.scope_metrics[0].metrics]
     points = [point for metric in metrics for point in (*metric.sum.data_points, *metric.gauge.data_points)]
     assert len(points) == point_count(found)
+
+
+def test_values_without_a_point_are_left_out() -> None:
+    block = collection({"hw.power": [Point(70.0, GPU), Point(80.0, GPU)]}).blocks[0]
+    found = Collection(TIME_NS, (block._replace(values=(None, 80.0)), block._replace(values=(None, None))))
+    (metric,) = encode(found, RESOURCES).resource_metrics[0].scope_metrics[0].metrics
+    assert [point.as_double for point in metric.gauge.data_points] == [80.0]
+
+
+def test_an_attribute_of_1_and_one_of_true_are_not_the_same() -> None:
+    points = [Point(1.0, {"x": value}) for value in (1, True, "1")]
+    (request,) = encoded(collection({"hw.power": points}))
+    found = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points
+    kinds = [point.attributes[0].value.WhichOneof("value") for point in found]
+    assert kinds == ["int_value", "bool_value", "string_value"]
+
+
+@pytest.mark.parametrize("point", [Point(2**63, GPU), Point(1.0, {"x": 2**63}), Point(1.0, {"x": "\ud800"})])
+def test_a_value_that_otlp_does_not_have_is_a_value_error(point: Point) -> None:
+    with pytest.raises(ValueError, match=r"out of range|Unicode|utf-8|surrogates"):
+        encode(collection({"hw.power": [point]}), RESOURCES)
