@@ -81,8 +81,8 @@ class GrpcTransport:
             failure = self._failure(code, error.details() or "")
             result = ExportResult(accepted=False, failure=failure, try_next=code not in _NOT_AVAILABLE)
             return Attempt(result, is_retryable, retry_after_s)
-        partial = answer.partial_success
-        rejected = rejected_points(partial.rejected_data_points, partial.error_message)
+        success = answer.partial_success
+        rejected = rejected_points(success.rejected_data_points, success.error_message)
         return Attempt(ExportResult(accepted=True, failure=rejected))
 
     def _failure(self, code: str, details: str) -> ExportFailure:
