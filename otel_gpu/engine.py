@@ -27,7 +27,7 @@ from otel_gpu.scope import narrowed
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 from otel_gpu.sources.names.discovery import SourceDiscovery
 from otel_gpu.sources.names.resolver import NameResolver, Resolution, pids_by_workload
-from otel_gpu.sources.proc.pid_trust import driver_pids, pid_trust, separate_pids, without_utilization
+from otel_gpu.sources.proc.pid_trust import driver_pids, measured_pids, pid_trust, separate_pids, without_utilization
 
 SHORTEST_WINDOW_S: Final = 1.0
 """The driver takes about seven utilisation samples a second. A shorter window holds too few of them."""
@@ -89,6 +89,8 @@ class Engine:
         self._cycle_lock = threading.Lock()
         self._last_processes = NO_PROCESSES if rules is None else rules.known_processes
         self._latest: Report | None = None
+        self._lists_are_trusted = False
+        """Whether, by the last cycle, the driver's pids are those of ``/proc``."""
 
     @property
     def latest(self) -> Report | None:
@@ -128,7 +130,8 @@ class Engine:
         wall_ns, monotonic_ns = self._clock.wall_ns(), self._clock.monotonic_ns()
         gpu_read, gpus_s = self._timed(self._gpus.read)
         pids = driver_pids(gpu_read.gpus) | self._rules.watched_pids
-        process_read, processes_s = self._timed(partial(self._processes.read, pids))
+        measured = measured_pids(gpu_read.gpus) if self._lists_are_trusted else frozenset()
+        process_read, processes_s = self._timed(partial(self._processes.read, pids, measured))
         gpus, processes = self._match_pids(gpu_read, process_read)
         resolution, name_outcomes = self._resolve_names(processes, gpus)
         return Snapshot(
@@ -157,6 +160,7 @@ class Engine:
             # A /proc that cannot be read shows no exits: the processes of the last cycle persist.
             return gpu_read.gpus, self._last_processes
         trusted = pid_trust(gpu_read.driver, process_read)
+        self._lists_are_trusted = trusted.lists
         gpus = gpu_read.gpus if trusted.rows else without_utilization(gpu_read.gpus)
         if not trusted.lists:
             return separate_pids(gpus, process_read.processes)

@@ -281,15 +281,17 @@ class FakeGpus(_Script[GpuRead]):
 
 
 class FakeProcesses(_Script[ProcessRead]):
-    """A process source with scripted reads. ``asked`` are the pids of each read."""
+    """A process source with scripted reads. ``asked`` and ``measured`` are the pids of each read."""
 
     def __init__(self, *answers: ProcessRead, name: str = "procfs", on_read: Callable[[], None] = nothing) -> None:
         super().__init__(name, answers or (ProcessRead(),), on_read)
         self.asked: list[set[int]] = []
+        self.measured: list[set[int]] = []
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         """The next read."""
         self.asked.append(set(pids))
+        self.measured.append(set(measured))
         return self._next()
 
 

@@ -169,7 +169,7 @@ class FarProcesses:
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         """Read the processes."""
         read: ProcessRead = self._hardware.ask("processes", frozenset(pids))
         return read

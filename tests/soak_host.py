@@ -167,14 +167,14 @@ class SoakProcesses:
         self._host = host
         self._source = host.host.process_source()
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         """Processes, or that there is no /proc."""
         fault = self._host.fault()
         if fault is not None and fault.kind is Kind.PROC:
             return ProcessRead(
                 state=SourceState.UNAVAILABLE, reason="not a readable procfs", errors=1, all_visible=False
             )
-        return self._source.read(pids)
+        return self._source.read(pids, measured)
 
 
 class SoakNames:

@@ -50,9 +50,9 @@ class _MeteredProcesses:
     def __init__(self, meter: MeteredHost, source: ProcessSource) -> None:
         self._meter, self._source, self.name = meter, source, source.name
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         with self._meter.metering():
-            return self._source.read(pids)
+            return self._source.read(pids, measured)
 
 
 class _MeteredNames:

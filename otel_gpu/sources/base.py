@@ -125,8 +125,11 @@ class ProcessSource(Protocol):
     def name(self) -> str:
         """Its name in ``sources`` and in ``otel_gpu.source``."""
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
-        """Read these pids and every other process that has a GPU device open."""
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
+        """Read these pids and every other process that has a GPU device open.
+
+        Of the ``measured`` among them the driver reports the memory, so evidence for it need not be read.
+        """
 
 
 class NameSource(Protocol):

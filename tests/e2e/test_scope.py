@@ -258,7 +258,7 @@ class OwnProcesses:
         self._processes = host.process_source()
         self._pids = pids
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         found = self._processes.read(pids).processes
         own = {pid: facts for pid, facts in found.items() if pid in self._pids}
         return ProcessRead(own, pids_complete=False, all_visible=False)

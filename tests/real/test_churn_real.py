@@ -81,7 +81,7 @@ class Processes:
     def __init__(self, churn: Churn) -> None:
         self._churn = churn
 
-    def read(self, pids: Pids[int]) -> ProcessRead:
+    def read(self, pids: Pids[int], measured: Pids[int] = ()) -> ProcessRead:
         """Everybody there is."""
         return self._churn.processes()
 

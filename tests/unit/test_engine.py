@@ -115,6 +115,19 @@ def identity(process: ProcessReport) -> tuple[object, ...]:
 # ---------------------------------------------------------------------------- cycles
 
 
+@pytest.mark.parametrize("are_own", [True, False])
+def test_processes_with_a_figure_count_as_measured_once_their_pids_are_trusted(*, are_own: bool) -> None:
+    """In a pid namespace of its own, an agent cannot tell which process an old driver means."""
+    read = process_read(facts(1), facts(2))
+    world = World(
+        gpu_read(gpu(0, [listed(1), listed(2, None)])),
+        processes=[replace(read, pids_complete=are_own, pids_are_own=are_own)],
+    )
+    for _ in range(3):
+        world.next()
+    assert world.processes.measured == [set(), *[{1} if are_own else set()] * 2]
+
+
 def test_a_sample_reads_each_source_once() -> None:
     names = FakeNames()
     world = World(gpu_read(gpu(0), gpu(1)), names=[names])

@@ -33,12 +33,12 @@ class DeadlineProcessSource:
         """The other source's name."""
         return self._source.name
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         """The other source's answer, or its last one if it is late."""
-        asked = frozenset(pids)
+        asked, with_figure = frozenset(pids), frozenset(measured)
         self._take_late()
         try:
-            pending = self._late = self._worker.start(lambda: self._source.read(asked))
+            pending = self._late = self._worker.start(lambda: self._source.read(asked, with_figure))
             self._last = pending.result(time.monotonic() + self._deadline_s)
         except Unavailable as late:
             reason = f"{late}; processes are those of the last answer"

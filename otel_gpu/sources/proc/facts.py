@@ -107,7 +107,7 @@ class FactsReader:
         return process.mig_access
 
     def _uvm_mapping_bytes(self, reads: CycleReads, directory: ProcessDir, process: TrackedProcess) -> int | None:
-        if UVM not in process.nodes:
+        if UVM not in process.nodes or process.is_measured:
             process.maps_ns = None
             return None
         if not process.are_maps_due(self._intervals, reads.now_ns):

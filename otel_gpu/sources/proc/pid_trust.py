@@ -62,6 +62,17 @@ def driver_pids(gpus: Iterable[GpuReading]) -> frozenset[int]:
     return frozenset(pids)
 
 
+def measured_pids(gpus: Iterable[GpuReading]) -> frozenset[int]:
+    """The pids in the driver's process lists with a figure in every entry: nothing has to be inferred of these."""
+    measured: set[int] = set()
+    unmeasured: set[int] = set()
+    for gpu in gpus:
+        for entries in (gpu.processes, *(mig.processes for mig in gpu.mig or ())):
+            for entry in entries or ():
+                (unmeasured if entry.memory_bytes is None else measured).add(entry.pid)
+    return frozenset(measured - unmeasured)
+
+
 def without_utilization(gpus: Iterable[GpuReading]) -> tuple[GpuReading, ...]:
     """Readings without utilisation rows. Beside rows with pids of another namespace, every process here looks idle."""
     return tuple(replace(gpu, utilization=None) for gpu in gpus)

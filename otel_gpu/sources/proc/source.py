@@ -86,20 +86,23 @@ class ProcfsSource:
         self._table = ProcessTable()
         self._cycle = 0
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
-        """Facts of the existing processes among ``pids``, and of every process found with a GPU device open."""
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
+        """Facts of the existing processes among ``pids``, and of every process found with a GPU device open.
+
+        Mappings of the ``measured`` among them are not read.
+        """
         try:
             root_fd = os.open(self._root, DIRECTORY_FLAGS)
         except OSError as error:
             return self._unavailable(error.strerror)
         try:
-            return self._read(root_fd, frozenset(pids))
+            return self._read(root_fd, frozenset(pids), frozenset(measured))
         except OSError as error:
             return self._unavailable(error.strerror)
         finally:
             os.close(root_fd)
 
-    def _read(self, root_fd: int, asked: frozenset[int]) -> ProcessRead:
+    def _read(self, root_fd: int, asked: frozenset[int], measured: frozenset[int]) -> ProcessRead:
         self._cycle += 1
         reads = CycleReads(root_fd, self._clock.monotonic_ns(), self._cycle, self._maps_bytes_per_cycle)
         listed = list_processes(root_fd)
@@ -109,6 +112,8 @@ class ProcfsSource:
             return self._unavailable("no process and no boot time in it")
         self._table.update(listed, reads.now_ns)
         tracked = [process for process in self._table if process.is_holder or process.pid in asked]
+        for process in tracked:
+            process.set_measured(measured=process.pid in measured)
         self._read_tracked(reads, tracked, asked)
         self._scan(reads, frozenset([process.pid for process in tracked]))
         gaps = ReadGaps(
@@ -191,8 +196,7 @@ class ProcfsSource:
             reads.descriptors += 1
             return
         reads.directories += 1
-        interval_ns = self._intervals.holder_fds_ns if process.is_holder else self._intervals.other_fds_ns
-        process.fds_ns = staggered(process.pid, process.fds_ns, interval_ns, reads.now_ns)
+        process.fds_ns = staggered(process.pid, process.fds_ns, process.fds_interval_ns(self._intervals), reads.now_ns)
         try:
             scan = directory.devices(process.cursor, self._descriptors_per_process)
         except OSError as error:

@@ -28,7 +28,7 @@ class ReadIntervals:
     """The time in nanoseconds after which a file of a process is read again; 0: in every cycle.
 
     Descriptors of a process that has a GPU open (a holder), descriptors of another one, mappings, and cgroup. Young
-    processes are read in every cycle.
+    processes are read in every cycle. A measured holder counts as another one: nothing is inferred from its files.
     """
 
     holder_fds_ns: int = 0
@@ -112,6 +112,8 @@ class TrackedProcess:
     """Its open device nodes, from the last complete scan of its descriptors and the one in progress."""
     is_holder: bool = False
     """Whether it has a GPU open: more than the control node, which monitoring tools open too."""
+    is_measured: bool = False
+    """Whether the driver gives a figure for its memory. Then its mappings are of no interest."""
     cursor: int = 0
     """The descriptor with which the next slice begins; 0 if no scan is in progress."""
     _found: frozenset[DeviceNode] = frozenset()
@@ -126,6 +128,12 @@ class TrackedProcess:
             self.nodes |= self._found
         self.is_holder = any(node.kind is not DeviceKind.CONTROL for node in self.nodes)
 
+    def set_measured(self, *, measured: bool) -> None:
+        """Set whether it is measured. If that changed, its files are due."""
+        if measured != self.is_measured:
+            self.is_measured = measured
+            self.settled_until_ns = 0
+
     def is_young(self, now_ns: int) -> bool:
         """Whether it appeared less than ``YOUNG_NS`` ago."""
         return self.appeared_ns is not None and now_ns - self.appeared_ns < YOUNG_NS
@@ -139,11 +147,15 @@ class TrackedProcess:
         is_known = self.confirmed and self.start_ticks is not None and self.facts is None and self.fault is None
         return is_known and not self.nodes and self.cursor == 0 and not self.is_young(now_ns)
 
+    def fds_interval_ns(self, intervals: ReadIntervals) -> int:
+        """How often its descriptors are read."""
+        return intervals.holder_fds_ns if self.is_holder and not self.is_measured else intervals.other_fds_ns
+
     def are_fds_due(self, intervals: ReadIntervals, now_ns: int) -> bool:
         """Whether to read its descriptors in this look. A look at a process without a GPU open is for these only."""
         if not self.is_holder or self.cursor != 0 or self.is_young(now_ns):
             return True
-        return is_due(self.fds_ns, intervals.holder_fds_ns, now_ns)
+        return is_due(self.fds_ns, self.fds_interval_ns(intervals), now_ns)
 
     def are_maps_due(self, intervals: ReadIntervals, now_ns: int) -> bool:
         """Whether to read its mappings in this look.
@@ -162,10 +174,10 @@ class TrackedProcess:
         """Set the time of the next look after everything that was due was read."""
         is_complete = self.is_holder and self.cursor == 0 and self.facts is not None and self.fault is None
         is_identified = self.workload is not None and not self.is_young(now_ns)
-        has_maps = self.maps_ns is not None or UVM not in self.nodes
+        has_maps = self.is_measured or self.maps_ns is not None or UVM not in self.nodes
         self.settled_until_ns = 0
         if is_complete and is_identified and has_maps and self.fds_ns is not None:
-            self.settled_until_ns = self.fds_ns + intervals.holder_fds_ns - _SLACK_NS
+            self.settled_until_ns = self.fds_ns + self.fds_interval_ns(intervals) - _SLACK_NS
 
     def numbers(self, kind: DeviceKind) -> frozenset[int]:
         """The numbers of its open nodes of this kind."""
@@ -173,7 +185,7 @@ class TrackedProcess:
 
     def _until_next_look_ns(self, interval_ns: int, intervals: ReadIntervals) -> int:
         """The interval of a file that is only read in looks at the descriptors: it must not pass before the next."""
-        return interval_ns - max(0, intervals.holder_fds_ns - 2 * _SLACK_NS) if self.is_holder else interval_ns
+        return interval_ns - max(0, self.fds_interval_ns(intervals) - 2 * _SLACK_NS) if self.is_holder else interval_ns
 
 
 class ProcessTable:

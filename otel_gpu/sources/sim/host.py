@@ -123,7 +123,7 @@ class SimulatedProcesses:
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:  # noqa: ARG002 - all is known
         """The processes asked for that are alive, and whoever else has a GPU device open."""
         with self._host.now() as now:
             mapped = self._mapped_bytes()

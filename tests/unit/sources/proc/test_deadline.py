@@ -24,7 +24,7 @@ class Gate:
         self.calls = 0
         self.pids_complete = True
 
-    def read(self, pids: Collection[int]) -> ProcessRead:
+    def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
         self.calls += 1
         self.open.wait()
         known = {pid: ProcessFacts(ProcessKey(pid, 1), "x", 0.0, 0, HOST_WORKLOAD) for pid in pids}

@@ -120,6 +120,25 @@ def test_changes_of_mappings_and_cgroups_are_noticed_within_half_a_minute(
     assert (later.uvm_mapping_bytes, later.workload.id) == (8192, IDS[1])
 
 
+def test_mappings_of_a_measured_process_are_not_read_and_its_descriptors_every_half_minute(
+    tree: ProcTree, source: ProcfsSource, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(100, 120):
+        tree.remove(pid)
+    looks = []
+    for second in range(91):
+        clock.advance(1)
+        with monkeypatch.context() as patch:
+            reads = Reads(patch)
+            facts = source.read([PID], measured=[PID]).processes[PID]
+        assert facts.uvm_open
+        assert facts.uvm_mapping_bytes is None
+        if reads.count["readlink"] >= len(CUDA_FDS):
+            looks.append(second)
+    assert looks == [0, 30, 60, 90]
+    assert facts_after(source, clock, 1).uvm_mapping_bytes == 4096, "no longer measured: read at once"
+
+
 def test_a_gpu_that_is_closed_is_noticed_within_ten_seconds(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:

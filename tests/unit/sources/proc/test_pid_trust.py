@@ -9,6 +9,7 @@ from otel_gpu.sources.base import ProcessRead
 from otel_gpu.sources.proc.pid_trust import (
     PidTrust,
     driver_pids,
+    measured_pids,
     parse_driver_version,
     pid_trust,
     separate_pids,
@@ -111,3 +112,10 @@ def test_driver_pids_are_those_of_every_list_and_of_utilisation_rows() -> None:
     assert driver_pids([gpu(0, None)]) == frozenset()
     assert driver_pids([reading]) == {6, 7}
     assert driver_pids([replace(reading, utilization=WORKING), gpu(1, [listed(9)])]) == {6, 7, 8, 9}
+
+
+def test_a_pid_is_measured_if_every_list_entry_of_it_has_a_figure() -> None:
+    lists = gpu(0, [listed(1), listed(2), listed(3, None)]), gpu(1, [listed(2, None)])
+    divided = gpu(2, None, mig=[mig("MIG-1", (1, 0), [listed(4), listed(5, None)])])
+    assert measured_pids([*lists, divided]) == {1, 4}
+    assert measured_pids([]) == measured_pids([gpu(0, None)]) == frozenset()
