@@ -84,16 +84,17 @@ class MetricCollector:
         tables = self._tables(rows)
         stats = self._stats()
         blocks: list[MetricBlock] = []
+        points = 0
         for metric in METRICS:
             if report.pod is not None and not metric.of_pod:
                 continue
             if metric.name == SERIES:
-                points = sum([block.point_count for block in blocks])
                 block = self._point_block(metric, [Point(points + 1, NO_ATTRIBUTES)])
             else:
                 block = self._block(metric, report, tables, stats)
-            if block.point_count:
+            if found := block.point_count:
                 blocks.append(block)
+                points += found
         self._series = {metric.name: self._series[metric.name] for metric, *_ in blocks}
         return Collection(report.wall_ns, tuple(blocks))
 
