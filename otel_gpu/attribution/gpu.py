@@ -115,9 +115,10 @@ class GpuTracker:
             complete=lists_complete,
         )
         unseen = not cycle.may_infer and (has_unexplained_memory or self._interval.has_unexplained_memory)
-        division = None
-        if metered is not None:
-            division = self._divide(metered, reading, memory, lists_complete=lists_complete, unseen=unseen)
+        if metered is None:
+            division, baseline = None, self._baseline.estimate()
+        else:
+            division, baseline = self._divide(metered, reading, memory, lists_complete=lists_complete, unseen=unseen)
         if metered is not None or self._interval.duration_us == 0 or not self._meter.has_read:
             self._interval = IntervalBuilder(
                 residents.keys(), complete=lists_complete, has_unexplained_memory=has_unexplained_memory
@@ -132,7 +133,7 @@ class GpuTracker:
             compute=compute,
             metered=metered,
             division=division,
-            baseline=self._baseline.estimate(),
+            baseline=baseline,
             energy_source=self._meter.source,
             short_lived=short_lived,
             anomalies=_anomalies(reading, compute, metered),
@@ -189,7 +190,8 @@ class GpuTracker:
 
     def _divide(
         self, metered: Metered, reading: GpuReading, memory: MemoryResult, *, lists_complete: bool, unseen: bool
-    ) -> Division:
+    ) -> tuple[Division, BaselineEstimate]:
+        """Divide the energy of the interval. The baseline and the learned power take in the interval first."""
         interval = self._interval
         consumers = interval.consumers(memory.inferred_by_process())
         # Of users that cannot be seen, no more is known than that they did not work while the visible ones did.
@@ -210,13 +212,13 @@ class GpuTracker:
                 power_limit_w=reading.power_limit_w,
                 dt_s=metered.duration_s,
             )
-        context_power_w = self._baseline.estimate().context_power_w
+        baseline = self._baseline.estimate()
         if is_usable and utilization is not None and not unidentified_us and not unseen:
             self._learned.observe(
                 shares,
                 power_w=metered.delta_mj / 1000 / metered.duration_s,
                 power_limit_w=reading.power_limit_w,
-                context_power_w=context_power_w,
+                context_power_w=baseline.context_power_w,
                 samples=interval.samples,
                 dt_s=metered.duration_s,
                 sm_clock_mhz=reading.sm_clock_mhz,
@@ -225,7 +227,7 @@ class GpuTracker:
         if self._uses_learned and not unseen:
             by_process = self._learned.factors(shares)
             factors = {consumer.at: by_process.get(consumer.at.process, 1.0) for consumer in consumers}
-        return self._divider.divide(
+        division = self._divider.divide(
             Interval(
                 delta_mj=metered.delta_mj,
                 duration_s=metered.duration_s,
@@ -233,7 +235,7 @@ class GpuTracker:
                 unidentified_sm_us=unidentified_us,
                 is_exclusive=interval.is_exclusive,
                 has_unexplained_memory=interval.has_unexplained_memory,
-                context_power_w=context_power_w,
+                context_power_w=baseline.context_power_w,
                 anomalous=metered.anomalous,
                 lists_complete=lists_complete,
                 may_have_unseen_users=unseen,
@@ -241,6 +243,7 @@ class GpuTracker:
             ),
             factors,
         )
+        return division, baseline
 
     # -- checkpoint -----------------------------------------------------------------
 

@@ -224,8 +224,8 @@ def _departed(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, cycle: Cy
     lists_read = result is not None and result.lists_read
     reused = {(at.process.pid, at.device) for at in residents}
     departed = []
-    for at, assignment in ledger.present(gpu_uuid):
-        if at in residents:
+    for at, assignment in ledger.assignments(gpu_uuid):
+        if at in residents or assignment.ended_ns is not None:
             continue
         is_alive = cycle.is_alive(at)
         if is_alive and not lists_read:
@@ -233,7 +233,7 @@ def _departed(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, cycle: Cy
         is_gone = (lists_read and not is_alive) or (at.process.pid, at.device) in reused
         if is_gone or cycle.time.now_ns - assignment.last_seen_ns > GRACE_NS:
             departed.append(at)
-    return departed
+    return sorted(departed)
 
 
 def _end(ledger: Ledger, at: ProcessOnDevice, cycle: Cycle, short_lived: ShortLivedProcesses) -> None:

@@ -99,13 +99,17 @@ class MetricCollector:
         return Collection(report.wall_ns, tuple(blocks))
 
     def _tables(self, rows: ReportRows) -> _Tables:
-        users = [row for row in rows.workloads if not row.use.possible]
         processes = rows.processes if self._process_level else ()
         epoch_ns = rows.report.epoch_ns
+        workloads = _Table(rows.workloads, self._known("workloads", map(_use_labels, rows.workloads)))
+        users = workloads
+        if any(row.use.possible for row in rows.workloads):
+            used = [row for row in rows.workloads if not row.use.possible]
+            users = _Table(used, self._known("users", map(_use_labels, used)))
         return _Tables(
             _Table(rows.gpus, self._known("gpus", [RowLabels(row.attributes, None, epoch_ns) for row in rows.gpus])),
-            _Table(rows.workloads, self._known("workloads", map(_use_labels, rows.workloads))),
-            _Table(users, self._known("users", map(_use_labels, users))),
+            workloads,
+            users,
             _Table(processes, self._known("processes", map(_use_labels, processes))),
         )
 

@@ -191,8 +191,8 @@ class Baseline:
         return BaselineEstimate(idle_w, idle_origin, context_w, context_origin)
 
     def _extrapolated(self, assumed_w: float) -> tuple[float, Origin]:
-        low = min((low for low, _ in self._ranges), default=0.0)
-        high = max((high for _, high in self._ranges), default=0.0)
+        low = min([low for low, _ in self._ranges], default=0.0)
+        high = max([high for _, high in self._ranges], default=0.0)
         if high < _MIN_WORK or low > _CONTRAST * high:
             return assumed_w, Origin.ASSUMED
         intercept_w = min(self._lowest_context_w, self._line.intercept_w(assumed_w))
