@@ -9,7 +9,7 @@ from otel_gpu.version import __version__
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-    from otel_gpu.embed import Instrumentation
+    from otel_gpu.agent.embed import Instrumentation
 
 __all__ = ["__version__", "instrument"]
 
@@ -19,6 +19,6 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
 
     Stops when the value is closed: ``with otel_gpu.instrument(provider): …``. A provider has one at a time.
     """
-    from otel_gpu.embed import instrument as start  # noqa: PLC0415 - the command line must not pay for it
+    from otel_gpu.agent.embed import instrument as start  # noqa: PLC0415 - the command line must not pay for it
 
     return start(meter_provider, **settings)

@@ -14,19 +14,21 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
 
-from otel_gpu.agent import Agent
+from otel_gpu.agent.agent import Agent
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.gc_tuning import limit_malloc_arenas, release_free_memory, tune_gc
+from otel_gpu.agent.host import BRIEF_NAMES_S, Host, open_host
+from otel_gpu.agent.resources import host_resources, taken_keys
+from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.control.restart import restart
-from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import fit_for
 from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
-from otel_gpu.footprint import bound_heaps, guess_no_encodings, settle
-from otel_gpu.host import BRIEF_NAMES_S, Host, open_host
 from otel_gpu.logs import remark
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import MetricCollector
@@ -36,8 +38,6 @@ from otel_gpu.metrics.reference import attributes_text, markdown
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Pod, Report, SourceOutcome, SourceState
 from otel_gpu.progress import told_if_long
-from otel_gpu.resources import host_resources, taken_keys
-from otel_gpu.selfcost import SelfCost
 from otel_gpu.settings_names import Environment
 from otel_gpu.setup import Mode, accounting, is_done
 from otel_gpu.setup import report as report_setup
@@ -89,8 +89,8 @@ def metrics(*, as_markdown: bool) -> int:
 def once(settings: Config, *, form: str) -> int:
     """Two samples, one interval apart, and what they show: as table, json, prometheus or otlp."""
     clock = SystemClock()
-    cost = SelfCost()
-    account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
+    usage = SelfUsage()
+    account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes)
     with _told("opening the driver"):
         host = open_host(settings, clock, briefly=True)
     _announce_simulation(host)
@@ -174,8 +174,7 @@ def setup_accounting(settings: Config, *, off: bool) -> int:
 
 def run(settings: Config, *, view: bool, demo: bool = False) -> int:
     """The agent, until SIGTERM, SIGINT or SIGHUP. ``demo`` is why its host is simulated, where so."""
-    bound_heaps()
-    guess_no_encodings()
+    limit_malloc_arenas()
     clock = SystemClock()
     with _told("opening the driver"):
         host = open_host(settings, clock)
@@ -186,7 +185,14 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
     control = settings.control_socket.agent_path(os.environ) if reachable else None
     with _told("going on from what was kept"):
         simulated = host.simulated_because is not None
-        attributor = open_attributor(settings.attribution, settings.state_dir, clock, os.environ, simulated=simulated)
+        attributor = open_attributor(
+            settings.attribution,
+            settings.state_dir,
+            clock,
+            os.environ,
+            simulated=simulated,
+            release_memory=release_free_memory,
+        )
     if attributor is not None:
         host.recall(attributor.known_gpus)
     resources = _resources(settings, host.pod)
@@ -214,13 +220,13 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
         notes=notes,
         host_name=_host_name(resources),
     )
-    settle()
+    tune_gc()
     try:
         agent.run(stop, shown.show if view else _ignore, lambda: _announce(settings, host, agent))
     finally:
         shown.close()
     if not stop.is_set():
-        log.warning("the driver was upgraded: starting anew with the library that belongs to it")
+        log.warning("the driver was upgraded: restarting with the library that belongs to it")
         restart(os.environ, clock)
     return DONE
 

@@ -17,7 +17,7 @@ from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.control.socket_path import ControlSocket, parse_control_socket
 from otel_gpu.errors import UsageError
-from otel_gpu.scope import Scope
+from otel_gpu.model import Scope
 from otel_gpu.setting import Found, Setting
 from otel_gpu.settings_compat import COMPAT_SETTINGS, CompatConfig, settle_listeners
 from otel_gpu.settings_export import EXPORT_SETTINGS

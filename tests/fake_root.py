@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from otel_gpu.agent.host import name_options
 from otel_gpu.config import Config, load
-from otel_gpu.host import name_options
 from otel_gpu.sources.names.candidates import Candidate, find_candidates, read_facts
 
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.model import ProcessFacts, Report, Snapshot
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.state.recovery import LOCK, UntrustedState

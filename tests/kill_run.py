@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.model import GpuHealth, GpuIdentity, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 from otel_gpu.sources.sim.activity import Bursty, Steady

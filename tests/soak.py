@@ -25,16 +25,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.resources import host_resources
+from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.engine import Engine
 from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.resources import host_resources
-from otel_gpu.selfcost import SelfCost
 from otel_gpu.values import Address
 from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.server import WebServer
@@ -68,8 +68,8 @@ class Agent:
             clock=host.clock,
             rules=self.attributor,
         )
-        cost = SelfCost()
-        account = SelfAccount(started_ns=host.clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
+        usage = SelfUsage()
+        account = SelfAccount(started_ns=host.clock.wall_ns(), cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes)
         metrics = AgentMetrics(CycleMetrics(lambda: self.engine.latest, account))
         resources = host_resources(service_name="soak", given={}, environment={})
         flags = {

@@ -12,9 +12,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.table import render
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 

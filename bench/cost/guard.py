@@ -24,8 +24,8 @@ from typing import Final, Protocol, TypeAlias
 from bench.cost.compiled import compiled
 from bench.cost.run import PUSH_EVERY_CYCLES
 from bench.cost.worlds import SIZES, Size, write_world
+from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.batches import split_by_size
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer

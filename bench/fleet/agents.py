@@ -12,6 +12,9 @@ from typing import Final
 from bench.fleet.ledger import Sent, counters_of, metrics_of
 from bench.fleet.metered import MeteredHost
 from bench.fleet.world import fleet_world, host_name
+from otel_gpu.agent.resources import host_resources
+from otel_gpu.agent.sampling import Sampling
+from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.export.batches import Batch
@@ -21,9 +24,6 @@ from otel_gpu.export.push import Pusher
 from otel_gpu.export.sender import ExportResult, Sender
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.resources import host_resources
-from otel_gpu.sampling import Sampling
-from otel_gpu.selfcost import SelfCost
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.values import Address
 
@@ -176,7 +176,7 @@ class Crew:
     def __init__(self, plan: Plan) -> None:
         clock = SystemClock()
         self._plan = plan
-        self._cost = SelfCost()
+        self._usage = SelfUsage()
         self._agents = [FleetAgent(number, plan, clock) for number in plan.numbers]
         self._started = 0
 
@@ -198,7 +198,7 @@ class Crew:
             points=sum(sum(list(agent.account.points.values())) for agent in self._agents),
             cpu_s=time.process_time(),
             simulation_cpu_s=sum(agent.simulation_cpu_s for agent in self._agents),
-            memory_bytes=self._cost.memory_bytes() or 0,
+            memory_bytes=self._usage.memory_bytes() or 0,
         )
 
     def end(self) -> End:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from otel_gpu.host import Host
+from otel_gpu.agent.host import Host
 from otel_gpu.model import WorkloadRef
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 from otel_gpu.sources.sim.host import SimulatedHost

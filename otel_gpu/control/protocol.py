@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_gpu.sources.pausing import time_text
+from otel_gpu.sources.pause import time_text
 
 MAX_MESSAGE_BYTES: Final = 4096
 MAX_PAUSE_S: Final = 7 * 86_400.0

@@ -20,7 +20,7 @@ from otel_gpu.control import protocol
 from otel_gpu.control.protocol import MAX_PAUSE_S
 from otel_gpu.control.socket_path import open_directory
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
-from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.sources.pause import PausableGpus
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from otel_gpu.agent.host import open_names, open_nvml, open_procfs, own_pod
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.doctor.clock import examine_clock, read_synchronised
@@ -18,12 +19,10 @@ from otel_gpu.doctor.keeping import examine_control, examine_state
 from otel_gpu.doctor.names import Asked, examine_names, judged
 from otel_gpu.doctor.place import examine_capabilities, examine_node, examine_proc
 from otel_gpu.doctor.pod import examine_pod
-from otel_gpu.engine import close_together
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.host import open_names, open_nvml, open_procfs, own_pod
 from otel_gpu.model import WorkloadRef
 from otel_gpu.setup import GpuAccounting, accounting
-from otel_gpu.sources.names.factory import start_all
+from otel_gpu.sources.names.factory import close_all, start_all
 from otel_gpu.sources.names.resolver import pids_by_workload
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.workers import Pending, Worker
@@ -124,4 +123,4 @@ def _asked(config: Config, clock: Clock, workloads: Mapping[WorkloadRef, Collect
             Asked(each, sources[each.name].read(workloads) if answered.get(each.name) else None) for each in candidates
         ]
     finally:
-        close_together(sources.values())
+        close_all(sources.values())

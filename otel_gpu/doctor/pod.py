@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from otel_gpu.agent.scope import POD_UID_FIX, OwnPod
 from otel_gpu.doctor.findings import Finding, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
-from otel_gpu.scope import POD_UID_FIX, OwnPod
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.proc.pid_trust import pid_trust
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -31,12 +31,13 @@ def open_attributor(
     *,
     simulated: bool,
     own_proc: Path = OWN_PROC,
+    release_memory: Callable[[], None] = lambda: None,
 ) -> PersistentAttributor | None:
     """An attributor whose counters persist, or that marks that they do not; ``None`` where none have to.
 
     Those of a simulated host, and of instruments in another service, persist only in a directory that is named. The
     ``environment`` of instruments is empty. The boot id is read from ``own_proc``: the kernel is the same whatever
-    /proc processes are read from.
+    /proc processes are read from. ``release_memory`` is called after each checkpoint.
     """
     if state_dir.auto and (simulated or not environment):
         return None
@@ -45,7 +46,8 @@ def open_attributor(
     marker = GapMarker(directories, boot_id)
     path = state_dir.place(environment)
     if path is not None:
-        store: DeadlineStore | NullStore = _open_store(path, marker, boot_id, own_proc, is_chosen=not state_dir.auto)
+        open_directory = partial(_open_directory, path, boot_id, own_proc, release_memory)
+        store: DeadlineStore | NullStore = _open_store(path, open_directory, marker, is_chosen=not state_dir.auto)
     elif directories:
         marker.failure_level = logging.DEBUG  # no counters were to be saved
         store = NullStore(marker)
@@ -54,8 +56,10 @@ def open_attributor(
     return PersistentAttributor(options, store, clock, renewed=was_restarted(environment))
 
 
-def _open_store(path: Path, marker: GapMarker, boot_id: str | None, proc: Path, *, is_chosen: bool) -> DeadlineStore:
-    store = DeadlineStore(path, partial(_open_directory, path, boot_id, proc), marker)
+def _open_store(
+    path: Path, open_directory: Callable[[], CheckpointStore], marker: GapMarker, *, is_chosen: bool
+) -> DeadlineStore:
+    store = DeadlineStore(path, open_directory, marker)
     try:
         store.open()
     except InUse as error:
@@ -68,7 +72,7 @@ def _open_store(path: Path, marker: GapMarker, boot_id: str | None, proc: Path, 
     return store
 
 
-def _open_directory(path: Path, boot_id: str | None, proc: Path) -> CheckpointStore:
+def _open_directory(path: Path, boot_id: str | None, proc: Path, release_memory: Callable[[], None]) -> CheckpointStore:
     if boot_id is None:
         raise Unavailable(f"{proc}/sys/kernel/random/boot_id has no boot id")
-    return CheckpointStore.open(path, agent=__version__, boot_id=boot_id)
+    return CheckpointStore.open(path, agent=__version__, boot_id=boot_id, release_memory=release_memory)

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, Self
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.errors import Unavailable
-from otel_gpu.footprint import give_back
 from otel_gpu.model import Snapshot, SourceState
 from otel_gpu.sources.workers import Pending, Worker
 from otel_gpu.state.checkpoint import CHECKPOINT_FORMAT, CheckpointData, CheckpointHead, checkpoint_text
@@ -88,12 +87,22 @@ class CheckpointStore:
     ``writer`` writes it under a temporary name, and the next call puts it in place.
     """
 
-    def __init__(self, directory: PrivateDirectory, lock: int, *, agent: str, boot_id: str, writer: Worker) -> None:
+    def __init__(
+        self,
+        directory: PrivateDirectory,
+        lock: int,
+        *,
+        agent: str,
+        boot_id: str,
+        writer: Worker,
+        release_memory: Callable[[], None],
+    ) -> None:
         self.path = directory.path
         self._directory = directory
         self._lock = lock
         self._agent, self._boot_id = agent, boot_id
         self._writer = writer
+        self._release_memory = release_memory
         self._checkpoint: _StartedCheckpoint | None = None
         self._journal: _OpenJournal | None = None
         names = journal_names(directory)
@@ -107,14 +116,25 @@ class CheckpointStore:
         """Why the last checkpoint failed."""
 
     @classmethod
-    def open(cls, path: Path, *, agent: str, boot_id: str, writer: Worker | None = None) -> Self:
-        """Lock a directory for this agent; Unavailable if it cannot be used."""
+    def open(
+        cls,
+        path: Path,
+        *,
+        agent: str,
+        boot_id: str,
+        writer: Worker | None = None,
+        release_memory: Callable[[], None] = lambda: None,
+    ) -> Self:
+        """Lock a directory for this agent; Unavailable if it cannot be used.
+
+        ``release_memory`` is called after each checkpoint, whose text is large.
+        """
         directory = PrivateDirectory.open(path)
         writer = Worker("otel-gpu-checkpoint") if writer is None else writer
         lock: int | None = None
         try:
             lock = directory.lock(LOCK)
-            return cls(directory, lock, agent=agent, boot_id=boot_id, writer=writer)
+            return cls(directory, lock, agent=agent, boot_id=boot_id, writer=writer, release_memory=release_memory)
         except OSError as error:
             if lock is not None:
                 os.close(lock)
@@ -286,7 +306,7 @@ class CheckpointStore:
         except (OSError, TypeError, ValueError) as error:
             return self._reason(error)
         finally:
-            give_back()
+            self._release_memory()
         return None
 
     def _wait_for_writer(self, wait_s: float) -> None:

@@ -85,7 +85,7 @@ def _show(drawn_on: Terminal, board: Board, about: About, paint: Paint, clock: C
 
 def _local(config: Config, clock: Clock, board: Board) -> Cycles:
     # Here, not above: drivers and clients take longer to load than it takes to say that GPUs are looked at.
-    from otel_gpu.resources import host_resources  # noqa: PLC0415
+    from otel_gpu.agent.resources import host_resources  # noqa: PLC0415
     from otel_gpu.top.local import LocalCycles  # noqa: PLC0415
 
     given = config.resource_attributes

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from otel_gpu.agent.host import Host, open_host
+from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.export.document import document
-from otel_gpu.host import Host, open_host
 from otel_gpu.model import Report, SourceState
-from otel_gpu.sampling import Sampling
 from otel_gpu.top.board import Board
 from otel_gpu.top.cycle import combine
 from otel_gpu.version import __version__

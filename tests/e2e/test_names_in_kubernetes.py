@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.host import name_options
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
-from otel_gpu.engine import Engine
-from otel_gpu.host import name_options
 from otel_gpu.model import GpuState, Report, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.names.candidates import SERVICE_ACCOUNT
 from otel_gpu.sources.names.cri import source as cri

@@ -165,7 +165,7 @@ def test_a_driver_call_that_hangs_delays_the_pause(
         assert rejected.stderr.count("\n") == 1
         agent.until(lambda: states(agent, "otel_gpu_source_state") == {"unavailable"})
         assert states(agent, "hw_status") == {"failed"}
-        assert "the driver is not let go of yet" in agent.get("/readyz").body
+        assert "the driver is not released yet" in agent.get("/readyz").body
         assert agent.get("/healthz").status == 200
         world_clock.set_us(61 * S)
         agent.until(lambda: states(agent, "otel_gpu_source_state") == {"paused"})
@@ -294,6 +294,6 @@ def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
         world_clock.set_us(25 * S)
         agent.until(lambda: agent.get("/readyz").status == 200)
         agent.until(lambda: energy_j(agent) == 7500)  # including what the counter advanced meanwhile
-        assert agent.stderr.count("starting anew") == 1
+        assert agent.stderr.count("restarting") == 1
         assert agent.process.poll() is None  # the same pid
         assert agent.end()[0] == 0

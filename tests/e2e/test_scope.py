@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.clock import ManualClock
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.subjects import devices
-from otel_gpu.engine import Engine
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Level
 from otel_gpu.metrics.labels import Resources

@@ -9,10 +9,10 @@ from itertools import cycle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
 from otel_gpu.metrics.collect import MetricCollector

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, Prices
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
-from otel_gpu.engine import Engine
 from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import GpuReading
 from otel_gpu.sources.sim.host import SimulatedHost

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
 
-from otel_gpu.agent import Agent
+from otel_gpu.agent.agent import Agent
+from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.host import Host
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Pod, Report
 from otel_gpu.sources.base import GpuRead, GpuSource

@@ -9,9 +9,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.batches import split_by_size
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.otlp_encoder import encode

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu import commands
+from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.engine import Engine
 from otel_gpu.export.text import Style
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.sources.base import NameRead
@@ -248,7 +248,7 @@ def test_an_interrupt_is_silent_while_modules_are_still_being_loaded(tmp_path: P
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("config", "--help"), ("onec",)], ids=" ".join)
 def test_who_only_asks_how_does_not_wait_for_drivers_and_clients(arguments: Sequence[str]) -> None:
-    heavy = {"yaml", "pynvml", "http.server", "opentelemetry", "docker", "otel_gpu.commands", "otel_gpu.engine"}
+    heavy = {"yaml", "pynvml", "http.server", "opentelemetry", "docker", "otel_gpu.commands", "otel_gpu.agent.engine"}
     script = (
         "import sys, otel_gpu.cli\n"
         "light = set(sys.modules)\n"

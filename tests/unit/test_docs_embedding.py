@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 
-from otel_gpu import embed
+from otel_gpu.agent import embed
 from otel_gpu.settings_names import NAMES_SETTINGS
 from tests.docs_commands import ROOT, blocks
 from tests.unit.export.collectors import HttpCollector

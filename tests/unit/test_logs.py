@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from otel_gpu.agent.sampling import StateLog
 from otel_gpu.config import LogFormat, LogLevel
 from otel_gpu.logs import remark, set_up
 from otel_gpu.model import SourceOutcome, SourceState
-from otel_gpu.sampling import StateLog
 
 pytestmark = pytest.mark.usefixtures("own_logging")
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.model import UNIDENTIFIED_WORKLOAD, Report
 from tests.builders import snapshot
 from tests.soak import CYCLE_S

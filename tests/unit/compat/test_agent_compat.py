@@ -8,11 +8,11 @@ from contextlib import closing
 
 import pytest
 
-from otel_gpu.agent import Agent
+from otel_gpu.agent.agent import Agent
+from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import UsageError
-from otel_gpu.host import Host
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.values import Address
 from tests.builders import GIB, FakeGpus, FakeProcesses, gpu, gpu_read, listed, memory

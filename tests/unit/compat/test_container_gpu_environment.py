@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.host import name_options
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
-from otel_gpu.engine import Engine, close_together
-from otel_gpu.host import name_options
 from otel_gpu.model import WorkloadKind, WorkloadRef
-from otel_gpu.sources.names.factory import NameSourceFactory, start_all
+from otel_gpu.sources.names.factory import NameSourceFactory, close_all, start_all
 from tests.builders import GIB, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
 from tests.docker_api import DockerApi, serving_docker
 from tests.kubelet_servers import Runtime, container, container_id, socket_directory
@@ -72,7 +72,7 @@ def served(both: Both, environment: str, directory: Path) -> dict[str, dict[str,
             clock.advance(5.0)
             answer = engine.sample()
     finally:
-        close_together(sources)
+        close_all(sources)
     return {
         "docker": values(NAME, "docker_gpu_memory_usage", answer, "container"),
         "pods": values(NAME, "pod_gpu_memory_usage", answer, "pod"),

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.agent import Agent
+from otel_gpu.agent.agent import Agent
+from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.control.client import request
 from otel_gpu.control.protocol import RESUME, describe_pause, describe_resume, pause_request
 from otel_gpu.errors import Unavailable
-from otel_gpu.host import Host
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.sources.pause import PausableGpus
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read
 from tests.web import ask as get
 

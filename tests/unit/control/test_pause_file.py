@@ -12,7 +12,7 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.control.pause_file import PauseFile
-from otel_gpu.sources.pausing import Pause
+from otel_gpu.sources.pause import Pause
 from tests.proc_tree import ProcTree
 
 BOOT = "00000000-0000-4000-8000-000000000001"

@@ -9,9 +9,9 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, Prices
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.catalogue import BY_NAME
 from otel_gpu.metrics.collect import MetricCollector

@@ -9,14 +9,14 @@ from typing import Any
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.host import open_host
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import load
-from otel_gpu.engine import Engine
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.console import ConsoleSender, to_otlp_json
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.sender import ACCEPTED
-from otel_gpu.host import open_host
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.selfstats import SelfAccount

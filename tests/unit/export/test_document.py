@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.document import document, to_json
 from otel_gpu.model import EnergySplit, GpuState, MethodEnergy, SourceOutcome, SourceState
 from otel_gpu.sources.sim import SimulatedHost, demo_world

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.export.table import render
 from otel_gpu.export.table_figures import whole
 from otel_gpu.export.text import Paint

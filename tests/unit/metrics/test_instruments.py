@@ -13,8 +13,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, NumberDataPoint, Sum
 from opentelemetry.sdk.metrics.view import View
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.instruments import SharedCollection, create_instruments

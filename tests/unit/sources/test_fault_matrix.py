@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from otel_gpu.model import GpuHealth, Report, SourceState
-from otel_gpu.sources import pausing
+from otel_gpu.sources import pause
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World, WorldGpu
 from tests.unit.sources.watched import (
@@ -152,7 +152,7 @@ ROWS = [
         ends=is_resumed,
         healths=(FAILED, FAILED),
         state=SourceState.UNAVAILABLE,
-        says="the driver is not let go of yet",
+        says="the driver is not released yet",
         asked=0,
         logged=("nvml is unavailable: to be paused at", "nvml is ok again"),
     ),
@@ -187,7 +187,7 @@ def others(answer: Report) -> set[SourceState]:
 def test_a_fault_appears_persists_and_goes_away(
     row: Row, stage: Stage, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pausing, "_LET_GO_S", 0.1)
+    monkeypatch.setattr(pause, "_RELEASE_TIMEOUT_S", 0.1)
     world, *gpus = two_gpus()
     row.happens(world, gpus[ILL])
     if row.reloaded:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from otel_gpu.engine import AttributionRules, Engine
+from otel_gpu.agent.engine import AttributionRules, Engine
+from otel_gpu.agent.sampling import StateLog
 from otel_gpu.gpu_log import GpuLog
 from otel_gpu.model import (
     GpuHealth,
@@ -16,8 +17,7 @@ from otel_gpu.model import (
     WorkloadKind,
     WorkloadRef,
 )
-from otel_gpu.sampling import StateLog
-from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.sources.pause import PausableGpus
 from tests.builders import FakeProcesses, facts, process_read
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import Listed, World, WorldGpu

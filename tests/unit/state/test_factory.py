@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.agent.host import Host
+from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import Clock, ManualClock
 from otel_gpu.config import Config, load
-from otel_gpu.host import Host
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Pod, Report, SourceState
-from otel_gpu.sampling import Sampling
 from otel_gpu.sources.proc.source import OWN_PROC
 from otel_gpu.state import factory
 from otel_gpu.state.deadline_store import DeadlineStore

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.model import UNIDENTIFIED_WORKLOAD, GpuReading, Report, SourceState
 from otel_gpu.sources.base import ProcessRead
 from tests.builders import FakeGpus, FakeProcesses, gpu_read, listed, process_read

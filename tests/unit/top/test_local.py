@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from otel_gpu.agent.host import Host, open_host
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config, load
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
-from otel_gpu.host import Host, open_host
 from otel_gpu.model import SourceState
 from otel_gpu.top.board import Board
 from otel_gpu.top.local import LocalCycles

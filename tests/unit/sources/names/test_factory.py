@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.host import name_options
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
-from otel_gpu.engine import Engine
 from otel_gpu.errors import Unavailable
-from otel_gpu.host import name_options
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, NameSource
 from otel_gpu.sources.names import factory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
 from otel_gpu.model import GpuReading, GpuState, ProcessKind, WorkloadKind
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.sources.sim.roster import Roster

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.agent.resources import host_resources, parse_machine_id, read_machine_id, taken_keys
 from otel_gpu.metrics.labels import WorkloadIdentity
 from otel_gpu.model import HOST_WORKLOAD
-from otel_gpu.resources import host_resources, parse_machine_id, read_machine_id, taken_keys
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 

@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.agent.scope import OwnPod, find_own_pod
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, SourceChoice
 from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.restart import may_restart
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import GpuIdentity, Pod
-from otel_gpu.scope import OwnPod, Scope, find_own_pod
+from otel_gpu.model import GpuIdentity, Pod, Scope
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.names.candidates import NameOptions
 from otel_gpu.sources.names.discovery import SourceDiscovery
 from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
-from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.deadline import DeadlineProcessSource
 from otel_gpu.sources.proc.host import cgroup_namespace_is_initial

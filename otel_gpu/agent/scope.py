@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +25,6 @@ _UID_TEXT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9
 
 _CGROUP: Final = "self/cgroup"
 POD_UID_FIX: Final = "env: [{name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}]"
-
-
-class Scope(StrEnum):
-    """What the agent reports on."""
-
-    NODE = "node"
-    POD = "pod"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from otel_gpu.engine import Engine
+from otel_gpu.agent.engine import Engine
 from otel_gpu.model import Report
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import GpuHealth, SourceState
-from otel_gpu.sources import pausing
-from otel_gpu.sources.pausing import PausableGpus, Pause, held_nodes
+from otel_gpu.sources import pause
+from otel_gpu.sources.pause import PausableGpus, Pause, held_nodes
 from tests.builders import DRIVER, FakeGpus, gpu, gpu_read
 from tests.nvml_stage import Stage
 from tests.nvml_stub.stage import typical
@@ -22,7 +22,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def test_while_paused_the_source_is_closed_and_gpus_keep_their_places_without_figures(clock: ManualClock) -> None:
+def test_a_paused_source_is_closed_and_its_gpus_are_listed_without_figures(clock: ManualClock) -> None:
     source = FakeGpus(gpu_read(gpu(0, energy_mj=5), gpu(1)))
     gpus = PausableGpus(source, clock)
     assert gpus.read().state is SourceState.OK
@@ -41,7 +41,7 @@ def test_while_paused_the_source_is_closed_and_gpus_keep_their_places_without_fi
     assert gpus.read().gpus[0].energy_mj == 5
 
 
-def test_a_pause_ends_by_itself_after_its_time(clock: ManualClock) -> None:
+def test_a_pause_ends_after_its_duration(clock: ManualClock) -> None:
     gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
     assert gpus.pause(600).until_s == SINCE_S + 600
     clock.advance(599)
@@ -51,14 +51,14 @@ def test_a_pause_ends_by_itself_after_its_time(clock: ManualClock) -> None:
     assert gpus.resume() is None
 
 
-def test_a_wall_clock_that_is_set_does_not_change_how_long_a_pause_lasts(clock: ManualClock) -> None:
+def test_a_stepped_wall_clock_does_not_change_the_duration_of_a_pause(clock: ManualClock) -> None:
     gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
     gpus.pause(60)
     clock.step_wall(3600)
     assert gpus.read().state is SourceState.PAUSED
 
 
-def test_pausing_again_keeps_the_beginning_and_takes_the_new_end(clock: ManualClock) -> None:
+def test_pausing_again_keeps_the_start_and_changes_the_end(clock: ManualClock) -> None:
     gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
     gpus.pause(60)
     clock.advance(30)
@@ -69,21 +69,19 @@ def test_pausing_again_keeps_the_beginning_and_takes_the_new_end(clock: ManualCl
     assert gpus.read().state is SourceState.PAUSED
 
 
-def test_resuming_what_is_not_paused_changes_nothing(clock: ManualClock) -> None:
+def test_resuming_without_a_pause_changes_nothing(clock: ManualClock) -> None:
     gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
     assert gpus.resume() is None
     assert gpus.read().state is SourceState.OK
 
 
-def test_a_pass_that_does_not_end_is_not_waited_for_longer_than_somebody_waits(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pausing, "_PASS_S", 0.05)
-    begun, go_on = threading.Event(), threading.Event()
+def test_pause_waits_a_limited_time_for_a_read_in_progress(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pause, "_READ_TIMEOUT_S", 0.05)
+    begun, proceed = threading.Event(), threading.Event()
 
     def hang() -> None:
         begun.set()
-        go_on.wait(20)
+        proceed.wait(20)
 
     source = FakeGpus(gpu_read(gpu()), on_read=hang)
     gpus = PausableGpus(source, clock)
@@ -93,13 +91,13 @@ def test_a_pass_that_does_not_end_is_not_waited_for_longer_than_somebody_waits(
     with pytest.raises(Unavailable, match="has not ended"):
         gpus.pause(None)
     assert not source.closed
-    go_on.set()
+    proceed.set()
     reader.join()
     assert gpus.read().state is SourceState.PAUSED  # it counts from the next cycle on
     assert source.closed
 
 
-def test_nodes_of_the_driver_that_are_still_open_are_told(tmp_path: Path, clock: ManualClock) -> None:
+def test_device_nodes_that_are_still_open_are_reported(tmp_path: Path, clock: ManualClock) -> None:
     descriptors = tmp_path / "self/fd"
     descriptors.mkdir(parents=True)
     targets = (
@@ -118,7 +116,7 @@ def test_nodes_of_the_driver_that_are_still_open_are_told(tmp_path: Path, clock:
     assert held_nodes(tmp_path / "nowhere") == ()
 
 
-def test_nvml_is_shut_down_its_events_freed_and_its_threads_ended_and_then_initialised_again(stage: Stage) -> None:
+def test_nvml_is_shut_down_with_its_events_and_threads_and_initialised_on_resume(stage: Stage) -> None:
     world, gpu_ = typical()
     gpu_.xid(1_000_000, 79)
     gpus = PausableGpus(stage.play(world), stage.clock)
@@ -139,8 +137,8 @@ def test_nvml_is_shut_down_its_events_freed_and_its_threads_ended_and_then_initi
     assert stage.calls("nvmlInitWithFlags") == inits + 1
 
 
-def test_who_has_not_let_go_says_so_and_is_paused_when_he_has(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pausing, "_LET_GO_S", 0.1)
+def test_gpus_are_paused_only_once_the_driver_is_released(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pause, "_RELEASE_TIMEOUT_S", 0.1)
     world, _ = typical()
     world.hang(function="nvmlShutdown", until_us=60_000_000)
     nvml = stage.play(world)
@@ -149,18 +147,18 @@ def test_who_has_not_let_go_says_so_and_is_paused_when_he_has(stage: Stage, monk
     assert gpus.pause(600).held == ("the driver",)
     read = gpus.read()
     assert (read.state, read.errors) == (SourceState.UNAVAILABLE, 1)
-    assert "the driver is not let go of yet: a call to it has not returned" in (read.reason or "")
+    assert "the driver is not released yet: a call to it has not returned" in (read.reason or "")
     assert [one.health for one in read.gpus] == [GpuHealth.FAILED]
-    monkeypatch.setattr(pausing, "_LET_GO_S", 30)
+    monkeypatch.setattr(pause, "_RELEASE_TIMEOUT_S", 30)
     stage.advance(120)
-    assert gpus.pause(600).held == ()  # it was waited for
+    assert gpus.pause(600).held == ()  # pause() waited for the call
     read = gpus.read()
     assert (read.state, read.errors) == (SourceState.PAUSED, 0)
     assert [one.health for one in read.gpus] == [GpuHealth.PAUSED]
     assert not nvml.holds()
 
 
-def test_an_agent_that_is_paused_as_it_starts_tells_of_those_whom_an_earlier_run_has_seen(clock: ManualClock) -> None:
+def test_an_agent_that_starts_paused_lists_the_gpus_of_an_earlier_run(clock: ManualClock) -> None:
     source = FakeGpus(gpu_read(gpu(0), gpu(1)))
     gpus = PausableGpus(source, clock)
     gpus.recall([gpu(0).identity, gpu(1).identity])
@@ -172,8 +170,8 @@ def test_an_agent_that_is_paused_as_it_starts_tells_of_those_whom_an_earlier_run
     assert [one.health for one in gpus.read().gpus] == [GpuHealth.OK, GpuHealth.OK]
 
 
-class Kept:
-    """A place where a pause outlives the agent."""
+class SavedPauses:
+    """Every pause that was saved."""
 
     def __init__(self, pause: Pause | None = None) -> None:
         self.pauses = [pause]
@@ -185,24 +183,24 @@ class Kept:
         self.pauses.append(pause)
 
 
-def test_a_pause_is_kept_until_it_is_over_and_the_next_agent_goes_on_with_it(clock: ManualClock) -> None:
-    kept = Kept()
+def test_a_pause_is_saved_until_it_is_over_and_the_next_agent_continues_it(clock: ManualClock) -> None:
+    saved = SavedPauses()
     gpus = PausableGpus(FakeGpus(gpu_read(gpu())), clock)
-    gpus.keep(kept)
+    gpus.use_store(saved)
     gpus.pause(600)
-    assert kept.pauses[1:] == [Pause(SINCE_S, SINCE_S + 600, until_ns=600_000_000_000)]
+    assert saved.pauses[1:] == [Pause(SINCE_S, SINCE_S + 600, until_ns=600_000_000_000)]
     gpus.close()  # the agent ends
 
     source = FakeGpus(gpu_read(gpu()))
     successor = PausableGpus(source, clock)
-    successor.keep(kept)
+    successor.use_store(saved)
     clock.advance(599)
     assert (successor.read().state, successor.read().gpus, source.reads) == (SourceState.PAUSED, (), 0)
     clock.advance(1)
     assert successor.read().state is SourceState.OK
-    assert kept.pauses[2:] == [None]
+    assert saved.pauses[2:] == [None]
     successor.resume()
-    assert kept.pauses[3:] == []
+    assert saved.pauses[3:] == []
     successor.pause(None)
     successor.resume()
-    assert kept.pauses[3:] == [Pause(SINCE_S + 600, None), None]
+    assert saved.pauses[3:] == [Pause(SINCE_S + 600, None), None]

@@ -16,9 +16,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import otel_gpu
-from otel_gpu import embed
+from otel_gpu.agent import embed
+from otel_gpu.agent.host import Host
 from otel_gpu.errors import UsageError
-from otel_gpu.host import Host
 from otel_gpu.model import SourceState
 from otel_gpu.settings_names import KubernetesApi
 from otel_gpu.sources.base import GpuRead

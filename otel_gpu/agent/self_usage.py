@@ -1,4 +1,4 @@
-"""What the agent itself costs. The only use of psutil, where ``/proc`` does not tell."""
+"""CPU time and memory of the agent itself. The only use of psutil, for systems without ``/proc/self/statm``."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Callable
 from typing import Final
 
 _STATM: Final = "/proc/self/statm"
-_LONGEST: Final = 256
+_MAX_BYTES: Final = 256
 
 
-class SelfCost:
-    """CPU time and memory of this process; ``None`` where the system does not tell."""
+class SelfUsage:
+    """CPU time and memory of this process."""
 
     def __init__(self) -> None:
-        self._memory_bytes = _resident(self) or _psutil()
+        self._read_memory_bytes = _open_statm(self) or _open_psutil()
 
     def cpu_s(self) -> float | None:
         """User and system time of all threads, in seconds."""
         return time.process_time()
 
     def memory_bytes(self) -> int | None:
-        """Resident memory."""
+        """Resident memory in bytes; ``None`` if the system does not report it."""
         try:
-            return self._memory_bytes()
+            return self._read_memory_bytes()
         except (OSError, ValueError, IndexError):
             return None
 
 
-def _resident(owner: object) -> Callable[[], int] | None:
-    """Reads the second figure of ``statm`` (proc(5)), pages, from a file that is open as long as its owner is there.
+def _open_statm(owner: object) -> Callable[[], int] | None:
+    """A reader of the second field of ``statm`` (proc(5)), in pages. The file stays open as long as ``owner`` exists.
 
-    To open it takes four times as long as to read it, and it is read in every cycle.
+    It is read in every cycle, and opening it takes four times as long as reading it.
     """
     try:
         descriptor = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
@@ -41,11 +41,11 @@ def _resident(owner: object) -> Callable[[], int] | None:
         return None
     weakref.finalize(owner, os.close, descriptor)
     page_bytes = os.sysconf("SC_PAGE_SIZE")
-    return lambda: int(os.pread(descriptor, _LONGEST, 0).split()[1]) * page_bytes
+    return lambda: int(os.pread(descriptor, _MAX_BYTES, 0).split()[1]) * page_bytes
 
 
-def _psutil() -> Callable[[], int]:
-    import psutil  # noqa: PLC0415 - most hosts do without
+def _open_psutil() -> Callable[[], int]:
+    import psutil  # noqa: PLC0415 - not needed where /proc has statm
 
     process = psutil.Process()
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from otel_gpu.agent.scope import narrowed
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
@@ -23,17 +23,14 @@ from otel_gpu.model import (
     WorkloadKind,
     WorkloadRef,
 )
-from otel_gpu.scope import narrowed
 from otel_gpu.sources.base import GpuRead, GpuSource, NameRead, NameSource, ProcessRead, ProcessSource
 from otel_gpu.sources.names.discovery import SourceDiscovery
+from otel_gpu.sources.names.factory import close_all
 from otel_gpu.sources.names.resolver import NameResolver, Resolution, pids_by_workload
 from otel_gpu.sources.proc.pid_trust import driver_pids, measured_pids, pid_trust, separate_pids, without_utilization
 
 SHORTEST_WINDOW_S: Final = 1.0
 """The driver takes about seven utilisation samples a second. A shorter window holds too few of them."""
-
-CLOSING_S: Final = 1.0
-"""Time limit for closing all name sources together. A thread that hangs for longer ends with the process."""
 
 _NAMEABLE_KINDS: Final = frozenset({WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB})
 """Kinds whose names come from a name source. All others are named by their cgroup."""
@@ -121,7 +118,7 @@ class Engine:
         self._gpus.close()
         if self._discovery is not None:
             self._discovery.close()
-        close_together(self._name_sources())
+        close_all(self._name_sources())
 
     # -- reading --------------------------------------------------------------------
 
@@ -219,17 +216,3 @@ def _exited(facts: ProcessFacts) -> ProcessFacts:
 def _outcome(name: str, read: GpuRead | ProcessRead | NameRead, duration_s: float) -> SourceOutcome:
     by_gpu = isinstance(read, GpuRead) and read.by_gpu
     return SourceOutcome(name, read.state, read.reason, duration_s, read.errors, by_gpu)
-
-
-def close_together(sources: Iterable[NameSource]) -> None:
-    """Close all sources in parallel, within ``CLOSING_S`` in total: several that hang take no longer than one."""
-    closing = [threading.Thread(target=source.close, name="otel-gpu-close", daemon=True) for source in sources]
-    for thread in closing:
-        try:
-            thread.start()
-        except RuntimeError:  # the pid limit of the container counts threads
-            thread.run()
-    deadline_s = time.monotonic() + CLOSING_S
-    for thread in closing:
-        if thread.is_alive():
-            thread.join(max(0.0, deadline_s - time.monotonic()))

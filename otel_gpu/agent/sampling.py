@@ -6,19 +6,19 @@ import logging
 import math
 from typing import Final
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.host import Host
+from otel_gpu.agent.sampler import Sampler
+from otel_gpu.agent.scope import narrowed
+from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.attribution.naming import WAIT_CYCLES
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.engine import Engine
 from otel_gpu.gpu_log import GpuLog
-from otel_gpu.host import Host
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report, SourceOutcome, SourceState
-from otel_gpu.sampler import Sampler
-from otel_gpu.scope import narrowed
-from otel_gpu.selfcost import SelfCost
 from otel_gpu.sources.names.poller import NO_ANSWER_YET
 from otel_gpu.state.persistent import PersistentAttributor
 
@@ -49,7 +49,7 @@ class Sampling:
             rules=self._attributor,
             pod=host.pod,
         )
-        cost = SelfCost()
+        cost = SelfUsage()
         self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
         self.sampler = Sampler(self.engine, config.interval_s, on_sample=self._observe)
         self.metrics = CycleMetrics(

@@ -1,4 +1,4 @@
-"""Letting go of the driver for a while: whoever holds it holds up GPU resets, changes of MIG and upgrades."""
+"""Pauses, in which the agent releases the driver: an open driver blocks GPU resets, MIG changes and upgrades."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from otel_gpu.sources.base import GpuRead, GpuSource
 
 _OWN_PROC: Final = Path("/proc")
 _NODE: Final = re.compile(r"/dev/nvidia[^/]*|/dev/nvidia-caps/.*")
-_PASS_S: Final = 5.0
-"""How long a pass under way is waited for."""
+_READ_TIMEOUT_S: Final = 5.0
+"""How long ``pause`` waits for a read in progress."""
 
-_LET_GO_S: Final = 5.0
-_LOOK_AGAIN_S: Final = 0.05
-"""How long a call that keeps hold of the driver is waited for, and how often that is looked at."""
+_RELEASE_TIMEOUT_S: Final = 5.0
+"""How long ``pause`` waits for a call that holds the driver."""
+
+_POLL_S: Final = 0.05
 
 _THE_DRIVER: Final = "the driver"
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause that was asked for: since when and until when (Unix time); ``until_s`` is ``None`` for until resumed.
+    """A requested pause with its start and end (Unix time). Without ``until_s`` it lasts until resumed.
 
-    ``until_ns`` is the same by the monotonic clock, which counts. ``held`` are device nodes of the driver that this
-    process has open all the same, or the driver as such: a call has not returned.
+    It ends at ``until_ns`` of the monotonic clock. ``held`` names device nodes that this process still has open, or the
+    driver if a call has not returned.
     """
 
     since_s: float
@@ -47,20 +48,20 @@ class Pause:
         return f"paused at {time_text(self.since_s)} until {until}"
 
 
-class Pauses(Protocol):
-    """Where a pause outlives the agent. Never raises."""
+class PauseStore(Protocol):
+    """Saves a pause beyond the life of the agent. Never raises."""
 
     def load(self) -> Pause | None:
-        """The pause that an earlier run was in, if it is not over."""
+        """The pause of an earlier run, if it is not over."""
 
     def save(self, pause: Pause | None) -> None:
-        """Keep this one, or none."""
+        """Save this pause, or that there is none."""
 
 
 class PausableGpus:
-    """Another source, which can be paused: then it is closed, and its GPUs keep their places without figures.
+    """A GPU source that can be paused. While paused it is closed, and its GPUs are listed without figures.
 
-    ``holds`` tells whether that, closed, still has hold of the driver because a call has not returned.
+    ``holds`` returns whether the closed source still holds the driver because a call has not returned.
     """
 
     def __init__(
@@ -75,43 +76,43 @@ class PausableGpus:
         self._clock = clock
         self._own_proc = own_proc
         self._holds = holds
-        self._pass = threading.Lock()
-        self._asked = threading.Lock()
-        self._pauses: Pauses | None = None
+        self._read_lock = threading.Lock()
+        self._pause_lock = threading.Lock()
+        self._store: PauseStore | None = None
         self._pause: Pause | None = None
         self._last = GpuRead()
-        """What the other source said last: whom it told of keeps its place while paused."""
+        """The last read of the source. While paused, its GPUs are still listed."""
 
     @property
     def name(self) -> str:
-        """The other source's name."""
+        """The name of the source."""
         return self._source.name
 
     def recall(self, gpus: Sequence[GpuIdentity]) -> None:
-        """Know GPUs from an earlier run of the agent: paused from the start, there is nobody else to tell of."""
+        """List GPUs of an earlier run of the agent: an agent that starts paused reads none."""
         now_ns = self._clock.monotonic_ns()
-        with self._pass:
+        with self._read_lock:
             self._last = GpuRead(tuple(GpuReading(gpu, now_ns) for gpu in gpus))
 
-    def keep(self, pauses: Pauses) -> None:
-        """Go on with the pause that was kept there, and keep each there from now on."""
-        with self._asked:
-            self._pauses = pauses
-            self._pause = pauses.load()
+    def use_store(self, store: PauseStore) -> None:
+        """Continue the pause in this store, and save each pause there from now on."""
+        with self._pause_lock:
+            self._store = store
+            self._pause = store.load()
 
     def read(self) -> GpuRead:
-        """The other source's answer; while paused, that it is, and no figure. Nobody is paused who has not let go."""
-        with self._pass:
+        """Read the source, or list its GPUs without figures while paused. Not paused before the driver is released."""
+        with self._read_lock:
             paused = self._current()
             if paused is None:
                 self._last = self._source.read()
                 return self._last
-            self._source.close()  # again: what was stuck may have returned
+            self._source.close()  # again: a call that hung may have returned
             now_ns = self._clock.monotonic_ns()
             state, health, reason = SourceState.PAUSED, GpuHealth.PAUSED, str(paused)
             if self._holds():
                 state, health = SourceState.UNAVAILABLE, GpuHealth.FAILED
-                reason = f"to be {paused}, but the driver is not let go of yet: a call to it has not returned"
+                reason = f"to be {paused}, but the driver is not released yet: a call to it has not returned"
             gpus = (
                 GpuReading(
                     gpu.identity,
@@ -126,12 +127,12 @@ class PausableGpus:
             return GpuRead(tuple(gpus), self._last.driver, state, reason, int(state is not SourceState.PAUSED))
 
     def pause(self, for_s: float | None) -> Pause:
-        """Let go of the driver, for so long or until resumed; what was asked for last counts.
+        """Release the driver for so many seconds, or until resumed. The last request counts.
 
-        A call that has not returned is waited for, not for ever: ``held`` tells what it keeps. Unavailable if a pass
-        under way does not end: then nothing is let go of before it does.
+        Waits a limited time for calls that have not returned: ``held`` names what they keep open. Unavailable if a read
+        in progress does not end; the driver is released when it does.
         """
-        with self._asked:
+        with self._pause_lock:
             now_s = self._clock.wall_ns() / 1e9
             since_s = now_s if self._pause is None else self._pause.since_s
             paused = Pause(since_s, None)
@@ -139,36 +140,36 @@ class PausableGpus:
                 until_ns = self._clock.monotonic_ns() + round(for_s * 1e9)
                 paused = Pause(since_s, now_s + for_s, until_ns=until_ns)
             self._set(paused)
-        let_go_s = time.monotonic() + _LET_GO_S
+        deadline_s = time.monotonic() + _RELEASE_TIMEOUT_S
         self._close()
-        while self._holds() and time.monotonic() < let_go_s:
-            time.sleep(_LOOK_AGAIN_S)
+        while self._holds() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
             self._close()
         held = held_nodes(self._own_proc)
         return replace(paused, held=(_THE_DRIVER,) if self._holds() and not held else held)
 
     def resume(self) -> Pause | None:
-        """Read again from the next cycle on; the pause that this ends, if there is one."""
-        with self._asked:
+        """Read again from the next cycle on. Returns the pause that this ends, if any."""
+        with self._pause_lock:
             ended = self._pause
             if ended is not None:
                 self._set(None)
             return ended
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         self._source.close()
 
     def _close(self) -> None:
-        if not self._pass.acquire(timeout=_PASS_S):
-            raise Unavailable("paused, but a reading of the GPUs has not ended: the driver is let go of when it does")
+        if not self._read_lock.acquire(timeout=_READ_TIMEOUT_S):
+            raise Unavailable("paused, but a read of the GPUs has not ended: the driver is released when it does")
         try:
             self._source.close()
         finally:
-            self._pass.release()
+            self._read_lock.release()
 
     def _current(self) -> Pause | None:
-        with self._asked:
+        with self._pause_lock:
             until_ns = None if self._pause is None else self._pause.until_ns
             if until_ns is not None and self._clock.monotonic_ns() >= until_ns:
                 self._set(None)
@@ -176,8 +177,8 @@ class PausableGpus:
 
     def _set(self, pause: Pause | None) -> None:
         self._pause = pause
-        if self._pauses is not None:
-            self._pauses.save(pause)
+        if self._store is not None:
+            self._store.save(pause)
 
 
 def held_nodes(own_proc: Path) -> tuple[str, ...]:
@@ -199,5 +200,5 @@ def held_nodes(own_proc: Path) -> tuple[str, ...]:
 
 
 def time_text(at_s: float) -> str:
-    """Unix time for people, to the second."""
+    """Unix time as ISO 8601 text, to the second."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 import pytest
 
-from otel_gpu.agent import Agent
+from otel_gpu.agent.agent import Agent
+from otel_gpu.agent.host import Host
+from otel_gpu.agent.sampling import StateLog
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
-from otel_gpu.host import Host
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Report, SourceOutcome, SourceState
-from otel_gpu.sampling import StateLog
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
 from tests.web import Answer, ask
@@ -263,7 +263,7 @@ def test_an_agent_told_to_stop_before_it_runs_still_cleans_up() -> None:
 
 
 def test_an_agent_that_is_woken_to_stop_does_not_wait_for_the_next_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_gpu.agent._LOOK_AROUND_S", 3600.0)
+    monkeypatch.setattr("otel_gpu.agent.agent._LOOK_AROUND_S", 3600.0)
     with after_the_first_sample(FakeGpus(WORKING)):
         pass  # it ends, or the fixture fails
 

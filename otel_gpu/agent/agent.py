@@ -8,6 +8,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
+from otel_gpu.agent.host import Host
+from otel_gpu.agent.sampler import FRESH_S
+from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.control.pause_file import PauseFile
@@ -16,14 +19,11 @@ from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
 from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
-from otel_gpu.host import Host
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import Report
-from otel_gpu.sampler import FRESH_S
-from otel_gpu.sampling import Sampling
-from otel_gpu.sources.pausing import PausableGpus
+from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
 from otel_gpu.web.compat_servers import CompatServers
@@ -179,7 +179,7 @@ class Agent:
             level = logging.WARNING if self._config.control_socket.path is not None else logging.INFO
             log.log(level, "otel-gpu pause cannot reach this agent: %s", error)
             return None
-        gpus.keep(PauseFile(path.parent, self._clock))  # only now: what is kept where another agent listens is his
+        gpus.use_store(PauseFile(path.parent, self._clock))  # only now: what is kept where another agent listens is his
         return server
 
     # -- what is served -------------------------------------------------------------

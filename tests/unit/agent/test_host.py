@@ -8,7 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from otel_gpu import host
+from otel_gpu.agent import host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import Config, SourceChoice, load
 from otel_gpu.model import SourceState, WorkloadRef

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from otel_gpu.agent.sampling import StateLog
 from otel_gpu.model import SourceOutcome, SourceState
-from otel_gpu.sampling import StateLog
 from otel_gpu.sources.names.poller import NO_ANSWER_YET
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from otel_gpu.agent.engine import SHORTEST_WINDOW_S, AttributionRules, Engine
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import CLOSING_S, SHORTEST_WINDOW_S, AttributionRules, Engine
 from otel_gpu.model import (
     NO_PROCESSES,
     UNIDENTIFIED_WORKLOAD,
@@ -30,6 +30,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.sources.base import Claim, GpuRead, NameRead, NameSource, ProcessRead, WorkloadInfo
 from otel_gpu.sources.names.discovery import DiscoveredSources, SourceDiscovery
+from otel_gpu.sources.names.factory import CLOSE_TIMEOUT_S
 from tests.builders import (
     CONTAINER,
     CONTAINER_ID,
@@ -326,7 +327,7 @@ def test_close_has_one_deadline_and_leaves_sources_that_hang(monkeypatch: pytest
     engine.close()  # the seventeenth never comes
     closing.abort()
     assert len(waited) == 16
-    assert all(timeout is not None and 0.0 <= timeout <= CLOSING_S for timeout in waited)
+    assert all(timeout is not None and 0.0 <= timeout <= CLOSE_TIMEOUT_S for timeout in waited)
     assert waited == sorted(waited, key=lambda timeout: -(timeout or 0.0))  # one deadline, for all of them
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.sampler import Sampler
 from otel_gpu.clock import ManualClock
-from otel_gpu.engine import Engine
-from otel_gpu.sampler import Sampler
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, nothing
 
 PATIENCE_S = 30.0

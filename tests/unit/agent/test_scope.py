@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.host import open_host, open_procfs
+from otel_gpu.agent.resources import host_resources
+from otel_gpu.agent.scope import OwnPod, find_own_pod, narrowed
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.pod import examine_pod
-from otel_gpu.engine import Engine
 from otel_gpu.errors import UsageError
 from otel_gpu.export.document import document
 from otel_gpu.export.table import render
-from otel_gpu.host import open_host, open_procfs
 from otel_gpu.metrics.catalogue import METRICS, Level, Metric
 from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import (
@@ -25,6 +27,7 @@ from otel_gpu.model import (
     GpuHealth,
     Pod,
     Report,
+    Scope,
     SourceState,
     UtilizationRead,
     UtilizationRow,
@@ -32,8 +35,6 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
-from otel_gpu.resources import host_resources
-from otel_gpu.scope import OwnPod, Scope, find_own_pod, narrowed
 from otel_gpu.sources.base import ProcessRead
 from tests.builders import (
     CONTAINER,
@@ -124,7 +125,8 @@ def test_an_invalid_uid_is_refused(proc: ProcTree, text: str) -> None:
 
 
 def test_a_host_is_opened_for_a_pod_only_with_scope_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_gpu.host.find_own_pod", lambda environment: OwnPod(Pod(environment["POD_UID"]), "test"))
+    found = "otel_gpu.agent.host.find_own_pod"
+    monkeypatch.setattr(found, lambda environment: OwnPod(Pod(environment["POD_UID"]), "test"))
     monkeypatch.setenv("POD_UID", UID)
     pods = [open_host(load({"source": "sim", "scope": s}, {}).config, ManualClock()).pod for s in ("pod", "node")]
     assert pods == [Pod(UID), None]

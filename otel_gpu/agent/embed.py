@@ -12,13 +12,14 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
+from otel_gpu.agent.gc_tuning import release_free_memory
+from otel_gpu.agent.host import open_host
+from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import SETTINGS, Config, load, nearest
 from otel_gpu.errors import UsageError
-from otel_gpu.host import open_host
 from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.series import Collection
-from otel_gpu.sampling import Sampling
 from otel_gpu.settings_names import NAMES_SETTINGS
 from otel_gpu.state.factory import open_attributor
 
@@ -97,7 +98,14 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
             log.warning("simulated host, no figure is of a real GPU: %s", host.simulated_because)
         # Without the environment: its state directory is that of the service. Only a directory that is named counts.
         simulated = host.simulated_because is not None
-        attributor = open_attributor(config.attribution, config.state_dir, clock, {}, simulated=simulated)
+        attributor = open_attributor(
+            config.attribution,
+            config.state_dir,
+            clock,
+            {},
+            simulated=simulated,
+            release_memory=release_free_memory,
+        )
         sampling = Sampling(config, host, clock, attributor)
         if instruments is None:
             instruments = _Instruments(were_global=provider is get_meter_provider())

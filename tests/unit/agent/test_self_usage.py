@@ -1,0 +1,76 @@
+"""CPU time and memory of the agent agree with the figures of the system."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from otel_gpu.agent import self_usage
+from otel_gpu.agent.self_usage import SelfUsage
+
+
+def test_cpu_time_is_that_of_all_threads() -> None:
+    before_s = SelfUsage().cpu_s()
+    until_s = time.process_time() + 0.05
+    while time.process_time() < until_s:
+        pass
+    after_s, times = SelfUsage().cpu_s(), psutil.Process().cpu_times()
+    assert before_s is not None
+    assert after_s is not None
+    assert after_s - before_s >= 0.05
+    assert after_s == pytest.approx(times.user + times.system, abs=0.1)
+
+
+def test_memory_is_resident_memory_and_follows_it() -> None:
+    usage = SelfUsage()
+    before_bytes = usage.memory_bytes()
+    held = b"\1" * (64 << 20)
+    after_bytes = usage.memory_bytes()
+    assert before_bytes is not None
+    assert after_bytes is not None
+    assert after_bytes - before_bytes > len(held) // 2
+    assert after_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+
+
+def open_files() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def test_its_file_is_closed_with_it() -> None:
+    gc.collect()
+    before = open_files()
+    usages = [SelfUsage() for _ in range(10)]
+    assert open_files() == before + 10
+    del usages
+    gc.collect()
+    assert open_files() == before
+
+
+def test_without_statm_memory_comes_from_psutil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_usage, "_STATM", str(tmp_path / "none"))
+    memory_bytes = SelfUsage().memory_bytes()
+    assert memory_bytes is not None
+    assert memory_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+
+
+@pytest.mark.parametrize("text", ["", "12", "12 many"])
+def test_an_unreadable_figure_is_unknown(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    statm = tmp_path / "statm"
+    statm.write_text(text)
+    monkeypatch.setattr(self_usage, "_STATM", str(statm))
+    assert SelfUsage().memory_bytes() is None
+
+
+def test_memory_is_unknown_if_psutil_does_not_find_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_usage, "_STATM", str(tmp_path / "none"))
+    usage = SelfUsage()
+
+    def gone(_: psutil.Process) -> None:
+        raise psutil.NoSuchProcess(1)
+
+    monkeypatch.setattr(psutil.Process, "memory_info", gone)
+    assert usage.memory_bytes() is None
