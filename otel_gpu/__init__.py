@@ -1,4 +1,4 @@
-"""otel-gpu: who is using the GPU, how much, at what cost, and who is only sitting on it."""
+"""otel-gpu: which workload uses the GPU, how much, at what cost, and which only holds it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["__version__", "instrument"]
 def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> Instrumentation:
     """Observe this host's GPUs on an OpenTelemetry ``MeterProvider``, the global one by default; see docs/embedding.md.
 
-    Stops when the value is closed: ``with otel_gpu.instrument(provider): …``. A provider has one at a time.
+    Stops when the result is closed: ``with otel_gpu.instrument(provider): …``. A provider has one at a time.
     """
-    from otel_gpu.agent.embed import instrument as start  # noqa: PLC0415 - the command line must not pay for it
+    from otel_gpu.agent.embed import instrument as start  # noqa: PLC0415 - the command line does not need it
 
     return start(meter_provider, **settings)

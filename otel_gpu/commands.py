@@ -17,7 +17,7 @@ from typing import Final
 from otel_gpu.agent.agent import Agent
 from otel_gpu.agent.engine import Engine
 from otel_gpu.agent.gc_tuning import limit_malloc_arenas, release_free_memory, tune_gc
-from otel_gpu.agent.host import BRIEF_NAMES_S, Host, open_host
+from otel_gpu.agent.host import ONE_SHOT_NAMES_S, Host, open_host
 from otel_gpu.agent.resources import host_resources, taken_keys
 from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import SystemClock
@@ -92,7 +92,7 @@ def once(settings: Config, *, form: str) -> int:
     usage = SelfUsage()
     account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes)
     with _told("opening the driver"):
-        host = open_host(settings, clock, briefly=True)
+        host = open_host(settings, clock, one_shot=True)
     _announce_simulation(host)
     engine = Engine(
         gpus=host.gpus,
@@ -112,7 +112,7 @@ def once(settings: Config, *, form: str) -> int:
                 text = f"sampling for {settings.interval_s:g} s…"
                 remark(f"{text}\n", text, {})
             if host.discovery is not None:
-                host.discovery.wait(BRIEF_NAMES_S)  # sources for workloads that only this sample has found
+                host.discovery.wait(ONE_SHOT_NAMES_S)  # sources for workloads that only this sample has found
             time.sleep(settings.interval_s)
             with _told("reading GPUs and processes again"):
                 attribution = engine.sample()

@@ -103,7 +103,7 @@ class Agent:
     def close(self) -> None:
         """End properly: export, save, let go."""
         self.export_pipeline.stop(LAST_EXPORT_S)
-        self.web.close()
+        self.web.stop()
         self.attributor.close()
         self.engine.close()
 

@@ -1,4 +1,4 @@
-"""The instruments inside somebody else's service, on the MeterProvider it has."""
+"""The instruments inside another service, on its MeterProvider."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _KEYS: Final = (
     "energy-model", "price-gpu-hour", "price-kwh", "currency", "process-metrics", "state-dir",
     *(setting.key for setting in NAMES_SETTINGS),
 )  # fmt: skip
-"""The settings that count here: of sampling, names, attribution. Exporters, listeners, logs are the service's own."""
+"""Settings of sampling, names and attribution. Exporters, listeners and logs belong to the service."""
 
 _DEFAULTS: Final = {"kubernetes-api": "never"}
-"""Other than the agent's: a service's account was given to the service, and is not used unless somebody says so."""
+"""Defaults that differ from the agent's: the Kubernetes service account belongs to the service."""
 
 
 class _Instruments:
-    """What the instruments of a provider read: whoever is open on it, if anybody is."""
+    """The instruments of a provider. They observe the sampling that is open on it, if any."""
 
-    def __init__(self, *, were_global: bool) -> None:
-        self.were_global = were_global
+    def __init__(self, *, are_global: bool) -> None:
+        self.are_global = are_global
         self.sampling: Sampling | None = None
 
     def collect(self) -> Collection | None:
@@ -50,18 +50,18 @@ class _Instruments:
 
 _lock: Final = threading.Lock()
 _instruments: Final[WeakKeyDictionary[MeterProvider, _Instruments]] = WeakKeyDictionary()
-"""Of each provider, for its life: the SDK cannot remove instruments, and keeps the callbacks of the first."""
+"""One for each provider, for its lifetime: the SDK cannot remove instruments and keeps their first callbacks."""
 
 
 class Instrumentation:
-    """Samples in the background until closed. After that the instruments observe nothing, until the next one opens."""
+    """Samples in the background until closed. After that the instruments observe nothing until the next one opens."""
 
     def __init__(self, sampling: Sampling, instruments: _Instruments) -> None:
         self._sampling = sampling
         self._instruments = instruments
 
     def close(self) -> None:
-        """Stop sampling and let go of the driver; the provider is free for another."""
+        """Stop sampling and release the driver. The provider can then be instrumented again."""
         with _lock:
             if self._instruments.sampling is self._sampling:
                 self._instruments.sampling = None
@@ -79,10 +79,11 @@ class Instrumentation:
 def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> Instrumentation:
     """Create every instrument on a provider (the global one by default) and start sampling this host.
 
-    ``settings`` are the agent's of sampling, names and attribution, as text: ``interval="9s"``, ``environment="host"``.
-    Their variables, and they in the file that ``OTEL_GPU_CONFIG`` names, count as for the agent; all others do not.
-    ``errors.UsageError`` for a bad one, and for a provider that is instrumented already. Without a driver nothing is
-    raised: it is tried again in every cycle, ``otel_gpu.source.state`` tells, and the log says why.
+    ``settings`` are the agent's for sampling, names and attribution, as text: ``interval="9s"``,
+    ``environment="host"``. A setting that is not given comes from its variable, else from the file that
+    ``OTEL_GPU_CONFIG`` names. ``errors.UsageError`` if a setting is invalid or the provider is already instrumented.
+    Without a driver nothing is raised: it is tried again in every cycle, ``otel_gpu.source.state`` has the state, and
+    the log the reason.
     """
     config = _load(settings)
     provider = meter_provider if meter_provider is not None else get_meter_provider()
@@ -96,7 +97,7 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
         host = open_host(config, clock)
         if host.simulated_because is not None:
             log.warning("simulated host, no figure is of a real GPU: %s", host.simulated_because)
-        # Without the environment: its state directory is that of the service. Only a directory that is named counts.
+        # Without the environment, whose state directory is the service's: only a configured directory is used.
         simulated = host.simulated_because is not None
         attributor = open_attributor(
             config.attribution,
@@ -108,7 +109,7 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
         )
         sampling = Sampling(config, host, clock, attributor)
         if instruments is None:
-            instruments = _Instruments(were_global=provider is get_meter_provider())
+            instruments = _Instruments(are_global=provider is get_meter_provider())
             create_instruments(provider, instruments.collect)
             _instruments[provider] = instruments
         sampling.start()
@@ -117,10 +118,10 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
 
 
 def _find(provider: MeterProvider) -> _Instruments | None:
-    """Those there are. OpenTelemetry's stand-in for the global provider hands its own to the one that is set later."""
+    """Its instruments, if any. OpenTelemetry's proxy of the global provider passes its own to the one set later."""
     found = _instruments.get(provider)
     if found is None and provider is get_meter_provider():
-        found = next((one for one in _instruments.values() if one.were_global), None)
+        found = next((each for each in _instruments.values() if each.are_global), None)
     return found
 
 
@@ -130,9 +131,9 @@ def _load(given: Mapping[str, object]) -> Config:
     for name in given:
         if name not in by_name:
             raise UsageError(f"instrument(): there is no setting {name!r}; {nearest(name, allowed)}")
-    idle = [name for name in given if name not in allowed]
-    if idle:
-        raise UsageError(f"instrument(): {', '.join(idle)} would do nothing here; allowed are {', '.join(allowed)}")
+    unused = [name for name in given if name not in allowed]
+    if unused:
+        raise UsageError(f"instrument(): {', '.join(unused)} would do nothing here; allowed are {', '.join(allowed)}")
     texts: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Which host is read: this one through NVML, /proc and whoever knows names, or a simulated one."""
+"""The sources of a host: NVML, /proc and name sources, or a simulated host."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from otel_gpu.sources.names.candidates import NameOptions
 from otel_gpu.sources.names.discovery import SourceDiscovery
 from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
+from otel_gpu.sources.nvml.faults import DEMO_HINT
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.deadline import DeadlineProcessSource
@@ -29,30 +30,26 @@ from otel_gpu.sources.proc.host import cgroup_namespace_is_initial
 from otel_gpu.sources.proc.source import OWN_PROC, ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
 
-_OPENING_S: Final = 30.0
-_OPENING_IN_A_CYCLE_S: Final = 5.0
-"""How long a driver that is being initialised is waited for: by a look at once, and by a cycle, in which others wait
-behind it. What comes later is there in the next cycle."""
+_INIT_S: Final = 30.0
+"""Time limit for the initialisation of the driver in a one-shot command and with ``--source auto``."""
 
-BRIEF_DEADLINE_S: Final = 10.0
-"""A look at all processes at once may take this long; one that takes longer hangs."""
+_INIT_IN_CYCLE_S: Final = 5.0
+"""The same in a cycle of the agent, which waits meanwhile. A driver that takes longer is read in a later cycle."""
 
-BRIEF_NAMES_S: Final = 1.0
-"""So long a look at once waits for names: whoever knows them has answered by then, or will not."""
+ONE_SHOT_PROCESSES_S: Final = 10.0
+"""Time limit for reading all processes in a one-shot command."""
 
-
-_HINT: Final = "; without a GPU try: otel-gpu demo"
-"""What a driver that is missing says in the end, and is no news on a simulated host."""
+ONE_SHOT_NAMES_S: Final = 1.0
+"""How long a one-shot command waits for names. A name source that works answers within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The sources of one host. ``simulated_because`` says why it is not a real one, where it is not.
+    """The sources of one host. ``simulated_because`` is the reason for a simulated host, ``None`` for a real one.
 
-    ``discovery`` finds further name sources, ``None`` where that is switched off. ``pod`` is the only pod that is
-    reported, ``None`` for the whole host.
-    ``pausing`` lets go of the GPUs for a while. ``outdated`` is set once only a new process could read them.
-    ``recall`` tells it of GPUs that an earlier run of the agent saw.
+    ``discovery`` finds further name sources, unless it is switched off. Reports cover ``pod`` only, or the whole host.
+    ``pausable`` are the GPUs for ``otel-gpu pause``. ``outdated`` is set once only a new process could read them.
+    ``recall`` lists GPUs of an earlier run of the agent.
     """
 
     gpus: GpuSource
@@ -61,31 +58,31 @@ class Host:
     simulated_because: str | None = None
     discovery: SourceDiscovery | None = None
     pod: Pod | None = None
-    pausing: PausableGpus | None = None
+    pausable: PausableGpus | None = None
     outdated: threading.Event = field(default_factory=threading.Event)
     recall: Callable[[Sequence[GpuIdentity]], None] = lambda _: None
 
 
 def open_nvml(
-    config: Config, clock: Clock, *, briefly: bool = False, on_old_library: Callable[[], None] = lambda: None
+    config: Config, clock: Clock, *, one_shot: bool = False, on_old_library: Callable[[], None] = lambda: None
 ) -> NvmlSource:
-    """This host's GPUs; ``briefly`` for a look that must not wait for its event thread when it ends."""
+    """The GPUs of this host. With ``one_shot`` the end does not wait for the event thread."""
     return NvmlSource(
         clock,
         deadline_s=config.deadline_s,
-        init_deadline_s=_OPENING_S if briefly else max(config.deadline_s, _OPENING_IN_A_CYCLE_S),
-        event_wait_ms=20 if briefly else DEFAULT_WAIT_MS,
+        init_deadline_s=_INIT_S if one_shot else max(config.deadline_s, _INIT_IN_CYCLE_S),
+        event_wait_ms=20 if one_shot else DEFAULT_WAIT_MS,
         sys_root=config.sys_root,
         on_old_library=on_old_library,
     )
 
 
 def open_procfs(
-    config: Config, clock: Clock, *, briefly: bool = False, pod: Pod | None = None, own_proc: Path = OWN_PROC
+    config: Config, clock: Clock, *, one_shot: bool = False, pod: Pod | None = None, own_proc: Path = OWN_PROC
 ) -> ProcessSource:
-    """This host's processes; ``briefly`` scans all of them at once, for there will be no next cycle to go on in.
+    """The processes of this host. With ``one_shot`` all are read at once, because there is no next cycle.
 
-    ``pod`` is the agent's own, if that counts: seen from inside, cgroups there do not tell it.
+    ``pod`` is the agent's own with scope ``pod``: cgroups that are seen from inside a pod do not show it.
     """
     parse = parse_cgroup
     if pod is not None and pod.uid is not None and cgroup_namespace_is_initial(own_proc) is False:
@@ -93,19 +90,19 @@ def open_procfs(
     source = partial(
         ProcfsSource, config.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
     )
-    if not briefly:
+    if not one_shot:
         return DeadlineProcessSource(source(intervals=STEADY), config.deadline_s)
-    everybody = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
-    return DeadlineProcessSource(everybody, max(BRIEF_DEADLINE_S, config.deadline_s))
+    unlimited = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
+    return DeadlineProcessSource(unlimited, max(ONE_SHOT_PROCESSES_S, config.deadline_s))
 
 
 def own_pod(config: Config) -> OwnPod | None:
-    """The agent's own pod, where only that is told of. UsageError if nothing tells which it is."""
+    """The agent's own pod with scope ``pod``, else ``None``. UsageError if it is unknown."""
     return find_own_pod(os.environ) if config.scope is Scope.POD else None
 
 
-def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
-    """The host the configuration asks for; ``auto`` asks NVML first and simulates if it has no GPU."""
+def open_host(config: Config, clock: Clock, *, one_shot: bool = False) -> Host:
+    """The configured host. With ``auto`` it is simulated if NVML cannot be opened."""
     own = own_pod(config)
     pod = None if own is None else own.pod
     if config.source is SourceChoice.SIM:
@@ -116,30 +113,30 @@ def open_host(config: Config, clock: Clock, *, briefly: bool = False) -> Host:
         if may_restart(os.environ, clock):
             outdated.set()
 
-    nvml = open_nvml(config, clock, briefly=briefly, on_old_library=on_old_library)
-    if config.source is SourceChoice.AUTO and (briefly or not _is_left_alone(config, clock)):
+    nvml = open_nvml(config, clock, one_shot=one_shot, on_old_library=on_old_library)
+    if config.source is SourceChoice.AUTO and (one_shot or not _starts_paused(config, clock)):
         try:
-            nvml.open(_OPENING_S)
+            nvml.open(_INIT_S)
         except Unavailable as error:
             nvml.close()
-            return _simulated(config, clock, str(error).removesuffix(_HINT), pod)
+            return _simulated(config, clock, str(error).removesuffix(DEMO_HINT), pod)
     names, discovery = open_names(config, clock).open_all()
-    if briefly:
-        start_all(names, {}, clock, BRIEF_NAMES_S)
+    if one_shot:
+        start_all(names, {}, clock, ONE_SHOT_NAMES_S)
     gpus = PausableGpus(nvml, clock, holds=nvml.holds)
-    processes = open_procfs(config, clock, briefly=briefly, pod=pod)
+    processes = open_procfs(config, clock, one_shot=one_shot, pod=pod)
 
     def recall(known: Sequence[GpuIdentity]) -> None:
         nvml.recall(known)
         gpus.recall(known)
 
-    return Host(gpus, processes, names, discovery=discovery, pod=pod, pausing=gpus, outdated=outdated, recall=recall)
+    return Host(gpus, processes, names, discovery=discovery, pod=pod, pausable=gpus, outdated=outdated, recall=recall)
 
 
-def _is_left_alone(config: Config, clock: Clock) -> bool:
-    """Whether an agent that starts now is paused: then it does not even ask whether there are GPUs."""
-    place = config.control_socket.agent_path(os.environ)
-    return place is not None and PauseFile(place.parent, clock).load() is not None
+def _starts_paused(config: Config, clock: Clock) -> bool:
+    """Whether a saved pause is not over. Then the agent does not open the driver, not even to look for GPUs."""
+    path = config.control_socket.agent_path(os.environ)
+    return path is not None and PauseFile(path.parent, clock).load() is not None
 
 
 def name_options(config: Config) -> NameOptions:
@@ -166,11 +163,11 @@ def open_names(config: Config, clock: Clock) -> NameSourceFactory:
 
 
 def _simulated(config: Config, clock: Clock, because: str, pod: Pod | None) -> Host:
-    # Worlds are of no use to an agent on a real host.
+    # Imported here: an agent on a real host does not need them.
     from otel_gpu.sources.sim.demo import demo_world  # noqa: PLC0415
     from otel_gpu.sources.sim.host import SimulatedHost  # noqa: PLC0415
 
     host = SimulatedHost(demo_world(config.seed), clock)
     gpus = PausableGpus(host.gpu_source(), clock)
     names = (host.name_source(),)
-    return Host(gpus, host.process_source(), names, because, pod=pod, pausing=gpus, recall=gpus.recall)
+    return Host(gpus, host.process_source(), names, because, pod=pod, pausable=gpus, recall=gpus.recall)

@@ -1,4 +1,4 @@
-"""Whose metrics these are: the attributes of this host's Resources."""
+"""The attributes of the Resources of this host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NODE_VARIABLES: Final = ("K8S_NODE_NAME", "NODE_NAME")
 _TAKEN: Final = frozenset(IDENTITY_KEYS).union(*(metric.keys for metric in METRICS))
 _INSTANCES: Final = uuid.UUID("6f8a5c52-4f0e-5b0c-9d55-0d5c1f6f6b1e")
-"""Namespace of ``service.instance.id``, which the conventions want to be a UUID that is stable over restarts."""
+"""Namespace of ``service.instance.id``. By the semantic conventions it is a UUID that is stable over restarts."""
 
 
 def host_resources(
@@ -30,10 +30,10 @@ def host_resources(
     etc: Path = Path("/etc"),
     pod: Pod | None = None,
 ) -> Resources:
-    """The Resources of this host; what is ``given`` (OTEL_RESOURCE_ATTRIBUTES) counts before what is found.
+    """The Resources of this host. Attributes of ``given`` (OTEL_RESOURCE_ATTRIBUTES) replace those that are detected.
 
-    Without those of ``taken_keys``. Workloads may have ``extra_keys`` beside the usual ones. An agent that speaks of a
-    ``pod`` is one of several on its host.
+    Those of ``taken_keys`` are left out. Workloads may have ``extra_keys`` in addition to the usual ones. The
+    agents of several pods on one host are different instances, so ``pod`` is part of the id.
     """
     taken = taken_keys(given, extra_keys)
     given = {key: value for key, value in given.items() if key not in taken}
@@ -57,12 +57,12 @@ def host_resources(
 
 
 def taken_keys(given: Mapping[str, str], extra_keys: Iterable[str] = ()) -> tuple[str, ...]:
-    """Keys of points and of identities: as labels of Prometheus they would stand in the way of the real ones."""
+    """Keys that points or workloads have. As Prometheus labels of the host they would clash with those."""
     return tuple(sorted(_TAKEN.union(extra_keys).intersection(given)))
 
 
 def read_machine_id(etc: Path) -> str | None:
-    """The host's id as machine-id(5) has it; ``None`` where there is none."""
+    """The id of the host from machine-id(5); ``None`` if there is none."""
     try:
         return parse_machine_id((etc / "machine-id").read_text(encoding="ascii"))
     except (OSError, UnicodeDecodeError):
@@ -70,6 +70,6 @@ def read_machine_id(etc: Path) -> str | None:
 
 
 def parse_machine_id(text: str) -> str | None:
-    """32 hexadecimal digits and a line end; a system that is still being installed has ``uninitialized``."""
+    """32 hexadecimal digits and a newline. A system that is being installed has ``uninitialized``, which is no id."""
     found = text.strip()
     return found if _MACHINE_ID.fullmatch(found) else None

@@ -11,6 +11,7 @@ from otel_gpu.agent.host import Host
 from otel_gpu.agent.sampler import Sampler
 from otel_gpu.agent.scope import narrowed
 from otel_gpu.agent.self_usage import SelfUsage
+from otel_gpu.agent.services import OnStop, Services
 from otel_gpu.attribution.naming import WAIT_CYCLES
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
@@ -49,27 +50,26 @@ class Sampling:
             rules=self._attributor,
             pod=host.pod,
         )
-        cost = SelfUsage()
-        self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=cost.cpu_s, memory_bytes=cost.memory_bytes)
+        usage = SelfUsage()
+        self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes)
         self.sampler = Sampler(self.engine, config.interval_s, on_sample=self._observe)
         self.metrics = CycleMetrics(
             self._fresh, self.account, currency=config.currency, process_level=config.process_metrics
         )
         self._state_log = StateLog(max(WAIT_CYCLES, math.ceil(_FIRST_ANSWER_S / config.interval_s)))
         self._gpu_log = GpuLog(host.gpus.name)
+        saved_state = () if attributor is None else (OnStop(attributor.close),)
+        self._services = Services(OnStop(self.engine.close), *saved_state, self.sampler)
         self._stopped = False
 
     def start(self) -> None:
         """Start the sampler. The first cycle runs at once."""
-        self.sampler.start()
+        self._services.start()
 
     def stop(self) -> None:
         """Stop the sampler and release the driver. After that there is nothing to read."""
         self._stopped = True
-        self.sampler.stop()
-        if self._attributor is not None:
-            self._attributor.close()
-        self.engine.close()
+        self._services.stop()
 
     def restored(self) -> Collection | None:
         """Metrics with the counters restored from an earlier run; ``None`` if none were restored."""

@@ -38,7 +38,7 @@ _CREDENTIALS: Final = struct.Struct("iII")  # struct ucred of socket(7): pid, ui
 
 
 class ControlServer:
-    """Listens at a path from construction to ``close``. Its directory must not be writable by other users.
+    """Listens at a path from construction to ``stop``. Its directory must not be writable by other users.
 
     Unavailable if it cannot listen there, or another agent does.
     """
@@ -58,7 +58,7 @@ class ControlServer:
         """Start to serve requests."""
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop listening, and remove the socket if it is still this one."""
         self._closed.set()
         with contextlib.suppress(OSError):

@@ -51,14 +51,14 @@ def examine_host(config: Config, clock: Clock, environment: Mapping[str, str]) -
             ("control", lambda: examine_control(config.control_socket, environment)),
         ]
     )
-    nvml = open_nvml(config, clock, briefly=True)
+    nvml = open_nvml(config, clock, one_shot=True)
     try:
         gpus = nvml.read()
         modes = _accounting(config) if gpus.gpus else ()
     finally:
         nvml.close()
     pod = None if own is None else own.pod
-    processes = open_procfs(config, clock, briefly=True, pod=pod).read(listed_pids(gpus))
+    processes = open_procfs(config, clock, one_shot=True, pod=pod).read(listed_pids(gpus))
     workloads = pids_by_workload(processes.processes.values())
     asked = judged(_asked(config, clock, workloads), workloads, gpus.gpus)
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from typing import Final
 
 from otel_gpu.export.batches import LARGEST_REQUEST_BYTES
 from otel_gpu.export.deltas import Deltas
@@ -13,6 +14,9 @@ from otel_gpu.export.sender import Sender
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.series import Collection
 from otel_gpu.settings_export import ExportConfig, Exporter, Temporality
+
+LAST_EXPORT_S: Final = 2.5
+"""Time limit for the last exports together, so that the agent ends within 5 s also while a sample is running."""
 
 
 class ExportPipeline:
@@ -42,7 +46,7 @@ class ExportPipeline:
         for pusher in self.pushers:
             pusher.start()
 
-    def stop(self, timeout_s: float) -> None:
+    def stop(self, timeout_s: float = LAST_EXPORT_S) -> None:
         """Make the last exports, all at the same time, within ``timeout_s``."""
         for pusher in self.pushers:
             pusher.begin_stop(timeout_s)

@@ -43,7 +43,7 @@ class CompatServers:
                     web_config,
                     remedy=f"choose another with --compat {listener.exporter}:PORT",
                 )
-                bound.callback(server.close)
+                bound.callback(server.stop)
                 self.servers.append(server)
             bound.pop_all()
 
@@ -58,10 +58,10 @@ class CompatServers:
         for server in self.servers:
             server.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Close every connection and free the addresses."""
         for server in self.servers:
-            server.close()
+            server.stop()
 
 
 def compat_routes(

@@ -85,7 +85,7 @@ _OPEN: Final = AccessPolicy()
 
 
 class WebServer:
-    """Serves routes on one address, from construction, which binds it, to ``close``.
+    """Serves routes on one address, from construction, which binds it, to ``stop``.
 
     ``web_config`` is a web configuration file: TLS, client certificates, passwords. It is read at construction, and
     UsageError says what is wrong with it. ``absent`` has hints for paths that are not served; ``remedy`` is the advice
@@ -123,7 +123,7 @@ class WebServer:
         """Start to serve requests."""
         self._thread.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Close every connection and free the address."""
         self._event_loop.close()
         if self._thread.ident is None:

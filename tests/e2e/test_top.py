@@ -51,7 +51,7 @@ def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0))
     try:
         yield server
     finally:
-        server.close()
+        server.stop()
 
 
 def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:

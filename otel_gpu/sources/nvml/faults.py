@@ -6,6 +6,9 @@ import pynvml
 
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable, Unsupported
 
+DEMO_HINT = "; without a GPU try: otel-gpu demo"
+"""The end of the message for a missing library."""
+
 
 class DeviceFailed(Unavailable):
     """This GPU does not answer any more; the others may."""
@@ -55,7 +58,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
         LibraryMissing,
         (
             "libnvidia-ml.so.1 is not found: install the NVIDIA driver, or in a container use the NVIDIA runtime "
-            "with NVIDIA_DRIVER_CAPABILITIES=utility; without a GPU try: otel-gpu demo"
+            f"with NVIDIA_DRIVER_CAPABILITIES=utility{DEMO_HINT}"
         ),
     ),
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (Unsupported, "not in this driver's library"),

@@ -31,12 +31,12 @@ NO_DRIVER = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is n
 
 
 def settings(interval: str = "1h", listen: str = "127.0.0.1:0") -> dict[str, str]:
-    """Flags of an agent that samples on its own only where the test wants it to."""
+    """Flags of an agent that samples once, and again only on request unless the test sets an interval."""
     return {"interval": interval, "listen": listen, "source": "sim", "exporters": "none"}
 
 
 class Running:
-    """An agent at work on sources of the test's choosing, and what it showed."""
+    """A running agent on the sources of a test, and the Reports it passed on."""
 
     def __init__(
         self, gpus: FakeGpus, simulated_because: str | None, flags: Mapping[str, str] = MappingProxyType({})
@@ -55,7 +55,7 @@ class Running:
         self.first_seen.set()
 
     def get(self, path: str, **headers: str) -> Answer:
-        """What the agent serves there."""
+        """The agent's answer at this path."""
         return ask(self.agent.web.address, path, headers=headers)
 
 
@@ -83,12 +83,12 @@ def after_the_first_sample(gpus: FakeGpus, simulated_because: str | None = None,
 # ---------------------------------------------------------------------------- what is served
 
 
-def test_an_agent_that_has_figures_is_healthy_and_ready() -> None:
+def test_an_agent_with_figures_is_healthy_and_ready() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         assert [agent.get(path)[::2] for path in ("/healthz", "/readyz")] == [(200, "ok\n")] * 2
 
 
-def test_the_page_shows_the_table_and_its_style_is_served_beside_it() -> None:
+def test_the_page_and_its_style_sheet_are_served() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         page, style = agent.get("/"), agent.get("/static/style.css")
     assert page.status == style.status == 200
@@ -103,41 +103,41 @@ def test_the_page_of_a_simulated_host_says_so() -> None:
         assert "SIMULATED HOST" in agent.get("/").body
 
 
-def test_the_answer_is_served_as_json() -> None:
+def test_the_report_is_served_as_json() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         answer = agent.get("/api/attribution")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
     assert [one["uuid"] for one in json.loads(answer.body)["gpus"]] == ["GPU-0"]
 
 
-def test_who_follows_is_told_every_cycle_as_it_comes() -> None:
+def test_the_event_stream_sends_every_cycle() -> None:
     newer = gpu_read(gpu(0, [listed(1)], name="NVIDIA H100"))
     with after_the_first_sample(FakeGpus(WORKING, newer)) as agent:
         address = agent.agent.web.address
         with socket.create_connection((address.host, address.port), PATIENCE_S) as client:
             client.sendall(b"GET /api/events HTTP/1.1\r\n\r\n")
             stream = client.makefile("rb")
-            told = (json.loads(line[6:]) for line in stream if line.startswith(b'data: {"gpus":['))
-            assert [one["name"] for one in next(told)["gpus"]] == ["NVIDIA A100-SXM4-80GB"]
+            events = (json.loads(line[6:]) for line in stream if line.startswith(b'data: {"gpus":['))
+            assert [one["name"] for one in next(events)["gpus"]] == ["NVIDIA A100-SXM4-80GB"]
             agent.clock.advance(1.5)
             document = agent.get("/api/attribution")
-            assert next(told) == json.loads(document.body)
+            assert next(events) == json.loads(document.body)
             assert "NVIDIA H100" in document.body
             assert document.headers["ETag"] == f'"{agent.clock.wall_ns()}"'
 
 
 @pytest.mark.parametrize("path", ["/", "/api/attribution"])
-def test_who_asks_makes_for_an_answer_of_now_and_does_not_get_that_of_the_last_interval(path: str) -> None:
+def test_a_request_gets_a_fresh_report_and_not_that_of_the_last_interval(path: str) -> None:
     newer = gpu_read(gpu(0, [listed(1)], name="NVIDIA H100"))
     with after_the_first_sample(FakeGpus(WORKING, newer)) as agent:
         agent.clock.advance(1.5)
-        asked = 0
-        while "H100" not in agent.get(path).body:  # a busy machine may need longer than a reader waits
-            asked += 1
-            assert asked < 60
+        requests = 0
+        while "H100" not in agent.get(path).body:  # on a busy machine a cycle may take longer than a reader waits
+            requests += 1
+            assert requests < 60
 
 
-def test_without_a_driver_the_agent_is_alive_not_ready_and_says_why() -> None:
+def test_without_a_driver_the_agent_is_alive_and_not_ready_with_a_reason() -> None:
     with after_the_first_sample(FakeGpus(NO_DRIVER)) as agent:
         assert agent.get("/healthz").status == 200
         assert agent.get("/readyz")[::2] == (503, "nvml: NVML: the driver is not loaded\n")
@@ -146,7 +146,7 @@ def test_without_a_driver_the_agent_is_alive_not_ready_and_says_why() -> None:
     assert document["sources"][0] == {"name": "nvml", "ok": False, "reason": "NVML: the driver is not loaded"}
 
 
-def test_who_looks_for_metrics_where_prometheus_is_off_is_told_how_to_have_them() -> None:
+def test_the_metrics_path_has_a_hint_if_prometheus_is_off() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         metrics, other = agent.get("/metrics"), agent.get("/other")
     assert (metrics.status, other.status) == (404, 404)
@@ -156,7 +156,7 @@ def test_who_looks_for_metrics_where_prometheus_is_off_is_told_how_to_have_them(
 
 
 @pytest.mark.parametrize("switch", ["on", "off"])
-def test_created_timestamps_are_served_in_openmetrics_where_they_are_switched_on(switch: str) -> None:
+def test_created_timestamps_are_served_in_openmetrics_only_if_switched_on(switch: str) -> None:
     flags = {"prometheus": "on", "openmetrics-created": switch}
     with after_the_first_sample(FakeGpus(WORKING), **flags) as agent:
         openmetrics = agent.get("/metrics", Accept="application/openmetrics-text").body
@@ -165,12 +165,12 @@ def test_created_timestamps_are_served_in_openmetrics_where_they_are_switched_on
     assert "_created" not in text
 
 
-def test_an_agent_whose_driver_answers_in_part_is_ready() -> None:
+def test_an_agent_whose_driver_answers_partly_is_ready() -> None:
     with after_the_first_sample(FakeGpus(replace(WORKING, state=SourceState.DEGRADED, reason="GPU 1: lost"))) as agent:
         assert agent.get("/readyz").status == 200
 
 
-def test_before_the_first_sample_everything_answers_and_nothing_is_made_up() -> None:
+def test_before_the_first_sample_every_path_answers_without_figures() -> None:
     free = threading.Event()
 
     def hang() -> None:
@@ -188,7 +188,7 @@ def test_before_the_first_sample_everything_answers_and_nothing_is_made_up() -> 
             free.set()
 
 
-def test_an_agent_whose_samples_have_ceased_calls_itself_unhealthy() -> None:
+def test_an_agent_without_new_samples_is_unhealthy() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         agent.clock.advance(3 * 3600 + 2)
         assert agent.get("/healthz").status == 200
@@ -196,7 +196,7 @@ def test_an_agent_whose_samples_have_ceased_calls_itself_unhealthy() -> None:
         assert agent.get("/healthz")[::2] == (503, "no sample for 10803 s\n")
 
 
-def test_an_agent_that_never_had_a_sample_calls_itself_unhealthy_after_a_generous_start() -> None:
+def test_an_agent_without_a_first_sample_is_unhealthy_after_a_longer_time() -> None:
     def fail() -> None:
         raise RuntimeError("a bug")
 
@@ -211,7 +211,7 @@ def test_an_agent_that_never_had_a_sample_calls_itself_unhealthy_after_a_generou
 
 
 @pytest.mark.parametrize("works", [0, 1], ids=["the sampler's", "the server's"])
-def test_a_thread_that_cannot_be_had_is_told_plainly_and_everything_is_let_go(
+def test_a_thread_that_cannot_start_is_one_clear_error_and_everything_is_released(
     works: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = FakeGpus(WORKING)
@@ -226,7 +226,7 @@ def test_a_thread_that_cannot_be_had_is_told_plainly_and_everything_is_let_go(
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start_some)
         with pytest.raises(Unavailable, match=r"^can't start new thread: .* raise ulimit -u"):
-            agent.agent.run(agent.stop, lambda _: None, on_start=lambda: pytest.fail("it says that it runs"))
+            agent.agent.run(agent.stop, lambda _: None, on_start=lambda: pytest.fail("it reports that it runs"))
     assert gpus.closed
     with pytest.raises(ConnectionRefusedError):
         agent.get("/")
@@ -246,15 +246,15 @@ def test_the_address_is_bound_before_anything_starts() -> None:
     config = load(settings(listen=str(first.web.address)), {}).config
     with pytest.raises(UsageError, match="Address already in use"):
         Agent(config, host, RESOURCES, ManualClock())
-    first.web.close()
+    first.web.stop()
 
 
-def test_every_answer_is_shown_once() -> None:
+def test_every_report_is_passed_on_once() -> None:
     with after_the_first_sample(FakeGpus(WORKING)) as agent:
         assert agent.seen == [agent.agent.engine.latest]
 
 
-def test_an_agent_told_to_stop_before_it_runs_still_cleans_up() -> None:
+def test_an_agent_that_is_stopped_before_it_runs_still_cleans_up() -> None:
     gpus = FakeGpus(WORKING)
     agent = Running(gpus, None)
     agent.stop.set()
@@ -262,14 +262,14 @@ def test_an_agent_told_to_stop_before_it_runs_still_cleans_up() -> None:
     assert gpus.closed
 
 
-def test_an_agent_that_is_woken_to_stop_does_not_wait_for_the_next_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_gpu.agent.agent._LOOK_AROUND_S", 3600.0)
+def test_an_agent_that_is_woken_stops_without_waiting_for_the_next_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.agent.agent._STOP_POLL_S", 3600.0)
     with after_the_first_sample(FakeGpus(WORKING)):
-        pass  # it ends, or the fixture fails
+        pass  # it stops, or the context manager fails
 
 
-def test_what_the_view_raises_ends_the_agent_in_order() -> None:
-    """A reader that has gone (``| head``) ends the command; the address and the driver are let go all the same."""
+def test_an_error_of_the_view_stops_the_agent_properly() -> None:
+    """A closed pipe (``| head``) ends the command. The address and the driver are released all the same."""
 
     def broken_pipe(_: Report) -> None:
         raise BrokenPipeError
@@ -288,7 +288,7 @@ def test_what_the_view_raises_ends_the_agent_in_order() -> None:
 
 @pytest.fixture
 def observe(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
-    """Shows a state log a source's state; the lines it logs for it."""
+    """Passes a source's state to a state log and returns the lines it logs."""
     caplog.set_level(logging.INFO)
     state_log = StateLog()
 
@@ -314,7 +314,7 @@ def test_a_state_is_logged_once_and_again_only_when_it_changes(observe: Callable
     assert observe(SourceState.DEGRADED, "GPU 1: lost") == ["WARNING nvml is degraded: GPU 1: lost"]
 
 
-def test_sources_are_told_apart(observe: Callable[..., list[str]]) -> None:
+def test_each_source_has_its_own_state(observe: Callable[..., list[str]]) -> None:
     assert observe(SourceState.DEGRADED, "a", name="nvml") == ["WARNING nvml is degraded: a"]
     assert observe(SourceState.DEGRADED, "b", name="procfs") == ["WARNING procfs is degraded: b"]
     assert observe(SourceState.DEGRADED, "a", name="nvml") == []

@@ -1,4 +1,4 @@
-"""``otel_gpu.instrument``: the instruments on somebody else's provider."""
+"""``otel_gpu.instrument``: the instruments on the provider of another service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses
 
 PATIENCE_S = 30.0
-FOREIGN = {
+IGNORED = {
     "OTEL_METRICS_EXPORTER": "otlp_proto_http",
     "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
     "OTEL_EXPORTER_OTLP_TIMEOUT": "10.5",
@@ -36,7 +36,7 @@ FOREIGN = {
 
 
 class Service:
-    """Somebody's service with a provider, and what it would export."""
+    """A service with a provider, and what it would export."""
 
     def __init__(self) -> None:
         self.reader = InMemoryMetricReader()
@@ -62,7 +62,7 @@ def service() -> Iterator[Service]:
 
 
 def until(fulfilled: Callable[[], bool]) -> None:
-    """Wait for what a thread is about to do."""
+    """Wait for the effect of another thread."""
     end_s = time.monotonic() + PATIENCE_S
     while not fulfilled():
         assert time.monotonic() < end_s
@@ -79,8 +79,8 @@ def refusal(provider: AnyProvider | None = None, **settings: Any) -> str:
 # ---------------------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize(("name", "value"), FOREIGN.items())
-def test_variables_of_exporters_listeners_and_logs_do_not_matter(
+@pytest.mark.parametrize(("name", "value"), IGNORED.items())
+def test_variables_of_exporters_listeners_and_logs_are_ignored(
     name: str, value: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -88,7 +88,7 @@ def test_variables_of_exporters_listeners_and_logs_do_not_matter(
         until(lambda: "hw.energy" in service.names())
 
 
-def test_of_the_file_only_settings_of_sampling_and_attribution_count(
+def test_only_settings_of_sampling_and_attribution_are_read_from_the_file(
     service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "agent.yaml"
@@ -101,7 +101,7 @@ def test_of_the_file_only_settings_of_sampling_and_attribution_count(
     assert refusal(service.provider) == f"{path}:1: source is 'nowhere'; allowed is nvml, sim or auto"
 
 
-def test_variables_of_sampling_count_and_what_is_given_counts_before_them(
+def test_an_argument_takes_precedence_over_a_variable_of_sampling(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_GPU_SOURCE", "sim")
@@ -111,37 +111,37 @@ def test_variables_of_sampling_count_and_what_is_given_counts_before_them(
         until(lambda: "hw.energy" in service.names())
 
 
-def test_a_bad_value_is_refused_where_it_was_given() -> None:
+def test_an_invalid_value_is_refused_with_its_origin() -> None:
     assert refusal(interval="soon") == (
         "instrument(): interval is 'soon'; allowed is a duration from 1s to 1h, such as 5s"
     )
 
 
-def test_a_value_that_is_no_text_is_refused() -> None:
+def test_a_value_that_is_not_text_is_refused() -> None:
     assert refusal(interval=5) == ("instrument(): interval is 5; allowed is text: a duration from 1s to 1h, such as 5s")
 
 
 @pytest.mark.parametrize("name", ["listen", "otlp_headers", "web_config", "log_level", "exporters"])
-def test_a_setting_that_would_do_nothing_is_refused(name: str) -> None:
+def test_a_setting_without_effect_is_refused(name: str) -> None:
     settings: dict[str, Any] = {name: ""}
     message = refusal(source="sim", **settings)
     assert message.startswith(f"instrument(): {name} would do nothing here; allowed are interval, ")
 
 
-def test_all_settings_that_would_do_nothing_are_named() -> None:
+def test_all_settings_without_effect_are_named() -> None:
     assert refusal(listen="", web_config="").startswith("instrument(): listen, web_config would do nothing here; ")
 
 
-def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant() -> None:
+def test_an_unknown_setting_is_refused_with_the_closest_name() -> None:
     assert refusal(intervall="5s") == "instrument(): there is no setting 'intervall'; did you mean interval?"
 
 
-def test_what_is_no_provider_is_refused() -> None:
+def test_an_object_that_is_not_a_provider_is_refused() -> None:
     wrong: Any = "http://localhost:4318"
     assert refusal(wrong, source="sim") == "instrument(): a MeterProvider is expected, not str"
 
 
-def test_the_services_own_account_is_used_only_if_somebody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_account_is_used_only_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert embed._load({}).kubernetes_api is KubernetesApi.NEVER
     assert embed._load({"kubernetes_api": "auto"}).kubernetes_api is KubernetesApi.AUTO
     monkeypatch.setenv("OTEL_GPU_KUBERNETES_API", "always")
@@ -151,21 +151,21 @@ def test_the_services_own_account_is_used_only_if_somebody_says_so(monkeypatch: 
 # ---------------------------------------------------------------------------- a provider's life
 
 
-def test_a_provider_can_be_instrumented_again_with_other_settings_once_the_first_is_closed(service: Service) -> None:
+def test_a_provider_can_be_instrumented_again_once_the_first_is_closed(service: Service) -> None:
     first = otel_gpu.instrument(service.provider, source="sim")
     until(lambda: "gpu.process.energy" in service.names())
     first.close()
     assert service.names() == []
     with otel_gpu.instrument(service.provider, source="sim", process_metrics="off"):
         until(lambda: "gpu.workload.energy" in service.names())
-        first.close()  # once more changes nothing for the second
+        first.close()  # a second time, which does not affect the other
         names = service.names()
         assert "gpu.workload.energy" in names
         assert not any(name.startswith("gpu.process.") for name in names)
     assert service.names() == []
 
 
-def test_a_provider_has_one_at_a_time(service: Service) -> None:
+def test_a_provider_has_one_instrumentation_at_a_time(service: Service) -> None:
     with otel_gpu.instrument(service.provider, source="sim"):
         message = refusal(service.provider, source="sim")
         assert message == "instrument(): this provider is already instrumented; close the first"
@@ -178,19 +178,19 @@ def test_a_provider_has_one_at_a_time(service: Service) -> None:
 def test_a_service_that_sets_its_global_provider_later_is_not_instrumented_twice(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before that OpenTelemetry gives a stand-in, whose instruments it hands on to the provider that is set."""
-    stand_in = Service()
-    monkeypatch.setattr(embed, "get_meter_provider", lambda: stand_in.provider)
+    """Until then OpenTelemetry returns a proxy, which passes its instruments on to the provider that is set."""
+    proxy = Service()
+    monkeypatch.setattr(embed, "get_meter_provider", lambda: proxy.provider)
     first = otel_gpu.instrument(source="sim")
     monkeypatch.setattr(embed, "get_meter_provider", lambda: service.provider)
     assert refusal(source="sim").endswith("already instrumented; close the first")
     first.close()
     with otel_gpu.instrument(source="sim"):
-        until(lambda: "hw.energy" in stand_in.names())
-    stand_in.provider.shutdown()
+        until(lambda: "hw.energy" in proxy.names())
+    proxy.provider.shutdown()
 
 
-def test_a_provider_that_is_gone_is_not_remembered() -> None:
+def test_a_provider_is_not_kept_alive() -> None:
     service = Service()
     otel_gpu.instrument(service.provider, source="sim").close()
     service.provider.shutdown()
@@ -200,7 +200,7 @@ def test_a_provider_that_is_gone_is_not_remembered() -> None:
     assert gone() is None
 
 
-def test_every_collection_tells_how_many_series_it_has(service: Service) -> None:
+def test_every_collection_reports_its_number_of_series(service: Service) -> None:
     with otel_gpu.instrument(service.provider, source="sim"):
         until(lambda: "hw.energy" in service.names())
         data: Any = service.reader.get_metrics_data()
@@ -212,7 +212,7 @@ def test_every_collection_tells_how_many_series_it_has(service: Service) -> None
 # ---------------------------------------------------------------------------- what is logged
 
 
-def test_without_a_driver_it_goes_on_says_why_in_the_log_and_tells_the_state(
+def test_without_a_driver_it_runs_logs_the_reason_and_reports_the_state(
     service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     no_driver = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: no driver", errors=1)

@@ -30,34 +30,34 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def stuck_maps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Reading ``maps`` waits, as it does for a process that is stuck in the driver with its memory map locked."""
-    let_go = threading.Event()
+    """Reading ``maps`` blocks, as for a process that is stuck in the driver with its memory map locked."""
+    released = threading.Event()
 
     def wait(_directory: ProcessDir) -> tuple[int, int]:
-        let_go.wait(30)
+        released.wait(30)
         return 0, 0
 
     monkeypatch.setattr(ProcessDir, "uvm_mapping_bytes", wait)
     yield
-    let_go.set()
+    released.set()
 
 
-@pytest.mark.parametrize("briefly", [True, False])
-def test_a_process_stuck_in_the_driver_holds_up_no_look_at_the_host(
-    config: Config, stuck_maps: None, monkeypatch: pytest.MonkeyPatch, briefly: bool
+@pytest.mark.parametrize("one_shot", [True, False])
+def test_reading_processes_has_a_deadline_for_a_process_stuck_in_the_driver(
+    config: Config, stuck_maps: None, monkeypatch: pytest.MonkeyPatch, one_shot: bool
 ) -> None:
-    monkeypatch.setattr(host, "BRIEF_DEADLINE_S", 0.1)
-    read = host.open_procfs(config, ManualClock(), briefly=briefly).read([7])
+    monkeypatch.setattr(host, "ONE_SHOT_PROCESSES_S", 0.1)
+    read = host.open_procfs(config, ManualClock(), one_shot=one_shot).read([7])
     assert read.state is SourceState.DEGRADED
     assert read.reason is not None
     assert "no answer within" in read.reason
 
 
-def test_a_brief_look_sees_everybody_at_once(config: Config) -> None:
+def test_a_one_shot_read_has_all_processes_at_once(config: Config) -> None:
     tree = ProcTree(config.proc_root)
     for pid in range(1000, 1300):
         tree.add(pid, fds=["/dev/nvidia0"] if pid == 1299 else ["/dev/null"])
-    read = host.open_procfs(config, ManualClock(), briefly=True).read([])
+    read = host.open_procfs(config, ManualClock(), one_shot=True).read([])
     assert set(read.processes) == {7, 1299}
 
 
@@ -65,39 +65,39 @@ def test_a_brief_look_sees_everybody_at_once(config: Config) -> None:
 
 
 class Answers:
-    """A source of names that notes what it is asked."""
+    """A name source that records its calls."""
 
     def __init__(self) -> None:
         self.name = "answers"
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        self.asked.append("read")
+        self.calls.append("read")
         return NameRead()
 
     def wait(self, timeout_s: float) -> bool:
         assert 0.0 < timeout_s <= 1.0
-        self.asked.append("wait")
+        self.calls.append("wait")
         return True
 
     def close(self) -> None:
         pass
 
 
-@pytest.mark.parametrize(("briefly", "asked"), [(True, ["read", "wait"]), (False, [])])
-def test_a_brief_look_waits_for_names_and_the_agent_does_not(
-    config: Config, monkeypatch: pytest.MonkeyPatch, briefly: bool, asked: list[str]
+@pytest.mark.parametrize(("one_shot", "calls"), [(True, ["read", "wait"]), (False, [])])
+def test_a_one_shot_command_waits_for_names_and_an_agent_does_not(
+    config: Config, monkeypatch: pytest.MonkeyPatch, one_shot: bool, calls: list[str]
 ) -> None:
     source, discovery = Answers(), SourceDiscovery(lambda _: DiscoveredSources(), ManualClock())
     monkeypatch.setattr(NameSourceFactory, "open_all", lambda _: ((source,), discovery))
-    opened = host.open_host(config, ManualClock(), briefly=briefly)
+    opened = host.open_host(config, ManualClock(), one_shot=one_shot)
     opened.gpus.close()
     assert opened.names == (source,)
-    assert source.asked == asked
-    assert opened.discovery is discovery  # a brief look may find a job, and Slurm with it
+    assert source.calls == calls
+    assert opened.discovery is discovery  # a one-shot command may find a job, and Slurm with it
 
 
-def test_where_a_host_is_simulated_already_nobody_is_told_to_try_that(
+def test_the_reason_for_a_simulated_host_does_not_suggest_the_demo(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = translate(pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
@@ -113,7 +113,7 @@ def test_where_a_host_is_simulated_already_nobody_is_told_to_try_that(
     assert "demo" not in found.simulated_because
 
 
-def test_a_simulated_host_asks_nobody_else_for_names(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NameSourceFactory, "open_all", lambda *_, **__: pytest.fail("nobody should be asked"))
+def test_a_simulated_host_opens_no_other_name_source(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NameSourceFactory, "open_all", lambda *_, **__: pytest.fail("a name source is opened"))
     opened = host.open_host(replace(config, source=SourceChoice.SIM), ManualClock())
     assert [source.name for source in opened.names] == ["names"]

@@ -1,4 +1,4 @@
-"""Whose metrics these are."""
+"""The attributes of the Resources of a host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def etc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_host_is_known_by_its_machine_id_and_name(etc: Path) -> None:
+def test_a_host_is_identified_by_its_machine_id_and_name(etc: Path) -> None:
     resources = host_resources(service_name="otel-gpu", given={}, environment={}, etc=etc)
     assert resources.shared == {"host.name": socket.gethostname(), "host.id": MACHINE}
     assert resources.agent["service.name"] == "otel-gpu"
@@ -31,7 +31,7 @@ def test_in_kubernetes_the_host_is_the_node_and_not_the_pod(etc: Path) -> None:
     assert resources.shared == {"host.name": "node-7", "host.id": MACHINE, "k8s.node.name": "node-7"}
 
 
-def test_what_is_given_counts_before_what_is_found(etc: Path) -> None:
+def test_given_attributes_replace_detected_ones(etc: Path) -> None:
     given = {"host.name": "rack-1", "service.namespace": "infra", "team": "ml", "gpu.workload.id": "x", "hw.id": "x"}
     resources = host_resources(service_name="agent", given=given, environment={"NODE_NAME": "n"}, etc=etc)
     assert resources.shared["host.name"] == "rack-1"
@@ -40,7 +40,7 @@ def test_what_is_given_counts_before_what_is_found(etc: Path) -> None:
     assert "x" not in {**resources.shared, **resources.agent}.values(), "identities are never given"
 
 
-def test_keys_of_points_and_of_identities_are_named() -> None:
+def test_keys_of_points_and_of_workloads_are_taken() -> None:
     given = {"team": "ml", "k8s.pod.name": "x", "hw.id": "x", "host.name": "x", "gpu.workload.id": "x"}
     assert taken_keys(given) == ("gpu.workload.id", "hw.id", "k8s.pod.name")
 
@@ -63,11 +63,11 @@ def test_the_host_workloads_resource_differs_from_the_hosts_own(etc: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "uninitialized\n", "0" * 31, "G" * 32, "0123\n4567"])
-def test_a_machine_id_that_is_none_is_absent(text: str) -> None:
+def test_an_invalid_machine_id_is_absent(text: str) -> None:
     assert parse_machine_id(text) is None
 
 
-def test_a_machine_id_that_cannot_be_read_is_absent(tmp_path: Path) -> None:
+def test_an_unreadable_machine_id_is_absent(tmp_path: Path) -> None:
     assert read_machine_id(tmp_path) is None
     (tmp_path / "machine-id").write_bytes(b"\xff\xfe")
     assert read_machine_id(tmp_path) is None

@@ -165,7 +165,7 @@ def test_with_shared_pids_containers_beside_the_agent_are_in_its_pod(proc: ProcT
     proc.add(20, cgroup=f"0::/../cri-containerd-{'a' * 64}.scope\n")
     proc.add(21, cgroup=f"0::/../../kubepods-pod{OTHER_UID.replace('-', '_')}.slice/cri-containerd-{'b' * 64}.scope\n")
     config = load({"proc-root": str(proc.root)}, {}).config
-    source = open_procfs(config, ManualClock(), briefly=True, pod=Pod(UID), own_proc=proc.root)
+    source = open_procfs(config, ManualClock(), one_shot=True, pod=Pod(UID), own_proc=proc.root)
     read = source.read([20, 21])
     assert [read.processes[pid].workload.pod_uid for pid in (20, 21)] == [UID, OTHER_UID]
     assert (read.state, read.reason, read.all_visible) == (SourceState.OK, None, False)
@@ -356,7 +356,7 @@ def test_all_processes_are_visible_in_the_hosts_proc_if_open_files_may_be_read(
 
         monkeypatch.setattr(ProcessDir, "devices", devices)
     config = load({"proc-root": str(proc.root)}, {}).config
-    read = open_procfs(config, ManualClock(), briefly=True, pod=Pod(UID), own_proc=proc.root).read([3])
+    read = open_procfs(config, ManualClock(), one_shot=True, pod=Pod(UID), own_proc=proc.root).read([3])
     assert read.all_visible is all_visible
 
 

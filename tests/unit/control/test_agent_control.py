@@ -32,7 +32,7 @@ class Running:
         self.clock = ManualClock()
         self.source = FakeGpus(gpu_read(gpu()))
         gpus = PausableGpus(self.source, self.clock)
-        self.host = Host(gpus, FakeProcesses(), (), pausing=gpus)
+        self.host = Host(gpus, FakeProcesses(), (), pausable=gpus)
         flags = {"interval": "1h", "listen": "127.0.0.1:0", "exporters": "none", "control-socket": str(control)}
         resources = Resources({"host.name": "here"}, {"service.name": "otel-gpu"})
         self.agent = Agent(load(flags, {}).config, self.host, resources, self.clock, control=control)

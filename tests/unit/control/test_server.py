@@ -43,7 +43,7 @@ def listening(path: Path, users: frozenset[int] | None = None) -> Iterator[Contr
     try:
         yield control
     finally:
-        control.close()
+        control.stop()
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_of_agents_that_start_at_once_one_listens(path: Path) -> None:
     assert len(rejected) == 5
     one.start()
     assert request([path], {"command": "echo"})["ok"] is True
-    one.close()
+    one.stop()
 
 
 def test_without_an_agent_the_error_names_every_path(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_an_agent_that_runs_is_known_by_its_answer() -> None:
     try:
         assert examined(server.address) == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
     finally:
-        server.close()
+        server.stop()
 
 
 def test_another_program_there_degrades_with_the_command_that_names_it(collector: HttpCollector) -> None:
@@ -181,7 +181,7 @@ def test_an_agent_behind_a_web_config_is_known_whatever_it_wants_of_who_asks(
     try:
         found = examined(server.address, web_config)
     finally:
-        server.close()
+        server.stop()
     assert found == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
 
 

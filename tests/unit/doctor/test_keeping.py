@@ -137,7 +137,7 @@ def test_an_agent_that_listens_is_found_and_goes_on_listening(directory: Path) -
                 "control", Verdict.OK, f"an agent listens at {directory / 'c.sock'}"
             )
     finally:
-        server.close()
+        server.stop()
 
 
 def test_without_an_agent_it_is_told_where_one_would_listen(directory: Path) -> None:

@@ -42,7 +42,7 @@ def serving(
     try:
         yield server
     finally:
-        server.close()
+        server.stop()
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def serving(
     try:
         yield server
     finally:
-        server.close()
+        server.stop()
 
 
 def connect(

@@ -41,7 +41,7 @@ def serving(
     try:
         yield servers, [server.address for server in servers.servers]
     finally:
-        servers.close()
+        servers.stop()
 
 
 def test_each_exporter_has_a_port_with_its_own_series_only() -> None:

@@ -251,7 +251,7 @@ def test_an_ipv6_address_is_served_if_the_host_has_ipv6() -> None:
         assert "cannot listen on [::1]:0: " in str(error)  # noqa: PT017 - depends on the host
         return
     assert server.url == f"http://[::1]:{server.address.port}"
-    server.close()
+    server.stop()
 
 
 def test_an_address_in_use_is_an_error_with_a_remedy() -> None:
@@ -271,7 +271,7 @@ def test_a_host_that_cannot_be_bound_is_an_error(host: str) -> None:
 
 def test_a_closed_server_frees_its_address_even_if_never_started() -> None:
     server = WebServer(ANY_PORT, ROUTES)
-    server.close()
+    server.stop()
     with serving(ROUTES, address=server.address) as again:
         assert ask(again.address, "/").status == 200
     with serving(ROUTES, address=again.address) as third:

@@ -64,7 +64,7 @@ class StreamServer:
         self.server = WebServer(ANY_PORT, routes, web_config, limits=limits)
         self.address = self.server.address
         self.server.start()
-        stack.callback(self.server.close)
+        stack.callback(self.server.stop)
 
     def _events(self, _: Request) -> Response:
         return Response(b"first;", "text/event-stream", stream=Stream(self.feed, self.feed.latest))
@@ -122,7 +122,7 @@ def test_a_frame_published_while_the_response_is_made_is_not_lost() -> None:
 
         server = WebServer(ANY_PORT, {"/events": events}, limits=PATIENT)
         server.start()
-        stack.callback(server.close)
+        stack.callback(server.stop)
         client = Reader(connect(stack, server.address, GET_EVENTS))
         assert client.read_until(b"new;").endswith(b"\r\n\r\nfirst;new;")
 
@@ -223,7 +223,7 @@ def test_a_stream_may_start_on_a_connection_with_earlier_requests() -> None:
 def test_closing_the_server_ends_its_streams() -> None:
     with streaming() as server:
         client = server.streaming_client()
-        server.server.close()
+        server.server.stop()
         assert client.rest() == b""
         assert not server.feed.has_subscribers
 
