@@ -1,4 +1,4 @@
-"""Garbage collection and memory allocation, tuned for a process that runs for months beside other workloads.
+"""Garbage collection and memory allocation, tuned for a process that runs for months next to other workloads.
 
 ``limit_malloc_arenas`` and ``tune_gc`` are for the owner of the process: inside another service the agent does not call
 them.

@@ -106,7 +106,7 @@ def open_host(config: Config, clock: Clock, *, one_shot: bool = False) -> Host:
     own = own_pod(config)
     pod = None if own is None else own.pod
     if config.source is SourceChoice.SIM:
-        return _simulated(config, clock, "asked for with --source sim", pod)
+        return _simulated(config, clock, "requested with --source sim", pod)
     outdated = threading.Event()
 
     def on_old_library() -> None:

@@ -22,7 +22,7 @@ from otel_gpu.sources.sim.world import WorldSpec
 from tests.web import ask
 
 PATIENCE_S: Final = 30.0
-BECAUSE: Final = "asked for with --source sim"
+BECAUSE: Final = "requested with --source sim"
 
 
 class Altered:

@@ -87,7 +87,7 @@ def shell(script: str, *words: str, environment: Mapping[str, str] | None = None
 def test_once_on_the_simulated_host_prints_the_table_and_says_loudly_what_it_is() -> None:
     result = otel_gpu("once", "--source", "sim")
     assert result.returncode == 0
-    assert result.stderr == f"{SIMULATED}asked for with --source sim ***\n"
+    assert result.stderr == f"{SIMULATED}requested with --source sim ***\n"
     assert "SIMULATED HOST" in result.stdout.splitlines()[0]
     assert "GiB" in result.stdout
     assert "\x1b" not in result.stdout
@@ -183,7 +183,7 @@ def test_once_with_gpus_that_all_sleep_says_so_in_one_line_and_does_not_look_as_
 def test_a_reader_that_stops_reading_causes_no_traceback() -> None:
     result = shell('"$@" | head -c 10', *command("once", "--source", "sim"))
     assert result.stdout == f"otel-gpu {__version__}"[:10]
-    assert result.stderr == f"{SIMULATED}asked for with --source sim ***\n"
+    assert result.stderr == f"{SIMULATED}requested with --source sim ***\n"
 
 
 @pytest.mark.long
@@ -349,7 +349,7 @@ def test_with_json_every_line_on_stderr_is_json_and_one_says_where_to_look(tmp_p
             "/", "/metrics", "/api/attribution", "/healthz"
         ]  # fmt: skip
         (simulated,) = [line for line in lines if "simulated" in line]
-        assert (simulated["level"], simulated["simulated"]) == ("warning", "asked for with --source sim")
+        assert (simulated["level"], simulated["simulated"]) == ("warning", "requested with --source sim")
 
 
 @pytest.mark.parametrize(("chosen", "is_logged"), [((), False), (("--log-format", "logfmt"), True)])

@@ -1,18 +1,62 @@
-"""Imports follow use: what an agent does not use is not in its memory."""
+"""Imports follow use: an agent does not load modules that it does not use."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
 
-def test_an_agent_imports_only_what_it_uses() -> None:
-    others = {
-        *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
-        *("otel_gpu.top", "docker", "grpc", "google.protobuf", "prometheus_client", "yaml"),
-    }
+OTHER_COMMANDS = {
+    *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
+    *("otel_gpu.top", "docker", "grpc", "google.protobuf", "prometheus_client", "yaml"),
+}
+SDK = {"opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client", "psutil"}
+HTTP = {"requests", "urllib3", "charset_normalizer", "otel_gpu.export.otlp_http"}
+GRPC = {"grpc", "otel_gpu.export.otlp_grpc"}
+OTLP = {"google.protobuf", "opentelemetry.proto", "otel_gpu.export.otlp", "otel_gpu.export.otlp_encoder"}
+
+DEMO = """
+import sys, urllib.request
+from otel_gpu.agent.agent import Agent
+from otel_gpu.cli import main
+run = Agent.run
+def run_until_scraped(agent, stop, on_sample, on_start):
+    def scrape(report):
+        urllib.request.urlopen(agent.web.url + "/metrics").read()
+        stop.set()
+    run(agent, stop, scrape, on_start)
+Agent.run = run_until_scraped
+exporters, protocol, *modules = sys.argv[1:]
+status = main(["demo", "--exporters", exporters, "--otlp-protocol", protocol, "--otlp-endpoint", "http://127.0.0.1:9",
+               "--listen", "127.0.0.1:0", "--log-level", "error"])
+blocked = [name for name, module in sys.modules.items() if module is None]
+print("loaded", *sorted(set(modules) & set(sys.modules)), "blocked", *blocked)
+sys.exit(status)
+"""
+
+
+def python(script: str, *arguments: str) -> str:
+    """Run a script; returns the last line of its output."""
+    command = [sys.executable, "-c", script, *arguments]
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    return (result.stdout.splitlines() or [""])[-1]
+
+
+def test_the_command_line_loads_no_module_of_other_commands() -> None:
     script = "import sys, otel_gpu.commands; print(*(set(sys.argv[1:]) & set(sys.modules)), end='')"
-    result = subprocess.run(
-        [sys.executable, "-c", script, *others], capture_output=True, encoding="utf-8", timeout=60, check=False
-    )
-    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    assert python(script, *OTHER_COMMANDS) == ""
+
+
+@pytest.mark.parametrize(
+    ("exporters", "protocol", "unused"),
+    [
+        ("prometheus", "http/protobuf", SDK | HTTP | GRPC | OTLP),
+        ("prometheus,otlp", "http/protobuf", SDK | GRPC),
+        ("prometheus,otlp", "grpc", SDK | HTTP),
+    ],
+    ids=["prometheus", "http", "grpc"],
+)
+def test_a_running_agent_loads_only_the_exporters_it_uses(exporters: str, protocol: str, unused: set[str]) -> None:
+    assert python(DEMO, exporters, protocol, *unused) == "loaded blocked"

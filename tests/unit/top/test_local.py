@@ -48,7 +48,7 @@ def test_this_host_is_sampled_and_shown_with_its_name_and_prices() -> None:
         shown = board.look().cycle
     assert shown is not None
     assert (shown.host, shown.interval_s, shown.currency) == ("node-1", 1.0, "USD")
-    assert shown.simulated == "asked for with --source sim"
+    assert shown.simulated == "requested with --source sim"
     assert len(shown.gpus) == 4
 
 
