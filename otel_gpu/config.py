@@ -17,7 +17,6 @@ from otel_gpu import values
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
 from otel_gpu.control.socket_path import ControlSocket, parse_control_socket
 from otel_gpu.errors import UsageError
-from otel_gpu.model import Scope
 from otel_gpu.setting import Found, Setting
 from otel_gpu.settings_compat import COMPAT_SETTINGS, CompatConfig, settle_listeners
 from otel_gpu.settings_export import EXPORT_SETTINGS
@@ -26,6 +25,13 @@ from otel_gpu.settings_state import STATE_SETTING, StateDir
 
 if TYPE_CHECKING:
     from otel_gpu.configfile import FileValue
+
+
+class Scope(StrEnum):
+    """What the agent reports on."""
+
+    NODE = "node"
+    POD = "pod"
 
 
 class SourceChoice(StrEnum):

@@ -12,11 +12,11 @@ from typing import Final
 
 from otel_gpu.agent.scope import OwnPod, find_own_pod
 from otel_gpu.clock import Clock
-from otel_gpu.config import Config, SourceChoice
+from otel_gpu.config import Config, Scope, SourceChoice
 from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.restart import may_restart
 from otel_gpu.errors import Unavailable
-from otel_gpu.model import GpuIdentity, Pod, Scope
+from otel_gpu.model import GpuIdentity, Pod
 from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.names.candidates import NameOptions
 from otel_gpu.sources.names.discovery import SourceDiscovery

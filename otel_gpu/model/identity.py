@@ -118,13 +118,6 @@ class WorkloadNames(NamedTuple):
         )
 
 
-class Scope(StrEnum):
-    """What the agent reports on."""
-
-    NODE = "node"
-    POD = "pod"
-
-
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A Kubernetes pod: its uid, its name and namespace, or both."""

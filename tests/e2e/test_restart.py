@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent_process import AgentProcess, agent_process
+from tests.unit.export.collectors import BlackHole, unused_url
 
 pytestmark = pytest.mark.long
 
@@ -40,6 +41,22 @@ def test_counters_continue_after_kill_9_and_a_clean_stop_leaves_one_file(tmp_pat
             re.M,
         )
         code, took_s = agent.end()
+    assert code == 0
+    assert took_s < 5
+    assert sorted(path.name for path in state.iterdir()) == ["lock", "state"]
+
+
+@pytest.mark.parametrize("receiver", ["absent", "silent"])
+def test_without_a_collector_sigterm_saves_the_state_and_ends_within_5_s(tmp_path: Path, receiver: str) -> None:
+    state, silent = tmp_path / "state", BlackHole()
+    url = silent.url if receiver == "silent" else unused_url()
+    flags = ("--exporters", "otlp,prometheus", "--otlp-endpoint", url, "--state-dir", str(state))
+    try:
+        with agent_process(*FLAGS, *flags, directory=tmp_path) as agent:
+            agent.until(lambda: energy_j(agent) > 0)
+            code, took_s = agent.end()
+    finally:
+        silent.close()
     assert code == 0
     assert took_s < 5
     assert sorted(path.name for path in state.iterdir()) == ["lock", "state"]

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
-from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, SourceChoice, Value, load, nearest
+from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, Scope, SourceChoice, Value, load, nearest
 from otel_gpu.control.socket_path import ControlSocket
 from otel_gpu.errors import UsageError
-from otel_gpu.model import Scope
 from otel_gpu.settings_export import Compression, Exporter, Protocol, Temporality
 from otel_gpu.settings_names import Environment, KubernetesApi
 from otel_gpu.settings_state import StateDir

@@ -13,7 +13,7 @@ from otel_gpu.agent.host import open_host, open_procfs
 from otel_gpu.agent.resources import host_resources
 from otel_gpu.agent.scope import OwnPod, find_own_pod, narrowed
 from otel_gpu.clock import ManualClock
-from otel_gpu.config import load
+from otel_gpu.config import Scope, load
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.pod import examine_pod
 from otel_gpu.errors import UsageError
@@ -27,7 +27,6 @@ from otel_gpu.model import (
     GpuHealth,
     Pod,
     Report,
-    Scope,
     SourceState,
     UtilizationRead,
     UtilizationRow,
