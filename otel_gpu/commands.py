@@ -146,20 +146,20 @@ def _can_be_told(attribution: Report, host: Host) -> bool:
 
 
 def doctor(settings: Config, *, form: str) -> int:
-    """Examine this host and print the findings: as text or json."""
+    """Check this host and print the findings, as text or JSON."""
     if settings.source is SourceChoice.SIM:
-        raise UsageError("doctor examines this host; a simulated one (--source sim) has nothing to mend")
-    # An agent examines nothing, and is not to have it in memory for months.
-    from otel_gpu.doctor.examination import examine_host  # noqa: PLC0415
-    from otel_gpu.doctor.findings import is_blind, report  # noqa: PLC0415
+        raise UsageError("doctor checks this host; a simulated host (--source sim) has nothing to check")
+    # Imported here: an agent that runs never needs it.
+    from otel_gpu.doctor.checks import check_host  # noqa: PLC0415
+    from otel_gpu.doctor.findings import is_blind, to_text  # noqa: PLC0415
     from otel_gpu.doctor.findings import to_json as findings_to_json  # noqa: PLC0415
 
     with _told("examining this host"):
-        findings = examine_host(settings, SystemClock(), dict(os.environ))
+        findings = check_host(settings, SystemClock(), dict(os.environ))
     if form == "json":
         write(sys.stdout, findings_to_json(findings) + "\n")
     else:
-        write(sys.stdout, report(findings, _paint(), _size()[0] if sys.stdout.isatty() else None))
+        write(sys.stdout, to_text(findings, _paint(), _size()[0] if sys.stdout.isatty() else None))
     return FAILED if is_blind(findings) else DONE
 
 

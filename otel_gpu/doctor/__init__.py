@@ -1,1 +1,1 @@
-"""What works on this host and what does not, each with the exact fix: ``otel-gpu doctor``."""
+"""Diagnosis of this host: what works, what does not, and how to fix it (``otel-gpu doctor``)."""

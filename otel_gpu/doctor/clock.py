@@ -1,4 +1,4 @@
-"""What the doctor says of the clock: every point is dated by it, and receivers drop what is far off."""
+"""Check of the system clock, which dates every point; receivers drop points that are far off."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 
-_WRITTEN_S: Final = 1_767_225_600
-"""2026-01-01: before this program."""
+_EARLIEST_S: Final = 1_767_225_600
+"""2026-01-01. No release of this program is older."""
 
 _FIX: Final = (
-    "on the host, as root: timedatectl set-ntp true; what it says: timedatectl timesync-status, or chronyc tracking"
+    "on the host, as root: timedatectl set-ntp true; to see the state: timedatectl timesync-status, or chronyc tracking"
 )
 _STA_UNSYNC: Final = 0x0040
 _TIME_ERROR: Final = 5
@@ -35,8 +35,8 @@ class _Timex(ctypes.Structure):
 
 
 def read_synchronised() -> bool | None:
-    """Whether the kernel takes its clock for synchronised; ``None`` where it cannot be asked."""
-    timex = _Timex()  # no modes: nothing is changed, and nobody has to be allowed to
+    """Whether the kernel considers its clock synchronised; ``None`` if adjtimex(2) is not available."""
+    timex = _Timex()  # modes 0 changes nothing and needs no privilege
     try:
         state = int(ctypes.CDLL(None).adjtimex(ctypes.byref(timex)))
     except (OSError, AttributeError):
@@ -46,15 +46,15 @@ def read_synchronised() -> bool | None:
     return state != _TIME_ERROR and not timex.status & _STA_UNSYNC
 
 
-def examine_clock(clock: Clock, *, synchronised: bool | None) -> Finding:
-    """Judge the wall clock, and what the kernel says of it."""
+def check_clock(clock: Clock, *, synchronised: bool | None) -> Finding:
+    """Check the wall clock and the kernel's synchronisation status."""
     now_s = clock.wall_ns() / 1e9
-    if now_s < _WRITTEN_S:
+    if now_s < _EARLIEST_S:
         now = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return degraded("clock", f"{now}, which is before this program was written: points would be dated so", _FIX)
+        return degraded("clock", f"{now} is earlier than this release: receivers drop points of that date", _FIX)
     if synchronised is None:
-        return unused("clock", "whether it is synchronised cannot be asked for here (adjtimex)")
+        return unused("clock", "synchronisation is unknown: adjtimex is not available here")
     if synchronised:
         return ok("clock", "synchronised")
-    found = "not synchronised, says the kernel: it may drift, and points with it (a hypervisor may set it unseen)"
+    found = "the kernel reports it as not synchronised: timestamps may drift (a hypervisor may still keep it right)"
     return degraded("clock", found, _FIX)

@@ -1,4 +1,4 @@
-"""What the doctor says: a line for each subject, with a verdict and, where it is not well, what mends it."""
+"""Findings of the doctor: a verdict per subject, with a fix where something is wrong; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from otel_gpu.version import __version__
 
 
 class Verdict(StrEnum):
-    """Blind: attribution as a whole cannot work like this. Degraded: parts of it are missing. Unused: not asked."""
+    """How well one subject works.
+
+    Unused: not requested, nothing is lost. Degraded: some figures are missing. Blind: nothing can be attributed.
+    """
 
     OK = "ok"
     UNUSED = "unused"
@@ -24,7 +27,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's report."""
+    """One line of the report: what was found about a subject, and how to fix it."""
 
     subject: str
     verdict: Verdict
@@ -33,22 +36,22 @@ class Finding:
 
 
 def ok(subject: str, found: str, fix: str | None = None) -> Finding:
-    """All is well; ``fix`` is what could be better all the same."""
+    """It works; ``fix`` is an optional improvement."""
     return Finding(subject, Verdict.OK, found, fix)
 
 
 def unused(subject: str, found: str, fix: str | None = None) -> Finding:
-    """Not asked for, and nothing is lost by that; ``fix`` is how to have it."""
+    """Not requested, and nothing is lost; ``fix`` is how to enable it."""
     return Finding(subject, Verdict.UNUSED, found, fix)
 
 
 def degraded(subject: str, found: str, fix: str) -> Finding:
-    """Something is missing, and this is how to have it."""
+    """Some figures are missing; ``fix`` restores them."""
     return Finding(subject, Verdict.DEGRADED, found, fix)
 
 
 def blind(subject: str, found: str, fix: str) -> Finding:
-    """Nothing can be attributed like this; this mends it."""
+    """Nothing can be attributed until ``fix`` is applied."""
     return Finding(subject, Verdict.BLIND, found, fix)
 
 
@@ -57,21 +60,21 @@ def is_blind(findings: Sequence[Finding]) -> bool:
     return any(finding.verdict is Verdict.BLIND for finding in findings)
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-# ---------------------------------------------------------------------------- as JSON, as text
+# ---------------------------------------------------------------------------- JSON and text
 
 
 def to_json(findings: Sequence[Finding]) -> str:
     """The report as one JSON object, all ASCII. Its keys are a contract (docs/troubleshooting.md)."""
-    return json.dumps(document(findings), indent=2)
+    return json.dumps(to_document(findings), indent=2)
 
 
-def document(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The report as plain data: the worst verdict, and a finding for each line."""
+def to_document(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The report as plain data: the worst verdict and the findings."""
     verdicts = {finding.verdict for finding in findings}
     worst = next((verdict for verdict in (Verdict.BLIND, Verdict.DEGRADED) if verdict in verdicts), Verdict.OK)
     return {
@@ -89,10 +92,10 @@ def document(findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def report(findings: Sequence[Finding], paint: Paint, width: int | None = None) -> str:
-    """The findings as lines, the fix under each that needs one; wrapped to a width, where there is one.
+def to_text(findings: Sequence[Finding], paint: Paint, width: int | None = None) -> str:
+    """The report as lines, each fix below its finding; wrapped if there is a ``width``.
 
-    A fix stays on a line of its own: it is there to be copied.
+    A fix is never wrapped, so that it can be copied.
     """
     styles = {
         Verdict.OK: Style.GREEN,

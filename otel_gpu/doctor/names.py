@@ -1,4 +1,4 @@
-"""What the doctor says of who knows names: whom the agent asks, what they answer, and who is left without one."""
+"""Checks of name sources: which are used, what they answer, and which workloads have no name."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FLAGS: Final = {
 }
 _SLURM_FIX: Final = (
     "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: docker run --user 0 --pid=host --cap-add SYS_PTRACE "
-    "--cap-add DAC_READ_SEARCH …, in a unit AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+    "--cap-add DAC_READ_SEARCH …, in a systemd unit AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
 )
 _API_FIX: Final = (
-    "docs/names.md has the ClusterRole; with it this says yes: kubectl auth can-i watch pods --all-namespaces "
+    "docs/names.md has the ClusterRole; with it this prints yes: kubectl auth can-i watch pods --all-namespaces "
     "--as system:serviceaccount:NAMESPACE:otel-gpu"
 )
 _MISSING_FIXES: Final = {
@@ -43,46 +43,49 @@ _CRI_SOCKETS: Final[Mapping[str | None, str]] = {
     "cri-o": "/run/crio/crio.sock",
     "docker": "/run/cri-dockerd.sock",
 }
-_MOST_IDS: Final = 3
+_MAX_IDS: Final = 3
 _SHORT_ID: Final = 12
-"""So many characters of an id are enough for docker, podman and crictl."""
+"""The length of an id as docker, podman and crictl print it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Somebody who could tell names, and what he told; ``None`` if he is not asked, or did not answer in time."""
+class SourceAnswer:
+    """A possible name source and its answer; ``None`` if it is not used or did not answer in time."""
 
     candidate: Candidate
     read: NameRead | None
 
 
-def judged(asked: Sequence[Asked], workloads: Collection[WorkloadRef], gpus: Sequence[GpuReading]) -> list[Asked]:
-    """The same with the problems that the agent would find in each answer."""
-    reads = [each.read for each in asked if each.read is not None]
-    answers = iter(NameResolver().resolve(reads, workloads, gpus).reads)
-    return [each if each.read is None else replace(each, read=next(answers)) for each in asked]
+def with_conflicts(
+    answers: Sequence[SourceAnswer], workloads: Collection[WorkloadRef], gpus: Sequence[GpuReading]
+) -> list[SourceAnswer]:
+    """The answers, with the problems that the agent finds when it combines them."""
+    reads = [each.read for each in answers if each.read is not None]
+    resolved = iter(NameResolver().resolve(reads, workloads, gpus).reads)
+    return [each if each.read is None else replace(each, read=next(resolved)) for each in answers]
 
 
-def examine_names(
-    environment: Environment, asked: Sequence[Asked], workloads: Collection[WorkloadRef]
+def check_names(
+    environment: Environment, answers: Sequence[SourceAnswer], workloads: Collection[WorkloadRef]
 ) -> list[Finding]:
-    """Judge who knows names: of everybody in general, and of these workloads, which are on GPUs."""
-    used = [each for each in asked if each.candidate.used]
-    names = ", ".join(each.candidate.name for each in used) or "nobody"
+    """Check each name source, and that every workload on a GPU has a name."""
+    used = [each for each in answers if each.candidate.used]
+    none = "no name source found" if environment is Environment.AUTO else "no name source used"
+    names = ", ".join(each.candidate.name for each in used)
     return [
-        ok("environment", f"{environment}: asked for names: {names}"),
+        ok("environment", f"{environment}: {f'names from {names}' if names else none}"),
         *map(_source, used),
-        *_nameless(asked, workloads),
+        *_nameless(answers, workloads),
         *(
             unused(each.candidate.name, each.candidate.why, each.candidate.fix)
-            for each in asked
+            for each in answers
             if not each.candidate.used and environment is Environment.AUTO
         ),
     ]
 
 
-def _source(asked: Asked) -> Finding:
-    candidate, read = asked.candidate, asked.read
+def _source(answer: SourceAnswer) -> Finding:
+    candidate, read = answer.candidate, answer.read
     if candidate.lacks is not None:
         fix = candidate.fix or _fix(candidate, SourceState.UNAVAILABLE)
         return degraded(candidate.name, f"unavailable: {candidate.lacks}", fix)
@@ -92,25 +95,25 @@ def _source(asked: Asked) -> Finding:
     if read.state is not SourceState.OK:
         fix = _fix(candidate, read.state)
         return degraded(candidate.name, f"{read.state.value}: {read.reason}", fix)
-    told = f"{counted(len(read.known), 'workload')} known"
+    found = f"{counted(len(read.known), 'workload')} known"
     if candidate.kind is Kind.POD_RESOURCES:
-        told = f"{counted(len(read.pods), 'container')} of pods given a GPU"
-    return ok(candidate.name, f"{candidate.why}: {told}")
+        found = f"{counted(len(read.pods), 'pod container')} with a GPU"
+    return ok(candidate.name, f"{candidate.why}: {found}")
 
 
-def _nameless(asked: Sequence[Asked], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
-    names = NameResolver().resolve([each.read for each in asked if each.read is not None], workloads, ()).names
+def _nameless(answers: Sequence[SourceAnswer], workloads: Collection[WorkloadRef]) -> Iterator[Finding]:
+    names = NameResolver().resolve([each.read for each in answers if each.read is not None], workloads, ()).names
     named = {key for key, known in names.items() if known != WorkloadNames()}
-    could = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
-    nameless = [ref for _, ref in sorted(could.items()) if ref.key not in named]
-    what = "container or job on a GPU" if len(could) == 1 else "containers and jobs on GPUs"
+    nameable = {ref.key: ref for ref in workloads if ref.kind in {WorkloadKind.CONTAINER, WorkloadKind.SLURM_JOB}}
+    nameless = [ref for _, ref in sorted(nameable.items()) if ref.key not in named]
+    what = "container or job on a GPU" if len(nameable) == 1 else "containers and jobs on GPUs"
     if nameless:
-        first = ", ".join(f"{_short(ref)} ({_runtime(ref)})" for ref in nameless[:_MOST_IDS])
-        more = f" and {len(nameless) - _MOST_IDS} more" if len(nameless) > _MOST_IDS else ""
-        found = f"missing for {len(nameless)} of {len(could)} {what}: {first}{more}"
+        first = ", ".join(f"{_short(ref)} ({_runtime(ref)})" for ref in nameless[:_MAX_IDS])
+        more = f" and {len(nameless) - _MAX_IDS} more" if len(nameless) > _MAX_IDS else ""
+        found = f"missing for {len(nameless)} of {len(nameable)} {what}: {first}{more}"
         yield degraded("names", found, "; ".join(dict.fromkeys(map(_name_fix, nameless))))
-    elif could:
-        yield ok("names", f"known for {len(could)} of {len(could)} {what}")
+    elif nameable:
+        yield ok("names", f"known for {len(nameable)} of {len(nameable)} {what}")
 
 
 def _short(ref: WorkloadRef) -> str:
@@ -121,14 +124,14 @@ def _short(ref: WorkloadRef) -> str:
 
 
 def _fix(candidate: Candidate, state: SourceState) -> str:
-    """What to do about somebody who is asked and does not tell, or does not tell all. A command ends the line."""
+    """The fix for a source without a complete answer. A command, if there is one, ends the line."""
     if candidate.kind is Kind.SLURM:
         return _SLURM_FIX
     if candidate.kind is Kind.KUBERNETES:
         return _API_FIX
     if candidate.socket is None:
         option = "--host" if candidate.kind is Kind.DOCKER else "--url"
-        return f"this must answer: {candidate.kind} {option} {shlex.quote(str(candidate.url))} version"
+        return f"this command must answer: {candidate.kind} {option} {shlex.quote(str(candidate.url))} version"
     path = shlex.quote(str(candidate.socket.path))
     if candidate.socket.presence in {Presence.SOCKET, Presence.DEAD}:
         return _check(candidate.kind, path, state)
@@ -136,26 +139,28 @@ def _fix(candidate: Candidate, state: SourceState) -> str:
 
 
 def _access(kind: Kind, path: str, presence: Presence) -> str:
-    """How a socket comes there."""
+    """How to make a socket available."""
     if presence is Presence.MISSING:
-        return f"{_MISSING_FIXES[kind]}; if it is elsewhere: {_FLAGS[kind]} unix:///PATH"
+        return f"{_MISSING_FIXES[kind]}; if it is at another path: {_FLAGS[kind]} unix:///PATH"
     if presence is Presence.OTHER:
-        return f"remove it, start anew who should listen there, then the agent's container; what it is: ls -ld {path}"
+        return f"remove it, restart the runtime, then the agent's container; to inspect: ls -ld {path}"
     if kind in {Kind.DOCKER, Kind.PODMAN}:
-        return f"run as root, or log in anew after: usermod -aG $(stat -c %G {path}) USER"
+        return f"run as root; or run this command and log in again: usermod -aG $(stat -c %G {path}) USER"
     return "run as root; in Kubernetes securityContext: {runAsUser: 0}"
 
 
 def _check(kind: Kind, path: str, state: SourceState) -> str:
-    """A command that asks what the agent asked."""
+    """A command that makes the same request as the agent."""
     if kind is Kind.CRI:
-        return f"this must answer: crictl --runtime-endpoint unix://{path} ps"
+        return f"this command must answer: crictl --runtime-endpoint unix://{path} ps"
     if kind is Kind.POD_RESOURCES and state is SourceState.DEGRADED:
-        return "docs/names.md says what to mount; these must list the containers and the GPUs: crictl ps; nvidia-smi -L"
+        return (
+            "docs/names.md says what to mount; these commands must list containers and GPUs: crictl ps; nvidia-smi -L"
+        )
     if kind is Kind.POD_RESOURCES:
-        return f"this must show the kubelet: ss -xlp | grep {path}"
-    asked = "containers/json" if state is SourceState.DEGRADED else "version"
-    return f"this must answer: curl --unix-socket {path} http://localhost/{asked}"
+        return f"this command must show the kubelet: ss -xlp | grep {path}"
+    request = "containers/json" if state is SourceState.DEGRADED else "version"
+    return f"this command must answer: curl --unix-socket {path} http://localhost/{request}"
 
 
 def _runtime(ref: WorkloadRef) -> str:
@@ -165,7 +170,7 @@ def _runtime(ref: WorkloadRef) -> str:
 
 
 def _name_fix(ref: WorkloadRef) -> str:
-    """Who would know its name, and how he is asked."""
+    """The flag for the source that has the name."""
     if ref.kind is WorkloadKind.SLURM_JOB:
         return "--environment slurm, as root"
     if ref.pod_uid is not None:
@@ -174,4 +179,4 @@ def _name_fix(ref: WorkloadRef) -> str:
         return _ENGINES[ref.runtime]
     if ref.runtime is None:
         return " or ".join(_ENGINES.values())
-    return f"nobody who is asked here knows containers of {ref.runtime}"
+    return f"no name source supports containers of {ref.runtime}"

@@ -183,10 +183,10 @@ def test_of_a_pod_that_is_on_no_gpu_nothing_is_told_and_that_is_no_failure(node:
 
 
 @not_in_a_pod
-def test_the_doctor_says_which_pod_it_is(node: Mapping[str, str]) -> None:
+def test_doctor_reports_the_pod_and_its_processes(node: Mapping[str, str]) -> None:
     result = otel_gpu("doctor", environment=node)
-    assert f"pod: {UIDS[0]}, told by POD_UID" in result.stdout
-    assert "1 of its processes seen on GPUs" in result.stdout
+    assert f"pod: {UIDS[0]} (from POD_UID)" in result.stdout
+    assert "1 process of the pod seen on GPUs" in result.stdout
     assert "Traceback" not in result.stderr
 
 

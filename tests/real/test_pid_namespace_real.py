@@ -84,7 +84,7 @@ def test_the_callers_own_pids_are_not_looked_up_in_a_proc_of_another_namespace(s
     assert holders(document) == [(1, None, 2 * GIB), (2, None, GIB)]
 
 
-def test_the_doctor_calls_it_blindness_and_names_the_fix(stub_dir: Path, tmp_path: Path) -> None:
+def test_doctor_is_blind_with_a_fix(stub_dir: Path, tmp_path: Path) -> None:
     result = in_namespace(stub_dir, tmp_path, "580.65.06", "doctor")
     assert result.returncode == 1
     lines = result.stdout.splitlines()

@@ -170,7 +170,7 @@ def test_help_of_a_command_names_each_of_its_flags_with_default_and_variable(
         (["once", "--int", "5s"], "once does not know '--int'; "),  # abbreviations would break when flags are added
         (
             ["doctor", "--source", "sim"],
-            "doctor examines this host; a simulated one (--source sim) has nothing to mend",
+            "doctor checks this host; a simulated host (--source sim) has nothing to check",
         ),
         (
             ["once", "--config", "/nowhere/x"],

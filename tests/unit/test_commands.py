@@ -472,7 +472,7 @@ def test_a_reader_of_the_view_that_has_gone_ends_the_agent_without_a_traceback(c
 # ---------------------------------------------------------------------------- doctor, config
 
 
-def test_doctor_without_nvml_is_blind_says_so_and_exits_1(no_nvml: Mapping[str, str]) -> None:
+def test_doctor_without_nvml_is_blind_and_exits_1(no_nvml: Mapping[str, str]) -> None:
     result = otel_gpu("doctor", environment=no_nvml)
     assert (result.returncode, result.stderr) == (1, "")
     first, fix = result.stdout.splitlines()[:2]
@@ -481,7 +481,7 @@ def test_doctor_without_nvml_is_blind_says_so_and_exits_1(no_nvml: Mapping[str, 
     assert {line.split()[0] for line in result.stdout.splitlines()} <= {"ok", "unused", "degraded", "blind", "fix:"}
 
 
-def test_doctor_tells_who_is_asked_for_names_and_who_could_be(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+def test_doctor_lists_used_and_possible_name_sources(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
     away = tmp_path / "away.sock"
     result = otel_gpu("doctor", "--docker-host", f"unix://{away}", "--kubernetes-api", "never", environment=no_nvml)
     assert (result.returncode, result.stderr) == (1, "")
@@ -493,7 +493,7 @@ def test_doctor_tells_who_is_asked_for_names_and_who_could_be(no_nvml: Mapping[s
     assert rows["kubernetes"][0] == "unused"
 
 
-def test_doctor_finds_the_problems_that_the_agent_finds_across_name_sources(no_nvml: Mapping[str, str]) -> None:
+def test_doctor_reports_conflicts_between_name_sources(no_nvml: Mapping[str, str]) -> None:
     """A pod was granted a GPU, and no source knows the id of its container."""
     with socket_directory() as directory:
         kubelet = Kubelet(directory / "kubelet.sock")
@@ -512,7 +512,7 @@ def test_doctor_finds_the_problems_that_the_agent_finds_across_name_sources(no_n
     assert "no source knows the ids of containers of pods" in found
 
 
-def test_doctor_takes_a_proc_that_is_none_as_a_finding(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+def test_doctor_without_a_proc_is_blind(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
     result = otel_gpu("doctor", "--proc-root", str(tmp_path / "none"), environment=no_nvml)
     assert (result.returncode, result.stderr) == (1, "")
     assert any(line.split()[:2] == ["blind", "proc"] for line in result.stdout.splitlines())

@@ -15,7 +15,7 @@ from otel_gpu.agent.scope import OwnPod, find_own_pod, narrowed
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import Scope, load
 from otel_gpu.doctor.findings import Finding, Verdict
-from otel_gpu.doctor.pod import examine_pod
+from otel_gpu.doctor.visibility import check_pod_scope
 from otel_gpu.errors import UsageError
 from otel_gpu.export.document import document
 from otel_gpu.export.table import render
@@ -364,7 +364,7 @@ def test_all_processes_are_visible_in_the_hosts_proc_if_open_files_may_be_read(
 
 def examined(own: OwnPod, driver: str, read: ProcessRead) -> dict[str, Finding]:
     gpus = replace(gpu_read(gpu(0, [listed(1)])), driver=DriverFacts(driver, None))
-    return {finding.subject: finding for finding in examine_pod(own, gpus, read)}
+    return {finding.subject: finding for finding in check_pod_scope(own, gpus, read)}
 
 
 WHOLE_HOST = process_read(facts(1, MINE), facts(2, THEIRS))
@@ -372,11 +372,11 @@ CONTAINED = replace(WHOLE_HOST, pids_complete=False, all_visible=False)
 KNOWN = OwnPod(Pod(UID), "POD_UID")
 
 
-def test_the_doctor_shows_the_scope_the_pod_and_its_origin() -> None:
+def test_doctor_shows_the_scope_with_the_pod_and_its_origin() -> None:
     found = examined(KNOWN, "570.124.06", CONTAINED)
-    assert found["scope"] == Finding("scope", Verdict.OK, f"pod: {UID}, told by POD_UID")
+    assert found["scope"] == Finding("scope", Verdict.OK, f"pod: {UID} (from POD_UID)")
     assert found["pid namespace"].verdict is Verdict.OK
-    assert found["pod"].found == "1 of its processes seen on GPUs"
+    assert found["pod"].found == "1 process of the pod seen on GPUs"
     assert found["inference"].found.startswith("off: ")
     assert examined(KNOWN, "570.124.06", WHOLE_HOST)["inference"].verdict is Verdict.OK
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from otel_gpu.doctor.findings import Finding, Verdict, is_blind, report, to_json
+from otel_gpu.doctor.findings import Finding, Verdict, is_blind, to_json, to_text
 from otel_gpu.export.text import Paint
 from otel_gpu.version import __version__
 
@@ -12,12 +12,12 @@ PLAIN = Paint(enabled=False)
 
 
 @pytest.mark.parametrize(("verdict", "blind"), [(Verdict.OK, False), (Verdict.DEGRADED, False), (Verdict.BLIND, True)])
-def test_one_blind_finding_is_blindness_and_a_degraded_one_is_not(verdict: Verdict, blind: bool) -> None:
-    assert is_blind([Finding("a", Verdict.OK, "fine"), Finding("b", verdict, "so so")]) is blind
+def test_is_blind_if_one_finding_is_blind(verdict: Verdict, blind: bool) -> None:
+    assert is_blind([Finding("a", Verdict.OK, "fine"), Finding("b", verdict, "some")]) is blind
 
 
-def test_the_report_has_a_line_for_each_finding_and_the_fix_below() -> None:
-    text = report(
+def test_each_finding_is_a_line_with_its_fix_below() -> None:
+    text = to_text(
         [Finding("nvml", Verdict.OK, "fine"), Finding("pid namespace", Verdict.BLIND, "private", "do this")], PLAIN
     )
     assert text == (
@@ -27,41 +27,41 @@ def test_the_report_has_a_line_for_each_finding_and_the_fix_below() -> None:
     )  # fmt: skip
 
 
-def test_the_report_is_coloured_only_when_asked_for() -> None:
+def test_the_text_is_coloured_only_on_request() -> None:
     one = [Finding("nvml", Verdict.BLIND, "no driver")]
-    assert "\x1b[31mblind   \x1b[0m" in report(one, Paint(enabled=True))
-    assert "\x1b" not in report(one, PLAIN)
+    assert "\x1b[31mblind   \x1b[0m" in to_text(one, Paint(enabled=True))
+    assert "\x1b" not in to_text(one, PLAIN)
 
 
-def test_what_a_driver_says_cannot_act_on_the_terminal() -> None:
-    text = report([Finding("nvml", Verdict.OK, "\x1b[2J\nok        proc  fine")], PLAIN)
+def test_a_finding_cannot_send_control_characters_to_the_terminal() -> None:
+    text = to_text([Finding("nvml", Verdict.OK, "\x1b[2J\nok        proc  fine")], PLAIN)
     assert "\x1b" not in text
     assert len(text.splitlines()) == 1
 
 
-def test_on_a_terminal_what_was_found_is_wrapped_below_itself_and_a_fix_is_left_whole() -> None:
+def test_a_finding_is_wrapped_to_the_width_and_a_fix_is_not() -> None:
     one = [Finding("cri", Verdict.DEGRADED, "word " * 20, "curl " + "x" * 100)]
-    *found, fix = report(one, PLAIN, width=60).splitlines()
+    *found, fix = to_text(one, PLAIN, width=60).splitlines()
     assert len(found) > 1
     assert all(len(line) <= 60 for line in found)
     assert all(line.startswith(" " * 15 + "word") for line in found[1:])
     assert fix == " " * 15 + "fix: curl " + "x" * 100
-    assert len(report(one, PLAIN).splitlines()) == 2
+    assert len(to_text(one, PLAIN).splitlines()) == 2
 
 
-def test_who_is_not_asked_is_faint_on_a_terminal() -> None:
-    text = report([Finding("cri", Verdict.UNUSED, "not found")], Paint(enabled=True))
+def test_an_unused_finding_is_dim_on_a_terminal() -> None:
+    text = to_text([Finding("cri", Verdict.UNUSED, "not found")], Paint(enabled=True))
     assert "\x1b[2mcri  not found\x1b[0m" in text
 
 
-def test_a_fix_cannot_act_on_the_terminal_either() -> None:
-    assert "\x1b" not in report([Finding("cri", Verdict.DEGRADED, "x", "ls \x1b[2J")], PLAIN)
+def test_a_fix_cannot_send_control_characters_to_the_terminal() -> None:
+    assert "\x1b" not in to_text([Finding("cri", Verdict.DEGRADED, "x", "ls \x1b[2J")], PLAIN)
 
 
 # ---------------------------------------------------------------------------- JSON
 
 
-def test_the_json_has_the_worst_verdict_and_every_line_with_the_keys_that_are_promised() -> None:
+def test_the_json_has_the_worst_verdict_and_every_finding() -> None:
     document = json.loads(
         to_json(
             [
@@ -90,9 +90,9 @@ def test_the_json_has_the_worst_verdict_and_every_line_with_the_keys_that_are_pr
         ([], "ok"),
     ],
 )
-def test_what_is_not_used_makes_nothing_worse(verdicts: list[Verdict], worst: str) -> None:
+def test_unused_does_not_count_for_the_worst_verdict(verdicts: list[Verdict], worst: str) -> None:
     assert json.loads(to_json([Finding("x", verdict, "x") for verdict in verdicts]))["verdict"] == worst
 
 
-def test_the_json_is_ascii_whatever_a_driver_says() -> None:
+def test_the_json_is_ascii() -> None:
     assert to_json([Finding("nvml", Verdict.OK, "\x1b[2J…")]).isascii()

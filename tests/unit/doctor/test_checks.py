@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu import commandline
-from otel_gpu.doctor.examination import Beside
+from otel_gpu.doctor.checks import ConcurrentChecks
 from otel_gpu.doctor.findings import Finding, Verdict, ok
 from tests.cli import otel_gpu
 from tests.unit.export.collectors import BlackHole
@@ -17,26 +17,26 @@ from tests.unit.export.collectors import BlackHole
 
 @pytest.fixture
 def no_nvml(tmp_path: Path) -> Mapping[str, str]:
-    """An environment in which NVML cannot be loaded, on machines that have it as well."""
+    """An environment in which NVML cannot be loaded, even on a machine that has it."""
     (tmp_path / "libnvidia-ml.so.1").touch()
     return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
-# ---------------------------------------------------------------------------- beside each other
+# ---------------------------------------------------------------------------- concurrent checks
 
 
-def test_checks_are_made_side_by_side_and_told_in_their_order() -> None:
+def test_checks_run_concurrently_and_are_reported_in_order() -> None:
     both = threading.Barrier(2, timeout=30)
 
     def check(name: str) -> Finding:
-        both.wait()  # neither ends before the other has begun
+        both.wait()  # neither ends before the other has started
         return ok(name, "fine")
 
-    found = Beside([("a", lambda: check("a")), ("b", lambda: check("b"))], deadline_s=30).findings()
+    found = ConcurrentChecks([("a", lambda: check("a")), ("b", lambda: check("b"))], deadline_s=30).findings()
     assert [finding.subject for finding in found] == ["a", "b"]
 
 
-def test_a_check_that_never_ends_and_one_that_fails_are_findings_and_the_others_are_told() -> None:
+def test_a_check_that_blocks_or_fails_is_a_finding_and_delays_no_other() -> None:
     never = threading.Event()
 
     def broken() -> Finding:
@@ -44,10 +44,12 @@ def test_a_check_that_never_ends_and_one_that_fails_are_findings_and_the_others_
 
     def stuck() -> Finding:
         never.wait(30)
-        return ok("stuck", "after all")
+        return ok("stuck", "late")
 
-    beside = Beside([("stuck", stuck), ("broken", broken), ("fine", lambda: ok("fine", "fine"))], deadline_s=0.2)
-    late, failed, fine = beside.findings()
+    checks = ConcurrentChecks(
+        [("stuck", stuck), ("broken", broken), ("fine", lambda: ok("fine", "fine"))], deadline_s=0.2
+    )
+    late, failed, fine = checks.findings()
     never.set()
     assert (late.subject, late.verdict, late.fix is not None) == ("stuck", Verdict.DEGRADED, True)
     assert late.found.startswith("no answer within ")
@@ -78,7 +80,7 @@ def test_the_command_prints_json_and_exits_1_when_blind(no_nvml: Mapping[str, st
 
 
 @pytest.mark.long
-def test_a_receiver_that_never_answers_holds_up_nobody(no_nvml: Mapping[str, str]) -> None:
+def test_a_receiver_that_never_answers_is_degraded_and_does_not_block_the_command(no_nvml: Mapping[str, str]) -> None:
     hole = BlackHole()
     try:
         result = otel_gpu("doctor", "--otlp-endpoint", hole.url, "--listen", "127.0.0.1:0", environment=no_nvml)
@@ -89,7 +91,7 @@ def test_a_receiver_that_never_answers_holds_up_nobody(no_nvml: Mapping[str, str
     assert "Traceback" not in result.stderr
 
 
-def test_settings_of_exporters_that_cannot_work_are_refused_as_run_refuses_them(no_nvml: Mapping[str, str]) -> None:
+def test_settings_that_run_refuses_are_refused_by_doctor(no_nvml: Mapping[str, str]) -> None:
     result = otel_gpu("doctor", "--otlp-endpoint", "https://c:1", "--otlp-insecure", "true", environment=no_nvml)
     assert (result.returncode, result.stdout) == (2, "")
     assert "otlp-insecure" in result.stderr
@@ -97,7 +99,7 @@ def test_settings_of_exporters_that_cannot_work_are_refused_as_run_refuses_them(
 
 @pytest.mark.parametrize("key", ["otlp-certificate", "otlp-client-certificate", "otlp-client-key"])
 @pytest.mark.parametrize("command", ["doctor", "config", "run"])
-def test_a_pipe_in_the_place_of_a_certificate_is_refused_and_not_waited_for(
+def test_a_pipe_instead_of_a_certificate_is_refused_without_opening_it(
     command: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(pipe := tmp_path / "pipe")
@@ -109,5 +111,5 @@ def test_a_pipe_in_the_place_of_a_certificate_is_refused_and_not_waited_for(
 
 
 @pytest.mark.parametrize("form", ["yaml", "table"])
-def test_a_format_that_there_is_none_of_is_refused(form: str, no_nvml: Mapping[str, str]) -> None:
+def test_an_unknown_format_is_refused(form: str, no_nvml: Mapping[str, str]) -> None:
     assert otel_gpu("doctor", "--format", form, environment=no_nvml).returncode == 2

@@ -10,9 +10,9 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.control.server import ControlServer
 from otel_gpu.control.socket_path import ControlSocket
-from otel_gpu.doctor import keeping
+from otel_gpu.doctor import directories
+from otel_gpu.doctor.directories import check_control_socket, check_state_directory
 from otel_gpu.doctor.findings import Finding, Verdict
-from otel_gpu.doctor.keeping import examine_control, examine_state
 from otel_gpu.settings_state import StateDir
 from tests.kubelet_servers import socket_directory
 from tests.state_dirs import BOOT, StatefulAgent
@@ -20,7 +20,7 @@ from tests.state_dirs import BOOT, StatefulAgent
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
-    """A /proc that tells which boot this is."""
+    """A /proc with a boot id."""
     path = tmp_path / "proc/sys/kernel/random/boot_id"
     path.parent.mkdir(parents=True)
     path.write_text(f"{BOOT}\n", encoding="utf-8")
@@ -28,13 +28,13 @@ def proc(tmp_path: Path) -> Path:
 
 
 def state(path: Path | None, proc: Path, clock: ManualClock | None = None) -> Finding:
-    return examine_state(StateDir(path), {}, proc, clock or ManualClock())
+    return check_state_directory(StateDir(path), {}, proc, clock or ManualClock())
 
 
 # ---------------------------------------------------------------------------- state
 
 
-def test_without_a_state_directory_it_is_told_what_that_means(proc: Path) -> None:
+def test_no_state_directory_is_unused_with_the_consequence(proc: Path) -> None:
     found = state(None, proc)
     assert found.verdict is Verdict.UNUSED
     assert "start at 0" in found.found
@@ -42,25 +42,25 @@ def test_without_a_state_directory_it_is_told_what_that_means(proc: Path) -> Non
     assert "--state-dir" in found.fix
 
 
-def test_a_directory_that_can_be_made_is_well_and_is_not_made(proc: Path, tmp_path: Path) -> None:
+def test_a_directory_that_can_be_created_is_ok_and_is_not_created(proc: Path, tmp_path: Path) -> None:
     path = tmp_path / "a/b"
-    assert state(path, proc) == Finding("state", Verdict.OK, f"{path}: not there yet, and can be made")
+    assert state(path, proc) == Finding("state", Verdict.OK, f"{path}: does not exist yet; the agent can create it")
     assert not path.parent.exists()
 
 
-def test_what_is_saved_is_told_with_its_age(proc: Path, tmp_path: Path) -> None:
+def test_saved_state_is_reported_with_its_age(proc: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
     StatefulAgent(path).close()
     assert "nothing is saved yet" in state(path, proc).found
     (path / "journal-000001").touch()
-    assert "a journal, not yet saved whole" in state(path, proc).found
+    assert "a journal without a checkpoint" in state(path, proc).found
     (path / "state").write_bytes(b"x" * 2048)
     os.utime(path / "state", (1_700_000_000, 1_700_000_000))
     clock = ManualClock(1_700_000_042 * 10**9)
     assert state(path, proc, clock).found == f"{path}: saved 42 s ago, 2 KiB"
 
 
-def test_a_file_that_was_set_aside_is_told(proc: Path, tmp_path: Path) -> None:
+def test_a_rejected_file_is_reported(proc: Path, tmp_path: Path) -> None:
     (tmp_path / "state.rejected").touch()
     found = state(tmp_path, proc)
     assert found.verdict is Verdict.OK
@@ -68,7 +68,7 @@ def test_a_file_that_was_set_aside_is_told(proc: Path, tmp_path: Path) -> None:
     assert found.fix is not None
 
 
-def test_looking_takes_no_lock_and_changes_nothing(proc: Path, tmp_path: Path) -> None:
+def test_the_check_takes_no_lock_and_changes_nothing(proc: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
     agent = StatefulAgent(path)
     try:
@@ -79,7 +79,7 @@ def test_looking_takes_no_lock_and_changes_nothing(proc: Path, tmp_path: Path) -
         agent.close()
 
 
-def test_a_link_a_file_and_somebody_elses_directory_degrade_each_with_its_fix(
+def test_a_link_a_file_and_another_users_directory_are_degraded_each_with_its_fix(
     proc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "real").mkdir()
@@ -89,29 +89,31 @@ def test_a_link_a_file_and_somebody_elses_directory_degrade_each_with_its_fix(
     assert (link.verdict, file.verdict) == (Verdict.DEGRADED, Verdict.DEGRADED)
     assert "it is a symbolic link" in link.found
     assert link.fix == f"--state-dir {tmp_path / 'real'}"
-    assert "it is no directory" in file.found
+    assert "it is not a directory" in file.found
     user = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: user)
     other = state(tmp_path / "real", proc)
-    assert f"it belongs to user {user - 1}, and this is user {user}" in other.found
+    assert f"it belongs to user {user - 1}, and doctor runs as user {user}" in other.found
     assert other.fix is not None
     assert f"chown -R {user} {tmp_path / 'real'}" in other.fix
 
 
-def test_what_may_not_be_written_to_degrades(proc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_is_not_writable_is_degraded(
+    proc: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "state").mkdir()
-    monkeypatch.setattr(keeping, "_may_write", lambda _: False)
+    monkeypatch.setattr(directories, "_may_write", lambda _: False)
     there, away = state(tmp_path / "state", proc), state(tmp_path / "a b", proc)
     assert (there.verdict, away.verdict) == (Verdict.DEGRADED, Verdict.DEGRADED)
     assert "it is not writable" in there.found
-    assert f"cannot be made in {tmp_path}" in away.found
+    assert f"cannot be created in {tmp_path}" in away.found
     assert away.fix == f"as root: install -d -o {os.geteuid()} -m 700 '{tmp_path / 'a b'}'"
 
 
-def test_without_the_id_of_the_boot_nothing_can_be_kept(tmp_path: Path) -> None:
+def test_without_a_boot_id_the_state_is_degraded(tmp_path: Path) -> None:
     found = state(tmp_path, tmp_path / "none")
     assert found.verdict is Verdict.DEGRADED
-    assert "does not tell which boot this is" in found.found
+    assert "boot_id is not readable" in found.found
 
 
 # ---------------------------------------------------------------------------- control
@@ -119,16 +121,16 @@ def test_without_the_id_of_the_boot_nothing_can_be_kept(tmp_path: Path) -> None:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One whose sockets have short enough names."""
+    """A directory with a path short enough for sockets."""
     with socket_directory() as path:
         yield path
 
 
 def control(path: Path | None) -> Finding:
-    return examine_control(ControlSocket(path), {})
+    return check_control_socket(ControlSocket(path), {})
 
 
-def test_an_agent_that_listens_is_found_and_goes_on_listening(directory: Path) -> None:
+def test_a_listening_agent_is_found_and_keeps_listening(directory: Path) -> None:
     server = ControlServer(directory / "c.sock", {"pause": lambda _: {}})
     server.start()
     try:
@@ -140,33 +142,33 @@ def test_an_agent_that_listens_is_found_and_goes_on_listening(directory: Path) -
         server.stop()
 
 
-def test_without_an_agent_it_is_told_where_one_would_listen(directory: Path) -> None:
+def test_without_an_agent_the_socket_it_would_use_is_reported(directory: Path) -> None:
     for path in (directory / "c.sock", directory / "new/c.sock"):
-        assert control(path) == Finding("control", Verdict.OK, f"no agent runs; one would listen at {path}")
+        assert control(path) == Finding("control", Verdict.OK, f"no agent is running; it would listen at {path}")
     assert list(directory.iterdir()) == []
 
 
-def test_a_socket_that_a_dead_agent_left_is_in_nobodys_way(directory: Path) -> None:
+def test_a_socket_left_by_a_dead_agent_is_ok(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(directory / "c.sock"))
     assert control(directory / "c.sock").verdict is Verdict.OK
 
 
-def test_a_directory_that_others_may_write_to_or_that_cannot_be_made_degrades(directory: Path) -> None:
+def test_a_directory_that_other_users_can_write_or_that_cannot_be_created_is_degraded(directory: Path) -> None:
     directory.chmod(0o777)
     found = control(directory / "c.sock")
     assert (found.verdict, found.fix is not None) == (Verdict.DEGRADED, True)
-    assert "others may write to it" in found.found
+    assert "other users can write to it" in found.found
     away = control(directory / "no/such/c.sock")
     assert away.verdict is Verdict.DEGRADED
-    assert "cannot be made" in away.found
+    assert "cannot be created" in away.found
 
 
-def test_switched_off_it_is_unused() -> None:
+def test_no_control_socket_is_unused() -> None:
     assert control(None).verdict is Verdict.UNUSED
 
 
-def test_an_agent_that_takes_no_connection_is_not_waited_for(directory: Path) -> None:
+def test_an_agent_with_a_full_backlog_is_degraded_after_the_timeout(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as full:
         full.bind(str(directory / "c.sock"))
         full.listen(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.config import Config, load
-from otel_gpu.doctor.exports import examine_address, examine_otlp, export_checks
+from otel_gpu.doctor.endpoints import check_address, check_otlp, endpoint_checks
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.values import Address
 from otel_gpu.web.response import Response
@@ -31,35 +31,35 @@ def collector() -> Iterator[HttpCollector]:
 # ---------------------------------------------------------------------------- OTLP
 
 
-def test_a_collector_that_takes_an_empty_request_is_well_and_is_told_nothing(collector: HttpCollector) -> None:
-    found = examine_otlp(config(otlp_endpoint=collector.url, otlp_headers="api-key=secret"))
-    assert found == Finding("otlp", Verdict.OK, f"{collector.url} (http/protobuf) took an empty request")
+def test_a_collector_that_accepts_an_empty_request_is_ok(collector: HttpCollector) -> None:
+    found = check_otlp(config(otlp_endpoint=collector.url, otlp_headers="api-key=secret"))
+    assert found == Finding("otlp", Verdict.OK, f"{collector.url} (http/protobuf) accepted an empty request")
     (seen,) = collector.seen
     assert len(seen.request.resource_metrics) == 0
-    assert seen.headers["api-key"] == "secret"  # it was asked as the agent asks
+    assert seen.headers["api-key"] == "secret"  # the agent's own headers are sent
 
 
-def test_a_collector_is_asked_over_grpc_as_well() -> None:
+def test_a_grpc_collector_is_probed() -> None:
     receiver = GrpcCollector()
     try:
-        found = examine_otlp(config(otlp_endpoint=receiver.url, otlp_protocol="grpc"))
+        found = check_otlp(config(otlp_endpoint=receiver.url, otlp_protocol="grpc"))
     finally:
         receiver.close()
-    assert found == Finding("otlp", Verdict.OK, f"{receiver.url} (grpc) took an empty request")
+    assert found == Finding("otlp", Verdict.OK, f"{receiver.url} (grpc) accepted an empty request")
 
 
-def test_where_nobody_listens_it_degrades_with_what_to_do() -> None:
+def test_a_refused_connection_is_degraded_with_a_fix() -> None:
     url = unused_url()
-    found = examine_otlp(config(otlp_endpoint=url), timeout_s=0.3)
+    found = check_otlp(config(otlp_endpoint=url), timeout_s=0.3)
     assert (found.verdict, found.found) == (Verdict.DEGRADED, f"{url} (http/protobuf): connection refused")
     assert found.fix is not None
     assert "--otlp-endpoint" in found.fix
 
 
-def test_who_never_answers_is_not_waited_for() -> None:
+def test_a_receiver_without_an_answer_is_degraded_after_the_timeout() -> None:
     hole = BlackHole()
     try:
-        found = examine_otlp(config(otlp_endpoint=hole.url), timeout_s=0.3)
+        found = check_otlp(config(otlp_endpoint=hole.url), timeout_s=0.3)
     finally:
         hole.close()
     assert found.verdict is Verdict.DEGRADED
@@ -75,21 +75,21 @@ def test_who_never_answers_is_not_waited_for() -> None:
         (HTTPStatus.IM_A_TEAPOT, "--otlp-protocol grpc"),
     ],
 )
-def test_a_refusal_is_told_with_the_setting_that_mends_it(
+def test_a_refusal_is_reported_with_the_setting_that_fixes_it(
     collector: HttpCollector, status: HTTPStatus, fix: str
 ) -> None:
     collector.always(Answer(status))
-    found = examine_otlp(config(otlp_endpoint=collector.url))
+    found = check_otlp(config(otlp_endpoint=collector.url))
     assert found.verdict is Verdict.DEGRADED
     assert str(status.value) in found.found
     assert found.fix is not None
     assert fix in found.fix
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told_with_the_setting_for_it(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported_with_the_setting_that_fixes_it(tmp_path: Path) -> None:
     receiver = HttpCollector(Pki(tmp_path).context())
     try:
-        found = examine_otlp(config(otlp_endpoint=receiver.url), timeout_s=1.0)
+        found = check_otlp(config(otlp_endpoint=receiver.url), timeout_s=1.0)
     finally:
         receiver.close()
     assert found.verdict is Verdict.DEGRADED
@@ -97,19 +97,19 @@ def test_a_certificate_that_nobody_vouches_for_is_told_with_the_setting_for_it(t
     assert "--otlp-certificate" in found.fix
 
 
-def test_a_certificate_of_another_host_is_a_matter_of_tls_over_grpc_as_well(tmp_path: Path) -> None:
+def test_a_certificate_of_another_host_is_a_tls_failure_over_grpc_as_well(tmp_path: Path) -> None:
     pki = Pki(tmp_path)
     receiver = GrpcCollector(pki.credentials())
-    url = receiver.url.replace("127.0.0.1", "localhost")  # which is there, and not in the certificate
+    url = receiver.url.replace("127.0.0.1", "localhost")  # resolves, and is not in the certificate
     trusted = config(otlp_endpoint=url, otlp_protocol="grpc", otlp_certificate=pki.file("ca.crt"))
     try:
-        found = examine_otlp(trusted, timeout_s=2.0)
+        found = check_otlp(trusted, timeout_s=2.0)
     finally:
         receiver.close()
     assert found.verdict is Verdict.DEGRADED
     assert "Hostname Verification" in found.found
     assert found.fix is not None
-    assert "a host that its certificate names" in found.fix
+    assert "a host name from its certificate" in found.fix
 
 
 # ---------------------------------------------------------------------------- addresses
@@ -119,39 +119,39 @@ def address(listening: socket.socket) -> Address:
     return Address("127.0.0.1", listening.getsockname()[1])
 
 
-def examined(at: Address, web_config: Path | None = None) -> Finding:
-    return examine_address("listen", at, web_config, "the page", "--listen HOST:PORT")
+def check(at: Address, web_config: Path | None = None) -> Finding:
+    return check_address("listen", at, web_config, "the page", "--listen HOST:PORT")
 
 
-def test_an_address_that_is_free_is_well_and_stays_free() -> None:
+def test_a_free_address_is_ok_and_stays_free() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = address(probe)
     for _ in range(2):
-        assert examined(free) == Finding("listen", Verdict.OK, f"{free} is free for the page")
+        assert check(free) == Finding("listen", Verdict.OK, f"{free} is free for the page")
 
 
-def test_an_agent_that_runs_is_known_by_its_answer() -> None:
+def test_a_running_agent_is_recognised_by_its_answer() -> None:
     server = WebServer(Address("127.0.0.1", 0), {"/healthz": lambda _: Response("ok\n")})
     server.start()
     try:
-        assert examined(server.address) == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
+        assert check(server.address) == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
     finally:
         server.stop()
 
 
-def test_another_program_there_degrades_with_the_command_that_names_it(collector: HttpCollector) -> None:
+def test_an_address_of_another_program_is_degraded_with_the_command_that_finds_it(collector: HttpCollector) -> None:
     at = Address("127.0.0.1", int(collector.url.rpartition(":")[2]))
-    found = examined(at)
+    found = check(at)
     assert found.verdict is Verdict.DEGRADED
     assert "in use by another program" in found.found
-    assert found.fix == f"who listens there: ss -ltnp 'sport = :{at.port}'; or --listen HOST:PORT"
+    assert found.fix == f"to find the program: ss -ltnp 'sport = :{at.port}'; or --listen HOST:PORT"
 
 
-def test_who_says_nothing_there_is_not_taken_for_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("otel_gpu.doctor.exports._ASK_S", 0.1)
+def test_a_silent_listener_is_not_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.doctor.endpoints._HTTP_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert examined(address(silent)).verdict is Verdict.DEGRADED
+        assert check(address(silent)).verdict is Verdict.DEGRADED
 
 
 TLS = "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n"
@@ -161,7 +161,7 @@ PASSWORD = "basic_auth_users:\n  alice: $2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjh
 
 @pytest.fixture
 def web_config(tmp_path: Path) -> Path:
-    """A web configuration with TLS, and what it names beside it."""
+    """A web configuration with TLS, next to its files."""
     pki = Pki(tmp_path)
     pki.server.cert_chain_pems[0].write_to_path(tmp_path / "server.crt")
     pki.server.private_key_pem.write_to_path(tmp_path / "server.key")
@@ -171,52 +171,52 @@ def web_config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("text", [TLS, MUTUAL, PASSWORD, TLS + PASSWORD], ids=["tls", "mutual", "password", "both"])
-def test_an_agent_behind_a_web_config_is_known_whatever_it_wants_of_who_asks(
+def test_an_agent_with_tls_or_a_password_is_recognised(
     text: str, web_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_gpu.doctor.exports._ASK_S", 30.0)
+    monkeypatch.setattr("otel_gpu.doctor.endpoints._HTTP_TIMEOUT_S", 30.0)
     web_config.write_text(text, encoding="utf-8")
     server = WebServer(Address("127.0.0.1", 0), {"/healthz": lambda _: Response("ok\n")}, web_config)
     server.start()
     try:
-        found = examined(server.address, web_config)
+        found = check(server.address, web_config)
     finally:
         server.stop()
     assert found == Finding("listen", Verdict.OK, f"{server.address}: a running agent answers")
 
 
-def test_another_program_degrades_behind_a_web_config_as_well(web_config: Path, collector: HttpCollector) -> None:
-    for foreign in (collector, HttpCollector(Pki(web_config.parent).context())):
-        found = examined(Address("127.0.0.1", int(foreign.url.rpartition(":")[2])), web_config)
-        foreign.close()
+def test_another_program_is_degraded_even_with_a_web_config(web_config: Path, collector: HttpCollector) -> None:
+    for other in (collector, HttpCollector(Pki(web_config.parent).context())):
+        found = check(Address("127.0.0.1", int(other.url.rpartition(":")[2])), web_config)
+        other.close()
         assert found.verdict is Verdict.DEGRADED
         assert "in use by another program" in found.found
 
 
-def test_who_says_nothing_is_no_agent_behind_a_web_config_that_is_none(
+def test_a_silent_listener_is_not_an_agent_if_the_web_config_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_gpu.doctor.exports._ASK_S", 0.1)
+    monkeypatch.setattr("otel_gpu.doctor.endpoints._HTTP_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert examined(address(silent), tmp_path / "web.yml").verdict is Verdict.DEGRADED
+        assert check(address(silent), tmp_path / "web.yml").verdict is Verdict.DEGRADED
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "::2"])
-def test_an_address_that_is_not_of_this_host_degrades(host: str) -> None:
-    found = examined(Address(host, 9464))
+def test_an_address_of_another_host_is_degraded(host: str) -> None:
+    found = check(Address(host, 9464))
     assert found.verdict is Verdict.DEGRADED
     assert found.found.startswith("cannot listen on ")
     assert found.fix == "--listen HOST:PORT"
 
 
-# ---------------------------------------------------------------------------- which there are
+# ---------------------------------------------------------------------------- list of checks
 
 
 def subjects(**flags: str) -> list[str]:
-    return [subject for subject, _ in export_checks(config(**flags))]
+    return [subject for subject, _ in endpoint_checks(config(**flags))]
 
 
-def test_every_exporter_and_every_address_has_a_check() -> None:
+def test_every_exporter_and_address_has_a_check() -> None:
     assert subjects() == ["otlp", "listen"]
     assert subjects(exporters="none") == ["exporters", "listen"]
     assert subjects(exporters="console,prometheus") == ["console", "listen"]
@@ -224,16 +224,16 @@ def test_every_exporter_and_every_address_has_a_check() -> None:
     assert subjects(compat="dcgm-exporter,gpu-inference")[2:] == ["compat dcgm-exporter", "compat gpu-inference"]
 
 
-def test_each_check_of_another_exporters_port_is_about_that_port() -> None:
+def test_each_compat_listener_is_checked_at_its_own_port() -> None:
     with socket.socket() as probe, socket.create_server(("127.0.0.1", 0)) as listening:
         probe.bind(("127.0.0.1", 0))
         free, taken = address(probe).port, address(listening).port
         probe.close()
         chosen = config(compat=f"dcgm-exporter:{taken},gpu-inference:{free}", exporters="none")
-        checks = export_checks(replace(chosen, web_config=Path("/nowhere")))
+        checks = endpoint_checks(replace(chosen, web_config=Path("/nowhere")))
         found = [check() for subject, check in checks if subject.startswith("compat")]
     assert [finding.subject for finding in found] == ["compat dcgm-exporter", "compat gpu-inference"]
     assert f"127.0.0.1:{taken} is in use" in found[0].found
     assert found[0].fix is not None
     assert found[0].fix.endswith("--compat dcgm-exporter:PORT")
-    assert found[1].found == f"127.0.0.1:{free} is free for the series of gpu-inference"
+    assert found[1].found == f"127.0.0.1:{free} is free for the metrics of gpu-inference"
