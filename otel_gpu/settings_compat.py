@@ -20,7 +20,7 @@ from otel_gpu.setting import Setting
 from otel_gpu.settings_names import NamesConfig
 
 if TYPE_CHECKING:
-    from otel_gpu.compat.form import Exporter, Option
+    from otel_gpu.compat.schema import Exporter, Option
     from otel_gpu.config import Config
 
 _FLAGS: Final = "my-gpu-exporter-flags"

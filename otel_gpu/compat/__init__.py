@@ -1,1 +1,1 @@
-"""Other exporters' names: what each of them serves, in its units, labels and meanings. The table is ``exporters``."""
+"""Series under the names of other exporters, each with that exporter's units and labels. ``exporters`` is the table."""

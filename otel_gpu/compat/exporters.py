@@ -1,6 +1,6 @@
-"""The table: what each exporter serves that can be stood in for. docs/compat.md says what is the same, what is truer.
+"""The table of exporters whose series the agent can serve. docs/compat.md states the differences.
 
-Names, labels and units are those of the exporters' own documentation; the texts of HELP are ours.
+Names, labels and units are those of each exporter's documentation; HELP texts are the agent's own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from typing import Final
 
 from otel_gpu.compat import fields as f
 from otel_gpu.compat import options as o
-from otel_gpu.compat import share_fields as s
-from otel_gpu.compat.form import Exporter, Family, Join, Kind, Option
-from otel_gpu.compat.shares import shares
-from otel_gpu.compat.subjects import (
+from otel_gpu.compat import shares as s
+from otel_gpu.compat.fields import (
     container_memories,
     container_processes,
     containers,
@@ -22,6 +20,7 @@ from otel_gpu.compat.subjects import (
     process_energies,
     processes,
 )
+from otel_gpu.compat.schema import Aggregation, Exporter, Family, Kind, Option
 
 _GAUGE, _COUNTER = Kind.GAUGE, Kind.COUNTER
 
@@ -36,19 +35,19 @@ _GPU_INFERENCE: Final = Exporter(
     max_age_s=10,
     families=(
         Family("gpu_memory_total_bytes", _GAUGE, "Memory of the GPU.", devices, _GPU, f.memory_total),
-        Family("gpu_memory_used_bytes", _GAUGE, "Memory in use, not the driver's own.", devices, _GPU, f.memory_used),
+        Family("gpu_memory_used_bytes", _GAUGE, "Memory in use, not reserved.", devices, _GPU, f.memory_used),
         Family("gpu_memory_free_bytes", _GAUGE, "Memory free.", devices, _GPU, f.memory_free),
-        Family("gpu_memory_known_bytes", _GAUGE, "Memory in use that the driver lists.", devices, _GPU, f.memory_known),
-        Family("gpu_memory_unknown_bytes", _GAUGE, "Memory in use that it does not.", devices, _GPU, f.memory_unknown),
+        Family("gpu_memory_known_bytes", _GAUGE, "Memory in use, listed.", devices, _GPU, f.memory_known),
+        Family("gpu_memory_unknown_bytes", _GAUGE, "Memory in use, not listed.", devices, _GPU, f.memory_unknown),
         Family(
-            "container_gpu_memory_bytes", _GAUGE, "Memory of a container, by how it was found.",
+            "container_gpu_memory_bytes", _GAUGE, "Memory of a container by method.",
             container_memories, (*_CONTAINER, *_GPU, ("method", f.method)), f.container_memory,
         ),
         Family(
-            "container_gpu_detected", _GAUGE, "1 for each container that uses a GPU or was given one.",
-            containers, _CONTAINER, f.present, Join.LARGEST,
+            "container_gpu_detected", _GAUGE, "1 for each container that uses a GPU or was granted one.",
+            containers, _CONTAINER, f.present, Aggregation.MAX,
         ),
-        Family("gpu_inference_active", _GAUGE, "1 where memory in use is not listed.", devices, _GPU, f.inferring),
+        Family("gpu_inference_active", _GAUGE, "1 if memory in use is not listed.", devices, _GPU, f.inference_active),
     ),
     variables=(
         Option("EXPORTER_PORT", o.port, o.PORT, sets="address"),
@@ -58,7 +57,7 @@ _GPU_INFERENCE: Final = Exporter(
 
 # ---------------------------------------------------------------------------- my-gpu-exporter
 
-_ITS_PROCESS: Final = (
+_POD_PROCESS: Final = (
     ("pid", f.pid),
     ("gpu", f.gpu_index),
     ("process_name", f.process_name),
@@ -77,22 +76,25 @@ _MY_GPU: Final = Exporter(
     prefix="my_gpu_process_",
     health="/health",
     families=(
-        Family("energy_joules", _COUNTER, "Energy of a process.", processes, _ITS_PROCESS, f.process_joules),
+        Family("energy_joules", _COUNTER, "Energy of a process.", processes, _POD_PROCESS, f.process_joules),
         Family(
-            "energy_joules_total", _COUNTER, "Energy of a process, by whether it was estimated.",
-            process_energies, (*_ITS_PROCESS, ("energy_estimated", f.estimated)), f.process_joules_by_method,
+            "energy_joules_total", _COUNTER, "Energy of a process, measured or estimated.",
+            process_energies, (*_POD_PROCESS, ("energy_estimated", f.estimated)), f.process_joules_by_method,
         ),
-        Family("sm_utilization_ratio", _GAUGE, "SM share, 0 to 1.", processes, _ITS_PROCESS, f.sm_ratio),
+        Family("sm_utilization_ratio", _GAUGE, "SM share, 0 to 1.", processes, _POD_PROCESS, f.sm_ratio),
         Family(
             "memory_utilization_ratio", _GAUGE, "Share of time with memory traffic, 0 to 1.",
-            processes, _ITS_PROCESS, f.bandwidth_ratio,
+            processes, _POD_PROCESS, f.bandwidth_ratio,
         ),
-        Family("memory_used_bytes", _GAUGE, "Memory of a process.", processes, _ITS_PROCESS, f.process_memory),
+        Family("memory_used_bytes", _GAUGE, "Memory of a process.", processes, _POD_PROCESS, f.process_memory),
         Family(
             "start_time_seconds", _GAUGE, "Start of a process, Unix time.",
-            processes, _ITS_PROCESS, f.start_time, Join.LARGEST,
+            processes, _POD_PROCESS, f.start_time, Aggregation.MAX,
         ),
-        Family("active", _GAUGE, "1 while it runs, 0 once it ended.", processes, _ITS_PROCESS, f.active, Join.LARGEST),
+        Family(
+            "active", _GAUGE, "1 while it runs, 0 once it has ended.",
+            processes, _POD_PROCESS, f.active, Aggregation.MAX,
+        ),
         Family("gpu_energy_joules_total", _COUNTER, "Energy of all processes.", devices, _GPU, f.attributed_joules),
         Family("gpu_process_count", _GAUGE, "Processes on the GPU.", devices, _GPU, f.process_count),
     ),
@@ -102,26 +104,26 @@ _MY_GPU: Final = Exporter(
         Option("kubernetes-enabled", o.go_switch, "true or false", sets="kubernetes", bare=True),
         Option(
             "pod-resources-socket", o.socket, "a path", agent="pod-resources-socket", usual=_POD_RESOURCES,
-            note="the kubelet is asked once for all: --pod-resources-socket of the agent says where",
+            note="all listeners share one kubelet socket: --pod-resources-socket of the agent",
         ),
         Option(
             "metric-retention", o.go_retention_s, o.GO_RETENTION, sets="retention_s", agent="retention",
-            note="nothing is remembered for longer than the agent does: its own --retention says how long",
+            note="a listener cannot keep processes for longer than the agent: its --retention is the limit",
         ),
-        Option("metric-prefix", o.metric_prefix, "what a metric's name may begin with", sets="prefix"),
+        Option("metric-prefix", o.metric_prefix, "the beginning of a metric name", sets="prefix"),
         Option("listen-address", o.listen, o.LISTEN, sets="address"),
         Option("metrics-path", o.url_path, "a path such as /metrics", sets="path"),
         Option(
             "log-level", o.log_level, "debug, info, warn or error", agent="log-level",
-            note="there is one log: --log-level of the agent says how much is in it",
+            note="the agent has one log: its --log-level decides",
         ),
         Option(
             "enable-energy-estimation", o.go_switch, "true or false", bare=True, only=True,
-            note="energy of a shared GPU is always divided: --energy-model of the agent says how",
+            note="the energy of a shared GPU is always divided: the agent's --energy-model says how",
         ),
         Option(
             "gpu-idle-power", o.watts, "watts", only=0.0,
-            note="idle power is found out, and not told: --energy-policy of the agent says who pays for it",
+            note="idle power is observed, not configured: the agent's --energy-policy says how it is divided",
         ),
     ),
 )  # fmt: skip
@@ -147,14 +149,14 @@ _GPU_IDLE: Final = Exporter(
             living_processes, _IDLE_PROCESS, f.process_memory,
         ),
         Family(
-            "process_idle_seconds", _GAUGE, "Time since it worked, 0 while it works, absent where nobody can tell.",
-            living_processes, _IDLE_PROCESS, f.idle_seconds, Join.LARGEST,
+            "process_idle_seconds", _GAUGE, "Time without work, 0 while it works, absent if unknown.",
+            living_processes, _IDLE_PROCESS, f.idle_seconds, Aggregation.MAX,
         ),
         Family(
-            "process_idle_memory_bytes", _GAUGE, "Memory it holds while idle, absent where nobody can tell.",
+            "process_idle_memory_bytes", _GAUGE, "Memory it holds while idle, absent if unknown.",
             living_processes, _IDLE_PROCESS, f.idle_memory,
         ),
-        Family("device_utilization_percent", _GAUGE, "Work of the GPU.", devices, _IDLE_DEVICE, f.gpu_percent),
+        Family("device_utilization_percent", _GAUGE, "Utilisation of the GPU.", devices, _IDLE_DEVICE, f.gpu_percent),
         Family("device_memory_used_bytes", _GAUGE, "Memory in use.", devices, _IDLE_DEVICE, f.memory_used),
         Family("device_memory_total_bytes", _GAUGE, "Memory of the GPU.", devices, _IDLE_DEVICE, f.memory_total),
         Family("device_power_watts", _GAUGE, "Power drawn.", devices, _IDLE_DEVICE, f.power_watts),
@@ -171,9 +173,9 @@ _GPU_IDLE: Final = Exporter(
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------- container-gpu-exporter
-# Two exporters go by this name, one in Go and one in Python. Their names do not meet, so both are here.
+# Two exporters have this name, one in Go and one in Python. Their metric names differ, so the table has both.
 
-_ITS_GPU: Final = (("index", f.gpu_index), ("name", f.gpu_name), ("uuid", f.gpu_uuid))
+_GPU_INFO: Final = (("index", f.gpu_index), ("name", f.gpu_name), ("uuid", f.gpu_uuid))
 _DOCKER: Final = (("pid", f.pid), ("container_id", f.docker_id), ("container", f.docker_name))
 
 _CONTAINER_GPU: Final = Exporter(
@@ -183,27 +185,27 @@ _CONTAINER_GPU: Final = Exporter(
     families=(
         Family(
             "container_gpu_memory_usage", _GAUGE, "Memory of a container in MiB.",
-            containers, (*_ITS_GPU, ("container_name", f.container_name)), f.container_memory_mib,
+            containers, (*_GPU_INFO, ("container_name", f.container_name)), f.container_memory_mib,
         ),
-        Family("core_utilization", _GAUGE, "Work of the GPU in percent.", devices, _ITS_GPU, f.gpu_percent),
+        Family("core_utilization", _GAUGE, "Utilisation of the GPU in percent.", devices, _GPU_INFO, f.gpu_percent),
         Family(
             "memory_utilization", _GAUGE, "Time with memory traffic in percent.",
-            devices, _ITS_GPU, f.memory_controller_percent,
+            devices, _GPU_INFO, f.memory_controller_percent,
         ),
-        Family("power_usage", _GAUGE, "Power drawn in watts.", devices, _ITS_GPU, f.power_watts),
-        Family("power_limit", _GAUGE, "Power allowed in watts.", devices, _ITS_GPU, f.power_limit_watts),
-        Family("memory_usage", _GAUGE, "Memory in use in MiB.", devices, _ITS_GPU, f.in_mib(f.memory_used)),
-        Family("memory_total", _GAUGE, "Memory of the GPU in MiB.", devices, _ITS_GPU, f.in_mib(f.memory_total)),
+        Family("power_usage", _GAUGE, "Power drawn in watts.", devices, _GPU_INFO, f.power_watts),
+        Family("power_limit", _GAUGE, "Power limit in watts.", devices, _GPU_INFO, f.power_limit_watts),
+        Family("memory_usage", _GAUGE, "Memory in use in MiB.", devices, _GPU_INFO, f.in_mib(f.memory_used)),
+        Family("memory_total", _GAUGE, "Memory of the GPU in MiB.", devices, _GPU_INFO, f.in_mib(f.memory_total)),
         Family(
-            "docker_gpu_memory_usage", _GAUGE, "Memory of a process of a container in no pod, in bytes.",
+            "docker_gpu_memory_usage", _GAUGE, "Memory of a process in a container outside of pods, in bytes.",
             container_processes, _DOCKER, f.memory_in_container,
         ),
         Family(
-            "pod_gpu_memory_usage", _GAUGE, "Memory of a process of a pod, in bytes.",
+            "pod_gpu_memory_usage", _GAUGE, "Memory of a process in a pod, in bytes.",
             container_processes, (("pid", f.pid), ("pod", f.pod)), f.memory_in_pod,
         ),
         Family(
-            "docker_gpu_memory_perc_usage", _GAUGE, "Memory of a process of a container or pod, in percent.",
+            "docker_gpu_memory_perc_usage", _GAUGE, "Memory of a process in a container or pod, in percent.",
             container_processes, (*_DOCKER, ("pod", f.pod)), f.memory_percent,
         ),
     ),
@@ -233,16 +235,16 @@ _DCGM: Final = Exporter(
     prefix="DCGM_FI_DEV_",
     health="/health",
     families=(
-        Family("SM_CLOCK", _GAUGE, "Clock of the SMs (in MHz).", shares, _SHARE, s.sm_clock, Join.LARGEST),
-        Family("MEM_CLOCK", _GAUGE, "Clock of the memory (in MHz).", shares, _SHARE, s.memory_clock, Join.LARGEST),
-        Family("GPU_TEMP", _GAUGE, "Temperature (in C).", shares, _SHARE, s.temperature, Join.LARGEST),
-        Family("POWER_USAGE", _GAUGE, "Power drawn (in W).", shares, _SHARE, s.power_watts),
-        Family("TOTAL_ENERGY_CONSUMPTION", _COUNTER, "Energy drawn (in mJ).", shares, _SHARE, s.energy_mj),
-        Family("GPU_UTIL", _GAUGE, "Work of the GPU (in %).", shares, _SHARE, s.gpu_percent),
-        Family("MEM_COPY_UTIL", _GAUGE, "Memory traffic (in %).", shares, _SHARE, s.memory_controller_percent),
-        Family("XID_ERRORS", _GAUGE, "The last XID, 0 for none.", shares, _SHARE, s.last_xid, Join.LARGEST),
-        Family("FB_FREE", _GAUGE, "Memory free (in MiB).", shares, _SHARE, s.free_mib),
-        Family("FB_USED", _GAUGE, "Memory in use (in MiB).", shares, _SHARE, s.used_mib),
+        Family("SM_CLOCK", _GAUGE, "Clock of the SMs (in MHz).", s.shares, _SHARE, s.sm_clock, Aggregation.MAX),
+        Family("MEM_CLOCK", _GAUGE, "Clock of the memory (in MHz).", s.shares, _SHARE, s.memory_clock, Aggregation.MAX),
+        Family("GPU_TEMP", _GAUGE, "Temperature (in C).", s.shares, _SHARE, s.temperature, Aggregation.MAX),
+        Family("POWER_USAGE", _GAUGE, "Power drawn (in W).", s.shares, _SHARE, s.power_watts),
+        Family("TOTAL_ENERGY_CONSUMPTION", _COUNTER, "Energy drawn (in mJ).", s.shares, _SHARE, s.energy_mj),
+        Family("GPU_UTIL", _GAUGE, "Utilisation of the GPU (in %).", s.shares, _SHARE, s.gpu_percent),
+        Family("MEM_COPY_UTIL", _GAUGE, "Memory traffic (in %).", s.shares, _SHARE, s.memory_controller_percent),
+        Family("XID_ERRORS", _GAUGE, "The last XID, 0 for none.", s.shares, _SHARE, s.last_xid, Aggregation.MAX),
+        Family("FB_FREE", _GAUGE, "Memory free (in MiB).", s.shares, _SHARE, s.free_mib),
+        Family("FB_USED", _GAUGE, "Memory in use (in MiB).", s.shares, _SHARE, s.used_mib),
     ),
     variables=(
         Option("DCGM_EXPORTER_LISTEN", o.listen, o.LISTEN, sets="address"),
@@ -251,4 +253,4 @@ _DCGM: Final = Exporter(
 )
 
 EXPORTERS: Final = {exporter.name: exporter for exporter in (_GPU_INFERENCE, _MY_GPU, _GPU_IDLE, _CONTAINER_GPU, _DCGM)}
-"""By the name that ``--compat`` has for them."""
+"""By the name used in ``--compat``."""

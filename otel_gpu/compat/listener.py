@@ -1,4 +1,4 @@
-"""Where another exporter's series are served, and what that exporter was told about itself."""
+"""Settings of a listener that serves the series of another exporter."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from otel_gpu.values import Address
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One exporter on a port of its own. An ``address`` without a host is on the agent's.
+    """One exporter on its own port. An ``address`` without a host means the agent's host.
 
-    ``max_age_s`` is how old a reading may be that is served. ``prefix`` begins every name, ``labels`` are on every
-    series. Without ``kubernetes`` nothing is told of pods. What has ended is told of for ``retention_s``, where that is
-    less than the agent's. ``notes`` say what it was told that only the agent can be told.
+    ``max_age_s`` is the greatest age of a served report. Every name starts with ``prefix``; ``labels`` are on every
+    series. Without ``kubernetes`` labels of pods are empty. Ended processes are served for ``retention_s`` if that is
+    less than the agent's retention. ``notes`` are warnings about options that only the agent's settings decide.
     """
 
     exporter: str

@@ -1,4 +1,4 @@
-"""Values as other exporters' variables and flags have them. Each parser raises ValueError and nothing else."""
+"""Parsers for values of other exporters' variables and flags. Each raises ValueError and nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from otel_gpu.values import Address, address, socket_path, whole_number
 
 _GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART: Final = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"
-_LONGEST_S: Final = 86_400.0
-_LONGEST_GO_S: Final = (2**63 - 1) / 1e9
+_MAX_S: Final = 86_400.0
+_MAX_GO_S: Final = (2**63 - 1) / 1e9
 
 GO_DURATION: Final = "a duration up to 24h, such as 5s or 1m30s"
 GO_RETENTION: Final = "a duration such as 5m or 1h30m"
@@ -25,7 +25,7 @@ def port(text: str) -> Address:
 
 
 def listen(text: str) -> Address:
-    """``:9400``, ``host:9400``. In Go no host is every host; here it is the agent's, which is loopback until told."""
+    """``:9400``, ``host:9400``. Without a host it is the agent's, not every host as in Go."""
     text = text.strip()
     found = port(text[1:]) if text.startswith(":") else address(text)
     if not found.port:
@@ -34,18 +34,18 @@ def listen(text: str) -> Address:
 
 
 def go_duration_s(text: str) -> float:
-    """``1m30s``, ``500ms``, as Go writes them, in seconds."""
+    """A Go duration such as ``1m30s``, up to 24 h, in seconds."""
     return _within(go_retention_s(text), text)
 
 
 def go_retention_s(text: str) -> float:
-    """The same, however long; 0 is none."""
+    """A Go duration of any length, in seconds; 0 is valid."""
     word = text.strip().removeprefix("+")
     parts = re.findall(_GO_PART, word, re.ASCII)
     if word != "0" and (not parts or "".join(number + unit for number, unit in parts) != word):
         raise ValueError(text)
     found_s = sum(float(number) * _GO_UNITS[unit] for number, unit in parts)
-    if found_s > _LONGEST_GO_S:
+    if found_s > _MAX_GO_S:
         raise ValueError(text)
     return found_s
 
@@ -63,13 +63,13 @@ def milliseconds(text: str) -> float:
 
 
 def _within(found_s: float, text: str) -> float:
-    if not 0 < found_s <= _LONGEST_S:
+    if not 0 < found_s <= _MAX_S:
         raise ValueError(text)
     return found_s
 
 
 def go_switch(text: str) -> bool:
-    """What Go takes for a truth value."""
+    """A boolean as Go parses it."""
     word = text.strip()
     if word in ("1", "t", "T", "true", "TRUE", "True"):
         return True
@@ -86,21 +86,21 @@ def watts(text: str) -> float:
 
 
 def metric_prefix(text: str) -> str:
-    """What a metric's name may begin with; an underscore follows."""
+    """A prefix of metric names; an underscore is added."""
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", text.strip(), re.ASCII):
         raise ValueError(text)
     return f"{text.strip()}_"
 
 
 def url_path(text: str) -> str:
-    """A path on a listener."""
+    """A URL path."""
     if not re.fullmatch(r"/[A-Za-z0-9._~/-]*", text.strip(), re.ASCII):
         raise ValueError(text)
     return text.strip()
 
 
 def log_level(text: str) -> str:
-    """The agent's name for a level of Go's; what is none is info there too."""
+    """The agent's name for a Go log level; an unknown level is info, as in Go."""
     return {"debug": "debug", "warn": "warning", "error": "error"}.get(text, "info")
 
 

@@ -70,21 +70,20 @@ def compat_routes(
     """The routes of a listener. ``newest`` returns the rows of a report of at most that age in seconds, if possible."""
     # Imported here: most agents have no listener, and the exporters take memory.
     from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
-    from otel_gpu.compat.form import Scene  # noqa: PLC0415
-    from otel_gpu.compat.render import CONTENT_TYPE, render  # noqa: PLC0415
-    from otel_gpu.compat.retention import Retention  # noqa: PLC0415
+    from otel_gpu.compat.render import CONTENT_TYPE, ProcessRetention, render  # noqa: PLC0415
+    from otel_gpu.compat.schema import RenderContext  # noqa: PLC0415
 
     exporter = EXPORTERS[listener.exporter]
-    retention = None if listener.retention_s is None else Retention(listener.retention_s)
+    retention = None if listener.retention_s is None else ProcessRetention(listener.retention_s)
 
     def metrics(_: Request) -> Response:
         rows = newest(listener.max_age_s)
         if rows is None:
             return NO_SAMPLE_YET
         if retention is not None:
-            rows = retention.of(rows)
-        scene = Scene(rows, host_name, listener.kubernetes)
-        return Response(render(exporter, scene, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
+            rows = retention.filter(rows)
+        context = RenderContext(rows, host_name, listener.kubernetes)
+        return Response(render(exporter, context, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
 
     routes: dict[str, Route] = {listener.path: metrics}
     if exporter.health is not None:

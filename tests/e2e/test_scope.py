@@ -15,7 +15,7 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.clock import ManualClock
 from otel_gpu.compat.exporters import EXPORTERS
-from otel_gpu.compat.subjects import devices
+from otel_gpu.compat.fields import devices
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Level
 from otel_gpu.metrics.labels import Resources
@@ -45,7 +45,7 @@ GPUS_AS_OTHERS = {
     f"{exporter.prefix}{family.name}"
     for exporter in EXPORTERS.values()
     for family in exporter.families
-    if family.of is devices
+    if family.subjects is devices
     or (exporter.name == "dcgm-exporter" and family.name not in {"FB_USED", "TOTAL_ENERGY_CONSUMPTION"})
 }
 POD_AS_OTHERS = {

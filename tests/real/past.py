@@ -13,8 +13,8 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.compat.exporters import EXPORTERS
-from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
+from otel_gpu.compat.schema import RenderContext
 from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import GpuReading
 from otel_gpu.sources.sim.host import SimulatedHost
@@ -85,7 +85,7 @@ def past(world: WorldSpec, *, for_s: int, options: AttributionOptions, directory
 
 
 def _scraped(rows: ReportRows, time_ms: int) -> Iterator[str]:
-    scene = Scene(rows, HOST_NAME)
+    scene = RenderContext(rows, HOST_NAME)
     told = b"".join(render(exporter, scene, prefix=exporter.prefix) for exporter in EXPORTERS.values())
     # Without their types: a counter that is not called _total is none to OpenMetrics.
     return (f"{line} {time_ms / 1e3:.3f}" for line in told.decode().splitlines() if not line.startswith("#"))

@@ -21,7 +21,7 @@ from otel_gpu.logs import set_up
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sources.names.untrusted_text import MAX_CHARS, sanitize
 from otel_gpu.web.page import Page as WebPage
-from tests.unit.compat import told as compat
+from tests.unit.compat import series as compat
 from tests.unit.export.exposition import RESOURCES, parsed
 from tests.unit.metrics.builders import answer, collected, device, part, process, split, workload
 

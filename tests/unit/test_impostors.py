@@ -21,7 +21,7 @@ from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.builders import GIB, FakeNames, facts, gpu, gpu_read, listed, memory, process_read
 from tests.unit.agent.test_engine import Recorder, World
-from tests.unit.compat.told import values
+from tests.unit.compat.series import values
 
 VICTIM_ID, MALLORY_ID = "a" * 64, "f" * 64
 VICTIM, MALLORY = (WorkloadRef(WorkloadKind.CONTAINER, each, runtime="docker") for each in (VICTIM_ID, MALLORY_ID))

@@ -1,4 +1,4 @@
-"""container-gpu-exporter on a host with Docker and Kubernetes: the configuration file says who is asked for names."""
+"""container-gpu-exporter on a host with Docker and Kubernetes: the configuration file selects the name sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_gpu.sources.names.factory import NameSourceFactory, close_all, start_a
 from tests.builders import GIB, FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
 from tests.docker_api import DockerApi, serving_docker
 from tests.kubelet_servers import Runtime, container, container_id, socket_directory
-from tests.unit.compat.told import values
+from tests.unit.compat.series import values
 
 NAME = "container-gpu-exporter"
 PATIENCE_S = 10.0
@@ -25,32 +25,32 @@ IN_POD, IN_DOCKER = 1, 2
 
 
 @dataclass(frozen=True)
-class Both:
-    """The sockets of a container runtime of Kubernetes and of Docker."""
+class Runtimes:
+    """The sockets of a Kubernetes container runtime and of Docker."""
 
     cri: Path
     docker: str
 
 
 @pytest.fixture
-def both() -> Iterator[Both]:
-    """A pod's container of one, and a container of the other."""
+def runtimes() -> Iterator[Runtimes]:
+    """A runtime with a pod's container, and Docker with another container."""
     docker = DockerApi()
     docker.run(IN_DOCKER, "ollama")
     with socket_directory() as directory, serving_docker(docker, directory / "docker.sock"):
         runtime = Runtime(directory / "cri.sock", [container(IN_POD, pod="vllm-0", name="vllm")])
         runtime.start()
         try:
-            yield Both(directory / "cri.sock", docker.base_url)
+            yield Runtimes(directory / "cri.sock", docker.base_url)
         finally:
             runtime.stop()
 
 
-def served(both: Both, environment: str, directory: Path) -> dict[str, dict[str, float]]:
-    """What the listener serves of a process of each, with this environment in the configuration file."""
+def served(runtimes: Runtimes, environment: str, directory: Path) -> dict[str, dict[str, float]]:
+    """Values for a process of each runtime, with this environment in the configuration file."""
     file = directory / "agent.yaml"
     file.write_text(
-        f"compat: {NAME}\nenvironment: {environment}\ncri-socket: {both.cri}\ndocker-host: {both.docker}\n",
+        f"compat: {NAME}\nenvironment: {environment}\ncri-socket: {runtimes.cri}\ndocker-host: {runtimes.docker}\n",
         encoding="utf-8",
     )
     processes = [
@@ -68,7 +68,7 @@ def served(both: Both, environment: str, directory: Path) -> dict[str, dict[str,
             names=sources,
             clock=clock,
         )
-        for _ in range(4):  # who has no name is told of once nobody can be expected to know it
+        for _ in range(4):  # a workload without a name is exported once its names are settled
             clock.advance(5.0)
             answer = engine.sample()
     finally:
@@ -97,7 +97,7 @@ def served(both: Both, environment: str, directory: Path) -> dict[str, dict[str,
         ),
     ],
 )
-def test_the_file_chooses_who_is_asked_and_so_what_is_served(
-    both: Both, tmp_path: Path, environment: str, expected: dict[str, dict[str, float]]
+def test_the_environment_in_the_file_decides_which_names_are_served(
+    runtimes: Runtimes, tmp_path: Path, environment: str, expected: dict[str, dict[str, float]]
 ) -> None:
-    assert served(both, environment, tmp_path) == expected
+    assert served(runtimes, environment, tmp_path) == expected

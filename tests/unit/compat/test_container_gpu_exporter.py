@@ -7,7 +7,7 @@ from dataclasses import replace
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from tests.builders import GIB, MIB
 from tests.builders import gpu as reading_of
-from tests.unit.compat.told import lines, text, values
+from tests.unit.compat.series import lines, text, values
 from tests.unit.metrics.builders import answer, device, part, process, split, workload
 
 NAME = "container-gpu-exporter"
@@ -23,8 +23,8 @@ GPU = device(
 ITS_GPU = 'index="0",name="NVIDIA A100-SXM4-80GB",uuid="GPU-0"'
 
 
-def test_everything_is_told_in_its_names_and_labels() -> None:
-    told = answer(
+def test_every_series_has_the_exporters_names_and_labels() -> None:
+    report = answer(
         GPU,
         workloads=[
             workload(part(measured=3 * GIB)),
@@ -38,7 +38,7 @@ def test_everything_is_told_in_its_names_and_labels() -> None:
         ],
     )
     docker = 'pid="200",container_id="0123456789ab",container="ollama"'
-    assert [line for line in text(NAME, told).splitlines() if not line.startswith("#")] == [
+    assert [line for line in text(NAME, report).splitlines() if not line.startswith("#")] == [
         f'container_gpu_memory_usage{{{ITS_GPU},container_name="vllm"}} 3072.0',
         f'container_gpu_memory_usage{{{ITS_GPU},container_name="ollama"}} 1536.0',
         f"core_utilization{{{ITS_GPU}}} 50.0",
@@ -54,33 +54,33 @@ def test_everything_is_told_in_its_names_and_labels() -> None:
     ]
 
 
-def test_all_processes_of_a_container_are_told_and_not_its_first_alone() -> None:
-    told = answer(
+def test_every_process_of_a_container_has_a_series() -> None:
+    report = answer(
         GPU,
         workloads=[workload(part(measured=3), ref=DOCKER, names=WorkloadNames(container="a"))],
         processes=[process(pid, ref=DOCKER, memory_bytes=pid) for pid in (1, 2)],
     )
-    assert values(NAME, "docker_gpu_memory_usage", told, "pid") == {"1": 1, "2": 2}
+    assert values(NAME, "docker_gpu_memory_usage", report, "pid") == {"1": 1, "2": 2}
 
 
-def test_containers_of_one_name_on_one_gpu_are_added() -> None:
+def test_containers_with_equal_names_on_one_gpu_are_summed() -> None:
     names = WorkloadNames(container="eval")
     other = WorkloadRef(WorkloadKind.CONTAINER, "f" * 64)
     workloads = [workload(part(measured=MIB), ref=ref, names=names) for ref in (DOCKER, other)]
-    told = answer(GPU, workloads=workloads)
-    assert values(NAME, "container_gpu_memory_usage", told, "container_name") == {"eval": 2}
+    report = answer(GPU, workloads=workloads)
+    assert values(NAME, "container_gpu_memory_usage", report, "container_name") == {"eval": 2}
 
 
-def test_what_is_not_known_is_absent() -> None:
-    told = answer(
+def test_unknown_values_are_absent() -> None:
+    report = answer(
         device(),
         workloads=[workload(part(), ref=DOCKER, names=None)],
         processes=[process(ref=DOCKER, memory_bytes=None)],
     )
-    assert [line for line in text(NAME, told).splitlines() if not line.startswith("#")] == []
+    assert [line for line in text(NAME, report).splitlines() if not line.startswith("#")] == []
 
 
-def test_without_the_gpus_size_there_is_no_percentage() -> None:
-    told = answer(device(), processes=[process(ref=DOCKER, memory_bytes=5)])
-    assert lines(NAME, "docker_gpu_memory_perc_usage", told) == []
-    assert values(NAME, "docker_gpu_memory_usage", told, "pid") == {"100": 5}
+def test_without_the_gpus_memory_there_is_no_percentage() -> None:
+    report = answer(device(), processes=[process(ref=DOCKER, memory_bytes=5)])
+    assert lines(NAME, "docker_gpu_memory_perc_usage", report) == []
+    assert values(NAME, "docker_gpu_memory_usage", report, "pid") == {"100": 5}

@@ -1,4 +1,4 @@
-"""dcgm-exporter: figures of a GPU, and of a shared GPU each workload's own part of them."""
+"""dcgm-exporter: figures of a GPU, divided among the workloads that share it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from otel_gpu.model import (
 from tests.builders import DRIVER, MIB, listed, mig
 from tests.builders import gpu as reading_of
 from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, Played, gpu_with, old
-from tests.unit.compat.told import lines, values
+from tests.unit.compat.series import lines, values
 from tests.unit.export.exposition import simulated_report
 from tests.unit.metrics.builders import answer, device, part, split, totals, workload
 
@@ -59,7 +59,7 @@ def shared(**changes: Any) -> Report:
         memory=split(limit=100 * MIB, reserved=5 * MIB, measured=70 * MIB, unattributed=5 * MIB),
         totals=GpuTotals(9_000, 700, 300),
     )
-    told = answer(
+    report = answer(
         gpu._replace(energy=EnergySplit(1_000, 900, 80, 20)),
         workloads=[
             workload(parts[0]),
@@ -67,14 +67,14 @@ def shared(**changes: Any) -> Report:
             workload(parts[2], ref=UNIT, names=None),
         ],
     )
-    return replace(told, driver=DRIVER)
+    return replace(report, driver=DRIVER)
 
 
 def parts_of(family: str, attribution: Report) -> dict[str, float]:
     return values(NAME, f"DCGM_FI_DEV_{family}", attribution, "container")
 
 
-def test_the_labels_are_its_own() -> None:
+def test_the_labels_are_those_of_dcgm_exporter() -> None:
     device_ = (
         'gpu="0",UUID="GPU-0",pci_bus_id="00000000:1B:00.0",device="nvidia3",modelName="NVIDIA A100-SXM4-80GB",'
         'GPU_I_PROFILE="",GPU_I_ID="",Hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06"'
@@ -86,7 +86,7 @@ def test_the_labels_are_its_own() -> None:
     ]
 
 
-# ---------------------------------------------------------------------------- a GPU that is shared
+# ---------------------------------------------------------------------------- shared GPU
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,7 @@ def test_the_labels_are_its_own() -> None:
         ("TOTAL_ENERGY_CONSUMPTION", (5_000, 3_000, 100, 1_000), 9_100),
     ],
 )
-def test_of_a_shared_gpu_everybody_has_their_own_part(
-    family: str, parts: tuple[float | None, ...], whole: float
-) -> None:
+def test_each_workload_on_a_shared_gpu_has_its_part(family: str, parts: tuple[float | None, ...], whole: float) -> None:
     found = parts_of(family, shared())
     named = dict(zip(("vllm", "train", "camera.service", ""), parts, strict=True))
     assert found == pytest.approx({name: part for name, part in named.items() if part is not None})
@@ -109,48 +107,50 @@ def test_of_a_shared_gpu_everybody_has_their_own_part(
 
 
 @pytest.mark.parametrize(("family", "value"), [("GPU_TEMP", 60), ("SM_CLOCK", 1410), ("MEM_CLOCK", 1215)])
-def test_what_does_not_divide_is_the_same_for_everybody_and_not_nobodys(family: str, value: float) -> None:
+def test_undivided_figures_are_on_every_workload_and_not_on_the_remainder(family: str, value: float) -> None:
     assert parts_of(family, shared()) == dict.fromkeys(["vllm", "train", "camera.service"], value)
 
 
-def test_free_memory_is_divided_as_what_is_used_so_that_every_series_has_the_gpus_share() -> None:
+def test_free_memory_is_divided_in_proportion_to_used_memory() -> None:
     used, free = parts_of("FB_USED", shared()), parts_of("FB_FREE", shared())
     assert sum(free.values()) == 20
     assert used.keys() == free.keys()
     for name in used:
-        # To the byte: parts of it there are none.
+        # Rounded to bytes.
         assert used[name] / (used[name] + free[name]) == pytest.approx(75 / 95, abs=1 / MIB)
 
 
-def test_who_holds_nothing_has_no_part_of_what_is_free_and_no_0_by_0() -> None:
+def test_a_workload_without_memory_has_no_free_memory() -> None:
     gpu = device(reading(), memory=split(limit=100 * MIB, reserved=0, measured=40 * MIB))
-    told = answer(gpu, workloads=[workload(part(measured=40 * MIB)), workload(part(measured=0), ref=OTHER, names=PEER)])
-    assert parts_of("FB_USED", told) == {"vllm": 40, "train": 0}
-    assert parts_of("FB_FREE", told) == {"vllm": 60}
+    report = answer(
+        gpu, workloads=[workload(part(measured=40 * MIB)), workload(part(measured=0), ref=OTHER, names=PEER)]
+    )
+    assert parts_of("FB_USED", report) == {"vllm": 40, "train": 0}
+    assert parts_of("FB_FREE", report) == {"vllm": 60}
 
 
-def test_where_all_hold_nothing_all_have_as_much_of_what_is_free() -> None:
+def test_free_memory_is_divided_equally_if_all_workloads_hold_nothing() -> None:
     gpu = device(reading(), memory=split(limit=100 * MIB, reserved=0))
-    told = answer(gpu, workloads=[workload(part(measured=0)), workload(part(measured=0), ref=OTHER, names=PEER)])
-    assert parts_of("FB_USED", told) == {"vllm": 0, "train": 0}
-    assert parts_of("FB_FREE", told) == {"vllm": 50, "train": 50}
+    report = answer(gpu, workloads=[workload(part(measured=0)), workload(part(measured=0), ref=OTHER, names=PEER)])
+    assert parts_of("FB_USED", report) == {"vllm": 0, "train": 0}
+    assert parts_of("FB_FREE", report) == {"vllm": 50, "train": 50}
 
 
-def test_a_share_of_memory_that_nobody_knows_is_absent_and_the_rest_is_nobodys() -> None:
+def test_an_unknown_share_of_memory_is_absent_and_belongs_to_the_remainder() -> None:
     gpu = device(reading(), memory=split(limit=100 * MIB, reserved=0, unattributed=40 * MIB))
-    told = answer(gpu, workloads=[workload(part()), workload(part(), ref=OTHER, names=PEER)])
-    assert parts_of("FB_USED", told) == {"": 40}
-    assert parts_of("FB_FREE", told) == {"": 60}
+    report = answer(gpu, workloads=[workload(part()), workload(part(), ref=OTHER, names=PEER)])
+    assert parts_of("FB_USED", report) == {"": 40}
+    assert parts_of("FB_FREE", report) == {"": 60}
 
 
-# ---------------------------------------------------------------------------- a GPU that is not
+# ---------------------------------------------------------------------------- GPU with at most one workload
 
 
 GAUGES = ("SM_CLOCK", "MEM_CLOCK", "GPU_TEMP", "POWER_USAGE", "GPU_UTIL", "MEM_COPY_UTIL", "XID_ERRORS", "FB_USED")
 
 
 def alone(*workloads: WorkloadReport) -> Report:
-    """A GPU where somebody holds 40 of 60 MiB in use, did 41 % of the work, and drew half of the energy."""
+    """A GPU with 60 MiB in use, of which 40 MiB are measured, and half of its energy attributed."""
     gpu = device(
         reading(),
         memory=split(limit=100 * MIB, reserved=0, measured=40 * MIB, unattributed=20 * MIB),
@@ -167,37 +167,37 @@ def one_pod() -> WorkloadReport:
 WHOLE = dict(zip((*GAUGES, "FB_FREE"), (1410, 1215, 60, 200, 90, 40, 0, 60, 40), strict=True))
 
 
-def test_a_pod_alone_on_a_gpu_has_the_gpus_figures_and_there_is_no_other_series() -> None:
-    told = alone(one_pod())
-    assert {family: parts_of(family, told) for family in WHOLE} == {
+def test_a_pod_alone_on_a_gpu_has_all_figures_of_the_gpu() -> None:
+    report = alone(one_pod())
+    assert {family: parts_of(family, report) for family in WHOLE} == {
         family: {"vllm": pytest.approx(value)} for family, value in WHOLE.items()
     }
 
 
-def test_a_gpu_that_nobody_is_on_has_one_series_of_each() -> None:
-    told = alone()
-    assert {family: parts_of(family, told) for family in WHOLE} == {
+def test_a_gpu_without_workloads_has_one_series_per_family() -> None:
+    report = alone()
+    assert {family: parts_of(family, report) for family in WHOLE} == {
         family: {"": pytest.approx(value)} for family, value in WHOLE.items()
     }
 
 
-def test_who_left_or_only_could_be_there_takes_nothing_from_who_is_alone() -> None:
+def test_workloads_that_left_or_only_may_use_the_gpu_take_no_part() -> None:
     left = workload(part(measured=MIB, active=False, energy=MethodEnergy(0, 9, 0)), ref=OTHER, names=PEER)
     could = workload(part(possible=True), ref=UNIT, names=None)
-    told = alone(one_pod(), left, could)
+    report = alone(one_pod(), left, could)
     for family, value in WHOLE.items():
-        assert parts_of(family, told) == {"vllm": pytest.approx(value)}, family
+        assert parts_of(family, report) == {"vllm": pytest.approx(value)}, family
 
 
-def test_while_a_neighbours_name_is_looked_up_nobody_is_alone() -> None:
+def test_a_workload_is_not_alone_while_the_names_of_another_are_resolved() -> None:
     held = workload(part(measured=20 * MIB), ref=OTHER, names=None)._replace(awaiting_names=True)
-    told = alone(one_pod(), held)
-    assert parts_of("FB_USED", told) == {"vllm": 40, "": 20}
-    assert parts_of("POWER_USAGE", told) == {"vllm": 100, "": 100}
-    assert parts_of("GPU_TEMP", told) == {"vllm": 60}
+    report = alone(one_pod(), held)
+    assert parts_of("FB_USED", report) == {"vllm": 40, "": 20}
+    assert parts_of("POWER_USAGE", report) == {"vllm": 100, "": 100}
+    assert parts_of("GPU_TEMP", report) == {"vllm": 60}
 
 
-def test_energy_is_everybodys_own_also_of_who_is_alone_since_a_counter_must_not_jump_when_somebody_joins() -> None:
+def test_energy_is_divided_even_if_a_workload_is_alone_so_that_counters_do_not_jump() -> None:
     before = parts_of("TOTAL_ENERGY_CONSUMPTION", alone(one_pod()))
     joined = workload(part(measured=MIB)._replace(totals=totals()), ref=OTHER, names=PEER)
     during = parts_of("TOTAL_ENERGY_CONSUMPTION", alone(one_pod(), joined))
@@ -205,14 +205,14 @@ def test_energy_is_everybodys_own_also_of_who_is_alone_since_a_counter_must_not_
     assert during == before | {"train": 0}
 
 
-def test_energy_never_falls_while_pods_come_and_go_and_rises_by_what_the_gpu_drew() -> None:
+def test_energy_never_falls_and_rises_by_the_gpus_energy() -> None:
     played = Played()
     seen: list[dict[str, float]] = []
     refs = {1: WEB, 2: JOB}
     for there in ((1,), (1,), (1, 2), (1, 2), (2,), (), (1,), (1, 2), ()):
         reading_ = replace(gpu_with(*map(listed, there)), utilization=played.rows(*((pid, 40) for pid in there)))
-        told = played.next(reading_, processes=[old(pid, refs[pid]) for pid in there])
-        seen.append(parts_of("TOTAL_ENERGY_CONSUMPTION", told))
+        report = played.next(reading_, processes=[old(pid, refs[pid]) for pid in there])
+        seen.append(parts_of("TOTAL_ENERGY_CONSUMPTION", report))
         if len(seen) > 1:
             rose = {name: value - seen[-2].get(name, 0) for name, value in seen[-1].items()}
             assert min(rose.values()) >= 0
@@ -221,65 +221,69 @@ def test_energy_never_falls_while_pods_come_and_go_and_rises_by_what_the_gpu_dre
     assert set(seen[-1]) == {"web", "job", ""}
 
 
-# ---------------------------------------------------------------------------- what is known
+# ---------------------------------------------------------------------------- unknown values
 
 
-@pytest.mark.parametrize(("errors", "last", "told"), [(0, None, 0), (3, 79, 79), (None, None, None), (2, None, None)])
-def test_the_last_xid_is_told_and_zero_only_where_there_was_none(
-    errors: int | None, last: int | None, told: float | None
+@pytest.mark.parametrize(
+    ("errors", "last", "exported"), [(0, None, 0), (3, 79, 79), (None, None, None), (2, None, None)]
+)
+def test_the_last_xid_is_exported_and_is_zero_only_without_errors(
+    errors: int | None, last: int | None, exported: float | None
 ) -> None:
-    assert parts_of("XID_ERRORS", shared(xid_errors=errors, last_xid=last)).get("vllm") == told
+    assert parts_of("XID_ERRORS", shared(xid_errors=errors, last_xid=last)).get("vllm") == exported
 
 
-def test_work_that_nobody_is_known_to_do_is_nobodys() -> None:
-    told = answer(
+def test_work_of_unknown_origin_belongs_to_the_remainder() -> None:
+    report = answer(
         device(reading()),
         workloads=[workload(part(sm_ratio=None)), workload(part(sm_ratio=None), ref=OTHER, names=PEER)],
     )
-    assert parts_of("GPU_UTIL", told) == {"": 90}
-    assert parts_of("POWER_USAGE", told) == {"": 200}
-    idle = replace(told, gpus=(device(replace(reading(), gpu_ratio=0.0)),))
+    assert parts_of("GPU_UTIL", report) == {"": 90}
+    assert parts_of("POWER_USAGE", report) == {"": 200}
+    idle = replace(report, gpus=(device(replace(reading(), gpu_ratio=0.0)),))
     assert parts_of("GPU_UTIL", idle) == {"": 0}
 
 
-def test_who_is_known_to_do_nothing_does_nothing_even_if_nobody_does_anything() -> None:
+def test_a_known_zero_is_zero_even_if_all_workloads_are_idle() -> None:
     gpu = device(replace(reading(), gpu_ratio=0.01))._replace(energy=EnergySplit(0, 0, 0, 0))
     use = part(sm_ratio=0.0, energy=MethodEnergy(0, 0, 0))
-    told = answer(gpu, workloads=[workload(use), workload(use, ref=OTHER, names=PEER)])
-    assert parts_of("GPU_UTIL", told) == {"vllm": 0, "train": 0, "": 1}
-    assert parts_of("POWER_USAGE", told) == {"vllm": 0, "train": 0, "": 200}
+    report = answer(gpu, workloads=[workload(use), workload(use, ref=OTHER, names=PEER)])
+    assert parts_of("GPU_UTIL", report) == {"vllm": 0, "train": 0, "": 1}
+    assert parts_of("POWER_USAGE", report) == {"vllm": 0, "train": 0, "": 200}
 
 
-def test_what_the_driver_does_not_tell_is_absent() -> None:
-    told = answer(device(), workloads=[workload(part())])
+def test_figures_that_the_driver_does_not_report_are_absent() -> None:
+    report = answer(device(), workloads=[workload(part())])
     families = ("GPU_UTIL", "MEM_COPY_UTIL", "POWER_USAGE", "TOTAL_ENERGY_CONSUMPTION", "FB_USED", "FB_FREE")
-    assert [parts_of(family, told) for family in (*families, "GPU_TEMP", "SM_CLOCK", "MEM_CLOCK", "XID_ERRORS")] == [
+    assert [parts_of(family, report) for family in (*families, "GPU_TEMP", "SM_CLOCK", "MEM_CLOCK", "XID_ERRORS")] == [
         {}
     ] * 10
 
 
-def test_lists_that_claim_more_than_is_used_are_cut_to_it() -> None:
+def test_lists_that_exceed_used_memory_are_scaled_down() -> None:
     gpu = device(memory=split(limit=100 * MIB, reserved=0, measured=50 * MIB, overcount=10 * MIB))
     uses = (part(measured=40 * MIB), part(measured=10 * MIB))
-    told = answer(gpu, workloads=[workload(uses[0]), workload(uses[1], ref=OTHER, names=PEER)])
-    assert parts_of("FB_USED", told) == pytest.approx({"vllm": 32, "train": 8})
+    report = answer(gpu, workloads=[workload(uses[0]), workload(uses[1], ref=OTHER, names=PEER)])
+    assert parts_of("FB_USED", report) == pytest.approx({"vllm": 32, "train": 8})
 
 
-def test_a_pod_that_ended_keeps_its_energy_and_has_nothing_else() -> None:
-    told = shared()
-    ended = told.workloads[0]._replace(gpus=(told.workloads[0].gpus[0]._replace(active=False, energy=MethodEnergy()),))
-    told = replace(told, workloads=(ended, *told.workloads[1:]))
-    assert parts_of("TOTAL_ENERGY_CONSUMPTION", told)["vllm"] == 5_000
+def test_an_ended_pod_has_its_energy_only() -> None:
+    report = shared()
+    ended = report.workloads[0]._replace(
+        gpus=(report.workloads[0].gpus[0]._replace(active=False, energy=MethodEnergy()),)
+    )
+    report = replace(report, workloads=(ended, *report.workloads[1:]))
+    assert parts_of("TOTAL_ENERGY_CONSUMPTION", report)["vllm"] == 5_000
     for family in ("GPU_UTIL", "MEM_COPY_UTIL", "POWER_USAGE", "FB_USED", "GPU_TEMP", "SM_CLOCK", "XID_ERRORS"):
-        assert "vllm" not in parts_of(family, told), family
+        assert "vllm" not in parts_of(family, report), family
 
 
-def test_nobodys_energy_does_not_jump_when_a_pod_is_forgotten() -> None:
-    told = shared()
-    assert parts_of("TOTAL_ENERGY_CONSUMPTION", replace(told, workloads=()))[""] == 1_000
+def test_the_remainders_energy_does_not_jump_when_a_pod_is_dropped() -> None:
+    report = shared()
+    assert parts_of("TOTAL_ENERGY_CONSUMPTION", replace(report, workloads=()))[""] == 1_000
 
 
-def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_rest_of_the_gpu() -> None:
+def test_memory_of_mig_instances_is_divided_per_instance() -> None:
     instances = [
         MigReport("MIG-1", "1g.10gb", split(limit=30 * MIB, reserved=0, measured=10 * MIB, unattributed=2 * MIB)),
         MigReport("MIG-2", "2g.20gb", split(limit=40 * MIB, reserved=0, measured=20 * MIB)),
@@ -294,7 +298,7 @@ def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_res
         part(mig_uuid="MIG-2", mig_profile="2g.20gb", measured=15 * MIB, energy=MethodEnergy(0, 250, 0)),
         part(mig_uuid="MIG-2", mig_profile="2g.20gb", measured=5 * MIB, energy=MethodEnergy(0, 0, 0)),
     ]
-    told = answer(
+    report = answer(
         gpu._replace(energy=EnergySplit(1_000, 750, 250, 0)),
         workloads=[
             workload(uses[0]),
@@ -304,39 +308,39 @@ def test_on_mig_instances_each_has_the_memory_of_its_instance_and_shares_the_res
     )
     places = ("GPU_I_ID", "GPU_I_PROFILE", "container")
     first, second = ("7", "1g.10gb", "vllm"), ("3", "2g.20gb", "train")
-    third, nobody = ("3", "2g.20gb", "camera.service"), ("", "", "")
-    assert values(NAME, "DCGM_FI_DEV_FB_USED", told, *places) == {first: 12, second: 15, third: 5}
-    assert values(NAME, "DCGM_FI_DEV_FB_FREE", told, *places) == {first: 18, second: 15, third: 5, nobody: 30}
-    assert values(NAME, "DCGM_FI_DEV_POWER_USAGE", told, *places) == {first: 100, second: 50, third: 0, nobody: 50}
-    assert values(NAME, "DCGM_FI_DEV_GPU_TEMP", told, *places) == {first: 60, second: 60, third: 60}
+    third, remainder = ("3", "2g.20gb", "camera.service"), ("", "", "")
+    assert values(NAME, "DCGM_FI_DEV_FB_USED", report, *places) == {first: 12, second: 15, third: 5}
+    assert values(NAME, "DCGM_FI_DEV_FB_FREE", report, *places) == {first: 18, second: 15, third: 5, remainder: 30}
+    assert values(NAME, "DCGM_FI_DEV_POWER_USAGE", report, *places) == {first: 100, second: 50, third: 0, remainder: 50}
+    assert values(NAME, "DCGM_FI_DEV_GPU_TEMP", report, *places) == {first: 60, second: 60, third: 60}
 
 
-def test_a_pod_alone_on_one_instance_has_not_the_whole_gpu() -> None:
+def test_a_pod_alone_on_a_mig_instance_does_not_have_the_whole_gpu() -> None:
     gpu = device(replace(reading(), mig=(mig("MIG-1", (7, 0)),)), memory=split(limit=100 * MIB, measured=MIB))
     use = part(mig_uuid="MIG-1", mig_profile="1g.10gb", measured=MIB, energy=MethodEnergy(0, 500, 0))
-    told = answer(gpu._replace(energy=EnergySplit(1_000, 500, 500, 0)), workloads=[workload(use)])
-    assert parts_of("POWER_USAGE", told) == {"vllm": 100, "": 100}
-    assert parts_of("FB_USED", told) == {"vllm": 1}
+    report = answer(gpu._replace(energy=EnergySplit(1_000, 500, 500, 0)), workloads=[workload(use)])
+    assert parts_of("POWER_USAGE", report) == {"vllm": 100, "": 100}
+    assert parts_of("FB_USED", report) == {"vllm": 1}
 
 
 @pytest.mark.parametrize(
-    ("kernels", "told"),
+    ("kernel", "label"),
     [("0000:1b:00.0", "00000000:1B:00.0"), ("00000001:af:00.0", "00000001:AF:00.0"), (None, ""), ("", "")],
 )
-def test_the_pci_address_is_written_as_nvml_writes_it(kernels: str | None, told: str) -> None:
-    gpu = device(replace(reading(), identity=replace(reading().identity, pci_bus_id=kernels)))
-    assert values(NAME, "DCGM_FI_DEV_GPU_TEMP", answer(gpu), "pci_bus_id") == {told: 60}
+def test_the_pci_address_has_nvmls_format(kernel: str | None, label: str) -> None:
+    gpu = device(replace(reading(), identity=replace(reading().identity, pci_bus_id=kernel)))
+    assert values(NAME, "DCGM_FI_DEV_GPU_TEMP", answer(gpu), "pci_bus_id") == {label: 60}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_on_a_whole_host_parts_sum_to_every_gpu(seed: int) -> None:
-    told = simulated_report(seed)
-    for each in told.gpus:
+def test_shares_sum_to_every_gpu_of_a_host(seed: int) -> None:
+    report = simulated_report(seed)
+    for each in report.gpus:
         uuid, figures, memory = each.identity.uuid, each.reading, each.memory
         assert memory is not None
 
         def whole(family: str, uuid: str = uuid) -> float | None:
-            found = values(NAME, f"DCGM_FI_DEV_{family}", told, "UUID", "pod", "container", "GPU_I_ID", "namespace")
+            found = values(NAME, f"DCGM_FI_DEV_{family}", report, "UUID", "pod", "container", "GPU_I_ID", "namespace")
             own = [value for key, value in found.items() if key[0] == uuid]
             return sum(own) if own else None
 

@@ -1,4 +1,4 @@
-"""gpu-inference-exporter: memory that the driver lists, and memory that it does not."""
+"""gpu-inference-exporter: memory that the driver lists, and memory that it does not list."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from otel_gpu.model import MemorySplit, WorkloadKind, WorkloadRef
 from tests.builders import CONTAINER, CONTAINER_ID
-from tests.unit.compat.told import lines, text, values
+from tests.unit.compat.series import lines, text, values
 from tests.unit.metrics.builders import answer, device, part, split, workload
 
 NAME = "gpu-inference"
@@ -16,7 +16,7 @@ UNLISTED = 'container_name="",container_id="bbbbbbbbbbbb"'
 
 
 def shared() -> str:
-    """A GPU with a container that is listed, one that is not, and a job in no container."""
+    """A GPU with a listed container, an unlisted one, and a job outside of containers."""
     return text(
         NAME,
         answer(
@@ -30,7 +30,7 @@ def shared() -> str:
     )
 
 
-def test_everything_is_told_in_its_names_and_labels() -> None:
+def test_every_series_has_the_exporters_names_and_labels() -> None:
     assert [line for line in shared().splitlines() if not line.startswith("# HELP")] == [
         "# TYPE gpu_memory_total_bytes gauge",
         'gpu_memory_total_bytes{gpu="0"} 100',
@@ -53,14 +53,14 @@ def test_everything_is_told_in_its_names_and_labels() -> None:
     ]
 
 
-def test_known_and_unknown_are_what_is_used_even_where_the_lists_claim_more() -> None:
+def test_known_and_unknown_sum_to_used_even_if_the_lists_exceed_it() -> None:
     claimed = answer(device(memory=split(limit=100, reserved=0, measured=50, overcount=8)))
     assert lines(NAME, "gpu_memory_used_bytes", claimed) == ['gpu_memory_used_bytes{gpu="0"} 42']
     assert lines(NAME, "gpu_memory_known_bytes", claimed) == ['gpu_memory_known_bytes{gpu="0"} 42']
     assert lines(NAME, "gpu_memory_unknown_bytes", claimed) == ['gpu_memory_unknown_bytes{gpu="0"} 0']
 
 
-def test_a_gpu_that_tells_no_memory_has_no_series_and_inference_is_neither_on_nor_off() -> None:
+def test_a_gpu_without_memory_figures_has_no_series() -> None:
     assert [line for line in text(NAME, answer(device())).splitlines() if not line.startswith("#")] == []
 
 
@@ -68,30 +68,28 @@ def test_a_gpu_that_tells_no_memory_has_no_series_and_inference_is_neither_on_no
     ("memory", "active"),
     [(split(measured=9), 0), (split(measured=9, inferred=1), 1), (split(measured=9, unattributed=1), 1)],
 )
-def test_inference_is_active_for_each_gpu_with_memory_in_use_that_is_not_listed(
-    memory: MemorySplit, active: int
-) -> None:
+def test_inference_is_active_if_memory_in_use_is_not_listed(memory: MemorySplit, active: int) -> None:
     assert values(NAME, "gpu_inference_active", answer(device(memory=memory)), "gpu") == {"0": active}
 
 
 def test_a_container_on_two_mig_instances_of_a_gpu_is_one_series() -> None:
     parts = [part(mig_uuid=uuid, measured=held) for uuid, held in (("MIG-1", 3), ("MIG-2", 4))]
-    told = answer(device(memory=split(measured=7)), workloads=[workload(*parts)])
-    assert values(NAME, "container_gpu_memory_bytes", told, "gpu", "method") == {("0", "nvidia-smi"): 7}
-    assert values(NAME, "container_gpu_detected", told, "container_name") == {"vllm": 1}
+    report = answer(device(memory=split(measured=7)), workloads=[workload(*parts)])
+    assert values(NAME, "container_gpu_memory_bytes", report, "gpu", "method") == {("0", "nvidia-smi"): 7}
+    assert values(NAME, "container_gpu_detected", report, "container_name") == {"vllm": 1}
 
 
 def test_a_container_with_both_kinds_of_memory_has_both_series() -> None:
-    told = answer(device(), workloads=[workload(part(measured=3, inferred_bytes=4))])
-    assert values(NAME, "container_gpu_memory_bytes", told, "method") == {"nvidia-smi": 3, "inference": 4}
+    report = answer(device(), workloads=[workload(part(measured=3, inferred_bytes=4))])
+    assert values(NAME, "container_gpu_memory_bytes", report, "method") == {"nvidia-smi": 3, "inference": 4}
 
 
-def test_a_container_that_has_gone_or_only_could_use_a_gpu_is_told_of_no_more() -> None:
-    told = answer(device(), workloads=[workload(part(measured=3, active=False)), workload(ref=HIDDEN)])
-    assert lines(NAME, "container_gpu_detected", told) == []
-    assert lines(NAME, "container_gpu_memory_bytes", told) == []
+def test_a_container_that_ended_or_only_may_use_a_gpu_has_no_series() -> None:
+    report = answer(device(), workloads=[workload(part(measured=3, active=False)), workload(ref=HIDDEN)])
+    assert lines(NAME, "container_gpu_detected", report) == []
+    assert lines(NAME, "container_gpu_memory_bytes", report) == []
 
 
-def test_of_a_renamed_container_only_the_new_name_is_told() -> None:
+def test_a_renamed_container_has_series_under_its_new_name_only() -> None:
     old, new = (workload(part(measured=held), ref=CONTAINER, naming=naming) for naming, held in ((0, 1), (1, 2)))
     assert values(NAME, "container_gpu_memory_bytes", answer(device(), workloads=[old, new]), "gpu") == {"0": 2}

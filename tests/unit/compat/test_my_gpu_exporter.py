@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from otel_gpu.compat.exporters import EXPORTERS
-from otel_gpu.compat.form import Scene
 from otel_gpu.compat.render import render
+from otel_gpu.compat.schema import RenderContext
 from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import GpuReading, GpuTotals, WorkloadKind, WorkloadRef
 from tests.builders import CONTAINER_ID
 from tests.builders import gpu as reading_of
-from tests.unit.compat.told import lines, text, values
+from tests.unit.compat.series import lines, text, values
 from tests.unit.metrics.builders import WORK, answer, device, part, process, totals, workload
 
 NAME = "my-gpu-exporter"
@@ -20,7 +20,7 @@ LABELS = (
 
 
 def metered() -> GpuReading:
-    """A GPU that counts its energy and tells who works."""
+    """A GPU with an energy counter and utilisation data."""
     reading = reading_of(energy_mj=9_000)
     return GpuReading(identity=reading.identity, taken_at_ns=0, processes=(), energy_mj=9_000, utilization=WORK)
 
@@ -28,8 +28,8 @@ def metered() -> GpuReading:
 GPU = device(metered(), totals=GpuTotals(6_000, 2_000, 1_000))
 
 
-def test_everything_is_told_in_its_names_and_labels() -> None:
-    told = answer(
+def test_every_series_has_the_exporters_names_and_labels() -> None:
+    report = answer(
         GPU,
         workloads=[workload(part())],
         processes=[
@@ -42,7 +42,7 @@ def test_everything_is_told_in_its_names_and_labels() -> None:
             )
         ],
     )
-    assert [line for line in text(NAME, told).splitlines() if not line.startswith("# HELP")] == [
+    assert [line for line in text(NAME, report).splitlines() if not line.startswith("# HELP")] == [
         "# TYPE my_gpu_process_energy_joules counter",
         f"my_gpu_process_energy_joules{{{LABELS}}} 6.0",
         "# TYPE my_gpu_process_energy_joules_total counter",
@@ -65,16 +65,16 @@ def test_everything_is_told_in_its_names_and_labels() -> None:
     ]
 
 
-def test_both_energies_exist_from_the_first_moment_so_that_sharing_breaks_no_series() -> None:
-    told = answer(GPU, processes=[process(totals=totals())])
-    assert values(NAME, "my_gpu_process_energy_joules_total", told, "energy_estimated") == {"false": 0, "true": 0}
+def test_both_energy_series_exist_from_the_start() -> None:
+    report = answer(GPU, processes=[process(totals=totals())])
+    assert values(NAME, "my_gpu_process_energy_joules_total", report, "energy_estimated") == {"false": 0, "true": 0}
 
 
-def test_a_process_that_ended_keeps_its_energy_and_uses_nothing() -> None:
-    told = answer(
+def test_an_ended_process_keeps_its_energy_and_uses_nothing() -> None:
+    report = answer(
         GPU, processes=[process(active=False, memory_bytes=7, sm_ratio=0.5, totals=totals(measured_mj=2_000))]
     )
-    found = {family: values(NAME, f"my_gpu_process_{family}", told, "pid").get("100") for family in FAMILIES}
+    found = {family: values(NAME, f"my_gpu_process_{family}", report, "pid").get("100") for family in FAMILIES}
     assert found == {
         "energy_joules": 2,
         "sm_utilization_ratio": 0,
@@ -95,37 +95,37 @@ FAMILIES = (
 )
 
 
-def test_what_the_driver_does_not_tell_is_absent_and_not_zero() -> None:
-    told = answer(device(), processes=[process(memory_bytes=None)])
+def test_figures_that_the_driver_does_not_report_are_absent() -> None:
+    report = answer(device(), processes=[process(memory_bytes=None)])
     labels = 'pid="100",gpu="0",process_name="python3",pod="",namespace="",container="",'
-    assert [line for line in text(NAME, told).splitlines() if not line.startswith("#")] == [
+    assert [line for line in text(NAME, report).splitlines() if not line.startswith("#")] == [
         f'my_gpu_process_active{{{labels}pod_uid="pod-uid",container_id="{CONTAINER_ID}"}} 1',
         'my_gpu_process_gpu_process_count{gpu="0"} 1',
     ]
 
 
-def test_without_kubernetes_nothing_is_told_of_pods() -> None:
-    told = answer(GPU, workloads=[workload(part())], processes=[process()])
-    (line,) = lines(NAME, "my_gpu_process_active", told, kubernetes=False)
+def test_without_kubernetes_the_labels_of_pods_are_empty() -> None:
+    report = answer(GPU, workloads=[workload(part())], processes=[process()])
+    (line,) = lines(NAME, "my_gpu_process_active", report, kubernetes=False)
     assert 'pod="",namespace="",container="",pod_uid="",container_id="c0ffee' in line
 
 
-def test_what_runs_in_no_container_is_told_too_so_that_sums_are_the_gpus() -> None:
+def test_processes_outside_of_containers_have_series_so_that_sums_equal_the_gpu() -> None:
     unit = WorkloadRef(WorkloadKind.SYSTEMD_UNIT, "x.service")
-    told = answer(
+    report = answer(
         GPU,
         processes=[
             process(1, totals=totals(estimated_mj=4_000)),
             process(2, ref=unit, totals=totals(estimated_mj=2_000)),
         ],
     )
-    found = values(NAME, "my_gpu_process_energy_joules", told, "pid")
+    found = values(NAME, "my_gpu_process_energy_joules", report, "pid")
     assert found == {"1": 4, "2": 2}
-    assert values(NAME, "my_gpu_process_gpu_energy_joules_total", told, "gpu") == {"0": sum(found.values())}
+    assert values(NAME, "my_gpu_process_gpu_energy_joules_total", report, "gpu") == {"0": sum(found.values())}
 
 
-def test_the_prefix_can_be_another() -> None:
-    scene = Scene(report_rows(answer(GPU)))
-    told = render(EXPORTERS[NAME], scene, prefix="gpu_").decode()
-    assert 'gpu_gpu_energy_joules_total{gpu="0"} 6.0' in told
-    assert "my_gpu" not in told
+def test_the_prefix_is_configurable() -> None:
+    context = RenderContext(report_rows(answer(GPU)))
+    exposition = render(EXPORTERS[NAME], context, prefix="gpu_").decode()
+    assert 'gpu_gpu_energy_joules_total{gpu="0"} 6.0' in exposition
+    assert "my_gpu" not in exposition

@@ -1,4 +1,4 @@
-"""The agent with other exporters' listeners beside its own."""
+"""An agent with listeners for other exporters."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def agent(compat: str, listen: str = "127.0.0.1:0", **settings: str) -> Agent:
     return Agent(load(flags, {}).config, host, Resources({"host.name": "node-1"}, {}), ManualClock())
 
 
-def test_listeners_answer_while_the_agent_runs_and_are_gone_with_it() -> None:
+def test_listeners_serve_while_the_agent_runs() -> None:
     inference, idle = free_addresses(2)
-    # The agent's own metrics have no processes here; other exporters are about them all the same.
+    # Process metrics are off for the agent itself; other exporters still have processes.
     running = agent(f"gpu-inference:{inference.port},gpu-idle-exporter:{idle.port}", **{"process-metrics": "off"})
     sampled, stop = threading.Event(), threading.Event()
     thread = threading.Thread(target=running.run, args=(stop, lambda _: sampled.set()), daemon=True)
@@ -50,7 +50,7 @@ def test_listeners_answer_while_the_agent_runs_and_are_gone_with_it() -> None:
             ask(address, "/metrics")
 
 
-def test_where_the_agents_own_address_is_taken_the_others_are_freed() -> None:
+def test_other_listeners_are_closed_if_the_agents_own_address_is_in_use() -> None:
     (free,) = free_addresses(1)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken, pytest.raises(UsageError, match="--listen"):
         agent(f"gpu-inference:{free.port}", listen=f"127.0.0.1:{taken.getsockname()[1]}")

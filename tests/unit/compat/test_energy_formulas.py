@@ -1,4 +1,4 @@
-"""The examples that the exporters before this one were built on, on whole answers, and what the table makes of them."""
+"""Worked examples from the documentation of other exporters, on whole reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_gpu.attribution.options import AttributionOptions, EnergyModel, Energy
 from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from tests.builders import GIB, listed
 from tests.unit.attribution.played import Played, gpu_with, old
-from tests.unit.compat.told import values
+from tests.unit.compat.series import values
 
 A, B = (WorkloadRef(WorkloadKind.CONTAINER, letter * 64) for letter in "ab")
 NAMES = {ref.id: WorkloadNames(container="c", pod=f"pod-{ref.id[0]}", namespace="ml") for ref in (A, B)}
@@ -30,7 +30,7 @@ def sharing(power_w: int, a_percent: int, b_percent: int, options: AttributionOp
     return answer
 
 
-def test_seventy_watts_for_ten_seconds_at_80_to_20_are_560_and_140_joules() -> None:
+def test_70_watts_for_10_seconds_divided_80_to_20_are_560_and_140_joules() -> None:
     answer = sharing(70, 80, 20, AttributionOptions(energy_policy=EnergyPolicy.SM, energy_model=EnergyModel.SM))
     joules = values("my-gpu-exporter", "my_gpu_process_energy_joules", answer, "pod")
     assert joules == {"pod-a": 560, "pod-b": 140}
@@ -53,7 +53,7 @@ def test_two_pods_that_share_200_joules_never_sum_to_400(policy: EnergyPolicy, m
     assert sum(watts.values()) == pytest.approx(20)
 
 
-def test_of_ten_gigabytes_used_and_two_known_the_one_hidden_container_has_eight() -> None:
+def test_a_hidden_container_gets_the_8_of_10_gigabytes_that_are_not_listed() -> None:
     played = Played()
     hidden = old(2, B)._replace(gpu_minors_open=frozenset({0}), uvm_open=True)
     for _ in range(2):
@@ -64,7 +64,7 @@ def test_of_ten_gigabytes_used_and_two_known_the_one_hidden_container_has_eight(
     assert values("gpu-inference", "gpu_memory_unknown_bytes", answer, "gpu") == {"0": 8 * GIB}
 
 
-def test_counters_do_not_fall_when_a_process_alone_gets_company_and_is_alone_again() -> None:
+def test_counters_do_not_fall_when_a_second_process_starts_and_ends() -> None:
     played = Played()
     seen: list[dict[tuple[str, str], float]] = []
     for company in (False, False, True, True, False, False):
@@ -74,9 +74,9 @@ def test_counters_do_not_fall_when_a_process_alone_gets_company_and_is_alone_aga
         )
         processes = [old(1, A), *([old(2, B)] if company else [])]
         answer = played.next(reading, processes=processes, names=NAMES)
-        told = values("my-gpu-exporter", "my_gpu_process_energy_joules_total", answer, "pid", "energy_estimated")
+        joules = values("my-gpu-exporter", "my_gpu_process_energy_joules_total", answer, "pid", "energy_estimated")
         for before in seen:
-            assert all(told[key] >= value for key, value in before.items())
-        seen.append(told)
+            assert all(joules[key] >= value for key, value in before.items())
+        seen.append(joules)
     assert seen[-1]["1", "false"] > 0
     assert seen[-1]["1", "true"] > 0
