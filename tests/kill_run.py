@@ -30,8 +30,8 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuHealth, GpuIdentity, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
-from otel_gpu.sources.sim.activity import Bursty, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Bursty, Steady
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, JobStream, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
 from tests.state_dirs import OPTIONS, StatefulAgent, counters, fallen
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeVar
 
-from otel_gpu.sources.sim.activity import seed_for, uniform
+from otel_gpu.sources.sim.signals import seed_for, uniform
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from bench.accuracy.dice import Dice
 from bench.accuracy.worlds import GIB, Family, Kind, make_gpu, make_process
-from otel_gpu.sources.sim.activity import Alternating, Bursty, OnOff, Product, Signal, Steady, Wander
+from otel_gpu.sources.sim.signals import Alternating, Bursty, OnOff, Product, Signal, Steady, Wander
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, WorldSpec
 
 _SEEDS: Final = 12

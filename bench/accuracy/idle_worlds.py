@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.accuracy.dice import Dice
 from bench.accuracy.worlds import GIB, Family, Kind, make_gpu, make_process
-from otel_gpu.sources.sim.activity import Bursty, Points, Product, Signal, Steady
+from otel_gpu.sources.sim.signals import Bursty, Points, Product, Signal, Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorldSpec
 
 NEIGHBOUR: Final = "neighbour"

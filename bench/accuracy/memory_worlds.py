@@ -12,7 +12,7 @@ from typing import Final
 
 from bench.accuracy.dice import Dice
 from bench.accuracy.worlds import DURATION_S, GIB, Family, Kind, make_gpu, make_process
-from otel_gpu.sources.sim.activity import Points, Signal, Steady
+from otel_gpu.sources.sim.signals import Points, Signal, Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, Visibility, WorldSpec
 
 MAPPED: Final = ", mapped"

@@ -18,8 +18,8 @@ from typing import Final
 
 from bench.accuracy.dice import Dice
 from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.activity import seed_for
 from otel_gpu.sources.sim.roster import container_id
+from otel_gpu.sources.sim.signals import seed_for
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 
 TUNE: Final = tuple(range(1, 41))

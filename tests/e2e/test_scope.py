@@ -23,8 +23,8 @@ from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.model import GpuIdentity, GpuReading, Pod, Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.proc.cgroup import parse_cgroup
-from otel_gpu.sources.sim.activity import Bursty, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Bursty, Steady
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
 from tests.agent_process import agent_process
 from tests.cli import otel_gpu

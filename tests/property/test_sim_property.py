@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, ProcessKind, WorkloadKind, WorkloadRef
-from otel_gpu.sources.sim.activity import Alternating, Bursty, OnOff, Points, Product, Signal, Steady, Wander
 from otel_gpu.sources.sim.device import MAX_STEPS
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Alternating, Bursty, OnOff, Points, Product, Signal, Steady, Wander
 from otel_gpu.sources.sim.truth import PJ_PER_MJ
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, JobStream, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
 from tests.depth import DEPTH

@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.activity import Bursty, Points, Signal, Steady
+from otel_gpu.sources.sim.signals import Bursty, Points, Signal, Steady
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 
 GIB: Final = 1 << 30

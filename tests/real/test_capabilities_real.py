@@ -151,9 +151,7 @@ def test_without_either_what_nvml_lists_stays_and_what_it_hides_is_nobodys(
     assert "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH" in procfs["reason"]
 
 
-def test_doctor_names_missing_capabilities(
-    place: Path, stub_dir: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_doctor_names_missing_capabilities(place: Path, stub_dir: Path, holder: subprocess.Popen[str]) -> None:
     missing, there = (run_as(place, stub_dir, each, "doctor") for each in ((), BOTH))
     assert "CAP_SYS_PTRACE" in missing.stdout
     assert "CAP_SYS_PTRACE" not in there.stdout

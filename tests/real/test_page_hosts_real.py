@@ -12,8 +12,8 @@ import pytest
 
 from otel_gpu.model import GpuHealth, GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import GpuRead
-from otel_gpu.sources.sim.activity import Steady
 from otel_gpu.sources.sim.demo import demo_world
+from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from tests.agent_process import agent_process
 from tests.real.chromium import Browser, Tab, chromium

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.activity import Steady
 from otel_gpu.sources.sim.demo import demo_world
+from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from tests.real.chromium import Browser, chromium
 from tests.real.page_format import gpu_span, span, total

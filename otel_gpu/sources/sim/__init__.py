@@ -1,7 +1,7 @@
-"""A simulated host with known truth: GPUs, processes and workloads that live, work, idle, come and go.
+"""A simulated host with known truth: GPUs, processes and workloads that start, work, idle and end.
 
-``SimulatedHost`` offers the same sources as a real one. What it shows follows from a ``WorldSpec`` and the
-clock alone, so looking more or less often, or in another order, never changes what happens.
+``SimulatedHost`` offers the same sources as a real host. Everything follows from a ``WorldSpec`` and the clock, so the
+number and order of reads never change what happens.
 """
 
 from otel_gpu.sources.sim.demo import demo_world

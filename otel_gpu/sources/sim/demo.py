@@ -1,4 +1,4 @@
-"""A lively host to look at without a GPU: every kind of workload, on four GPUs, for as long as one likes."""
+"""The host of ``otel-gpu demo``: four GPUs with every kind of workload."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
-from otel_gpu.sources.sim.activity import Bursty, Points, Product, Signal, Steady, Wander, seed_for
 from otel_gpu.sources.sim.roster import container_id, suffix, uuid_text
+from otel_gpu.sources.sim.signals import Bursty, Points, Product, Signal, Steady, Wander, seed_for
 from otel_gpu.sources.sim.world import (
     GpuSpec,
     GpuUse,
@@ -30,7 +30,7 @@ _DAY_S = 86_400.0
 
 
 def demo_world(seed: int) -> WorldSpec:
-    """A host with two A100, an H100 under MIG and an L4; the same seed is the same host with the same history."""
+    """A host with two A100, an H100 under MIG and an L4. Equal seeds give equal hosts and histories."""
     return WorldSpec(
         seed=seed,
         gpus=(_a100(seed, 0), _a100(seed, 1, stray_bytes=1_792 * _MIB), _h100(seed, 2), _l4(seed, 3)),
@@ -147,12 +147,12 @@ def _unit(name: str) -> WorkloadSpec:
 
 
 def _loaded(bytes_: int, over_s: float) -> Signal:
-    """Memory that a program fills over its first seconds, and keeps."""
+    """Memory that grows over the first seconds and then stays."""
     return Points(((0.0, 430.0 * _MIB), (over_s, float(bytes_))))
 
 
 def _shared_a100(seed: int) -> tuple[ProcessSpec, ...]:
-    """GPU 0, time-sliced: a language model under a load that ebbs and flows, and an embedding service."""
+    """GPU 0, time-sliced: a language model under a varying load, and an embedding service."""
     requests = Product(
         Bursty(level=1.0, duty=0.55, period_s=9.0, seed=seed_for(seed, "vllm requests"), rest=0.04),
         Wander(low=0.35, high=0.95, knot_s=75.0, seed=seed_for(seed, "vllm load"), smooth=True),
@@ -179,15 +179,15 @@ def _shared_a100(seed: int) -> tuple[ProcessSpec, ...]:
 
 
 def _sweep(seed: int) -> GrantSpec:
-    """A part of GPU 0 for a pod that waits for somebody to start something in it."""
+    """A replica of GPU 0, granted to a pod that does not use it."""
     pod = _pod(seed, "research", "hyperparameter-sweep-0", "sweep", "pytorch/pytorch:2.5.1-cuda12.4")
     return GrantSpec(pod, gpu=0, replicas=4, since_s=-0.2 * _DAY_S)
 
 
 def _training_a100(seed: int) -> tuple[ProcessSpec, ...]:
-    """GPU 1: a trainer with three workers that pause together, and a notebook that holds memory and rests.
+    """GPU 1: a trainer with three workers that pause together, and an idle notebook that holds memory.
 
-    Some of its memory is nobody's: there is a GPU like that on many a host.
+    Some of its memory belongs to no visible process, as on many real hosts.
     """
     trainer = _pod(seed, "research", "finetune-13b-worker-0", "trainer", "pytorch/pytorch:2.5.1-cuda12.4")
     steps = Points(((0.0, 0.31), (52.0, 0.31), (52.0, 0.0), (60.0, 0.0)), repeat_s=60.0)  # a checkpoint a minute
@@ -212,7 +212,7 @@ def _training_a100(seed: int) -> tuple[ProcessSpec, ...]:
 
 
 def _mig_h100(seed: int) -> tuple[ProcessSpec, ...]:
-    """GPU 2 under MIG: a reranker on the large instance, a notebook now and then at work on the middle one."""
+    """GPU 2 under MIG: a reranker on the large instance, a notebook with occasional work on the middle one."""
     ranking = Bursty(level=0.85, duty=0.6, period_s=12.0, seed=seed_for(seed, "reranker"), rest=0.1)
     cells = Bursty(level=0.9, duty=0.12, period_s=50.0, seed=seed_for(seed, "cells"))
     return (
@@ -235,7 +235,7 @@ def _mig_h100(seed: int) -> tuple[ProcessSpec, ...]:
 
 
 def _desktop_l4(seed: int) -> tuple[ProcessSpec, ...]:
-    """GPU 3 without Kubernetes: Docker, a systemd unit, the display, a script; Ollama's memory is hidden."""
+    """GPU 3 without Kubernetes: Docker, systemd units, a display server, a script; Ollama's memory is hidden."""
     model = Points(((0.0, 0.0), (5.0, 0.0), (9.0, 8.8 * _GIB), (330.0, 8.8 * _GIB), (330.0, 0.0)), repeat_s=420.0)
     loaded = Points(((0.0, 0.0), (9.0, 0.0), (9.0, 1.0), (330.0, 1.0), (330.0, 0.0)), repeat_s=420.0)
     chats = Product(Bursty(level=0.7, duty=0.3, period_s=20.0, seed=seed_for(seed, "chats")), loaded)
@@ -292,7 +292,7 @@ def _desktop_l4(seed: int) -> tuple[ProcessSpec, ...]:
 
 
 def _streams(seed: int) -> tuple[JobStream, ...]:
-    """Jobs that come and go: captions in Kubernetes, simulations from Slurm, evaluations on the small instance."""
+    """Short jobs: captions in Kubernetes, simulations from Slurm, evaluations on the small MIG instance."""
     captions = _pod(seed, "batch", "image-captions", "caption", "pytorch/pytorch:2.5.1-cuda12.4")
     evaluation = _pod(seed, "research", "model-eval", "eval", "pytorch/pytorch:2.5.1-cuda12.4")
     simulation = WorkloadSpec(WorkloadRef(WorkloadKind.SLURM_JOB, "184220", slurm_step="0"))

@@ -1,4 +1,4 @@
-"""A simulated host: one world that follows a clock, and the sources that look at it."""
+"""A simulated host: a world that follows a clock, and the sources that read it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from otel_gpu.sources.base import (
     WorkloadInfo,
 )
 from otel_gpu.sources.sim.device import MAX_STEPS, Device
-from otel_gpu.sources.sim.reading import GpuReader
+from otel_gpu.sources.sim.driver import GpuReader
 from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.truth import Truth
 from otel_gpu.sources.sim.world import TICKS_PER_SECOND, ProcessSpec, WorkloadSpec, WorldSpec
 
 
 class Now(NamedTuple):
-    """One instant of a simulated host: monotonic time, world time, and who is alive."""
+    """One instant of a simulated host: monotonic time, world time, and the processes alive."""
 
     monotonic_ns: int
     world_us: int
@@ -36,7 +36,7 @@ class Now(NamedTuple):
 
 
 class SimulatedHost:
-    """A world in motion. Monotonic time drives it from its construction on; wall time may step at will."""
+    """A running world. Monotonic time since construction drives it; wall time may step."""
 
     def __init__(self, spec: WorldSpec, clock: Clock) -> None:
         age_ns = round(spec.age_s * 1e9)
@@ -51,12 +51,12 @@ class SimulatedHost:
 
     @property
     def boot_time_s(self) -> int:
-        """When the machine came up, in whole Unix seconds: ``btime`` of ``/proc/stat``."""
+        """Boot time in whole Unix seconds: ``btime`` of ``/proc/stat``."""
         return math.floor(self.wall_start_ns / 1e9 - self.spec.uptime_s)
 
     @contextmanager
     def now(self) -> Iterator[Now]:
-        """The world, advanced to the clock's now and held still."""
+        """The world at the clock's current time, locked against further advances."""
         with self._lock:
             monotonic_ns = self._clock.monotonic_ns()
             self._world_us = max(self._world_us, (monotonic_ns - self._origin_ns) // 1000)
@@ -65,19 +65,19 @@ class SimulatedHost:
             yield Now(monotonic_ns, self._world_us, self._roster.at(self._world_us).processes)
 
     def gpu_source(self) -> GpuSource:
-        """What a driver would tell. Each source carries its own utilisation timestamps."""
+        """A source of driver readings, with its own utilisation timestamps."""
         return SimulatedGpus(self)
 
     def process_source(self) -> ProcessSource:
-        """What ``/proc`` would show."""
+        """A source of processes, as ``/proc`` shows them."""
         return SimulatedProcesses(self)
 
     def name_source(self) -> NameSource:
-        """What the container runtimes would know."""
+        """A source of names, as container runtimes report them."""
         return SimulatedNames(self)
 
     def truth(self, at_s: float | None = None) -> Truth:
-        """What really happened until now; or until a world time in s, which is played again from the start."""
+        """The truth until now, or until a world time in seconds, which is replayed from the start."""
         if at_s is not None:
             return replay(self.spec, at_s)
         with self.now() as now:
@@ -85,7 +85,7 @@ class SimulatedHost:
 
 
 def replay(spec: WorldSpec, at_s: float) -> Truth:
-    """The truth of a world at a world time in seconds, stepped finely however far that is."""
+    """The truth of a world at a world time in seconds, without strides."""
     at_us = round(at_s * 1e6)
     devices = tuple(Device(spec, gpu) for gpu in spec.gpus)
     for device in devices:
@@ -112,7 +112,7 @@ class SimulatedGpus:
         return GpuRead(gpus, DriverFacts(spec.driver_version, spec.nvml_version))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Release nothing: it has no resources."""
 
 
 class SimulatedProcesses:
@@ -124,14 +124,14 @@ class SimulatedProcesses:
         self._host = host
 
     def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:  # noqa: ARG002 - all is known
-        """The processes asked for that are alive, and whoever else has a GPU device open."""
+        """The given processes that are alive, and all others with an open GPU device."""
         with self._host.now() as now:
             mapped = self._mapped_bytes()
         found = (process for process in now.processes if process.uses or process.pid in pids)
         return ProcessRead({process.pid: self._facts(process, mapped) for process in found})
 
     def _mapped_bytes(self) -> Mapping[ProcessKey, int]:
-        """Size of each process's ``/dev/nvidia-uvm`` mappings, of all its GPUs together."""
+        """Size of each process's ``/dev/nvidia-uvm`` mappings, for all its GPUs."""
         mapped: dict[ProcessKey, int] = {}
         for device in self._host.devices:
             for process, use, memory_bytes in device.holdings():
@@ -153,7 +153,7 @@ class SimulatedProcesses:
             owner_uid=process.owner_uid,
             workload=process.workload.ref,
             gpu_minors_open=frozenset(gpu.identity.minor for gpu, _ in gpus if gpu.identity.minor is not None),
-            # Who uses a compute instance opens the capability of its GPU instance as well.
+            # A process that uses a compute instance also opens the capability of the GPU instance.
             mig_access=frozenset(
                 MigAccess(gpu.identity.minor, mig.gpu_instance_id, compute_instance_id)
                 for gpu, use in gpus
@@ -186,7 +186,7 @@ class SimulatedNames:
         self._known: Mapping[str, WorkloadInfo] = self._granted
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """Names of all workloads that run now, or were given a GPU, whoever is asked for."""
+        """Names of all workloads that run now or were granted a GPU, whatever ``workloads`` contains."""
         del workloads
         with self._host.now() as now:
             running = frozenset(process.workload for process in now.processes)
@@ -200,9 +200,9 @@ class SimulatedNames:
         return NameRead(self._known)
 
     def wait(self, timeout_s: float) -> bool:
-        """Nothing has to be found out."""
+        """Names are always known."""
         del timeout_s
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Release nothing: it has no resources."""

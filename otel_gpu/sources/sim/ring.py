@@ -1,4 +1,4 @@
-"""The driver's ring of utilisation samples, and the rows it makes of them."""
+"""The driver's ring of utilisation samples, and the rows it computes from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from otel_gpu.model import UtilizationRow
 
 
 class Engines(NamedTuple):
-    """Use of the GPU's engines in whole percent."""
+    """Utilisation of the GPU's engines in whole percent."""
 
     sm_percent: int
     memory_percent: int
@@ -18,13 +18,13 @@ class Engines(NamedTuple):
     decoder_percent: int
 
 
-NO_USE: Final = Engines(0, 0, 0, 0)
+IDLE_ENGINES: Final = Engines(0, 0, 0, 0)
 
 
 class Sample(NamedTuple):
-    """One look of the driver, in world microseconds: the use of the engines, and the pids credited with it.
+    """One sample of the driver at a world time in µs: utilisation of the engines, and the pids credited with it.
 
-    Each engine's use goes, whole, to the one pid at work at that instant; nobody at work: no credits.
+    The whole utilisation of an engine is credited to the one pid that works at that instant, if there is one.
     """
 
     taken_us: int
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 class SampleRing:
-    """The newest ``size`` samples; older ones are overwritten."""
+    """The latest ``size`` samples; older ones are overwritten."""
 
     def __init__(self, size: int) -> None:
         self._samples: deque[Sample] = deque(maxlen=size)
@@ -46,10 +46,10 @@ class SampleRing:
         self._samples.append(sample)
 
     def rows(self, since_us: int) -> tuple[UtilizationRow, ...]:
-        """One row per pid seen after ``since_us`` (world time, as are the rows' timestamps).
+        """One row per pid seen after ``since_us``. Timestamps are world time.
 
-        As the driver does it: the pid's sum over the number of *all* samples in the window, in whole percent;
-        the row carries the time of that pid's newest sample.
+        As in the driver, a value is the pid's sum over the number of *all* samples in the window, in whole percent, and
+        the timestamp is that of the pid's latest sample.
         """
         window = [sample for sample in self._samples if sample.taken_us > since_us]
         sums: dict[int, list[int]] = {}
@@ -64,8 +64,8 @@ class SampleRing:
         )
 
     def mean(self, since_us: int) -> Engines:
-        """Use of the engines after ``since_us``, whoever it was, in whole percent."""
+        """Mean utilisation of the engines after ``since_us``, in whole percent."""
         window = [sample.whole for sample in self._samples if sample.taken_us > since_us]
         if not window:
-            return NO_USE
+            return IDLE_ENGINES
         return Engines(*(round(sum(engine) / len(window)) for engine in zip(*window, strict=True)))

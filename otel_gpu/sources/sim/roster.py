@@ -1,4 +1,4 @@
-"""Who is alive at a time: the processes of a world, and the jobs its streams bring forth."""
+"""Processes alive at a time: those of a world, and the jobs of its streams."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from otel_gpu.model import WorkloadKind, WorkloadNames
-from otel_gpu.sources.sim.activity import hash64, seed_for, uniform
+from otel_gpu.sources.sim.signals import hash64, seed_for, uniform
 from otel_gpu.sources.sim.world import JobStream, ProcessSpec, WorkloadSpec, WorldSpec
 
-_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # what Kubernetes makes the ends of pod names from
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # the alphabet of suffixes of pod names in Kubernetes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Alive:
 
 
 class Roster:
-    """Looks up who is alive. It keeps its last answer, so that asking again a little later is free."""
+    """Lookup of the processes alive at a time. The last answer is kept: it is valid until a process starts or ends."""
 
     _NEVER_US = 1 << 62
 
@@ -36,12 +36,12 @@ class Roster:
         self._last = Alive((), 0, 0)
 
     def at(self, time_us: int) -> Alive:
-        """Who is alive at this world time, and until when nothing changes about that."""
+        """The processes alive at this world time, and until when that remains so."""
         if not self._last.since_us <= time_us < self._last.until_us:
-            self._last = self._look(time_us)
+            self._last = self._find(time_us)
         return self._last
 
-    def _look(self, time_us: int) -> Alive:
+    def _find(self, time_us: int) -> Alive:
         jobs, until_us = self._jobs_at(time_us)
         alive = list(jobs.values())
         for process, start_us, end_us in self._processes:
@@ -70,7 +70,7 @@ class Roster:
 
 
 def _numbers_around(stream: JobStream, time_s: float) -> range:
-    """Numbers of the jobs that can be alive now, and of the next one."""
+    """Numbers of the jobs that may be alive now, and of the next one."""
     first = math.floor((time_s - stream.longest_s) / stream.every_s) - 1
     return range(first, math.floor(time_s / stream.every_s) + 2)
 
@@ -82,7 +82,7 @@ def _lifetime(stream: JobStream, number: int, seed: int) -> tuple[float, float]:
 
 
 def job(stream: JobStream, number: int, seed: int) -> ProcessSpec:
-    """Job ``number`` of a stream, always the same for the same seed; numbers below 0 began before the world."""
+    """Job ``number`` of a stream, a function of the seed. A job below 0 started before world time 0."""
     start_s, end_s = _lifetime(stream, number, seed)
     template = stream.templates[hash64(seed, 3, number) % len(stream.templates)]
     return replace(
@@ -114,17 +114,17 @@ def _own_names(names: WorkloadNames | None, pod_uid: str | None, seed: int) -> W
 
 
 def container_id(seed: int) -> str:
-    """64 hex digits, as container runtimes give."""
+    """A container id of 64 hex digits."""
     return "".join(f"{hash64(seed, 5, part):016x}" for part in range(4))
 
 
 def uuid_text(seed: int) -> str:
-    """A version 4 UUID, as pods and GPUs have."""
+    """A version 4 UUID."""
     high, low = hash64(seed, 6, 0), hash64(seed, 6, 1)
     digits = f"{high >> 16:012x}4{high & 0xFFF:03x}{low & 0x3FFFFFFFFFFFFFFF | 1 << 63:016x}"
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def suffix(seed: int) -> str:
-    """Five letters, as at the end of a pod's name."""
+    """Five letters for the end of a pod's name."""
     return "".join(_SUFFIX_LETTERS[hash64(seed, 7, place) % len(_SUFFIX_LETTERS)] for place in range(5))

@@ -1,7 +1,7 @@
-"""What a simulated host is made of, as frozen specifications. Nothing in here moves.
+"""Frozen specifications of a simulated host.
 
-Times are world seconds: 0 is where the simulation begins, and a process may have started before that.
-A process's own signals count from its start.
+Times are world seconds: 0 is the start of the simulation, and a process may have started before. A process's signals
+count from its start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from otel_gpu.model import GpuIdentity, ProcessKey, ProcessKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.activity import Signal, Steady
+from otel_gpu.sources.sim.signals import Signal, Steady
 
 TICKS_PER_SECOND: Final = 100
 """Clock ticks of ``/proc/<pid>/stat``: USER_HZ, 100 on every Linux this runs on."""
@@ -21,7 +21,7 @@ _NOTHING: Final = Steady(0.0)
 
 
 class Visibility(StrEnum):
-    """What the driver's process lists say of a process that holds memory."""
+    """How the driver's process lists show a process that holds memory."""
 
     LISTED = "listed"
     NO_FIGURE = "no_figure"
@@ -43,12 +43,12 @@ class MigSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A GPU and its power model: static + context (while anyone is resident) + dynamic, capped at the limit.
+    """A GPU and its power model: static + context (with a resident process) + dynamic, capped at the limit.
 
-    The dynamic part is Σ watts·share · U^(``power_exponent`` - 1): below 1, a little work costs more than its
-    share. ``noise_ratio`` is the standard deviation of the dynamic part. ``energy_start_mj`` is what the
-    energy counter shows at world time 0; ``None`` is a GPU without one. ``stray_bytes`` are used and no
-    process's that anybody could see, as what a virtual machine holds.
+    The dynamic part is Σ watts·share · U^(``power_exponent`` - 1): below 1, a little work costs more than its share.
+    ``noise_ratio`` is the standard deviation of the dynamic part. ``energy_start_mj`` is the energy counter at world
+    time 0; ``None`` is a GPU without one. ``stray_bytes`` are in use by no visible process, for example by a virtual
+    machine.
     """
 
     identity: GpuIdentity
@@ -76,9 +76,9 @@ class GpuSpec:
         if min(self.sample_period_us, self.ring_size, self.counter_step_us, self.sm_count) <= 0:
             raise ValueError(f"GPU {self.identity.index}: periods, ring and SM count must be above 0")
         if not 0 <= self.memory_reserved_bytes <= self.memory_total_bytes:
-            raise ValueError(f"GPU {self.identity.index}: more memory reserved than there is")
+            raise ValueError(f"GPU {self.identity.index}: more memory reserved than installed")
         if not 0 <= self.stray_bytes <= (0 if self.mig else self.memory_total_bytes - self.memory_reserved_bytes):
-            raise ValueError(f"GPU {self.identity.index}: stray memory is of a GPU without MIG, and part of it")
+            raise ValueError(f"GPU {self.identity.index}: stray memory needs a GPU without MIG, and must fit into it")
         instances = sum(mig.memory_total_bytes - mig.memory_reserved_bytes for mig in self.mig or ())
         if instances > self.memory_total_bytes - self.memory_reserved_bytes:
             raise ValueError(f"GPU {self.identity.index}: its MIG instances have more memory than it has")
@@ -90,10 +90,10 @@ class GpuSpec:
 class GpuUse:
     """What one process does with one GPU (or one MIG instance of it) between its start and its end.
 
-    ``memory`` is in bytes, ``work`` the SM share wanted (of the instance, under MIG), ``watts`` the draw of a
-    whole GPU's worth of that work. ``context`` false is a device file held open and nothing more. ``sampled``
-    false hides it from the driver's utilisation samples too. ``uvm_factor`` is bytes of ``/dev/nvidia-uvm``
-    mappings per resident byte; ``None``: not readable.
+    ``memory`` is in bytes, ``work`` is the SM share wanted (of the instance, under MIG), ``watts`` is the power of that
+    work at a share of 1. Without ``context`` the process only has the device file open. Without ``sampled`` it is
+    missing in the driver's utilisation samples. ``uvm_factor`` is bytes of ``/dev/nvidia-uvm`` mappings per resident
+    byte; ``None`` if not readable.
     """
 
     gpu: int
@@ -114,7 +114,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """A workload and what people call it; ``names`` is ``None`` where nobody knows."""
+    """A workload and its names; ``None`` if no source knows them."""
 
     ref: WorkloadRef
     names: WorkloadNames | None = None
@@ -122,7 +122,7 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class GrantSpec:
-    """A GPU that a workload was given, one of ``replicas`` parts of it, without a process there."""
+    """A GPU, or one of its ``replicas``, granted to a workload without a process on it."""
 
     workload: WorkloadSpec
     gpu: int
@@ -155,11 +155,10 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobStream:
-    """Jobs that come and go for ever: one every ``every_s`` (start jittered within it), each a new workload.
+    """An endless stream of jobs: one every ``every_s`` (the start is random within it), each a new workload.
 
-    A job is one of ``templates`` with its own pid, lifetime and workload id: a new container (with a pod
-    where the template has one) or the next Slurm job; other kinds keep their workload. Pids go round within
-    ``pid_count``, as the kernel's do.
+    A job is one of ``templates`` with its own pid, lifetime and workload id: a new container (in a pod if the template
+    is) or the next Slurm job; other kinds keep their workload. Pids repeat after ``pid_count``, as the kernel's do.
     """
 
     name: str
@@ -179,10 +178,10 @@ class JobStream:
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """A whole host. ``age_s`` is how much of its history has passed when it is first looked at.
+    """A host. ``age_s`` is the world time of its first read.
 
-    ``wall_start_ns`` is Unix time at world time 0; ``None`` makes ``age_s`` end now. ``uptime_s`` is how long
-    the machine had been up at world time 0: processes start no earlier.
+    ``wall_start_ns`` is Unix time at world time 0; with ``None`` the first read is now. ``uptime_s`` is the uptime of
+    the machine at world time 0: processes start no earlier.
     """
 
     seed: int
@@ -201,7 +200,7 @@ class WorldSpec:
         if len(set(indices)) < len(indices) or len({gpu.identity.uuid for gpu in self.gpus}) < len(indices):
             raise ValueError("two GPUs share an index or a UUID")
         if not {grant.gpu for grant in self.grants} <= set(indices):
-            raise ValueError("a GPU was given that there is not")
+            raise ValueError("a grant of a GPU that does not exist")
         for process in (*self.processes, *(t for stream in self.streams for t in stream.templates)):
             self._check_uses(process)
         for process in self.processes:
@@ -217,16 +216,16 @@ class WorldSpec:
             raise ValueError(f"process {process.pid}: one GPU used twice")
         for use in process.uses:
             if use.gpu not in indices:
-                raise ValueError(f"process {process.pid}: there is no GPU {use.gpu}")
+                raise ValueError(f"process {process.pid}: no GPU {use.gpu}")
             mig = self.gpu(use.gpu).mig
             instances = {None} if mig is None else {instance.gpu_instance_id for instance in mig}
             if use.gpu_instance_id not in instances:
-                raise ValueError(f"process {process.pid}: there is no instance {use.gpu_instance_id} on GPU {use.gpu}")
+                raise ValueError(f"process {process.pid}: no instance {use.gpu_instance_id} on GPU {use.gpu}")
 
     def gpu(self, index: int) -> GpuSpec:
         """The GPU with this index."""
         return next(gpu for gpu in self.gpus if gpu.identity.index == index)
 
     def key_of(self, process: ProcessSpec) -> ProcessKey:
-        """The identity ``/proc`` gives this process: pid and start in clock ticks since boot."""
+        """The process's identity in ``/proc``: pid and start in clock ticks since boot."""
         return ProcessKey(process.pid, round((self.uptime_s + process.start_s) * TICKS_PER_SECOND))

@@ -13,8 +13,8 @@ from otel_gpu.attribution.activity import LONGEST_US, ActivityStep, ActivityTrac
 from otel_gpu.attribution.utilization import UtilizationRows
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, GpuState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.sim.activity import Bursty, Points, Signal, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Bursty, Points, Signal, Steady
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 
 S = 1_000_000

@@ -12,8 +12,8 @@ import pytest
 from otel_gpu.attribution.utilization import RING_US, ComputeWindow, UtilizationRows
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, GpuState, UtilizationRead, UtilizationRow, WorkloadKind, WorkloadRef
-from otel_gpu.sources.sim.activity import Alternating, Bursty, OnOff, Signal, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Alternating, Bursty, OnOff, Signal, Steady
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from tests.builders import listed
 from tests.unit.attribution.played import Played, gpu_with, old, process

@@ -21,7 +21,7 @@ from bench.accuracy.peers import (
     hidden_memory,
     looks_like_ai,
 )
-from otel_gpu.sources.sim.activity import Points
+from otel_gpu.sources.sim.signals import Points
 from otel_gpu.sources.sim.world import Visibility
 from tests.unit.sources.sim.builders import GIB, process, start, use, world
 

@@ -11,8 +11,8 @@ from bench.accuracy.idle_worlds import IDLE, NEIGHBOUR
 from bench.accuracy.memory_worlds import MAPPED, MEMORY
 from bench.accuracy.run import FAMILIES
 from bench.accuracy.worlds import CADENCE_S, DURATION_S, HOLDOUT, TUNE, Family
-from otel_gpu.sources.sim.activity import Steady
 from otel_gpu.sources.sim.host import replay
+from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, Visibility, WorldSpec
 
 SEEDS = TUNE[:6]

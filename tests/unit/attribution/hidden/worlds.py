@@ -12,8 +12,8 @@ from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, ProcessKey, WorkloadKind, WorkloadRef
-from otel_gpu.sources.sim.activity import Points
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Points
 from otel_gpu.sources.sim.world import (
     TICKS_PER_SECOND,
     GpuSpec,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate, Origin
-from otel_gpu.sources.sim.activity import Bursty
+from otel_gpu.sources.sim.signals import Bursty
 from tests.unit.sources.sim.builders import gpu, process, start, use, world
 
 P0, P1, LIMIT_W = 46.0, 63.0, 400.0

@@ -13,7 +13,7 @@ import pytest
 from otel_gpu.attribution.power.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
 from otel_gpu.attribution.power.regression import MAX_MODELLED, MAX_TRACKED, factorize, solve_leading
 from otel_gpu.model import ProcessKey
-from otel_gpu.sources.sim.activity import Bursty, OnOff, Signal
+from otel_gpu.sources.sim.signals import Bursty, OnOff, Signal
 from otel_gpu.sources.sim.world import WorldSpec
 from tests.unit.sources.sim.builders import PERIOD_S, gpu, process, start, use, world
 

@@ -1,4 +1,4 @@
-"""Small worlds for these tests: a GPU, a process, a host on a clock that stands still."""
+"""Small worlds for these tests: a GPU, a process, a host with a manual clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.activity import Signal, Steady
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Signal, Steady
 from otel_gpu.sources.sim.world import GpuSpec, GpuUse, MigSpec, ProcessSpec, WorkloadSpec, WorldSpec
 
 GIB = 1 << 30
@@ -16,7 +16,7 @@ PERIOD_S = 0.139
 
 
 def gpu(index: int = 0, **changes: Any) -> GpuSpec:
-    """A GPU of 40 W, 20 W more with a context on it, and 16 GiB of which 1 is reserved."""
+    """A GPU with 40 W static and 20 W context power, and 16 GiB of which 1 is reserved."""
     spec = GpuSpec(
         identity=GpuIdentity(index, f"GPU-{index}", "Test GPU", minor=index),
         memory_total_bytes=16 * GIB,
@@ -29,7 +29,7 @@ def gpu(index: int = 0, **changes: Any) -> GpuSpec:
 
 
 def mig_gpu(index: int = 0) -> GpuSpec:
-    """A GPU of 100 SMs cut in two instances, of 60 and 20 SMs, 8 and 4 GiB."""
+    """A GPU of 100 SMs with two instances of 60 and 20 SMs, 8 and 4 GiB."""
     instances = tuple(
         MigSpec(
             gpu_instance_id=number,
@@ -46,7 +46,7 @@ def mig_gpu(index: int = 0) -> GpuSpec:
 
 
 def container(name: str) -> WorkloadSpec:
-    """A Docker container of this name; its id is made of it."""
+    """A Docker container; its id follows from its name."""
     container_id = (name.encode().hex() * 64)[:64]
     return WorkloadSpec(WorkloadRef(WorkloadKind.CONTAINER, container_id, "docker"), WorkloadNames(container=name))
 
@@ -54,7 +54,7 @@ def container(name: str) -> WorkloadSpec:
 def use(
     work: Signal | float = 0.0, watts: Signal | float = 100.0, memory: Signal | float = GIB, **changes: Any
 ) -> GpuUse:
-    """A use of GPU 0; plain numbers are steady."""
+    """A use of GPU 0; a number is a constant signal."""
     work, watts, memory = (Steady(float(s)) if isinstance(s, int | float) else s for s in (work, watts, memory))
     return replace(GpuUse(gpu=0, memory=memory, work=work, watts=watts), **changes)
 
@@ -62,7 +62,7 @@ def use(
 def process(
     pid: int, *uses: GpuUse, start_s: float = 0.0, end_s: float | None = None, workload: str | None = None
 ) -> ProcessSpec:
-    """A process, in a container of its own unless told otherwise."""
+    """A process, by default in its own container."""
     return ProcessSpec(pid, f"p{pid}", container(workload or f"c{pid}"), uses, start_s, end_s)
 
 
@@ -72,6 +72,6 @@ def world(*processes: ProcessSpec, gpus: tuple[GpuSpec, ...] = (gpu(),), seed: i
 
 
 def start(spec: WorldSpec) -> tuple[SimulatedHost, ManualClock]:
-    """The world on a clock of its own."""
+    """The world with its own clock."""
     clock = ManualClock()
     return SimulatedHost(spec, clock), clock

@@ -1,4 +1,4 @@
-"""The demonstration host: lively, believable, the same for the same seed, and bounded however long it runs."""
+"""The demo host: plausible, reproducible, and bounded in memory and time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def check_memory(gpu: GpuReading) -> None:
     assert sum(one.memory_bytes or 0 for one in gpu.processes or ()) <= gpu.memory.used_bytes
 
 
-def test_the_same_seed_is_the_same_host_and_another_is_not() -> None:
+def test_equal_seeds_give_equal_hosts() -> None:
     assert demo_world(1) == demo_world(1)
     assert demo_world(1) != demo_world(2)
     one, other = host(3)[0], host(3)[0]
     assert one.gpu_source().read() == other.gpu_source().read()
 
 
-def test_every_kind_of_workload_is_there_at_the_first_look() -> None:
+def test_the_first_read_has_every_kind_of_workload() -> None:
     demo, _ = host()
     read = demo.gpu_source().read()
     facts = demo.process_source().read(()).processes
@@ -46,11 +46,11 @@ def test_every_kind_of_workload_is_there_at_the_first_look() -> None:
     listed = [one for gpu in read.gpus for one in gpu.processes or ()]
     assert any(one.kind is ProcessKind.GRAPHICS for one in listed)
     assert any(one.memory_bytes is None for one in listed)
-    assert set(facts) - {one.pid for one in listed}, "somebody is hidden"
-    assert all(gpu.utilization is None or gpu.utilization.rows for gpu in read.gpus), "somebody worked already"
+    assert set(facts) - {one.pid for one in listed}, "a process is hidden"
+    assert all(gpu.utilization is None or gpu.utilization.rows for gpu in read.gpus), "a process has worked"
 
 
-def test_whatever_a_legend_explains_can_be_seen() -> None:
+def test_every_state_of_the_legend_occurs() -> None:
     demo, clock = host()
     engine = Engine(
         gpus=demo.gpu_source(),
@@ -73,7 +73,7 @@ def test_whatever_a_legend_explains_can_be_seen() -> None:
     assert given.gpu_uuid == demo.spec.gpu(0).identity.uuid
 
 
-def test_something_happens_every_minute_on_every_gpu() -> None:
+def test_every_gpu_changes_every_minute() -> None:
     demo, clock = host()
     source = demo.gpu_source()
     powers: list[list[float]] = [[] for _ in demo.devices]
@@ -85,8 +85,8 @@ def test_something_happens_every_minute_on_every_gpu() -> None:
     assert all(max(seen) - min(seen) > 3.0 for seen in powers)
 
 
-def test_nobody_runs_out_of_memory_in_two_days() -> None:
-    """Oversubscription would shrink somebody: that is for worlds that want it, not for this one."""
+def test_memory_is_never_oversubscribed_in_two_days() -> None:
+    """Oversubscription would reduce the memory of a process."""
     spec = demo_world(1)
     roster = Roster(spec)
     for time_s in range(0, 2 * 86_400, 61):
@@ -100,7 +100,7 @@ def test_nobody_runs_out_of_memory_in_two_days() -> None:
             assert wanted < gpu.memory_total_bytes - gpu.memory_reserved_bytes - gpu.stray_bytes
 
 
-def test_no_two_processes_share_a_pid_at_any_time() -> None:
+def test_pids_are_unique_at_any_time() -> None:
     roster = Roster(demo_world(1))
     for time_s in range(0, 86_400, 47):
         pids = [process.pid for process in roster.at(time_s * 1_000_000).processes]
@@ -109,7 +109,7 @@ def test_no_two_processes_share_a_pid_at_any_time() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("hours", [0.5, 24 * 9])
-def test_it_keeps_no_more_after_days_than_after_half_an_hour(hours: float) -> None:
+def test_memory_does_not_grow_with_time(hours: float) -> None:
     demo, clock = host()
     source, processes = demo.gpu_source(), demo.process_source()
     for _ in range(6):
@@ -122,7 +122,7 @@ def test_it_keeps_no_more_after_days_than_after_half_an_hour(hours: float) -> No
     assert all(gpu.dynamic_pj == gpu.retired_pj + sum(one.dynamic_pj for one in gpu.processes) for gpu in truth.gpus)
 
 
-def test_jobs_come_and_go_with_names_of_their_own() -> None:
+def test_jobs_start_and_end_with_their_own_names() -> None:
     demo, clock = host()
     pods: set[str] = set()
     slurm: set[str] = set()
@@ -137,7 +137,7 @@ def test_jobs_come_and_go_with_names_of_their_own() -> None:
     assert max(map(int, slurm)) - min(map(int, slurm)) == len(slurm) - 1
 
 
-def test_ten_minutes_cost_no_more_than_their_steps() -> None:
+def test_ten_minutes_take_one_step_per_sample_period() -> None:
     demo, clock = host()
     demo.truth()
     before = [device.steps for device in demo.devices]

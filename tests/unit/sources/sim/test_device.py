@@ -1,4 +1,4 @@
-"""One GPU's engine: shares, power, energy, samples, memory, and how it moves in time."""
+"""One simulated GPU: shares, power, energy, samples, memory and time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.sources.sim import SimulatedHost
-from otel_gpu.sources.sim.activity import Bursty, Points, Steady, Wander
 from otel_gpu.sources.sim.device import MAX_STEPS, MAX_STRIDES, Device
 from otel_gpu.sources.sim.roster import Roster
+from otel_gpu.sources.sim.signals import Bursty, Points, Steady, Wander
 from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth
 from otel_gpu.sources.sim.world import GpuSpec, GrantSpec, JobStream, Visibility, WorldSpec
 from tests.unit.sources.sim.builders import GIB, gpu, mig_gpu, process, use, world
@@ -47,19 +47,19 @@ def test_a_context_without_work_adds_the_context_power() -> None:
     assert truth.occupied_s == 100.0
 
 
-def test_a_device_file_held_open_is_not_a_context() -> None:
+def test_an_open_device_file_is_not_a_context() -> None:
     truth = advanced(world(process(1, use(0.5, context=False))), 100.0).truth()
     assert (truth.context_pj, truth.dynamic_pj, truth.used_bytes, truth.processes) == (0, 0, 0, ())
 
 
-def test_each_process_draws_its_watts_times_its_share() -> None:
+def test_the_power_of_a_process_is_its_watts_times_its_share() -> None:
     truth = advanced(world(process(1, use(0.2, watts=100.0)), process(2, use(0.3, watts=300.0))), 60.0).truth()
     assert watts(truth, 60.0) == pytest.approx({1: 20.0, 2: 90.0})
     assert [one.busy_s for one in truth.processes] == pytest.approx([12.0, 18.0])
     assert truth.busy_s == pytest.approx(30.0)
 
 
-def test_more_work_than_fits_is_scaled_down_alike() -> None:
+def test_overcommitted_work_is_scaled_down_in_proportion() -> None:
     truth = advanced(world(process(1, use(0.9, watts=100.0)), process(2, use(0.6, watts=100.0))), 60.0).truth()
     assert watts(truth, 60.0) == pytest.approx({1: 60.0, 2: 40.0})
     assert truth.busy_s == pytest.approx(60.0)
@@ -75,7 +75,7 @@ def test_the_power_limit_scales_the_dynamic_part_only() -> None:
     assert limited.sm_clock_mhz == limited.spec.max_sm_clock_mhz // 2
 
 
-def test_sublinear_power_makes_little_work_dear_and_full_work_plain() -> None:
+def test_sublinear_power_costs_more_at_low_utilisation() -> None:
     def dynamic_w(share: float) -> float:
         spec = world(process(1, use(share, watts=100.0)), gpus=(gpu(power_exponent=0.5),))
         return watts(advanced(spec, 10.0).truth(), 10.0)[1]
@@ -83,7 +83,7 @@ def test_sublinear_power_makes_little_work_dear_and_full_work_plain() -> None:
     assert [dynamic_w(0.25), dynamic_w(1.0)] == pytest.approx([50.0, 100.0])
 
 
-def test_noise_moves_power_and_leaves_its_mean() -> None:
+def test_noise_changes_power_and_not_its_mean() -> None:
     spec = world(process(1, use(1.0, watts=100.0)), gpus=(gpu(noise_ratio=0.1),))
     noisy = device(spec)
     powers = []
@@ -122,7 +122,7 @@ def busy_world(**changes: Any) -> WorldSpec:
     )
 
 
-def test_the_parts_of_the_truth_are_the_whole_exactly() -> None:
+def test_the_parts_of_the_truth_equal_the_total_exactly() -> None:
     moving = device(busy_world())
     for now_us in (0, 1, 138_999, 139_000, 5_000_000, 33_333_333, 100_000_001):
         moving.advance(now_us)
@@ -131,7 +131,7 @@ def test_the_parts_of_the_truth_are_the_whole_exactly() -> None:
         assert truth.total_pj == truth.static_pj + truth.context_pj + truth.dynamic_pj
 
 
-def test_the_counter_is_the_true_total_at_the_last_step_in_whole_millijoules() -> None:
+def test_the_counter_is_the_true_total_at_its_last_update() -> None:
     spec = busy_world()
     reading, exact = device(spec), device(spec)
     for now_us in range(37_003, 20 * SECOND_US, 37_003):
@@ -140,7 +140,7 @@ def test_the_counter_is_the_true_total_at_the_last_step_in_whole_millijoules() -
         assert reading.counter_mj == exact.truth().total_pj // PJ_PER_MJ
 
 
-def test_the_counter_moves_only_every_100_ms_and_never_back() -> None:
+def test_the_counter_changes_every_100_ms_and_never_falls() -> None:
     moving = device(busy_world())
     previous, changes_us = moving.counter_mj, []
     for now_us in range(0, 10 * SECOND_US, 10_000):
@@ -152,7 +152,7 @@ def test_the_counter_moves_only_every_100_ms_and_never_back() -> None:
     assert changes_us == list(range(100_000, 10 * SECOND_US, 100_000))
 
 
-def test_shares_of_what_is_divided_add_up_to_the_time_there_was_someone_to_share() -> None:
+def test_the_policy_times_of_processes_sum_to_the_occupied_time() -> None:
     truth = advanced(busy_world(), 80.0).truth()
     for total in (
         sum(one.equal_share_s for one in truth.processes),
@@ -163,7 +163,7 @@ def test_shares_of_what_is_divided_add_up_to_the_time_there_was_someone_to_share
     assert sum(one.resident_s for one in truth.processes) == pytest.approx(80.0 * 2 + 30.4, abs=0.28)
 
 
-def test_what_is_shared_equally_goes_to_workloads_first_and_by_memory_to_processes() -> None:
+def test_equal_shares_are_per_workload_and_memory_shares_per_process() -> None:
     workers = [process(pid, use(memory=GIB), workload="workers") for pid in (1, 2)]
     alone = process(3, use(memory=2 * GIB))
     truth = advanced(world(*workers, alone), 40.0).truth()
@@ -174,7 +174,7 @@ def test_what_is_shared_equally_goes_to_workloads_first_and_by_memory_to_process
 # ---------------------------------------------------------------------------- history
 
 
-def test_history_does_not_depend_on_when_it_is_looked_at() -> None:
+def test_history_does_not_depend_on_reads() -> None:
     spec = busy_world()
     often, seldom = device(spec), device(spec)
     for now_us in range(0, 90 * SECOND_US, 61_007):
@@ -193,25 +193,25 @@ def test_history_does_not_depend_on_when_it_is_looked_at() -> None:
     )
 
 
-def test_another_seed_is_another_history() -> None:
+def test_another_seed_gives_another_history() -> None:
     specs = [world(process(1, use(0.4)), process(2, use(0.4)), seed=seed) for seed in (1, 2)]
     first, second = ([sample.credits for sample in advanced(spec, 10.0).ring] for spec in specs)
     assert first != second
 
 
-def test_time_that_goes_back_changes_nothing() -> None:
+def test_an_earlier_time_has_no_effect() -> None:
     moving = advanced(busy_world(), 30.0)
     before = moving.truth()
     moving.advance(10 * SECOND_US)
     assert moving.truth() == before
 
 
-def test_ten_minutes_cost_one_step_per_sample_period() -> None:
+def test_ten_minutes_take_one_step_per_sample_period() -> None:
     moving = advanced(busy_world(), 600.0)
     assert moving.steps == 600_000_000 // 139_000
 
 
-def test_a_gap_of_a_month_is_crossed_in_few_steps_and_still_adds_up() -> None:
+def test_a_gap_of_a_month_is_crossed_in_strides_and_adds_up() -> None:
     seconds = 30 * 86_400
     moving = advanced(busy_world(), 10.0)
     before = moving.steps
@@ -226,7 +226,7 @@ def test_a_gap_of_a_month_is_crossed_in_few_steps_and_still_adds_up() -> None:
     assert len(list(moving.ring)) == moving.spec.ring_size
 
 
-def test_a_gap_within_bounds_is_stepped_finely() -> None:
+def test_a_short_gap_is_crossed_without_strides() -> None:
     spec = busy_world()
     jumped, walked = device(spec), device(spec)
     end_us = MAX_STEPS * 139_000
@@ -239,14 +239,14 @@ def test_a_gap_within_bounds_is_stepped_finely() -> None:
 # ---------------------------------------------------------------------------- samples
 
 
-def test_a_sample_gives_the_whole_engine_to_one_pid() -> None:
+def test_a_sample_credits_the_whole_engine_to_one_pid() -> None:
     samples = list(advanced(world(process(1, use(0.3)), process(2, use(0.2))), 9.0).ring)
     assert {sample.whole.sm_percent for sample in samples} == {50}
     assert all(len(sample.credits) == 1 and sample.credits[0][1].sm_percent == 50 for sample in samples)
     assert [sample.taken_us for sample in samples] == [139_000 * (k + 1) for k in range(len(samples))]
 
 
-def test_over_time_each_pid_wins_by_its_share() -> None:
+def test_pids_are_credited_in_proportion_to_their_shares() -> None:
     moving = device(world(process(1, use(0.45)), process(2, use(0.15)), process(3, use(0.05)), process(4, use(0.0))))
     wins = dict.fromkeys((1, 2, 3, 4), 0)
     count = 9_000
@@ -261,18 +261,18 @@ def test_over_time_each_pid_wins_by_its_share() -> None:
     assert wins[4] == 0
 
 
-def test_when_nobody_works_samples_credit_nobody() -> None:
+def test_samples_without_work_credit_no_pid() -> None:
     samples = list(advanced(world(process(1, use(0.0))), 5.0).ring)
     assert len(samples) == 35
     assert all(sample.credits == () and sample.whole == (0, 0, 0, 0) for sample in samples)
 
 
-def test_a_process_that_samples_miss_still_keeps_the_engine_busy() -> None:
+def test_a_process_without_samples_still_counts_as_utilisation() -> None:
     samples = list(advanced(world(process(1, use(0.5, sampled=False))), 5.0).ring)
     assert all(sample.credits == () and sample.whole.sm_percent == 50 for sample in samples)
 
 
-def test_the_video_engines_are_credited_to_who_uses_them() -> None:
+def test_video_engines_are_credited_to_their_users() -> None:
     video = process(1, use(0.05, encoder_ratio=4.0, decoder_ratio=8.0))
     samples = list(advanced(world(video, process(2, use(0.9))), 9.0).ring)
     video_credits = [engines for sample in samples for pid, engines in sample.credits if engines.encoder_percent]
@@ -281,17 +281,17 @@ def test_the_video_engines_are_credited_to_who_uses_them() -> None:
     assert {sample.whole.decoder_percent for sample in samples} == {40}
 
 
-def test_period_and_ring_can_be_those_of_another_driver() -> None:
+def test_sample_period_and_ring_size_are_configurable() -> None:
     other = advanced(world(process(1, use(0.5)), gpus=(gpu(sample_period_us=167_000, ring_size=100),)), 60.0)
     times_us = [sample.taken_us for sample in other.ring]
     assert len(times_us) == 100
     assert times_us[-1] - times_us[-2] == 167_000
 
 
-# ---------------------------------------------------------------------------- memory, MIG, idleness, forgetting
+# ---------------------------------------------------------------------------- memory, MIG, idle time, dropped jobs
 
 
-def test_memory_follows_its_schedule_and_the_oldest_come_first_when_it_is_short() -> None:
+def test_memory_follows_its_signal_and_older_processes_have_priority() -> None:
     ramp = Points(((0.0, 0.0), (10.0, 10.0 * GIB)))
     moving = device(world(process(1, use(memory=ramp)), process(2, use(memory=9 * GIB), start_s=1.0)))
     held = []
@@ -302,7 +302,7 @@ def test_memory_follows_its_schedule_and_the_oldest_come_first_when_it_is_short(
     assert moving.truth().used_bytes == 15 * GIB
 
 
-def test_the_truth_knows_hidden_memory_and_who_is_idle_since_when() -> None:
+def test_the_truth_has_hidden_memory_and_the_start_of_idle_time() -> None:
     pausing = use(Points(((0.0, 0.5), (30.0, 0.5), (30.0, 0.0))), memory=2 * GIB)
     spec = world(
         process(1, pausing), process(2, use(memory=3 * GIB, visibility=Visibility.HIDDEN), start_s=-4.0, end_s=50.0)
@@ -318,7 +318,7 @@ def test_the_truth_knows_hidden_memory_and_who_is_idle_since_when() -> None:
     assert (ended.ended, ended.resident_bytes, ended.idle_since_s) == (True, 0, None)
 
 
-def test_mig_instances_compete_within_themselves_only() -> None:
+def test_mig_instances_do_not_share_their_sms() -> None:
     spec = world(
         process(1, use(0.9, gpu_instance_id=1)),
         process(2, use(0.9, gpu_instance_id=1)),
@@ -332,7 +332,7 @@ def test_mig_instances_compete_within_themselves_only() -> None:
 
 
 @pytest.mark.long
-def test_jobs_of_a_stream_are_forgotten_and_their_energy_kept() -> None:
+def test_jobs_of_a_stream_are_dropped_and_their_energy_stays() -> None:
     template = process(0, use(0.5, watts=100.0))
     stream = JobStream("jobs", 5.0, 3.0, 12.0, (template,), first_pid=100)
     moving = device(WorldSpec(seed=1, gpus=(gpu(),), processes=(process(1, use(0.1), end_s=9.0),), streams=(stream,)))
@@ -347,7 +347,7 @@ def test_jobs_of_a_stream_are_forgotten_and_their_energy_kept() -> None:
     assert truth.processes[0].key.pid == 1, "what the world names is kept"
 
 
-def test_a_job_is_forgotten_ten_minutes_after_its_end_to_the_microsecond() -> None:
+def test_a_job_is_dropped_ten_minutes_after_its_end() -> None:
     stream = JobStream("jobs", 2_000.0, 10.0, 10.0, (process(0, use(0.5)),), first_pid=100)
     spec = WorldSpec(seed=1, gpus=(gpu(),), streams=(stream,))
     moving, roster = device(spec), Roster(spec)
@@ -361,7 +361,7 @@ def test_a_job_is_forgotten_ten_minutes_after_its_end_to_the_microsecond() -> No
     assert truth.retired_pj == truth.dynamic_pj > 0
 
 
-# ---------------------------------------------------------------------------- specifications that cannot be
+# ---------------------------------------------------------------------------- invalid specifications
 
 
 @pytest.mark.parametrize(
@@ -371,12 +371,12 @@ def test_a_job_is_forgotten_ten_minutes_after_its_end_to_the_microsecond() -> No
         {"stray_bytes": 17 * GIB}, {"stray_bytes": -1}, {"mig": mig_gpu().mig, "stray_bytes": 1},
     ],
 )  # fmt: skip
-def test_a_gpu_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+def test_an_invalid_gpu_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="GPU 0"):
         gpu(**changes)
 
 
-def test_a_world_that_cannot_be_is_refused() -> None:
+def test_an_invalid_world_is_refused() -> None:
     def refuse(match: str, *processes: object, gpus: tuple[GpuSpec, ...] = (gpu(),)) -> None:
         with pytest.raises(ValueError, match=match):
             WorldSpec(seed=1, gpus=gpus, processes=processes)  # type: ignore[arg-type]
@@ -388,11 +388,11 @@ def test_a_world_that_cannot_be_is_refused() -> None:
     refuse("no instance None", process(5, use()), gpus=(mig_gpu(),))
     refuse("the same process twice", process(5, use()), process(5, use()))
     refuse("end after its start", process(5, use(), start_s=3.0, end_s=3.0))
-    with pytest.raises(ValueError, match="a GPU was given that there is not"):
+    with pytest.raises(ValueError, match="a grant of a GPU that does not exist"):
         WorldSpec(seed=1, gpus=(gpu(),), grants=(GrantSpec(process(5).workload, gpu=1, replicas=1),))
 
 
-def test_memory_that_is_nobodys_is_used_and_nobody_can_have_it() -> None:
+def test_stray_memory_is_used_and_not_available_to_processes() -> None:
     stray = gpu(stray_bytes=3 * GIB)
     host = SimulatedHost(world(process(5, use(memory=Steady(99.0 * GIB))), gpus=(stray,)), ManualClock())
     [reading] = host.gpu_source().read().gpus

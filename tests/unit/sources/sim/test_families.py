@@ -1,11 +1,11 @@
-"""Kinds of worlds that attribution will be scored on can be written as specifications alone, with known truth."""
+"""Families of worlds on which attribution is scored, written as specifications with known truth."""
 
 from __future__ import annotations
 
 import pytest
 
-from otel_gpu.sources.sim.activity import Alternating, Bursty, OnOff, Points, Steady, Wander
 from otel_gpu.sources.sim.host import replay
+from otel_gpu.sources.sim.signals import Alternating, Bursty, OnOff, Points, Steady, Wander
 from otel_gpu.sources.sim.truth import ProcessTruth
 from otel_gpu.sources.sim.world import Visibility, WorldSpec
 from tests.unit.sources.sim.builders import GIB, gpu, process, start, use, world
@@ -22,7 +22,7 @@ def test_alternating_processes_work_one_at_a_time() -> None:
     assert true[2].dynamic_mj / true[1].dynamic_mj == pytest.approx(2.0, rel=0.01)
 
 
-def test_collinear_processes_move_together_and_bursty_ones_apart() -> None:
+def test_collinear_processes_correlate_and_bursty_ones_do_not() -> None:
     def correlation(seeds: tuple[int, int]) -> float:
         signals = [Bursty(1.0, 0.5, 4.0, seed) for seed in seeds]
         pairs = [tuple(signal.at(t * 0.139) - 0.5 for signal in signals) for t in range(4_000)]
@@ -42,7 +42,7 @@ def test_on_off_work_with_sublinear_power_draws_more_than_its_share_when_alone()
         assert dear.dynamic_mj > 1.15 * plain.dynamic_mj
 
 
-def test_a_late_joiner_has_truth_from_its_start_only() -> None:
+def test_a_later_process_has_truth_from_its_start_only() -> None:
     true = truths(world(process(1, use(0.5)), process(2, use(0.25), start_s=400.0)), 600.0)
     assert true[2].resident_s == pytest.approx(200.0, abs=0.14)
     assert true[2].busy_s == pytest.approx(50.0, rel=0.01)
@@ -59,7 +59,7 @@ def test_contended_phases_and_drifting_watts_under_a_power_cap_still_add_up() ->
     assert truth.total_pj == truth.static_pj + truth.context_pj + sum(one.dynamic_pj for one in truth.processes)
 
 
-def test_a_light_process_beside_a_busy_one_is_idle_only_when_it_is() -> None:
+def test_a_light_process_next_to_a_busy_one_is_idle_only_without_work() -> None:
     true = truths(world(process(1, use(0.9)), process(2, use(0.02)), process(3, use(0.0))), 300.0)
     assert [true[pid].idle_since_s for pid in (1, 2, 3)] == [None, None, 0.0]
     assert true[2].busy_s == pytest.approx(6.0)

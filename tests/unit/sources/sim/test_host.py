@@ -1,4 +1,4 @@
-"""The simulated host as its three sources show it."""
+"""The three sources of a simulated host."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from otel_gpu.model import (
     UtilizationRead,
     WorkloadNames,
 )
-from otel_gpu.sources.sim.activity import Points
 from otel_gpu.sources.sim.host import SimulatedHost
+from otel_gpu.sources.sim.signals import Points
 from otel_gpu.sources.sim.truth import PJ_PER_MJ
 from otel_gpu.sources.sim.world import ProcessSpec, Visibility
 from tests.unit.sources.sim.builders import GIB, container, gpu, mig_gpu, process, start, use, world
@@ -39,7 +39,7 @@ def utilization(of: GpuReading) -> UtilizationRead:
 # ---------------------------------------------------------------------------- the driver
 
 
-def test_used_memory_is_what_the_residents_hold_listed_or_not() -> None:
+def test_used_memory_includes_hidden_processes() -> None:
     host, clock = start(
         world(
             process(1, use(memory=2 * GIB)),
@@ -57,7 +57,7 @@ def test_used_memory_is_what_the_residents_hold_listed_or_not() -> None:
     )
 
 
-def test_a_process_stands_in_every_list_of_its_kinds() -> None:
+def test_a_process_is_in_the_list_of_each_of_its_kinds() -> None:
     both = use(memory=GIB, kinds=(ProcessKind.COMPUTE, ProcessKind.GRAPHICS))
     host, _ = start(world(process(1, both), process(2, use(memory=GIB, kinds=(ProcessKind.MPS,)))))
     listed = reading(host).processes
@@ -74,7 +74,7 @@ def test_a_process_is_listed_from_its_start_until_its_end() -> None:
     assert counts == [0, 0, 1, 1, 1, 1, 1, 1, 1, 0]
 
 
-def test_the_energy_counter_starts_where_it_is_told_and_agrees_with_the_truth() -> None:
+def test_the_energy_counter_has_the_specified_start_and_agrees_with_the_truth() -> None:
     host, clock = start(world(process(1, use(0.5)), gpus=(gpu(energy_start_mj=5_000_000),)))
     clock.advance(7.3)
     energy_mj = reading(host).energy_mj
@@ -82,14 +82,14 @@ def test_the_energy_counter_starts_where_it_is_told_and_agrees_with_the_truth() 
     assert energy_mj - 5_000_000 == host.truth().gpus[0].total_pj // PJ_PER_MJ
 
 
-def test_a_gpu_without_counter_has_no_energy_but_power() -> None:
+def test_a_gpu_without_a_counter_has_power_only() -> None:
     host, clock = start(world(process(1, use(0.5)), gpus=(gpu(energy_start_mj=None),)))
     clock.advance(5.0)
     assert reading(host).energy_mj is None
     assert reading(host).power_w == pytest.approx(40.0 + 20.0 + 50.0)
 
 
-def test_device_figures_describe_the_last_second() -> None:
+def test_device_utilisation_is_that_of_the_last_second() -> None:
     host, clock = start(world(process(1, use(0.5, bandwidth_ratio=0.8, encoder_ratio=0.2)), gpus=(gpu(),)))
     clock.advance(5.0)
     seen = reading(host)
@@ -99,7 +99,7 @@ def test_device_figures_describe_the_last_second() -> None:
     assert seen.taken_at_ns == clock.monotonic_ns()
 
 
-def test_utilization_is_asked_for_from_the_newest_row_or_a_second_before_the_last_read() -> None:
+def test_utilisation_is_read_since_the_latest_row_or_a_second_before_the_last_read() -> None:
     working = use(Points(((0.0, 1.0), (10.0, 1.0), (10.0, 0.0))))
     host, clock = start(world(process(1, working)))
     source = host.gpu_source()
@@ -125,7 +125,7 @@ def test_two_gpu_sources_do_not_share_their_timestamps() -> None:
     assert utilization(second.read().gpus[0]).since_us == WALL_US + 5_000_000
 
 
-def test_under_mig_each_instance_has_its_memory_and_processes_and_nobody_has_utilization() -> None:
+def test_under_mig_instances_have_memory_and_processes_and_no_utilisation() -> None:
     spec = world(
         process(1, use(0.5, memory=3 * GIB, gpu_instance_id=1)),
         process(2, use(0.5, memory=2 * GIB, gpu_instance_id=2)),
@@ -151,7 +151,7 @@ def test_under_mig_each_instance_has_its_memory_and_processes_and_nobody_has_uti
     assert facts[2].mig_access == facts[3].mig_access == {MigAccess(0, 2, None), MigAccess(0, 2, 0)}
 
 
-def test_the_driver_has_a_version_and_the_sources_are_well() -> None:
+def test_the_driver_has_a_version_and_the_sources_are_ok() -> None:
     host, _ = start(world(process(1, use())))
     read = host.gpu_source().read()
     assert read.driver is not None
@@ -164,7 +164,7 @@ def test_the_driver_has_a_version_and_the_sources_are_well() -> None:
 # ---------------------------------------------------------------------------- processes and names
 
 
-def test_whoever_has_a_device_open_is_found_hidden_or_not_and_others_only_if_asked_for() -> None:
+def test_processes_with_an_open_device_are_found_and_others_only_by_pid() -> None:
     host, _ = start(
         world(
             process(1, use()),
@@ -177,7 +177,7 @@ def test_whoever_has_a_device_open_is_found_hidden_or_not_and_others_only_if_ask
     assert set(host.process_source().read((4, 99)).processes) == {1, 2, 3, 4}
 
 
-def test_facts_are_what_proc_would_show() -> None:
+def test_process_facts_are_those_of_proc() -> None:
     uses = use(memory=4 * GIB, uvm_factor=1.25), use(memory=2 * GIB, gpu=1)
     host, _ = start(world(process(7, *uses, start_s=-8.25), gpus=(gpu(0), gpu(1))))
     facts = host.process_source().read(()).processes[7]
@@ -189,7 +189,7 @@ def test_facts_are_what_proc_would_show() -> None:
     assert facts.uvm_mapping_bytes == 7 * GIB
 
 
-def test_mappings_that_cannot_be_read_or_are_not_there_are_absent() -> None:
+def test_unreadable_or_missing_mappings_are_absent() -> None:
     host, _ = start(
         world(process(1, use(uvm_factor=None)), process(2, use(opens_uvm=False)), process(3, use(memory=0)))
     )
@@ -201,7 +201,7 @@ def test_mappings_that_cannot_be_read_or_are_not_there_are_absent() -> None:
     }
 
 
-def test_a_pid_that_is_used_again_is_another_process() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     first, second = process(5, use(), end_s=3.0), replace(process(5, use(), start_s=6.0), name="other")
     host, clock = start(world(first, second))
     source = host.process_source()
@@ -215,7 +215,7 @@ def test_a_pid_that_is_used_again_is_another_process() -> None:
     assert len(keys) == 2
 
 
-def test_names_are_known_of_what_runs() -> None:
+def test_running_workloads_have_names() -> None:
     nameless = ProcessSpec(3, "x", replace(container("c3"), names=None), (use(),))
     host, clock = start(world(process(1, use()), process(2, use(), end_s=5.0), nameless))
     first, second = (container(name).ref for name in ("c1", "c2"))
@@ -253,7 +253,7 @@ def test_the_order_and_number_of_reads_do_not_matter() -> None:
     assert one.process_source().read(()) == other.process_source().read(())
 
 
-def test_the_truth_of_any_time_can_be_had_without_moving_the_world() -> None:
+def test_the_truth_of_any_time_is_available_without_advancing_the_world() -> None:
     host, clock = start(world(process(1, use(0.4))))
     clock.advance(10.0)
     before = host.truth()
@@ -262,7 +262,7 @@ def test_the_truth_of_any_time_can_be_had_without_moving_the_world() -> None:
     assert host.truth() == before
 
 
-def test_a_wall_clock_that_steps_changes_nothing() -> None:
+def test_a_step_of_the_wall_clock_has_no_effect() -> None:
     host, clock = start(world(process(1, use(0.4))))
     source = host.gpu_source()
     for step_s in (0.0, -3_600.0, 90_000.0):
@@ -274,7 +274,7 @@ def test_a_wall_clock_that_steps_changes_nothing() -> None:
     assert host.truth().gpus[0].busy_s == pytest.approx(6.0)
 
 
-def test_a_clock_that_goes_back_is_waited_for() -> None:
+def test_the_world_waits_while_the_clock_is_behind() -> None:
     clock = ManualClock()
     host = SimulatedHost(world(process(1, use(0.4))), clock)
     clock.advance(10.0)
@@ -284,7 +284,7 @@ def test_a_clock_that_goes_back_is_waited_for() -> None:
     assert set(host.process_source().read(()).processes) == {1}
 
 
-def test_a_world_of_some_age_has_a_history_at_the_first_look() -> None:
+def test_a_world_with_an_age_has_a_history_at_the_first_read() -> None:
     spec = replace(world(process(1, use(0.4))), age_s=30.0)
     host, _ = start(spec)
     seen = reading(host)
@@ -294,7 +294,7 @@ def test_a_world_of_some_age_has_a_history_at_the_first_look() -> None:
     assert host.process_source().read(()).processes[1].start_time_s == pytest.approx(WALL_US / 1e6 - 30.0)
 
 
-def test_the_clock_of_the_world_can_be_set_in_its_specification() -> None:
+def test_the_specification_can_set_the_wall_clock() -> None:
     host, clock = start(replace(world(process(1, use(1.0))), wall_start_ns=1_600_000_000_000_000_000))
     clock.advance(2.0)
     assert utilization(reading(host)).read_at_us == 1_600_000_002_000_000

@@ -1,4 +1,4 @@
-"""A recorded world, played through the real nvidia-ml-py and a fake /proc, is the simulated host itself."""
+"""A recorded world, read through the real nvidia-ml-py and a fake /proc, equals the simulated host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_gpu.model import GpuIdentity, GpuReading, ProcessKind
 from otel_gpu.sources.nvml import device
 from otel_gpu.sources.proc.source import ProcfsSource
 from otel_gpu.sources.sim import SimulatedHost, demo_world
-from otel_gpu.sources.sim.activity import Bursty, Points
+from otel_gpu.sources.sim.signals import Bursty, Points
 from otel_gpu.sources.sim.world import Visibility, WorldSpec
 from tests.nvml_stage import Stage
 from tests.nvml_stub.record import cgroup_path, record, write_proc_tree
@@ -25,7 +25,7 @@ def identified(index: int) -> GpuIdentity:
 
 
 def two_gpus() -> WorldSpec:
-    """Every way a process can show itself, one that comes, one that goes, and a GPU under MIG."""
+    """Every kind of visibility, a process that starts, one that ends, and a GPU under MIG."""
     coming = use(Bursty(0.6, 0.5, 2.0, seed=1), memory=Points(((0.0, 0.0), (7.0, 3.0 * GIB))))
     return world(
         process(11, use(0.4, kinds=(ProcessKind.COMPUTE, ProcessKind.GRAPHICS), encoder_ratio=0.3)),
@@ -39,7 +39,7 @@ def two_gpus() -> WorldSpec:
 
 
 def comparable(reading: GpuReading) -> GpuReading:
-    """Without the order of rows, which means nothing."""
+    """Without the order of rows, which is not significant."""
     if reading.utilization is None:
         return reading
     rows = tuple(sorted(reading.utilization.rows, key=lambda row: row.pid))
@@ -48,7 +48,7 @@ def comparable(reading: GpuReading) -> GpuReading:
 
 @pytest.fixture
 def asked_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures that change slowly are asked for in every pass, so that all can be compared."""
+    """Query slow figures in every read, so that all can be compared."""
     for name in ("SLOW_S", "SLOWER_S", "SLOWEST_S"):
         monkeypatch.setattr(device, name, 0.0)
 

@@ -1,4 +1,4 @@
-"""Who is alive when, and the jobs of a stream."""
+"""Processes alive at a time, and the jobs of a stream."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_a_process_is_alive_from_its_start_until_before_its_end() -> None:
     assert pids(1_500_000) == [2, 1], "time may be asked for backwards"
 
 
-def test_an_answer_holds_until_the_next_start_or_end() -> None:
+def test_an_answer_is_valid_until_the_next_start_or_end() -> None:
     roster = Roster(world(process(1, start_s=1.0, end_s=2.0), process(2, start_s=1.5)))
     assert [roster.at(t).until_us for t in (0, 1_000_000, 1_500_000)] == [1_000_000, 1_500_000, 2_000_000]
     assert roster.at(1_600_000) is roster.at(1_900_000)
 
 
-def test_jobs_come_for_ever_at_their_rate_and_never_many_at_once() -> None:
+def test_a_stream_is_endless_and_bounded_at_any_time() -> None:
     spec = WorldSpec(seed=3, gpus=(gpu(),), streams=(stream(pod()),))
     roster = Roster(spec)
     seen = set()
@@ -50,7 +50,7 @@ def test_jobs_come_for_ever_at_their_rate_and_never_many_at_once() -> None:
     assert len({pid for pid, _ in seen}) == 50, "pids are used again"
 
 
-def test_a_roster_finds_the_same_jobs_wherever_it_starts_looking() -> None:
+def test_jobs_do_not_depend_on_the_first_lookup() -> None:
     spec = WorldSpec(seed=3, gpus=(gpu(),), streams=(stream(pod()),))
     straight, jumping = Roster(spec), Roster(spec)
     expected = {t: straight.at(t).processes for t in range(0, HOUR_US, 777_777)}
@@ -58,12 +58,12 @@ def test_a_roster_finds_the_same_jobs_wherever_it_starts_looking() -> None:
         assert jumping.at(t).processes == expected[t]
 
 
-def test_jobs_that_began_before_the_world_are_there_at_its_start() -> None:
+def test_jobs_that_started_before_world_time_0_are_alive_at_it() -> None:
     spec = WorldSpec(seed=3, gpus=(gpu(),), streams=(stream(pod(), every_s=1.0),))
     assert any(alive.start_s < 0 for alive in Roster(spec).at(0).processes)
 
 
-def test_each_job_in_a_container_is_a_pod_of_its_own() -> None:
+def test_each_job_in_a_container_is_its_own_pod() -> None:
     jobs = [job(stream(pod()), number, seed=9) for number in range(200)]
     assert len({one.workload.ref.id for one in jobs}) == 200
     assert all(len(one.workload.ref.id) == 64 for one in jobs)
@@ -73,7 +73,7 @@ def test_each_job_in_a_container_is_a_pod_of_its_own() -> None:
     assert all(one.workload.names and one.workload.names.pod_uid == one.workload.ref.pod_uid for one in jobs)
 
 
-def test_slurm_jobs_are_numbered_in_their_order() -> None:
+def test_slurm_jobs_have_consecutive_numbers() -> None:
     slurm = stream(WorkloadSpec(WorkloadRef(WorkloadKind.SLURM_JOB, "500")))
     assert [job(slurm, number, seed=9).workload.ref.id for number in range(3)] == ["500", "501", "502"]
 

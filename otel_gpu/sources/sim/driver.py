@@ -1,4 +1,4 @@
-"""What a driver would say of a simulated GPU: only what it can see, in the shapes every GPU source gives."""
+"""Readings of a simulated GPU as a driver reports them: no hidden memory, no truth."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LOOKBACK_US = 1_000_000
 
 
 class GpuReader:
-    """Reads one device again and again; carries the timestamp from one utilisation call to the next."""
+    """Reads one device repeatedly; keeps the timestamp of one utilisation call for the next."""
 
     def __init__(self, device: Device, wall_start_us: int) -> None:
         self._device = device
         self._wall_start_us = wall_start_us
-        self._newest_us: int | None = None
+        self._latest_us: int | None = None
         self._previous_us: int | None = None
 
     def read(self, taken_at_ns: int) -> GpuReading:
-        """All there is to read of the device as it now stands; ``taken_at_ns`` is monotonic time."""
+        """A reading of the device; ``taken_at_ns`` is monotonic time."""
         device, spec = self._device, self._device.spec
         holdings = device.holdings()
         energy_mj = None if spec.energy_start_mj is None else spec.energy_start_mj + device.counter_mj
@@ -50,7 +50,7 @@ class GpuReader:
             persistence_mode=True,
         )
         if spec.mig is not None:
-            # The driver gives no utilisation of any kind while MIG is on.
+            # The driver reports no utilisation while MIG is enabled.
             instances = tuple(_instance(index, mig, holdings) for index, mig in enumerate(spec.mig))
             return replace(reading, mig=instances, sm_count=spec.sm_count)
         mean = device.ring.mean(device.now_us - _LOOKBACK_US)
@@ -66,11 +66,11 @@ class GpuReader:
     def _utilization(self) -> UtilizationRead:
         now_us = self._device.now_us
         since_us = (now_us if self._previous_us is None else self._previous_us) - _LOOKBACK_US
-        if self._newest_us is not None:
-            since_us = max(since_us, self._newest_us)
+        if self._latest_us is not None:
+            since_us = max(since_us, self._latest_us)
         rows = self._device.ring.rows(since_us)
         self._previous_us = now_us
-        self._newest_us = max((row.timestamp_us for row in rows), default=self._newest_us)
+        self._latest_us = max((row.timestamp_us for row in rows), default=self._latest_us)
         offset_us = self._wall_start_us
         return UtilizationRead(
             since_us=since_us + offset_us,
@@ -80,13 +80,13 @@ class GpuReader:
 
 
 def _memory(total_bytes: int, reserved_bytes: int, holdings: Collection[Holding], stray_bytes: int = 0) -> DeviceMemory:
-    """As the second version of the driver's call gives it: ``used`` without what is reserved."""
+    """As version 2 of the driver's call: ``used`` excludes reserved memory."""
     used_bytes = stray_bytes + sum(holding.memory_bytes for holding in holdings)
     return DeviceMemory(total_bytes, used_bytes, total_bytes - reserved_bytes - used_bytes, reserved_bytes)
 
 
 def _listed(holdings: Collection[Holding], instances: Mapping[int, MigSpec]) -> tuple[ListedProcess, ...]:
-    """The driver's lists one after the other; a pid stands in every list of its kinds."""
+    """The driver's process lists, concatenated; a pid is in the list of each of its kinds."""
     return tuple(
         _entry(holding, kind, instances)
         for kind in ProcessKind

@@ -1,4 +1,4 @@
-"""Signals: pure functions of time with the averages their names promise."""
+"""Signals: pure functions of time with the specified averages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from otel_gpu.sources.sim.activity import (
+from otel_gpu.sources.sim.signals import (
     Alternating,
     Bursty,
     OnOff,
@@ -27,7 +27,7 @@ def mean(signal: Signal, seconds: float, step_s: float = 0.05) -> float:
     return sum(signal.at(i * step_s) for i in range(count)) / count
 
 
-def test_the_hash_is_even_and_different_for_each_argument() -> None:
+def test_the_hash_is_uniform_and_depends_on_each_argument() -> None:
     values = [uniform(7, 3, index) for index in range(20_000)]
     assert abs(sum(values) / len(values) - 0.5) < 0.01
     assert abs(sum(value * value for value in values) / len(values) - 1 / 3) < 0.01
@@ -37,7 +37,7 @@ def test_the_hash_is_even_and_different_for_each_argument() -> None:
 
 
 def test_the_hash_never_changes() -> None:
-    """Recorded worlds and published accuracy figures depend on these very numbers."""
+    """Recorded worlds and published accuracy figures depend on these numbers."""
     assert [hash64(1, 2, 3), hash64(0, 0, 0), hash64(-5, 0, -9)] == [
         0xB938944317636FBD,
         0x6DB6CA64564DAEAA,
@@ -46,14 +46,14 @@ def test_the_hash_never_changes() -> None:
     assert seed_for(1, "gpu 0") != seed_for(1, "gpu 1") != seed_for(2, "gpu 1")
 
 
-def test_points_are_joined_by_lines_and_two_at_one_time_are_a_step() -> None:
+def test_points_are_interpolated_and_two_at_one_time_are_a_step() -> None:
     signal = Points(((10.0, 0.0), (20.0, 100.0), (20.0, 40.0), (30.0, 40.0)))
     assert [signal.at(t) for t in (-5.0, 10.0, 15.0, 19.99, 20.0, 25.0, 99.0)] == pytest.approx(
         [0.0, 0.0, 50.0, 99.9, 40.0, 40.0, 40.0]
     )
 
 
-def test_points_that_repeat_start_again() -> None:
+def test_points_repeat_with_their_period() -> None:
     signal = Points(((0.0, 1.0), (5.0, 1.0), (5.0, 0.0)), repeat_s=8.0)
     assert [signal.at(t) for t in (0.0, 4.9, 5.0, 7.9, 8.0, 800_001.0, -0.5)] == [1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0]
 
@@ -77,12 +77,12 @@ def test_an_on_off_signal_is_on_in_its_share_of_slots() -> None:
     assert all(signal.at(2.0 * k) == signal.at(2.0 * k + 1.99) for k in range(200))
 
 
-def test_those_who_alternate_are_never_on_together_and_one_always_is() -> None:
+def test_exactly_one_of_alternating_signals_is_on() -> None:
     turns = [Alternating(level=1.0, turn_s=7.0, turn=turn, turns=3) for turn in range(3)]
     assert all(sum(signal.at(i * 0.1) for signal in turns) == 1.0 for i in range(1_000))
 
 
-def test_a_wandering_signal_stays_within_its_bounds_and_has_phases_or_drifts() -> None:
+def test_a_wandering_signal_stays_within_its_bounds() -> None:
     phases = Wander(low=0.2, high=0.6, knot_s=10.0, seed=3)
     drift = Wander(low=0.2, high=0.6, knot_s=10.0, seed=3, smooth=True)
     for signal in (phases, drift):
@@ -98,7 +98,7 @@ def test_a_product_multiplies() -> None:
     assert Product(Steady(0.5), Points(((0.0, 0.0), (10.0, 1.0)))).at(4.0) == pytest.approx(0.2)
 
 
-def test_a_signal_costs_and_answers_the_same_in_any_order() -> None:
+def test_a_signal_does_not_depend_on_the_order_of_evaluation() -> None:
     signal = Bursty(level=1.0, duty=0.5, period_s=1.0, seed=9)
     times = [math.sin(k) * 1e7 for k in range(200)]
     assert [signal.at(t) for t in times] == [signal.at(t) for t in reversed(times)][::-1]
@@ -117,7 +117,7 @@ def test_a_signal_costs_and_answers_the_same_in_any_order() -> None:
         lambda: Wander(0.0, 1.0, 0.0, 0),
     ],
 )
-def test_a_signal_that_means_nothing_is_refused(build: object) -> None:
+def test_an_invalid_signal_is_refused(build: object) -> None:
     assert callable(build)
     with pytest.raises(ValueError, match=r"must|needs"):
         build()

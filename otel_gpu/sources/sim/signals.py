@@ -1,8 +1,7 @@
-"""How hard a process works, what it draws and what it holds, as pure functions of time.
+"""Signals: work, power and memory of a simulated process as pure functions of time.
 
-A ``Signal`` has no state: its value at a time can be asked for in any order, and costs the same after a
-week as after a second. What looks random is a hash of (seed, stream, index), not a generator that has to
-be run up to that point.
+A ``Signal`` has no state, so that times may be evaluated in any order at constant cost. Randomness is a hash of (seed,
+stream, index) instead of a generator, which would have to run up to that point.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MASK64 = (1 << 64) - 1
 
 
 def hash64(seed: int, stream: int, index: int) -> int:
-    """64 bits that look random but are fixed by the arguments (the finaliser of splitmix64)."""
+    """64 pseudo-random bits, a function of the arguments (the finaliser of splitmix64)."""
     z = (
         seed * 0x9E3779B97F4A7C15 + stream * 0xD1342543DE82EF95 + index * 0xDA942042E4DD58B5 + 0x632BE59BD9B4E019
     ) & _MASK64
@@ -28,18 +27,18 @@ def hash64(seed: int, stream: int, index: int) -> int:
 
 
 def uniform(seed: int, stream: int, index: int) -> float:
-    """A number in [0, 1), fixed by the arguments."""
+    """A pseudo-random number in [0, 1), a function of the arguments."""
     return (hash64(seed, stream, index) >> 11) * 2.0**-53
 
 
 @lru_cache(maxsize=4096)
 def _level(seed: int, stream: int, index: int) -> float:
-    """``uniform``, remembered: a burst or phase lasts for many steps, and each of them asks for the same."""
+    """``uniform``, cached: a burst or phase spans many steps with the same arguments."""
     return uniform(seed, stream, index)
 
 
 def seed_for(seed: int, name: str) -> int:
-    """A seed of its own for each name: what carries different names is independent."""
+    """A seed for each name; different names give independent signals."""
     return hash64(seed, zlib.crc32(name.encode()), 0)
 
 
@@ -52,20 +51,20 @@ class Signal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Always the same."""
+    """A constant."""
 
     level: float
 
-    def at(self, t_s: float) -> float:  # noqa: ARG002  (a Signal's shape)
+    def at(self, t_s: float) -> float:  # noqa: ARG002 - the signature of Signal
         """The level."""
         return self.level
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Straight lines between (time in s, value); two points at one time are a step. Flat before and after.
+    """Linear interpolation between (time in s, value); two points at one time are a step. Constant outside.
 
-    With ``repeat_s`` the shape starts again every so many seconds.
+    With ``repeat_s`` the shape repeats with this period.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -73,7 +72,7 @@ class Points:
 
     def __post_init__(self) -> None:
         if not self.points or any(a[0] > b[0] for a, b in zip(self.points, self.points[1:], strict=False)):
-            raise ValueError("points must be given, in the order of their times")
+            raise ValueError("points must be in the order of their times, and at least one")
         if self.repeat_s is not None and self.repeat_s <= 0:
             raise ValueError("repeat_s must be above 0")
 
@@ -95,7 +94,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Bursty:
-    """One burst in every period, at a random place and of a random length that is ``duty`` periods on average."""
+    """One burst per period, at a random position, with a random length of ``duty`` periods on average."""
 
     level: float
     duty: float
@@ -119,7 +118,7 @@ class Bursty:
 
 @dataclass(frozen=True, slots=True)
 class OnOff:
-    """In each slot of ``slot_s`` either on or off, by the toss of a coin that falls on ``on`` at rate ``duty``."""
+    """On or off in each slot of ``slot_s``, at random; on with probability ``duty``."""
 
     level: float
     duty: float
@@ -137,7 +136,7 @@ class OnOff:
 
 @dataclass(frozen=True, slots=True)
 class Alternating:
-    """Takes turns with others of the same ``turn_s``: on in turn number ``turn`` of every ``turns``."""
+    """On in turn number ``turn`` of every ``turns``, each ``turn_s`` long."""
 
     level: float
     turn_s: float
@@ -150,13 +149,13 @@ class Alternating:
             raise ValueError("alternating needs turn_s above 0 and a turn below turns")
 
     def at(self, t_s: float) -> float:
-        """``level`` in its turn, ``rest`` in the others'."""
+        """``level`` in its turn, ``rest`` otherwise."""
         return self.level if math.floor(t_s / self.turn_s) % self.turns == self.turn else self.rest
 
 
 @dataclass(frozen=True, slots=True)
 class Wander:
-    """Random levels between ``low`` and ``high``, a new one every ``knot_s``: phases, or a drift if ``smooth``."""
+    """Random levels between ``low`` and ``high``, one per ``knot_s``: steps, or interpolated if ``smooth``."""
 
     low: float
     high: float
@@ -169,7 +168,7 @@ class Wander:
             raise ValueError("knot_s must be above 0")
 
     def at(self, t_s: float) -> float:
-        """The level of this phase, or the line between two of them."""
+        """The level of this interval, or the interpolation to the next one."""
         position = t_s / self.knot_s
         index = math.floor(position)
         here = _level(self.seed, 4, index)
@@ -180,7 +179,7 @@ class Wander:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Two signals multiplied: a burst whose height drifts, a schedule that applies only in some phases."""
+    """The product of two signals, for example bursts with a drifting height."""
 
     first: Signal
     second: Signal
