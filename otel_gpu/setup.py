@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
 from otel_gpu.export.text import cells, pad, printable
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
-from otel_gpu.sources.nvml.faults import NotPermitted
+from otel_gpu.sources.nvml.errors import NotPermitted
 from otel_gpu.sources.workers import Pending, Worker
 
 T = TypeVar("T")

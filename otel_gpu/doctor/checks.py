@@ -61,7 +61,7 @@ def check_host(config: Config, clock: Clock, environment: Mapping[str, str]) -> 
     workloads = pids_by_workload(processes.processes.values())
     answers = with_conflicts(_read_names(config, clock, workloads), workloads, gpus.gpus)
     return [
-        *check_gpus(gpus, config.proc_root, nvml.nameless),
+        *check_gpus(gpus, config.proc_root, nvml.unidentified),
         check_device_files(gpus, config.proc_root),
         *check_modes(gpus, accounting_modes),
         *(check_node_scope() if own is None else check_pod_scope(own, gpus, processes)),

@@ -13,7 +13,7 @@ from otel_gpu.doctor.findings import Finding, Verdict, blind, counted, degraded,
 from otel_gpu.model import GpuHealth, GpuReading
 from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
-from otel_gpu.sources.nvml.roll import Nameless
+from otel_gpu.sources.nvml.inventory import UnidentifiedGpu
 from otel_gpu.sources.proc.host import read_nvidia_minors
 
 _NVML_FIX: Final = (
@@ -63,20 +63,20 @@ def listed_pids(read: GpuRead) -> set[int]:
     return {process.pid for processes in lists for process in processes or ()}
 
 
-def check_gpus(read: GpuRead, proc_root: Path, nameless: Sequence[Nameless] = ()) -> list[Finding]:
+def check_gpus(read: GpuRead, proc_root: Path, unidentified: Sequence[UnidentifiedGpu] = ()) -> list[Finding]:
     """Check NVML, the driver, and the figures of each GPU that answers.
 
-    ``nameless`` are GPUs that NVML counts and that were never identified; ``read`` does not contain them.
+    ``unidentified`` are GPUs that NVML counts and that ``read`` does not contain.
     """
     gpus = [finding for gpu in read.gpus if gpu.answered for finding in _gpu(gpu)]
-    return [_nvml(read, nameless), _driver(read, proc_root), *gpus]
+    return [_nvml(read, unidentified), _driver(read, proc_root), *gpus]
 
 
-def _nvml(read: GpuRead, nameless: Sequence[Nameless]) -> Finding:
+def _nvml(read: GpuRead, unidentified: Sequence[UnidentifiedGpu]) -> Finding:
     if not read.gpus and read.asleep:
         found = f"{counted(read.asleep, 'GPU')} asleep and not woken; details appear once a GPU is in use"
         return ok("nvml", found)
-    gpus = [Nameless(gpu.identity.index, gpu.health, gpu.reason or "") for gpu in read.gpus] + list(nameless)
+    gpus = [UnidentifiedGpu(gpu.identity.index, gpu.health, gpu.reason or "") for gpu in read.gpus] + list(unidentified)
     if not gpus:
         hangs = "no answer within" in (read.reason or "")
         return blind("nvml", read.reason or "no GPU", _HUNG_FIX if hangs else _NVML_FIX)
@@ -92,7 +92,7 @@ def _nvml(read: GpuRead, nameless: Sequence[Nameless]) -> Finding:
     return Finding("nvml", verdict, found, _failed_fix(failed) if failed else _REASON_FIX)
 
 
-def _failed_fix(failed: Sequence[Nameless]) -> str:
+def _failed_fix(failed: Sequence[UnidentifiedGpu]) -> str:
     """One fix per kind of fault, with the indices of its GPUs as nvidia-smi takes them."""
     indices: dict[str, list[str]] = {}
     for gpu in failed:

@@ -1,4 +1,4 @@
-"""NVML through nvidia-ml-py: the one home of ``pynvml``, of its units and of what its errors mean."""
+"""NVML through nvidia-ml-py: the only package that imports ``pynvml``, with its units and errors."""
 
 from otel_gpu.sources.nvml.events import DEFAULT_WAIT_MS
 from otel_gpu.sources.nvml.source import NvmlSource

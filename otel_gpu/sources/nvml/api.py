@@ -1,7 +1,7 @@
-"""Single NVML questions, in our units, with our errors. One method is one question; nothing is remembered here.
+"""Single NVML calls, in the agent's units and with its errors. One method is one call, without state.
 
-nvidia-ml-py asks; where its wrapper cannot give the answer (32-byte process entries, a sentinel it trips over), or
-asks twice for what can be asked once (lists), the same library is called directly.
+Calls go through nvidia-ml-py. Where its wrapper fails (32-byte process entries, a sentinel it does not handle) or makes
+two calls instead of one (lists), the library is called directly.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from otel_gpu.model import (
     ProcessKind,
     UtilizationRow,
 )
-from otel_gpu.sources.nvml.buffers import KeptAnswer, KeptFields, KeptList, Nothing
-from otel_gpu.sources.nvml.entries import process_list
-from otel_gpu.sources.nvml.faults import LibraryMissing, translate
+from otel_gpu.sources.nvml.buffers import EmptyAnswer, FieldBuffer, ListBuffer, StructBuffer, process_buffer
+from otel_gpu.sources.nvml.errors import LibraryMissing, translate
 
 T = TypeVar("T")
 Handle = Any
-"""An NVML device handle: an opaque pointer of nvidia-ml-py's."""
+"""An NVML device handle: an opaque pointer of nvidia-ml-py."""
 
 _SUCCESS: Final = pynvml.NVML_SUCCESS
 _NO_VALUE: Final = 0xFFFFFFFFFFFFFFFF  # nvml.h: NVML_VALUE_NOT_AVAILABLE
-_NO_VALUES: Final = frozenset({0xFFFFFFFF, _NO_VALUE})  # the same, as 32 bits write it
+_NO_VALUES: Final = frozenset({0xFFFFFFFF, _NO_VALUE})  # in either width
 
 _LISTS: Final = {
     ProcessKind.COMPUTE: "nvmlDeviceGetComputeRunningProcesses",
@@ -40,27 +39,27 @@ _LISTS: Final = {
     ProcessKind.MPS: "nvmlDeviceGetMPSComputeRunningProcesses",
 }
 _VERSIONS_OF_LISTS: Final = {kind: (f"{name}_v3", f"{name}_v2") for kind, name in _LISTS.items()}
-"""Drivers 470 to 510 have _v2, alike."""
+"""Drivers 470 to 510 have _v2, with the same layout."""
 _VERSIONS_OF_WIDE_LISTS: Final = {kind: (f"{name}_v3",) for kind, name in _LISTS.items()}
 
 
-_NO_ROWS: Final[Nothing[tuple[UtilizationRow, ...]]] = Nothing(pynvml.NVML_ERROR_NOT_FOUND, ())
-"""What the driver says in every pass over a GPU on which nobody works."""
+_NO_ROWS: Final[EmptyAnswer[tuple[UtilizationRow, ...]]] = EmptyAnswer(pynvml.NVML_ERROR_NOT_FOUND, ())
+"""What the driver returns for a GPU without work."""
 
 
 class _Utilization(ctypes.Structure):
-    """nvmlUtilization_t. nvidia-ml-py's own structures look up, at every access, how a member is printed."""
+    """nvmlUtilization_t. Structures of nvidia-ml-py look up a format at every access to a member."""
 
     _fields_: ClassVar = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
-def call(question: Callable[..., T], *arguments: Any) -> T:
-    """Ask, and give errors their meaning."""
+def call(function: Callable[..., T], *arguments: Any) -> T:
+    """Call NVML and translate its errors."""
     try:
-        return question(*arguments)
+        return function(*arguments)
     except (Unavailable, Unsupported, Gone):
         raise
-    except Exception as error:  # NVMLError, a mismatch error that is none, TypeError
+    except Exception as error:  # NVMLError; NVMLLibraryMismatchError, which is not one; TypeError
         raise translate(error) from None
 
 
@@ -68,21 +67,21 @@ def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _figure(question: Callable[..., T], *arguments: Any) -> T:
-    """Ask for a number. The driver's "not available" is no number, even where the call succeeds with it."""
-    value = call(question, *arguments)
+def _figure(function: Callable[..., T], *arguments: Any) -> T:
+    """A number. The driver's "not available" value raises Gone, even if the call succeeds with it."""
+    value = call(function, *arguments)
     if value in _NO_VALUES:
         raise Gone("not available")
     return value
 
 
 def _percent_ratio(percent: int) -> float | None:
-    """A ratio 0 to 1; None for what cannot be one (drivers give nonsense while a GPU initialises)."""
+    """A ratio from 0 to 1; ``None`` for an invalid value, which drivers return while a GPU initialises."""
     return percent / 100 if 0 <= percent <= 100 else None
 
 
 class NvmlApi:
-    """NVML, one question at a time. Thread-safe, as NVML is."""
+    """NVML calls. Thread-safe, as NVML is."""
 
     def __init__(self) -> None:
         self._wide_process_info = False
@@ -91,12 +90,12 @@ class NvmlApi:
     # -- the library ----------------------------------------------------------------
 
     def init(self) -> DriverFacts:
-        """Load and initialise NVML; the versions it tells."""
+        """Load and initialise NVML; its versions."""
         try:
             call(pynvml.nvmlInit)
         except LibraryMissing as error:
             raise LibraryMissing(_load_error() or str(error)) from None
-        # Drivers with this symbol and without that one write 32-byte entries through the 24-byte call.
+        # Drivers with the first symbol and without the second write 32-byte entries in the call for 24-byte ones.
         self._wide_process_info = self._exports("nvmlDeviceGetConfComputeMemSizeInfo") and not self._exports(
             "nvmlDeviceGetRunningProcessDetailList"
         )
@@ -105,22 +104,22 @@ class NvmlApi:
         )
 
     def shutdown(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         call(pynvml.nvmlShutdown)
 
     def device_count(self) -> int:
-        """How many GPUs NVML sees."""
+        """The number of GPUs."""
         return int(call(pynvml.nvmlDeviceGetCount))
 
     def handle(self, index: int) -> Handle:
-        """The GPU at this index."""
+        """The handle of the GPU at this index."""
         return call(pynvml.nvmlDeviceGetHandleByIndex, index)
 
     def _exports(self, symbol: str) -> bool:
         return hasattr(_library(), symbol)
 
     def _function(self, name: str) -> Any:
-        """A function of the library, to be called directly."""
+        """A function of the library, for direct calls."""
         function = self._functions.get(name)
         if function is None:
             try:
@@ -129,13 +128,13 @@ class NvmlApi:
                 raise translate(pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)) from None
         return function
 
-    def _optional(self, question: Callable[[], bytes | str]) -> str | None:
+    def _optional(self, function: Callable[[], bytes | str]) -> str | None:
         try:
-            return _text(call(question))
+            return _text(call(function))
         except OtelGpuError:
             return None
 
-    # -- what does not change -------------------------------------------------------
+    # -- identity -------------------------------------------------------------------
 
     def uuid(self, handle: Handle) -> str:
         """The GPU's or MIG instance's UUID."""
@@ -161,48 +160,48 @@ class NvmlApi:
 
     # -- figures --------------------------------------------------------------------
 
-    def memory(self, handle: Handle, into: KeptAnswer[DeviceMemory]) -> DeviceMemory:
-        """Memory with the driver's own part apart."""
+    def memory(self, handle: Handle, buffer: StructBuffer[DeviceMemory]) -> DeviceMemory:
+        """Memory with reserved memory as a separate figure."""
         function = self._function("nvmlDeviceGetMemoryInfo_v2")
-        return into.fill(lambda info: int(function(handle, info)))
+        return buffer.fill(lambda info: int(function(handle, info)))
 
     def memory_v1(self, handle: Handle) -> DeviceMemory:
-        """Memory from drivers before 510, where used includes the driver's own part."""
+        """Memory from drivers before 510, where used includes reserved memory."""
         info = call(pynvml.nvmlDeviceGetMemoryInfo, handle)
         return DeviceMemory(info.total, info.used, info.free, None)
 
-    def new_process_list(self, kind: ProcessKind) -> KeptList[tuple[ListedProcess, ...]]:
-        """Where one of a device's process lists is read into, pass after pass."""
-        return process_list(kind, wide=self._wide_process_info)
+    def new_process_buffer(self, kind: ProcessKind) -> ListBuffer[tuple[ListedProcess, ...]]:
+        """A buffer for one of a device's process lists."""
+        return process_buffer(kind, wide=self._wide_process_info)
 
     def processes(
-        self, handle: Handle, kind: ProcessKind, into: KeptList[tuple[ListedProcess, ...]]
+        self, handle: Handle, kind: ProcessKind, buffer: ListBuffer[tuple[ListedProcess, ...]]
     ) -> tuple[ListedProcess, ...]:
         """One of the driver's process lists."""
-        refused: Unsupported | None = None
+        first_error: Unsupported | None = None
         for version in (_VERSIONS_OF_WIDE_LISTS if self._wide_process_info else _VERSIONS_OF_LISTS)[kind]:
             try:
                 function = self._function(version)
-                return into.fill(lambda buffer, count, ask=function: ask(handle, count, buffer))  # type: ignore[misc]
+                return buffer.fill(lambda entries, count, request=function: request(handle, count, entries))  # type: ignore[misc]
             except Unsupported as error:
-                refused = refused or error
-        raise refused or Unsupported("no such list")
+                first_error = first_error or error
+        raise first_error or Unsupported("no such list")
 
     def utilization(
-        self, handle: Handle, since_us: int, into: KeptList[tuple[UtilizationRow, ...]]
+        self, handle: Handle, since_us: int, buffer: ListBuffer[tuple[UtilizationRow, ...]]
     ) -> tuple[UtilizationRow, ...]:
-        """Engine use per process over the samples after ``since_us`` (Unix time); empty if nobody worked."""
+        """Engine use per process over the samples after ``since_us`` (Unix time); empty without work."""
         function = self._function("nvmlDeviceGetProcessUtilization")
         since = ctypes.c_ulonglong(since_us)
         try:
-            return into.fill(lambda buffer, count: function(handle, buffer, count, since), _NO_ROWS)
+            return buffer.fill(lambda rows, count: function(handle, rows, count, since), _NO_ROWS)
         except Gone:
             return ()
 
-    def fields(self, handle: Handle, into: KeptFields) -> dict[int, float]:
-        """By id, as many of the figures as this driver tells so."""
+    def fields(self, handle: Handle, buffer: FieldBuffer) -> dict[int, float]:
+        """Figures by field id, as many as this driver supports."""
         function = self._function("nvmlDeviceGetFieldValues")
-        return into.fill(lambda count, values: int(function(handle, count, values)))
+        return buffer.fill(lambda count, values: int(function(handle, count, values)))
 
     def energy_mj(self, handle: Handle) -> int:
         """Energy since the driver was loaded."""
@@ -225,17 +224,17 @@ class NvmlApi:
         return float(_figure(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU))
 
     def utilization_ratios(self, handle: Handle) -> tuple[float | None, float | None]:
-        """Share of the last sample period in which any kernel ran, and in which memory was read or written."""
+        """Shares of the last sample period in which a kernel ran, and in which memory was accessed."""
         rates = _Utilization()
         _check(self._function("nvmlDeviceGetUtilizationRates")(handle, ctypes.byref(rates)))
         return _percent_ratio(rates.gpu), _percent_ratio(rates.memory)
 
     def encoder_ratio(self, handle: Handle) -> float | None:
-        """Use of the video encoders."""
+        """Utilisation of the video encoders."""
         return _percent_ratio(call(pynvml.nvmlDeviceGetEncoderUtilization, handle)[0])
 
     def decoder_ratio(self, handle: Handle) -> float | None:
-        """Use of the video decoders."""
+        """Utilisation of the video decoders."""
         return _percent_ratio(call(pynvml.nvmlDeviceGetDecoderUtilization, handle)[0])
 
     def sm_clock_mhz(self, handle: Handle) -> int:
@@ -265,37 +264,37 @@ class NvmlApi:
         return int(corrected), int(uncorrected)
 
     def persistence_mode(self, handle: Handle) -> bool:
-        """Whether the driver stays loaded with nobody using the GPU."""
+        """Whether the driver keeps the GPU initialised without clients."""
         return bool(call(pynvml.nvmlDeviceGetPersistenceMode, handle))
 
     # -- MIG ------------------------------------------------------------------------
 
     def mig_enabled(self, handle: Handle) -> bool:
-        """Whether the GPU is partitioned."""
+        """Whether MIG mode is enabled."""
         return bool(call(pynvml.nvmlDeviceGetMigMode, handle)[0])
 
     def max_mig_devices(self, handle: Handle) -> int:
-        """How many MIG indices there can be; not all need to exist."""
+        """The number of MIG indices, some of which may be unused."""
         return int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))
 
     def mig_handle(self, handle: Handle, index: int) -> Handle:
-        """The MIG device at this index; Gone where there is a hole."""
+        """The MIG device at this index; Gone if the index is unused."""
         return call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
 
     def mig_instance_ids(self, handle: Handle) -> tuple[int, int]:
-        """GPU instance and compute instance of a MIG device."""
+        """GPU instance id and compute instance id of a MIG device."""
         return int(call(pynvml.nvmlDeviceGetGpuInstanceId, handle)), int(
             call(pynvml.nvmlDeviceGetComputeInstanceId, handle)
         )
 
     def largest_instance_sms(self, handle: Handle) -> int:
-        """Multiprocessors of the largest GPU instance there can be: what fractions of a GPU are told of.
+        """Multiprocessors of the largest possible GPU instance, the base for fractions of a GPU.
 
-        Its profile is seven slices (A100, H100 and later) or four (A30).
+        Its profile has seven slices (A100, H100 and later) or four (A30).
         """
         for profile in (pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE, pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE):
             with suppress(Unsupported):
-                # Version 1 of the question: version 2 adds a name and is not in drivers before 470.
+                # Version 1 of the structure: version 2 adds a name and needs driver 470.
                 found = call(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, profile, 1)
                 return int(found.multiprocessorCount)
         raise Unsupported("no profile of a whole GPU")
@@ -308,21 +307,21 @@ class NvmlApi:
     # -- accounting -----------------------------------------------------------------
 
     def accounting_enabled(self, handle: Handle) -> bool:
-        """Whether the driver keeps books per process."""
+        """Whether accounting mode is enabled."""
         return bool(call(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED)
 
     def set_accounting(self, handle: Handle, *, enabled: bool) -> None:
-        """Have the driver keep books per process, or none: that forgets what is in them. NotPermitted if not root."""
+        """Enable or disable accounting mode; disabling deletes the records. NotPermitted without root."""
         mode = pynvml.NVML_FEATURE_ENABLED if enabled else pynvml.NVML_FEATURE_DISABLED
         call(pynvml.nvmlDeviceSetAccountingMode, handle, mode)
 
-    def accounting_pids(self, handle: Handle, into: KeptList[frozenset[int]]) -> frozenset[int]:
-        """Pids in the books, running and ended."""
+    def accounting_pids(self, handle: Handle, buffer: ListBuffer[frozenset[int]]) -> frozenset[int]:
+        """Pids with an accounting record, of running and ended processes."""
         function = self._function("nvmlDeviceGetAccountingPids")
-        return into.fill(lambda buffer, count: function(handle, count, buffer))
+        return buffer.fill(lambda pids, count: function(handle, count, pids))
 
     def accounting_record(self, handle: Handle, pid: int) -> AccountingRecord:
-        """The books of one process; asked directly, because nvidia-ml-py fails on a memory figure that is absent."""
+        """The accounting record of a process. A direct call: nvidia-ml-py fails if the memory figure is absent."""
         stats = pynvml.c_nvmlAccountingStats_t()
         _check(self._function("nvmlDeviceGetAccountingStats")(handle, ctypes.c_uint(pid), ctypes.byref(stats)))
         return AccountingRecord(
@@ -338,15 +337,15 @@ class NvmlApi:
     # -- events ---------------------------------------------------------------------
 
     def new_event_set(self) -> Any:
-        """An empty set of events to wait for."""
+        """A new, empty event set."""
         return call(pynvml.nvmlEventSetCreate)
 
     def watch_xid(self, handle: Handle, event_set: Any) -> None:
-        """Have the driver report this GPU's critical errors to the set."""
+        """Register this GPU's critical errors with the event set."""
         call(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError, event_set)
 
     def wait_xid(self, event_set: Any, timeout_ms: int) -> tuple[int, int] | None:
-        """The next critical error: address of the GPU's handle, XID. ``None`` when none came in time, as usual."""
+        """The next critical error as (address of the GPU's handle, XID); ``None`` on a timeout."""
         event = pynvml.c_nvmlEventData_t()
         wait = self._function("nvmlEventSetWait_v2")
         code = wait(event_set, ctypes.byref(event), ctypes.c_uint(timeout_ms))
@@ -356,12 +355,12 @@ class NvmlApi:
         return address(event.device), int(event.eventData)
 
     def free_event_set(self, event_set: Any) -> None:
-        """Give the set back."""
+        """Free the event set."""
         call(pynvml.nvmlEventSetFree, event_set)
 
 
 def address(handle: Handle) -> int:
-    """What identifies a handle: where it points to."""
+    """The pointer value of a handle, which identifies it."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
@@ -370,12 +369,12 @@ def _known(value: int, absent: int) -> int | None:
 
 
 def _library() -> ctypes.CDLL:
-    """The library nvidia-ml-py has loaded: the loader gives the same one for the same name."""
+    """The library that nvidia-ml-py has loaded: the loader returns the same one for the same name."""
     return ctypes.CDLL("libnvidia-ml.so.1")
 
 
 def _load_error() -> str | None:
-    """Why the library cannot be loaded, if it is there: no permission, the wrong architecture, a symbol missing."""
+    """Why an existing library cannot be loaded: no permission, the wrong architecture, a missing symbol."""
     try:
         _library()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""When something that failed may be tried again."""
+"""Back-off after failures."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 from otel_gpu.clock import Clock
 
-_LONGEST_PAUSE_S: Final = 60.0
+_MAX_PAUSE_S: Final = 60.0
 
 
 class Backoff:
-    """Leaves alone what failed: for 1, 2, 4 … 60 s."""
+    """Pauses of 1, 2, 4 … 60 s after consecutive failures."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -19,17 +19,17 @@ class Backoff:
 
     @property
     def remaining_s(self) -> float:
-        """How long to leave it alone; 0 when it may be tried."""
+        """The rest of the pause; 0 if a new try is due."""
         if self._not_before_ns == 0:
             return 0.0
         return max(0, self._not_before_ns - self._clock.monotonic_ns()) / 1e9
 
     def failed(self) -> None:
-        """It failed again: wait twice as long as last time."""
-        self._pause_s = min(max(1.0, self._pause_s * 2), _LONGEST_PAUSE_S)
+        """Record a failure: the pause is twice the last one."""
+        self._pause_s = min(max(1.0, self._pause_s * 2), _MAX_PAUSE_S)
         self._not_before_ns = self._clock.monotonic_ns() + round(self._pause_s * 1e9)
 
     def worked(self) -> None:
-        """It works: the next failure starts from the shortest pause."""
+        """Record a success: the next failure starts with the shortest pause."""
         self._pause_s = 0.0
         self._not_before_ns = 0

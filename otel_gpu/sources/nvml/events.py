@@ -1,4 +1,4 @@
-"""Critical GPU errors (XID), counted from the driver's events as they happen, not latched."""
+"""Critical GPU errors (XID), counted from the driver's events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.sources.nvml.api import Handle, NvmlApi, address
 
 DEFAULT_WAIT_MS: Final = 1000
-"""How long one wait for an event lasts, and so how long letting go of the driver may take: nothing ends it sooner. Each
-wakes a thread for nothing, as long as all is well."""
+"""Timeout of one wait for events. A wait cannot be interrupted, so that releasing the driver takes as long; each wait
+wakes a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class XidCount:
 
 
 class XidEvents:
-    """Counts XID events per GPU on a thread of its own, from the first GPU watched until ``stop``.
+    """Counts XID events per GPU on a thread of its own, from the first watched GPU until ``stop``.
 
-    ``counts`` belongs to the caller, so that the totals outlive a reload of the driver. Making this asks the
-    driver for an event set, which may block: make it where a deadline guards it.
+    ``counts`` belongs to the caller, so that totals outlive a reload of the driver. The constructor calls the driver
+    and may block: construct it under a deadline.
     """
 
     def __init__(self, api: NvmlApi, counts: dict[str, XidCount], wait_ms: int = DEFAULT_WAIT_MS) -> None:
@@ -44,7 +44,7 @@ class XidEvents:
         self._thread: threading.Thread | None = None
 
     def watch(self, handle: Handle, uuid: str) -> None:
-        """Count this GPU's events from now on; without effect where the driver has none."""
+        """Count this GPU's events from now on; no effect if the driver does not support events."""
         if self._event_set is None or address(handle) in self._uuids:
             return
         try:
@@ -56,26 +56,26 @@ class XidEvents:
             self._counts.setdefault(uuid, XidCount())
             if self._thread is None:
                 thread = threading.Thread(target=self._loop, name="otel-gpu-xid", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no thread to be had: no events, and all else goes on
+                with contextlib.suppress(RuntimeError):  # without a thread there are no events
                     thread.start()
                     self._thread = thread
 
     def count(self, uuid: str) -> tuple[int | None, int | None]:
-        """Events so far and the last XID; ``None`` where this GPU has no events."""
+        """Number of events and the last XID; ``None`` if this GPU has no events."""
         count = self._counts.get(uuid)
         if count is None or (count.errors == 0 and (self._thread is None or not self._thread.is_alive())):
             return None, None
         return count.errors, count.last_xid
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop waiting for events, within this time; whether nobody waits any more and ``free`` may be called."""
+        """Stop the thread within this time; whether it has ended and ``free`` may be called."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
         return self._thread is None or not self._thread.is_alive()
 
     def free(self) -> None:
-        """Give the events back, so that NVML can be shut down; may block, as every call to the driver."""
+        """Free the event set before NVML is shut down. May block, as every call to the driver."""
         if self._event_set is not None:
             with contextlib.suppress(OtelGpuError):
                 self._api.free_event_set(self._event_set)
@@ -86,10 +86,10 @@ class XidEvents:
             try:
                 event = self._api.wait_xid(self._event_set, self._wait_ms)
             except Unavailable:
-                self._stop.wait(self._wait_ms / 1000)  # a lost GPU ends waits at once: do not spin
+                self._stop.wait(self._wait_ms / 1000)  # with a lost GPU a wait returns at once: do not spin
                 continue
             except OtelGpuError:
-                return  # this driver has no events at all
+                return  # the driver does not support events
             if event is None:
                 continue
             handle_address, xid = event

@@ -1,4 +1,4 @@
-"""Whether the NVML that this process has mapped is the one on disk: only a new process can load another."""
+"""Detection of a replaced NVML library, which only a new process can load."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def parse_mapped_library(maps: str) -> tuple[int, Path] | None:
 
 
 def was_replaced(own_proc: Path = Path("/proc")) -> bool:
-    """Whether another NVML stands in the directory from which this process has loaded its own."""
+    """Whether the library on disk differs from the one that this process has mapped."""
     try:
         mapped = parse_mapped_library(read_file(os.fspath(own_proc / "self/maps")).decode("utf-8", "replace"))
         if mapped is None:
             return False
         inode, path = mapped
-        return (path.parent / _NAME).stat().st_ino != inode  # through the link that the loader follows
+        return (path.parent / _NAME).stat().st_ino != inode  # follows the link, as the loader does
     except OSError:
         return False

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
 from otel_gpu.model import MigReading
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
-from otel_gpu.sources.nvml.figures import Figures
+from otel_gpu.sources.nvml.queries import DeviceQueries
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ MIG_MODE: Final = "mig mode"
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """What stays the same about an instance: it is destroyed and made anew, never altered."""
+    """Constant facts of an instance: an instance is destroyed and created, never changed."""
 
     uuid: str
     gpu_instance_id: int | None
@@ -28,58 +28,58 @@ class _Instance:
 
 
 class MigReader:
-    """Reads the instances of one GPU. Their static facts are asked once for each UUID."""
+    """A reader of one GPU's instances. Constant facts are read once per UUID."""
 
     def __init__(self, api: NvmlApi) -> None:
         self._api = api
-        self._known: dict[str, tuple[_Instance, Figures]] = {}
+        self._instances: dict[str, tuple[_Instance, DeviceQueries]] = {}
         self._largest_sms: int | None = None
 
-    def largest_sms(self, parent: Handle, figures: Figures) -> int | None:
-        """Multiprocessors of the largest instance the GPU can have: asked once."""
+    def largest_sms(self, parent: Handle, queries: DeviceQueries) -> int | None:
+        """Multiprocessors of the largest possible instance, read once."""
         if self._largest_sms is None:
-            self._largest_sms = figures.ask("largest mig", self._api.largest_instance_sms, parent)
+            self._largest_sms = queries.query("largest mig", self._api.largest_instance_sms, parent)
         return self._largest_sms
 
-    def read(self, parent: Handle, figures: Figures, *, every_s: float) -> tuple[MigReading, ...] | None:
-        """The instances in the order of their indices; ``None`` if the GPU is not partitioned, asked ``every_s``."""
-        if not figures.ask(MIG_MODE, self._api.mig_enabled, parent, every_s=every_s):
-            self._known.clear()
+    def read(self, parent: Handle, queries: DeviceQueries, *, every_s: float) -> tuple[MigReading, ...] | None:
+        """The instances in order of their indices; ``None`` without MIG mode, which is read ``every_s``."""
+        if not queries.query(MIG_MODE, self._api.mig_enabled, parent, every_s=every_s):
+            self._instances.clear()
             return None
-        count = figures.ask("mig device count", self._api.max_mig_devices, parent) or 0
+        count = queries.query("mig device count", self._api.max_mig_devices, parent) or 0
         readings = []
         for index in range(count):
-            # Indices have holes; and an instance that is refused, or destroyed meanwhile, is not its GPU's fault.
-            reading = figures.ask(f"mig {index}", self._read_at, parent, index, figures)
+            # Indices may be unused; an instance that is refused or destroyed meanwhile is no fault of the GPU.
+            reading = queries.query(f"mig {index}", self._read_at, parent, index, queries)
             if reading is not None:
                 readings.append(reading)
         alive = {reading.uuid for reading in readings}
-        self._known = {uuid: known for uuid, known in self._known.items() if uuid in alive}
+        self._instances = {uuid: instance for uuid, instance in self._instances.items() if uuid in alive}
         return tuple(readings)
 
-    def _read_at(self, parent: Handle, index: int, parent_figures: Figures) -> MigReading:
+    def _read_at(self, parent: Handle, index: int, parent_queries: DeviceQueries) -> MigReading:
         try:
             handle = self._api.mig_handle(parent, index)
             uuid = self._api.uuid(handle)
         except Unsupported as error:
-            # Refused now is not refused for ever: another instance may stand here after the next change.
+            # Not unsupported for good: another instance may have this index later.
             raise Unavailable(str(error)) from None
-        if uuid not in self._known:
-            self._known[uuid] = (self._describe(handle, uuid), Figures())
-        instance, figures = self._known[uuid]
-        figures.begin(parent_figures.now_ns)
+        if uuid not in self._instances:
+            self._instances[uuid] = (self._describe(handle, uuid), DeviceQueries())
+        instance, queries = self._instances[uuid]
+        queries.begin(parent_queries.now_ns)
         reading = MigReading(
             uuid=uuid,
             gpu_instance_id=instance.gpu_instance_id,
             compute_instance_id=instance.compute_instance_id,
             profile=instance.profile,
             sm_count=instance.sm_count,
-            memory=figures.memory(self._api, handle),
-            processes=figures.processes(self._api, handle),
+            memory=queries.memory(self._api, handle),
+            processes=queries.processes(self._api, handle),
             index=index,
         )
-        if figures.missing is not None:
-            parent_figures.miss(f"mig {index}", figures.missing)
+        if queries.missing is not None:
+            parent_queries.add_missing(f"mig {index}", queries.missing)
         return reading
 
     def _describe(self, handle: Handle, uuid: str) -> _Instance:
@@ -98,7 +98,7 @@ class MigReader:
 
 
 def _profile(name: str | None, attributes: tuple[int, int, int] | None) -> str | None:
-    """``1g.10gb``: the driver's own word where its name says it ("NVIDIA A100 MIG 1g.10gb"), else what it comes to."""
+    """``1g.10gb``: from the driver's name ("NVIDIA A100 MIG 1g.10gb"), else computed from the attributes."""
     _, marker, stated = (name or "").rpartition(" MIG ")
     if marker:
         return stated
@@ -108,8 +108,8 @@ def _profile(name: str | None, attributes: tuple[int, int, int] | None) -> str |
     return f"{slices}g.{round(memory_mib / 1024)}gb"
 
 
-def _or_none(question: Callable[[], T]) -> T | None:
+def _or_none(function: Callable[[], T]) -> T | None:
     try:
-        return question()
+        return function()
     except OtelGpuError:
         return None

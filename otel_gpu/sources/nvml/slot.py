@@ -1,4 +1,4 @@
-"""The place of one GPU: its thread, what is known of it while it does not answer, and when to ask again."""
+"""The slot of one NVML index: its thread, its deadline, and back-off while the GPU does not answer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from otel_gpu.sources.nvml.device import Device
 from otel_gpu.sources.nvml.events import XidEvents
 from otel_gpu.sources.workers import Pending, Round, TooLate, Worker
 
-_QUICK_S: Final = 0.003
-"""A GPU whose last pass took no longer is read by a thread that reads others as well."""
+_FAST_S: Final = 0.003
+"""A GPU whose last read took at most this long is read by a shared thread."""
 
 
 class Asleep(Unavailable):
-    """A GPU that is runtime-suspended: it is not asked, because that would wake it."""
+    """The GPU is runtime-suspended. It is not read, since that would wake it."""
 
     def __init__(self) -> None:
         super().__init__("asleep (runtime-suspended), and not woken")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """NVML, initialised."""
+class NvmlSession:
+    """An initialised NVML."""
 
     api: NvmlApi
     driver: DriverFacts
@@ -38,81 +38,81 @@ class Opened:
 
 
 class Slot:
-    """One index of NVML's."""
+    """One index of NVML."""
 
-    def __init__(self, index: int, opened: Opened, clock: Clock, worker: Worker, bus_id: str | None) -> None:
-        """``bus_id`` is where the GPU probably is: so it is known to be asleep before it is first asked."""
+    def __init__(self, index: int, session: NvmlSession, clock: Clock, worker: Worker, bus_id: str | None) -> None:
+        """``bus_id`` is the probable PCI address, by which a sleeping GPU is detected before its first read."""
         self.index = index
         self.identity: GpuIdentity | None = None
         self.worker = worker
         self._probable_bus_id = bus_id
-        self._opened = opened
+        self._session = session
         self._clock = clock
         self._device: Device | None = None
         self._backoff = Backoff(clock)
-        self._last_error: OtelGpuError = Unavailable("not asked yet")
+        self._last_error: OtelGpuError = Unavailable("not read yet")
         self._pending: Pending[GpuReading] | None = None
         self._overdue = False
         self._asleep = False
-        self._quick = False
+        self._is_fast = False
 
     @property
     def bus_id(self) -> str | None:
-        """Its address on the PCI bus."""
+        """The GPU's PCI address."""
         return self._probable_bus_id if self.identity is None else self.identity.pci_bus_id
 
     @property
     def hangs(self) -> bool:
-        """Whether a call has not returned: one of this slot's, or of one that had its thread before."""
+        """Whether a call on this slot's thread has not returned, including one of an earlier slot."""
         return self.worker.stuck
 
-    def start(self, together: Round, *, asleep: bool) -> None:
-        """Begin a pass, unless the last one is still to be heard, or the GPU sleeps or is being left alone.
+    def start(self, shared: Round, *, asleep: bool) -> None:
+        """Start a read, unless the last one has not returned, the GPU sleeps, or a back-off has not passed.
 
-        One that was quick the last time is left to whoever makes the round.
+        The read of a fast GPU is added to the shared round.
         """
         self._overdue = self._pending is not None
         self._asleep = asleep and self._pending is None
         if self._pending is not None or self._asleep or self._backoff.remaining_s > 0:
             return
-        if self._quick:
-            self._pending = together.add(self._pass)
+        if self._is_fast:
+            self._pending = shared.add(self._read)
         else:
-            self._pending = Pending(self._pass)
-            self._begin_alone(self._pending)
+            self._pending = Pending(self._read)
+            self._start_alone(self._pending)
 
-    def part(self, held_up: Pending[Any] | None, left: Collection[Pending[Any]], reader: Worker) -> Worker:
-        """Go on without the others: the round was cut short as it was ``held_up``, and there are some ``left``.
+    def detach(self, blocked: Pending[Any] | None, left: Collection[Pending[Any]], reader: Worker) -> Worker:
+        """Leave a shared round that was cut short by the ``blocked`` call; ``left`` are the calls not yet made.
 
-        The thread of who holds it up is that GPU's own from now on. Given back is the one for the next round.
+        The thread of the blocked call becomes that GPU's own. Returns the thread for the next round.
         """
         if self._pending is None:
             return reader
-        if self._pending is held_up:
+        if self._pending is blocked:
             reader, self.worker = self.worker, reader
         elif self._pending in left:
-            self._begin_alone(self._pending)
+            self._start_alone(self._pending)
         return reader
 
-    def _begin_alone(self, pending: Pending[GpuReading]) -> None:
+    def _start_alone(self, pending: Pending[GpuReading]) -> None:
         try:
             self.worker.take(pending)
-        except OtelGpuError as error:  # it could not even begin
+        except OtelGpuError as error:  # the thread could not be started
             self._last_error = error
             self._pending = None
 
     def finish(self, deadline_s: float, opening_deadline_s: float) -> GpuReading:
-        """The figures of the pass, by the deadline; the first one, which brings the GPU up, may take longer.
+        """The reading, by the deadline; the first one, which initialises the GPU, may take longer.
 
-        What comes too late is not lost: it is this slot's answer next time. So a GPU slower than the deadline gives
-        old figures rather than none, and no row of its utilisation is forgotten.
+        A late reading is the result of the next read. So a GPU slower than the deadline has old figures instead of
+        none, and no utilisation row is lost.
         """
         if self._asleep:
             raise Asleep
         if self._pending is None:
             raise self._last_error
         if self._overdue:
-            deadline_s = 0.0  # it had its time: nobody waits for it again
+            deadline_s = 0.0  # it already had its time
         elif self.identity is None:
             deadline_s = opening_deadline_s
         try:
@@ -122,19 +122,19 @@ class Slot:
         except OtelGpuError as error:
             self._last_error = error
             self._pending = None
-            self._device = None  # what answered wrongly is opened anew
+            self._device = None  # open the device again
             self._backoff.failed()
             raise
         self._pending = None
         self._backoff.worked()
         return reading
 
-    def _pass(self) -> GpuReading:
-        began_s = time.monotonic()
-        self._quick = False
+    def _read(self) -> GpuReading:
+        started_s = time.monotonic()
+        self._is_fast = False
         if self._device is None:
-            self._device = Device(self._opened.api, self._clock, self._opened.events, self.index)
+            self._device = Device(self._session.api, self._clock, self._session.events, self.index)
             self.identity = self._device.identity
         reading = self._device.read()
-        self._quick = time.monotonic() - began_s <= _QUICK_S
+        self._is_fast = time.monotonic() - started_s <= _FAST_S
         return reading

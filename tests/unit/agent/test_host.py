@@ -16,7 +16,7 @@ from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.discovery import DiscoveredSources, SourceDiscovery
 from otel_gpu.sources.names.factory import NameSourceFactory
 from otel_gpu.sources.nvml import NvmlSource
-from otel_gpu.sources.nvml.faults import translate
+from otel_gpu.sources.nvml.errors import translate
 from otel_gpu.sources.proc.files import ProcessDir
 from tests.proc_tree import UVM, ProcTree
 

@@ -10,7 +10,7 @@ from otel_gpu.doctor.gpus import check_gpus, check_modes, parse_module_version
 from otel_gpu.model import GpuHealth, GpuReading, SourceState
 from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
-from otel_gpu.sources.nvml.roll import Nameless
+from otel_gpu.sources.nvml.inventory import UnidentifiedGpu
 from tests.builders import failed_gpu, gpu, gpu_read, listed, memory, mig
 from tests.nvml_stage import Stage
 from tests.nvml_stub.world import World
@@ -84,7 +84,7 @@ RESET = "as root: otel-gpu pause; nvidia-smi --gpu-reset -i {}; otel-gpu resume"
 def first_check(stage: Stage, world: World) -> Finding:
     """The finding about NVML in the first read of this world."""
     source = stage.play(world)
-    return check_gpus(source.read(), NOWHERE, source.nameless)[0]
+    return check_gpus(source.read(), NOWHERE, source.unidentified)[0]
 
 
 @pytest.mark.parametrize(("code", "reason", "fix"), [(15, "GPU is lost", "dmesg | grep -i xid; "), (16, "GPU req", "")])
@@ -119,7 +119,7 @@ def test_a_driver_that_hangs_during_initialisation_has_its_own_fix() -> None:
 
 def test_gpus_with_the_same_fault_share_a_fix() -> None:
     reasons = ("GPU requires a reset: …", "no answer within 2.0 s: …", "GPU requires a reset: …", "its cable")
-    gpus = [Nameless(index, GpuHealth.FAILED, reason) for index, reason in enumerate(reasons)]
+    gpus = [UnidentifiedGpu(index, GpuHealth.FAILED, reason) for index, reason in enumerate(reasons)]
     (found, *_) = check_gpus(GpuRead(state=SourceState.UNAVAILABLE, reason="…"), NOWHERE, gpus)
     reset, hung, other = (
         (found.fix or "").partition("; for the cause")[0],
@@ -134,7 +134,7 @@ def test_gpus_with_the_same_fault_share_a_fix() -> None:
 
 def test_a_gpu_that_was_never_awake_is_counted_and_is_ok() -> None:
     read = gpu_read(complete_gpu(0), state=SourceState.DEGRADED, reason="GPU 1: asleep")
-    (found, *_) = check_gpus(read, NOWHERE, [Nameless(1, GpuHealth.ASLEEP, "asleep")])
+    (found, *_) = check_gpus(read, NOWHERE, [UnidentifiedGpu(1, GpuHealth.ASLEEP, "asleep")])
     assert (found.verdict, found.found) == (Verdict.OK, "1 of 2 GPUs answering, 1 asleep and not woken")
 
 

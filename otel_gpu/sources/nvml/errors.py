@@ -1,4 +1,4 @@
-"""What each NVML return code means for us. Nothing outside this file compares a code."""
+"""Errors of NVML: the meaning of each return code, which no other module compares."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ DEMO_HINT = "; without a GPU try: otel-gpu demo"
 
 
 class DeviceFailed(Unavailable):
-    """This GPU does not answer any more; the others may."""
+    """This GPU no longer answers; others may."""
 
 
 class DriverFailed(Unavailable):
-    """Nothing answers: NVML must be shut down, initialised and enumerated again."""
+    """No GPU answers: NVML must be shut down, initialised and enumerated again."""
 
 
 class LibraryMissing(DriverFailed):
-    """There is no NVML to ask."""
+    """NVML cannot be loaded."""
 
 
-class VersionsDiffer(DriverFailed):
-    """The library is not of the driver that is loaded."""
+class VersionMismatch(DriverFailed):
+    """The library belongs to another version than the loaded driver."""
 
 
 class NoAccess(Unavailable):
-    """NVML does not say why: one figure may fail like this; a GPU that tells nothing else cannot be reached."""
+    """An unknown error. A single figure may fail with it; a GPU without any other answer is not accessible."""
 
 
 class ListGrew(Unavailable):
-    """More entries than the buffer holds: ask again at once."""
+    """The list has more entries than the buffer: repeat the call at once."""
 
 
 class NotPermitted(Unsupported):
-    """Somebody with more rights would be answered."""
+    """The call needs more privileges."""
 
 
 _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
-    # NVML_SUCCESS raised by pynvml: a sizing call that said "nothing", which the wrapper takes for an error.
-    pynvml.NVML_SUCCESS: (Gone, "nothing there"),
+    # Raised by pynvml: it treats a sizing call with no entries as an error.
+    pynvml.NVML_SUCCESS: (Gone, "no entries"),
     pynvml.NVML_ERROR_UNINITIALIZED: (DriverFailed, "NVML is not initialised"),
     pynvml.NVML_ERROR_INVALID_ARGUMENT: (Unsupported, "not accepted by this driver (invalid argument)"),
     pynvml.NVML_ERROR_NOT_SUPPORTED: (Unsupported, "not supported"),
@@ -73,10 +73,10 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
     ),
     pynvml.NVML_ERROR_OPERATING_SYSTEM: (Unavailable, "the operating system blocked the request"),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        VersionsDiffer,
+        VersionMismatch,
         (
             "driver and library versions differ: reload the driver or reboot; if the driver was upgraded under this "
-            "process, restart the agent (in a container, make it anew)"
+            "process, restart the agent (in a container, recreate it)"
         ),
     ),
     pynvml.NVML_ERROR_IN_USE: (Unavailable, "in use"),
@@ -97,7 +97,7 @@ _MEANING: dict[int, tuple[type[OtelGpuError], str]] = {
 
 
 def translate(error: BaseException) -> OtelGpuError:
-    """The meaning of whatever a pynvml call raised."""
+    """The error of the agent for an exception of a pynvml call."""
     if isinstance(error, pynvml.NVMLLibraryMismatchError):  # not an NVMLError
         return Unsupported("nvidia-ml-py is not the official one, or too old for this driver")
     if isinstance(error, pynvml.NVMLError):

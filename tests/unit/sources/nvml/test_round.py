@@ -44,7 +44,7 @@ def test_who_was_quick_is_read_together_with_the_others_who_were(stage: Stage, m
     world, _ = host(3)
     source = stage.play(world)
     for quick_s, expected in ((ANY_S, ["nvml-0", "nvml-1", "nvml-2"]), (0.0, ["nvml-all"] * 3), (0.0, None)):
-        monkeypatch.setattr("otel_gpu.sources.nvml.slot._QUICK_S", quick_s)
+        monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", quick_s)
         stage.advance(1)
         readers = names_of_readers(source, monkeypatch)
         assert readers == [f"otel-gpu-{name}" for name in expected or ["nvml-0", "nvml-1", "nvml-2"]]
@@ -53,7 +53,7 @@ def test_who_was_quick_is_read_together_with_the_others_who_were(stage: Stage, m
 def test_who_is_slow_is_read_beside_the_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     world, gpus = host(3)
     world.latency(20, on=gpus[1], function="nvmlDeviceGetMemoryInfo_v2")
-    monkeypatch.setattr("otel_gpu.sources.nvml.slot._QUICK_S", 0.015)
+    monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", 0.015)
     source = stage.play(world)
     for _ in range(3):
         source.read()
@@ -65,7 +65,7 @@ def test_who_is_slow_is_read_beside_the_others(stage: Stage, monkeypatch: pytest
 def test_one_that_hangs_in_the_round_is_left_with_its_thread_and_the_others_go_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, hung: int
 ) -> None:
-    monkeypatch.setattr("otel_gpu.sources.nvml.slot._QUICK_S", ANY_S)
+    monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", ANY_S)
     world, gpus = host(4)
     world.hang(on=gpus[hung], function="nvmlDeviceGetMemoryInfo_v2", from_us=1_000_000, until_us=100_000_000)
     source = stage.play(world, deadline_s=2.0)
@@ -90,7 +90,7 @@ def test_one_that_hangs_in_the_round_is_left_with_its_thread_and_the_others_go_o
 def test_letting_go_while_one_hangs_that_was_read_with_others_waits_for_that_one_only(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_gpu.sources.nvml.slot._QUICK_S", ANY_S)
+    monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", ANY_S)
     world, gpus = host(2)
     world.hang(on=gpus[1], function="nvmlDeviceGetMemoryInfo_v2", from_us=1_000_000, until_us=100_000_000)
     source = stage.play(world, deadline_s=0.2)

@@ -1,4 +1,4 @@
-"""Who is there: every GPU that was ever identified keeps its place in the answer while it gives no figures."""
+"""Inventory of GPUs: a GPU that was identified once stays in every read, with or without figures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml.events import XidCount
 from otel_gpu.sources.nvml.slot import Asleep, Slot
 
-_REMEMBERED_NS: Final = 300_000_000_000
-"""How long a GPU that is no longer enumerated is told as failed: long enough to be noticed."""
+_REMOVED_RETENTION_NS: Final = 300_000_000_000
+"""How long a GPU that is no longer enumerated is reported as failed."""
 
-_REMOVED: Final = "GPU is not there any more: it was removed, or the driver does not find it; lspci and dmesg tell more"
+_REMOVED: Final = "GPU is not there any more: it was removed, or the driver does not find it; see lspci and dmesg"
 
 
 @dataclass(slots=True)
@@ -27,18 +27,18 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Nameless:
-    """A GPU that NVML counts and that has never said who it is, by its index: why it gives nothing."""
+class UnidentifiedGpu:
+    """A GPU that NVML counts and that was never identified: its index and the reason."""
 
     index: int
     health: GpuHealth
     reason: str
 
 
-class Roll:
-    """Puts the answers of a pass together, and says what is known while there are none.
+class GpuInventory:
+    """Builds reads from the outcomes of slots, including GPUs without an answer.
 
-    ``xid_counts`` are the agent's own, by UUID: a GPU that is lost still has those, the one that told of its loss too.
+    ``xid_counts`` are the agent's totals by UUID, which a lost GPU keeps, including the XID of its loss.
     """
 
     def __init__(self, clock: Clock, xid_counts: Mapping[str, XidCount]) -> None:
@@ -46,56 +46,56 @@ class Roll:
         self._xid_counts = xid_counts
         self._known: dict[str, _Known] = {}
         self._recalled: tuple[GpuIdentity, ...] = ()
-        self._all_failed_because: str | None = None
-        self.nameless: tuple[Nameless, ...] = ()
+        self._all_failed_reason: str | None = None
+        self.unidentified: tuple[UnidentifiedGpu, ...] = ()
 
     def recall(self, gpus: Sequence[GpuIdentity]) -> None:
-        """Know GPUs that an earlier run of the agent saw, so that one that does not come back has a name.
+        """Add GPUs of an earlier run of the agent, so that a missing one is identified.
 
-        They are told of from the first pass on, whether a driver answers or not.
+        They are in every read from the first one on, even if no driver answers.
         """
         self._recalled = tuple(gpus)
 
-    def call(
+    def build_read(
         self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError], driver: DriverFacts | None
     ) -> GpuRead:
-        """The answer of a pass: what each GPU gave, or why it gave nothing."""
-        gpus, self.nameless = self._placed(slots, outcomes)
+        """The read of a pass: the reading of each GPU, or the reason why it has none."""
+        gpus, self.unidentified = self._identify(slots, outcomes)
         gpus += self._removed({gpu.identity.uuid for gpu in gpus})
         self._remember(gpus)
-        troubles = [gpu for gpu in gpus if gpu.reason is not None and gpu.health is not GpuHealth.ASLEEP]
-        reasons = [f"GPU {gpu.identity.index}: {gpu.reason}" for gpu in troubles]
-        reasons += [f"GPU {gpu.index}: {gpu.reason}" for gpu in self.nameless]
+        failed = [gpu for gpu in gpus if gpu.reason is not None and gpu.health is not GpuHealth.ASLEEP]
+        reasons = [f"GPU {gpu.identity.index}: {gpu.reason}" for gpu in failed]
+        reasons += [f"GPU {gpu.index}: {gpu.reason}" for gpu in self.unidentified]
         if not reasons:
-            self._all_failed_because = None
+            self._all_failed_reason = None
             return GpuRead(tuple(gpus), driver)
         awake = [gpu for gpu in gpus if gpu.health is not GpuHealth.FAILED]
         state = SourceState.DEGRADED if awake else SourceState.UNAVAILABLE
         reason = "; ".join(reasons)
-        by_gpu = not self.nameless
-        self._all_failed_because = reason if by_gpu and not awake else None
+        by_gpu = not self.unidentified
+        self._all_failed_reason = reason if by_gpu and not awake else None
         return GpuRead(tuple(gpus), driver, state, reason, len(reasons), by_gpu)
 
-    def failed(
+    def build_driver_failure(
         self,
         slots: Sequence[Slot],
         outcomes: Sequence[GpuReading | OtelGpuError],
         driver: DriverFacts | None,
         reason: str,
     ) -> GpuRead:
-        """The answer of a pass in which the driver failed: what it gave until then, and nothing more from now on."""
-        gpus, _ = self._placed(slots, outcomes)
+        """The read of a pass in which the driver failed, with the readings before the failure."""
+        gpus, _ = self._identify(slots, outcomes)
         self._remember(gpus)
-        told = {gpu.identity.uuid: gpu for gpu in gpus if gpu.answered}
-        absent = self.absent(reason)
-        everybody = tuple(told.get(gpu.identity.uuid, gpu) for gpu in absent.gpus)
-        return GpuRead(everybody, driver, SourceState.UNAVAILABLE, reason, absent.errors)
+        answered = {gpu.identity.uuid: gpu for gpu in gpus if gpu.answered}
+        read = self.build_unavailable(reason)
+        all_gpus = tuple(answered.get(gpu.identity.uuid, gpu) for gpu in read.gpus)
+        return GpuRead(all_gpus, driver, SourceState.UNAVAILABLE, reason, read.errors)
 
-    def absent(self, reason: str) -> GpuRead:
-        """The answer while nothing answers."""
-        self._take_in_recalled()
-        by_gpu = reason == self._all_failed_because
-        now_ns = self._clock.monotonic_ns()  # nobody has been found missing: nobody could look
+    def build_unavailable(self, reason: str) -> GpuRead:
+        """The read while no driver answers."""
+        self._add_recalled()
+        by_gpu = reason == self._all_failed_reason
+        now_ns = self._clock.monotonic_ns()  # without an enumeration no GPU counts as removed
         for known in self._known.values():
             known.listed_ns = now_ns
         gpus = [
@@ -104,27 +104,27 @@ class Roll:
         ]
         return GpuRead(tuple(gpus), None, SourceState.UNAVAILABLE, reason, 1, by_gpu)
 
-    def all_asleep(self, count: int) -> GpuRead:
-        """The answer while every GPU sleeps, so many of them, and NVML need not even be initialised."""
-        self._take_in_recalled()
+    def build_all_asleep(self, count: int) -> GpuRead:
+        """The read while all ``count`` GPUs sleep. NVML need not be initialised."""
+        self._add_recalled()
         reason = str(Asleep())
         gpus = tuple(self._without_figures(known.identity, GpuHealth.ASLEEP, reason) for known in self._known.values())
         if gpus:
             return GpuRead(gpus)
-        # Who has never been seen awake cannot be told of. Nothing has failed: /sys answered, and nobody was woken.
-        reason = f"every GPU is {reason}: figures come when one is used"
+        # A GPU that was never awake has no identity. Nothing has failed: /sys answered.
+        reason = f"every GPU is {reason}: figures appear once one is in use"
         return GpuRead(state=SourceState.DEGRADED, reason=reason, asleep=count)
 
-    def _placed(
+    def _identify(
         self, slots: Sequence[Slot], outcomes: Sequence[GpuReading | OtelGpuError]
-    ) -> tuple[list[GpuReading], tuple[Nameless, ...]]:
-        """The GPUs in the order of NVML's indices, and those of whom nobody can tell who they are."""
-        self._take_in_recalled()
-        told = [outcome for outcome in outcomes if isinstance(outcome, GpuReading)]
-        if len(told) == len(slots):
-            return told, ()
+    ) -> tuple[list[GpuReading], tuple[UnidentifiedGpu, ...]]:
+        """The GPUs in the order of NVML's indices, and those without an identity."""
+        self._add_recalled()
+        readings = [outcome for outcome in outcomes if isinstance(outcome, GpuReading)]
+        if len(readings) == len(slots):
+            return readings, ()
         gpus: list[GpuReading] = []
-        nameless: list[Nameless] = []
+        unidentified: list[UnidentifiedGpu] = []
         identified = {slot.identity.uuid for slot in slots if slot.identity is not None}
         unclaimed = {
             known.identity.index: known.identity for uuid, known in self._known.items() if uuid not in identified
@@ -133,17 +133,17 @@ class Roll:
             if isinstance(outcome, GpuReading):
                 gpus.append(outcome)
                 continue
-            # One that fails before it says who it is, is probably who stood there before the driver was loaded anew,
-            # or this agent started.
+            # A GPU that fails before it is identified is probably the one that had this index before the driver was
+            # reloaded or the agent restarted.
             identity = slot.identity or unclaimed.get(slot.index)
             health = GpuHealth.ASLEEP if isinstance(outcome, Asleep) else GpuHealth.FAILED
             if identity is None:
-                nameless.append(Nameless(slot.index, health, str(outcome)))
+                unidentified.append(UnidentifiedGpu(slot.index, health, str(outcome)))
             else:
                 gpus.append(self._without_figures(identity, health, str(outcome)))
-        return gpus, tuple(nameless)
+        return gpus, tuple(unidentified)
 
-    def _take_in_recalled(self) -> None:
+    def _add_recalled(self) -> None:
         if not self._recalled:
             return
         now_ns = self._clock.monotonic_ns()
@@ -158,7 +158,7 @@ class Roll:
         self._known = {
             uuid: known
             for uuid, known in self._known.items()
-            if uuid in listed or now_ns - known.listed_ns < _REMEMBERED_NS
+            if uuid in listed or now_ns - known.listed_ns < _REMOVED_RETENTION_NS
         }
         return [
             self._without_figures(known.identity, GpuHealth.FAILED, _REMOVED)

@@ -12,8 +12,7 @@ import pytest
 
 from otel_gpu.errors import Gone, Unsupported
 from otel_gpu.model import DeviceMemory, ProcessKind
-from otel_gpu.sources.nvml.buffers import KeptFields, KeptList, Nothing
-from otel_gpu.sources.nvml.entries import memory_info, process_list
+from otel_gpu.sources.nvml.buffers import EmptyAnswer, FieldBuffer, ListBuffer, memory_buffer, process_buffer
 
 OK: int = pynvml.NVML_SUCCESS
 MEMORY = struct.Struct("=I4xQQQQ")
@@ -46,7 +45,7 @@ def lists(entries: bytes, count: int) -> Callable[[Any, Any], int]:
 
 
 def test_the_same_memory_is_the_same_object_and_any_figure_of_it_that_changes_is_told() -> None:
-    into = memory_info()
+    into = memory_buffer()
     version = pynvml.nvmlMemory_v2
     told = into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20)))
     assert told == DeviceMemory(total_bytes=80, used_bytes=20, free_bytes=59, reserved_bytes=1)
@@ -57,7 +56,7 @@ def test_the_same_memory_is_the_same_object_and_any_figure_of_it_that_changes_is
 
 
 def test_a_driver_finds_the_version_and_nothing_of_what_it_wrote_before() -> None:
-    into = memory_info()
+    into = memory_buffer()
     found: list[bytes] = []
 
     def ask(pointer: Any) -> int:
@@ -70,7 +69,7 @@ def test_a_driver_finds_the_version_and_nothing_of_what_it_wrote_before() -> Non
 
 
 def test_memory_that_a_driver_refused_to_tell_is_not_that_of_the_pass_before() -> None:
-    into = memory_info()
+    into = memory_buffer()
     into.fill(writes(MEMORY.pack(pynvml.nvmlMemory_v2, 80, 1, 59, 20)))
     with pytest.raises(Unsupported):
         into.fill(writes(b"", pynvml.NVML_ERROR_NOT_SUPPORTED))
@@ -80,7 +79,7 @@ def test_memory_that_a_driver_refused_to_tell_is_not_that_of_the_pass_before() -
 
 
 def test_the_same_list_is_the_same_object_and_a_byte_of_it_that_changes_is_told() -> None:
-    into = process_list(ProcessKind.COMPUTE, wide=False)
+    into = process_buffer(ProcessKind.COMPUTE, wide=False)
     first, second = ENTRY.pack(7, 100, 0xFFFFFFFF, 0xFFFFFFFF), ENTRY.pack(8, 200, 0xFFFFFFFF, 0xFFFFFFFF)
     told = into.fill(lists(first + second, 2))
     assert [(each.pid, each.memory_bytes) for each in told] == [(7, 100), (8, 200)]
@@ -93,8 +92,8 @@ def test_the_same_list_is_the_same_object_and_a_byte_of_it_that_changes_is_told(
 
 
 def test_a_code_that_means_nothing_is_an_answer_to_who_says_so_and_an_error_to_others() -> None:
-    into: KeptList[tuple[int, ...]] = KeptList(1, tuple)
-    nothing: Nothing[tuple[int, ...]] = Nothing(pynvml.NVML_ERROR_NOT_FOUND, ())
+    into: ListBuffer[tuple[int, ...]] = ListBuffer(1, tuple)
+    nothing: EmptyAnswer[tuple[int, ...]] = EmptyAnswer(pynvml.NVML_ERROR_NOT_FOUND, ())
     assert into.fill(lists(b"\x01\x02", 2), nothing) == (1, 2)
     assert into.fill(lambda *_: pynvml.NVML_ERROR_NOT_FOUND, nothing) == ()
     with pytest.raises(Gone):
@@ -124,7 +123,7 @@ def tells(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], 
 
 
 def test_values_are_told_by_their_types_whatever_was_told_of_which_type_before() -> None:
-    into = KeptFields((10, 20, 30))
+    into = FieldBuffer((10, 20, 30))
     number = struct.Struct("=Q").pack
     told = {
         10: (UNSIGNED_LONG_LONG, OK, number(1 << 40)),
@@ -147,6 +146,6 @@ def test_values_are_told_by_their_types_whatever_was_told_of_which_type_before()
     ("kind", "absent"), [(UNSIGNED, b"\xff\xff\xff\xff"), (UNSIGNED_LONG_LONG, b"\xff" * 8)], ids=["32 bits", "64 bits"]
 )
 def test_a_value_that_is_not_available_is_not_told_and_the_others_are(kind: int, absent: bytes) -> None:
-    into = KeptFields((10, 20))
+    into = FieldBuffer((10, 20))
     for value, expected in ((b"\x01", {10: 1, 20: 2}), (absent, {20: 2}), (b"\x01", {10: 1, 20: 2})):
         assert into.fill(tells({10: (kind, OK, value), 20: (UNSIGNED, OK, b"\x02")})) == expected
