@@ -1,4 +1,4 @@
-"""Plays a world to the NVML source in this process, with one clock for both."""
+"""A stage that plays a world to the NVML source in this process, with one clock for both."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.nvml_stub.world import STEPPED_EPOCH_US, StubClock, World, preload, s
 
 
 class FakeBus:
-    """``/sys`` with GPUs on the PCI bus, at the addresses that worlds give them; without any it tells nothing."""
+    """A fake ``/sys`` with GPUs at the PCI addresses of a world; empty until ``set_gpus``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def set_gpus(self, count: int) -> None:
-        """The driver has so many GPUs."""
+        """Set the number of GPUs of the driver."""
         driver = self.root / "bus/pci/drivers/nvidia"
         driver.mkdir(parents=True, exist_ok=True)
         for index in range(8):
@@ -30,7 +30,7 @@ class FakeBus:
                 link.symlink_to(self.root / "bus/pci/devices" / link.name)
 
     def set_status(self, index: int, status: str) -> None:
-        """What the kernel says of the GPU's runtime power management: active, suspended."""
+        """Set the GPU's runtime power management status: active, suspended."""
         power = self.root / "bus/pci/devices" / self._bus_id(index) / "power"
         power.mkdir(parents=True, exist_ok=True)
         (power / "runtime_status").write_text(f"{status}\n")
@@ -57,7 +57,7 @@ class Stage:
         self.bus = FakeBus(directory / "sys")
 
     def play(self, world: World, *, deadline_s: float = 30.0, init_deadline_s: float = 30.0) -> NvmlSource:
-        """A source on this world. The deadlines are long: only tests of deadlines shorten them."""
+        """A source on this world. Only tests of deadlines shorten them."""
         self.put(world)
         source = NvmlSource(
             self.clock,
@@ -70,21 +70,21 @@ class Stage:
         return source
 
     def put(self, world: World) -> None:
-        """Put another world in place: it holds from the next initialisation after a shutdown."""
+        """Replace the world: it is read at the next initialisation after a shutdown."""
         for name, value in stub_variables(world.write(self._path), self._stub_clock).items():
             self._monkeypatch.setenv(name, value)
 
     def device_calls(self, gpu: int) -> int:
-        """How often a call named this GPU, by its index, in this process so far."""
+        """The number of calls for this GPU index in this process."""
         return int(self._library.stub_device_call_count(gpu))
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the agent and for the driver."""
+        """Advance the clocks of the agent and the driver."""
         self.clock.advance(seconds)
         self._stub_clock.advance_s(seconds)
 
     def calls(self, function: str) -> int:
-        """How often this NVML function was called in this process so far."""
+        """The number of calls of this NVML function in this process."""
         return int(self._library.stub_call_count(function.encode()))
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Stage:
         self._stub_clock.set_us(END_US)  # past the end of every hang, so that no thread is left in one
         for source in self._sources:
             source.close()
-        # A source that let go while a call hung has not shut NVML down; the next test needs it to read its own world.
+        # A source that was closed while a call hung has not shut NVML down, which the next test needs.
         for _ in range(100):
             if self._library.nvmlShutdown() != 0:
                 break

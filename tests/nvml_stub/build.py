@@ -1,4 +1,4 @@
-"""Compiles the stub with the system's C compiler, once for each set of options, into a cache."""
+"""Build of the stub with the system's C compiler, cached per set of options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FLAGS: Final = (
 
 
 class BuildError(Exception):
-    """The stub cannot be built here; the text is one line, with the compiler's own words where it spoke."""
+    """The stub cannot be built; one line, with the compiler's output if there is any."""
 
 
 def functions() -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def build(
     extra_flags: Sequence[str] = (),
     cache_dir: Path | None = None,
 ) -> Path:
-    """Compile the library, or find it compiled; returns the directory to put in ``LD_LIBRARY_PATH``.
+    """Compile the library unless it is cached; returns its directory, for ``LD_LIBRARY_PATH``.
 
     ``without`` names functions this driver lacks. ``process_info_bytes=32`` is the R535 variant, whose process entries
     are 8 bytes longer and which has no ``nvmlDeviceGetRunningProcessDetailList``.
@@ -75,19 +75,19 @@ def _compiler() -> str:
 
 
 def _cache_dir() -> Path:
-    """The user's own cache; under the shared temporary directory it must be a directory of this user's."""
+    """The user's cache directory; in the shared temporary directory it must belong to this user."""
     if cache_home := os.environ.get("XDG_CACHE_HOME"):
         return Path(cache_home) / "otel-gpu" / "nvml-stub"
     path = Path(tempfile.gettempdir()) / f"otel-gpu-nvml-stub-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.getuid() or path.is_symlink():
-        raise BuildError(f"{path} belongs to someone else: set XDG_CACHE_HOME to a directory of your own")
+        raise BuildError(f"{path} belongs to another user: set XDG_CACHE_HOME to a directory of this user")
     return path
 
 
 def _version_script(exported: Iterable[str]) -> str:
-    """What the linker lets out of the library: exactly these functions and the call counters."""
+    """The linker's version script: it exports these functions and the call counters."""
     names = "".join(f" {name};" for name in (*exported, "stub_call_count", "stub_device_call_count"))
     return f"{{ global:{names} local: *; }};\n"
 
@@ -104,18 +104,18 @@ def _fingerprint(*parts: str) -> str:
 
 
 def _compile_into(target: Path, compiler: str, flags: Sequence[str], exports: str) -> None:
-    """Build aside and rename: of several builders at once the first wins, and nobody sees half a library."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as aside:
-        draft = Path(aside) / "lib"
+    """Build in a temporary directory and rename: concurrent builders never see an incomplete library."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as temporary:
+        draft = Path(temporary) / "lib"
         draft.mkdir()
-        script = Path(aside) / "exports.map"
+        script = Path(temporary) / "exports.map"
         script.write_text(exports, encoding="utf-8")
         sources = [str(path) for path in _source_files() if path.suffix == ".c"]
         command = [compiler, *flags, f"-Wl,--version-script={script}", *sources, "-o", str(draft / LIBRARY)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            said = result.stderr.strip() or f"it says nothing and exits with {result.returncode}"
-            raise BuildError(f"{compiler} cannot build the stub: {said}")
+            output = result.stderr.strip() or f"exit code {result.returncode} without output"
+            raise BuildError(f"{compiler} cannot build the stub: {output}")
         try:
             draft.rename(target)
         except OSError:

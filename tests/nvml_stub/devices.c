@@ -1,4 +1,4 @@
-/* The system, the devices and what they are called; MIG devices. */
+/* The system, and the devices with their identity; MIG devices. */
 #include <stdio.h>
 #include <string.h>
 
@@ -142,7 +142,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
     return code;
 }
 
-/* ---- what a device is ---- */
+/* ---- identity of a device ---- */
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
     ENTER(nvmlDeviceGetName, device, GPU_OR_MIG);

@@ -1,4 +1,4 @@
-/* Events: each recorded event reaches each set that had asked for it before it came, once. */
+/* Events: each recorded event reaches each set that was registered for it before, once. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -12,8 +12,8 @@ struct registration {
 };
 
 struct event_set {
-    uintptr_t id; /* the handle: a number that is never used again */
-    size_t cursor; /* events before it have been looked at */
+    uintptr_t id; /* the handle: a number that is never reused */
+    size_t cursor; /* earlier events have been processed */
     struct registration *registrations;
     size_t count;
     struct event_set *next;
@@ -33,7 +33,7 @@ static void make_condition(void) {
     pthread_condattr_destroy(&attributes);
 }
 
-/* The link that points to this set; a link to NULL where there is none. Under the lock. */
+/* The link that points to this set; a link to NULL if there is none. Needs the lock. */
 static struct event_set **find(nvmlEventSet_t handle) {
     struct event_set **link = &sets;
     while (*link && (*link)->id != (uintptr_t)handle)
@@ -132,7 +132,7 @@ static const struct event *next_event(struct event_set *set, const struct timeli
     return NULL;
 }
 
-/* When to look again. A stepped clock may be set at any moment; the system's brings the next event at a known time. */
+/* When to check again. A clock file may change at any time; with the system clock the next event has a known time. */
 static int64_t pause_us(const struct world *world, int64_t now_us) {
     size_t next = timeline_upto(&world->events, now_us);
     if (world->clock)

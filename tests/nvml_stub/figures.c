@@ -1,7 +1,7 @@
 /* A device's own figures: memory, power, energy, temperature, utilisation, clocks, ECC, modes, field values. */
 #include "stub.h"
 
-/* One of the numbers recorded for this moment. */
+/* One of the numbers recorded for this time. */
 static nvmlReturn_t number(const struct call *call, enum value_kind kind, unsigned place, unsigned int *out) {
     REQUIRE(out);
     const struct value *value = value_now(call, kind);
@@ -163,7 +163,7 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned int type,
     return ecc_errors(&call, type, counter, count);
 }
 
-/* All recorded errors are device memory's; the other places have none. */
+/* All recorded errors are in device memory; other locations have none. */
 nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, unsigned int type, unsigned int counter,
                                                     unsigned int location, unsigned long long *count) {
     ENTER(nvmlDeviceGetMemoryErrorCounter, device, GPU_ONLY);

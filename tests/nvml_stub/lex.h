@@ -1,4 +1,4 @@
-/* Words and numbers of one line of a world file. Every reader returns false after noting what was wrong. */
+/* Words and numbers of one line of a world file. Every reader returns false after it has recorded the error. */
 #ifndef STUB_LEX_H
 #define STUB_LEX_H
 
@@ -30,7 +30,7 @@ bool next_u64(struct line *line, const char *what, uint64_t max, uint64_t *out);
 bool next_u32(struct line *line, const char *what, uint32_t *out);
 bool next_i64(struct line *line, const char *what, int64_t *out);
 bool next_flag(struct line *line, const char *what, bool *out);
-/* A word, or all that is left of the line, copied with its terminator. */
+/* A word, or the rest of the line, copied with its terminator. */
 bool next_text(struct line *line, const char *what, char *out, size_t capacity);
 bool rest_text(struct line *line, const char *what, char *out, size_t capacity);
 

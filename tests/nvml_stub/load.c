@@ -1,4 +1,4 @@
-/* A world file becomes a world: the table of keys, the faults, the clock. */
+/* Loading of a world file: the table of keys, the faults, the clock. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 
 #include "records.h"
 
-/* A function's name, "*", or the beginning of names followed by "*". "*" alone spares nvmlShutdown, so that a broken
- * driver can be let go of as a real one can. */
+/* A function's name, a prefix followed by "*", or "*". "*" alone excludes nvmlShutdown, so that a broken driver can be
+ * released, as a real one can. */
 static bool parse_functions(struct line *line, struct word word, bool on[FUNCTION_COUNT]) {
     bool open = word.start[word.length - 1] == '*', any = false;
     for (size_t i = 0; i < FUNCTION_COUNT; i++) {
@@ -20,7 +20,7 @@ static bool parse_functions(struct line *line, struct word word, bool on[FUNCTIO
     }
     if (word.length == 1 && open)
         on[FN_nvmlShutdown] = false;
-    on[FN_nvmlErrorString] = false; /* it has no code to return */
+    on[FN_nvmlErrorString] = false; /* it returns no code */
     return any || fail(line, "no function is called '%.*s'", (int)word.length, word.start);
 }
 
@@ -133,7 +133,7 @@ static bool read_text(const char *path, const char *text, size_t length, struct 
     return true;
 }
 
-/* A file of at least that many bytes as memory; NULL after one line on stderr. */
+/* A mapping of a file with at least that many bytes; NULL after one line on stderr. */
 static void *map_file(const char *path, int flags, size_t at_least, size_t *length) {
     void *memory = MAP_FAILED;
     struct stat status;

@@ -1,4 +1,4 @@
-/* MIG: the parent's mode, the instances in its slots, and what they are. */
+/* MIG: the parent's mode, the instances in its slots, and their attributes. */
 #include "stub.h"
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *mode, unsigned int *pending) {
@@ -75,7 +75,7 @@ nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttribute
     return NVML_SUCCESS;
 }
 
-/* Only the profile of a whole GPU is known, and only where the world says how many SMs that has. */
+/* Only the profile of a whole GPU is known, and only if the world has its number of SMs. */
 nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
                                                  nvmlGpuInstanceProfileInfo_t *info) {
     ENTER(nvmlDeviceGetGpuInstanceProfileInfo, device, GPU_ONLY);

@@ -1,4 +1,4 @@
-/* The part of NVML's binary interface that the stub speaks, as nvidia-ml-py declares it: types, codes, layouts. */
+/* The part of NVML's binary interface that the stub implements, as in nvidia-ml-py: types, codes, layouts. */
 #ifndef STUB_NVML_ABI_H
 #define STUB_NVML_ABI_H
 

@@ -1,4 +1,4 @@
-"""Sets a process up to play a world: its clock, its environment, the library itself."""
+"""Setup of a process that plays a world: clock, environment variables, library."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Final, Self
 from tests.nvml_stub.build import LIBRARY, functions
 
 STEPPED_EPOCH_US: Final = 1_700_000_000_000_000
-"""Unix time of world time 0 under a ``StubClock``, where the world names no epoch; ``ManualClock`` starts there too."""
+"""Unix time of world time 0 with a ``StubClock``, if the world has no epoch; ``ManualClock`` starts there too."""
 
 
 class StubClock:
-    """World time in a file that the stub reads at every call: it stands still until told. Microseconds."""
+    """World time in µs in a file that the stub reads at every call. It changes only when set."""
 
     def __init__(self, path: Path, now_us: int = 0) -> None:
         self.path = path
@@ -33,16 +33,16 @@ class StubClock:
             return cells[0]
 
     def set_us(self, now_us: int) -> None:
-        """World time is this now."""
+        """Set world time."""
         with memoryview(self._memory) as raw, raw.cast("q") as cells:
             cells[0] = now_us
 
     def advance_s(self, seconds: float) -> None:
-        """World time goes on by this much."""
+        """Advance world time."""
         self.set_us(self.now_us + round(seconds * 1e6))
 
     def close(self) -> None:
-        """Let go of the file; a stub that has it mapped keeps its last time."""
+        """Unmap the file; a stub that has it mapped keeps the last time."""
         self._memory.close()
 
     def __enter__(self) -> Self:
@@ -53,7 +53,7 @@ class StubClock:
 
 
 class LiveCounts:
-    """What a process that runs with ``NVML_STUB_LIVE`` has called so far; all 0 before it has initialised NVML."""
+    """Call counts of a process with ``NVML_STUB_LIVE``; all 0 before it initialises NVML."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class LiveCounts:
         return dict(zip(self._functions, self._cells(), strict=False))
 
     def device_calls(self, gpus: int) -> int:
-        """Calls that name one of the first so many GPUs, or an instance of one."""
+        """Calls for one of the first ``gpus`` GPUs or its instances."""
         return sum(self._cells()[len(self._functions) :][:gpus])
 
     def _cells(self) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ def stub_env(
     calls: Path | None = None,
     live: LiveCounts | None = None,
 ) -> dict[str, str]:
-    """This process's environment, changed so that a child process finds the stub and plays that world."""
+    """The environment of a child process that plays the world."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("NVML_STUB_")}
     search = env.get("LD_LIBRARY_PATH")
     env["LD_LIBRARY_PATH"] = f"{lib_dir}:{search}" if search else str(lib_dir)
@@ -90,7 +90,7 @@ def stub_env(
 def stub_variables(
     world: Path, clock: StubClock | None = None, *, calls: Path | None = None, live: LiveCounts | None = None
 ) -> dict[str, str]:
-    """Only the stub's own variables, for a process that has it preloaded."""
+    """The stub's own variables, for a process that has it preloaded."""
     chosen = {
         "NVML_STUB_WORLD": world,
         "NVML_STUB_CLOCK": clock.path if clock else None,
@@ -101,9 +101,9 @@ def stub_variables(
 
 
 def preload(lib_dir: Path) -> ctypes.CDLL:
-    """Load the stub into this process, where every later load of ``libnvidia-ml.so.1`` by its soname finds it.
+    """Load the stub into this process. Every later load of ``libnvidia-ml.so.1`` by its soname returns it.
 
-    A process has one such library for its whole life: another variant needs another process.
+    A process keeps the first library it loads: another variant needs another process.
     """
     library = ctypes.CDLL(str(lib_dir / LIBRARY))
     if ctypes.CDLL(LIBRARY)._handle != library._handle:

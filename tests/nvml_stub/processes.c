@@ -1,4 +1,4 @@
-/* Who is on a device: the three process lists, in each of the forms drivers give them. */
+/* Processes on a device: the three lists, in each version of the driver's calls. */
 #include <unistd.h>
 
 #include "stub.h"
@@ -11,7 +11,7 @@ static const struct process *process_of(const struct call *call, const struct li
     return ITEM(const struct process, &call->world->processes, list->first + index);
 }
 
-/* As the driver does: too small a buffer, or none, gets the number needed. */
+/* As in the driver: a missing or too small buffer returns the required count. */
 static nvmlReturn_t fit(const struct list *list, unsigned int *count, const void *entries) {
     unsigned int room = *count;
     *count = (unsigned int)list->count;
@@ -84,7 +84,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 
 /* ---- accounting ---- */
 
-/* The pid's newest record by now, if the driver has not forgotten it; *next is where the next pid begins. */
+/* The pid's latest record, unless it was overwritten; *next is the start of the next pid. */
 static const struct accounting *accounting_of(const struct call *call, int64_t pid, size_t *next) {
     const struct timeline *line = &call->gpu->accounting;
     size_t first = timeline_upto(line, pid - 1), end = timeline_upto(line, pid);
@@ -114,7 +114,7 @@ nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned int *mode
     return NVML_SUCCESS;
 }
 
-/* nvml.h: needs root, clears the books where it switches off, and is not supported on a GPU in MIG mode. */
+/* nvml.h: needs root, deletes records when disabled, and is not supported on a GPU in MIG mode. */
 nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, unsigned int mode) {
     ENTER(nvmlDeviceSetAccountingMode, device, NO_MIG_PARENT);
     REQUIRE(mode <= 1);

@@ -1,4 +1,4 @@
-"""Records a simulated host for the stub: the same world, seen through the driver's own library and a ``/proc``."""
+"""Recording of a simulated host as a world file for the stub, and as a fake ``/proc``."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ _UVM_START: Final = 0x2_0000_0000
 
 
 def record(spec: WorldSpec, seconds: float) -> World:
-    """What the stub needs to play world time 0 until ``seconds`` of this world.
+    """A recording of this world from world time 0 until ``seconds``.
 
-    Energy, memory and process lists are exact at every step of the energy counter (100 ms) and whenever a process
-    starts or ends; samples stand at their own times; power, temperature, clocks and device utilisation change once
-    a second.
+    Energy, memory and process lists are exact at every update of the energy counter (100 ms) and at every start or end
+    of a process; samples have their own times; power, temperature, clocks and device utilisation change once a second.
     """
     clock = ManualClock()
     host = SimulatedHost(replace(spec, age_s=0.0), clock)
     source = host.gpu_source()
     epoch_us = None if spec.wall_start_ns is None else spec.wall_start_ns // 1000
     world = World(driver_version=spec.driver_version, nvml_version=spec.nvml_version, epoch_us=epoch_us)
-    tapes = [_Tape(world, device) for device in host.devices]
+    recorders = [_GpuRecorder(world, device) for device in host.devices]
     for at_us in _moments(spec, round(seconds * 1e6)):
         clock.advance((at_us * 1000 - clock.monotonic_ns()) / 1e9)
-        for tape, reading in zip(tapes, source.read().gpus, strict=True):
-            tape.write(at_us, reading)
+        for recorder, reading in zip(recorders, source.read().gpus, strict=True):
+            recorder.write(at_us, reading)
     return world
 
 
 def _moments(spec: WorldSpec, end_us: int) -> list[int]:
-    """The steps of the energy counters, whole seconds, and the starts and ends of processes between."""
+    """Updates of the energy counters, whole seconds, and starts and ends of processes."""
     moments = set(range(0, end_us + 1, _FIGURES_US))
     for step_us in {gpu.counter_step_us for gpu in spec.gpus}:
         moments.update(range(0, end_us + 1, step_us))
@@ -55,8 +54,8 @@ def _moments(spec: WorldSpec, end_us: int) -> list[int]:
     return sorted(moments)
 
 
-class _Tape:
-    """One GPU's records: what differs from what was written last."""
+class _GpuRecorder:
+    """The records of one GPU. Unchanged values are not written again."""
 
     def __init__(self, world: World, device: Device) -> None:
         spec = device.spec
@@ -105,7 +104,7 @@ class _Tape:
         )
 
     def write(self, at_us: int, reading: GpuReading) -> None:
-        """Write what the reading at this time adds."""
+        """Write the changes of the reading at this time."""
         if reading.energy_mj is not None:
             self._once("energy", reading.energy_mj, lambda: self._gpu.energy_mj(at_us, reading.energy_mj or 0))
         self._write_residents(at_us, self._gpu, reading)
@@ -180,9 +179,9 @@ def _entries(processes: Iterable[ListedProcess], kind: ProcessKind) -> tuple[Lis
 
 
 def write_proc_tree(spec: WorldSpec, root: Path, at_s: float) -> ProcTree:
-    """A ``/proc`` as it is at this world time; written over an earlier one, who has ended since is gone from it.
+    """A fake ``/proc`` at this world time. Processes of an earlier one that have ended are removed.
 
-    Owners of processes need root to be set; otherwise everything is the caller's own.
+    Owners of processes are set as root only; otherwise the caller owns everything.
     """
     clock = ManualClock()
     host = SimulatedHost(replace(spec, age_s=0.0), clock)
@@ -225,7 +224,7 @@ def _write_process(tree: ProcTree, facts: ProcessFacts) -> None:
 
 
 def cgroup_path(ref: WorkloadRef) -> str:
-    """Where systemd, the kubelet or Slurm would put a process of this workload."""
+    """The cgroup that systemd, the kubelet or Slurm gives a process of this workload."""
     if ref.pod_uid is not None:
         pod = f"kubepods-burstable-pod{ref.pod_uid.replace('-', '_')}"
         return f"/kubepods.slice/kubepods-burstable.slice/{pod}.slice/cri-containerd-{ref.id}.scope"

@@ -1,4 +1,4 @@
-/* Records of what does not change while the driver is loaded: the host and its GPUs. */
+/* Records without a time: the host and its GPUs. */
 #include <stdio.h>
 
 #include "records.h"
@@ -79,7 +79,7 @@ bool read_process_name(struct line *line, struct world *world, const struct reco
     return next_i64(line, "pid", &name->pid) && rest_text(line, record->key, name->name, sizeof name->name);
 }
 
-/* ---- a GPU as it stands ---- */
+/* ---- a GPU ---- */
 
 bool read_gpu(struct line *line, struct world *world, const struct record *record) {
     uint32_t index;

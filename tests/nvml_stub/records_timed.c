@@ -1,4 +1,4 @@
-/* Records of what changes with time: figures, process lists, samples, MIG instances, accounting, events. */
+/* Records with a time: figures, process lists, samples, MIG instances, accounting, events. */
 #include <string.h>
 
 #include "nvml_abi.h"
@@ -16,7 +16,7 @@ static struct subject *next_subject(struct line *line, struct world *world, cons
     return record->on_mig ? &world->gpus[gpu]->slots[slot] : NULL;
 }
 
-/* A lone "-": from here on the driver does not tell. */
+/* A lone "-": NOT_SUPPORTED from here on. */
 static bool next_is_unset(struct line *line) {
     if (at_end(line) || *line->at != '-' || line->at + 1 != line->end)
         return false;

@@ -1,4 +1,4 @@
-"""A process that plays worlds through the real nvidia-ml-py, one after the other: what the tests of the stub share."""
+"""A process that plays worlds through the real nvidia-ml-py, for tests of the stub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.nvml_stub.world import World, WorldGpu
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The stub in this process, with a clock that stands still until told."""
+    """The stub in this process, with a manual clock."""
 
     library: ctypes.CDLL
     clock: StubClock
@@ -33,13 +33,13 @@ class Stage:
         pynvml.nvmlInit()
 
     def calls(self, function: str) -> int:
-        """How often this function was called since the process began."""
+        """The number of calls of this function since the process started."""
         return int(self.library.stub_call_count(function.encode()))
 
 
 @contextmanager
 def open_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """A stage without a world yet; on leaving, NVML is shut down however often it was initialised."""
+    """A stage without a world. At the end NVML is shut down as often as it was initialised."""
     library = preload(build())
     for name in ("NVML_STUB_WORLD", "NVML_STUB_CLOCK", "NVML_STUB_CALLS"):
         monkeypatch.delenv(name, raising=False)

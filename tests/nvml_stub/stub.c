@@ -48,7 +48,7 @@ void count_call(enum function function) {
     atomic_fetch_add(&counters->counts[function], 1);
 }
 
-/* Counts in a file that others may map meanwhile: what was counted so far, and everything from now on. */
+/* Counts in a file that other processes may map: all counts so far, and later ones. */
 static void share_counters(void) {
     const char *path = getenv("NVML_STUB_LIVE");
     if (!path || !*path || counters != &own_counters)
@@ -77,7 +77,7 @@ unsigned long long stub_device_call_count(unsigned int gpu) {
     return gpu < MAX_GPUS ? atomic_load(&counters->device_counts[gpu]) : 0;
 }
 
-/* Through another file and a rename: a reader sees all of the counts or the ones before. */
+/* With a rename: a reader gets all of the counts or the previous ones. */
 static void write_counts(void) {
     const char *path = getenv("NVML_STUB_CALLS");
     char draft[4096];
@@ -93,7 +93,7 @@ static void write_counts(void) {
         unlink(draft);
 }
 
-/* Only a process that called anything has something to tell: its children may inherit the variable. */
+/* Only a process that made calls writes counts: its children may inherit the variable. */
 __attribute__((destructor)) static void at_exit(void) {
     bool any = false;
     for (size_t i = 0; i < FUNCTION_COUNT; i++)
@@ -109,7 +109,7 @@ static bool strikes(const struct fault *fault, enum function function, int gpu, 
            (fault->gpu == ANYTHING || fault->gpu == gpu) && (fault->slot == ANYTHING || fault->slot == slot);
 }
 
-/* Hangs first, then delays (which add up), then the last error in the file that holds by then. */
+/* Hangs first, then delays (which add up), then the last error in the file that is valid by then. */
 static nvmlReturn_t play_faults(const struct world *world, enum function function, int gpu, int slot) {
     const struct timeline *faults = &world->faults;
     nvmlReturn_t code = NVML_SUCCESS;

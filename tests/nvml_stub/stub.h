@@ -1,4 +1,4 @@
-/* What every call of the stub does first: count itself, hold the world, suffer the faults, find its device. */
+/* The common part of every call: count it, reference the world, apply faults, find the device. */
 #ifndef STUB_STUB_H
 #define STUB_STUB_H
 
@@ -6,15 +6,15 @@
 #include "world.h"
 
 enum scope {
-    NO_DEVICE,     /* the call names no device */
-    NAMED_DEVICE,  /* by index, uuid or bus id: the call finds it, then says suffer() */
+    NO_DEVICE,     /* the call has no device */
+    NAMED_DEVICE,  /* by index, UUID or bus id: the call finds it, then calls suffer() */
     GPU_ONLY,      /* a MIG handle gets NOT_SUPPORTED */
-    GPU_OR_MIG,    /* both kinds of handle are good */
+    GPU_OR_MIG,    /* both kinds of handle are valid */
     MIG_ONLY,      /* a GPU's handle gets INVALID_ARGUMENT */
     NO_MIG_PARENT, /* neither a MIG handle nor a GPU in MIG mode */
 };
 
-/* One call in flight. It holds a reference, so that a shutdown meanwhile takes nothing from under it. */
+/* One call in progress. Its reference keeps the world alive during a concurrent shutdown. */
 struct call {
     struct world *world;
     int64_t now_us;
@@ -22,7 +22,7 @@ struct call {
     const struct gpu *gpu;
     const struct mig *mig; /* NULL for a GPU */
     const struct subject *subject;
-    int64_t since_us; /* records from before hold of another: a MIG instance that stood in the same slot */
+    int64_t since_us; /* earlier records belong to another MIG instance in the same slot */
 };
 
 nvmlReturn_t call_begin(struct call *call, enum function function, nvmlDevice_t device, enum scope scope);
@@ -41,12 +41,12 @@ void call_end(struct call *call);
             return NVML_ERROR_INVALID_ARGUMENT; \
     } while (0)
 
-/* Handles are numbers, never pointers: a stale one is refused, not followed. mig: -1, or its place in gpu->mig. */
+/* Handles are numbers, not pointers: a stale one is refused. mig: -1, or its index in gpu->mig. */
 nvmlDevice_t device_handle(uint32_t gpu_index, int mig);
-/* Plays the faults of this device (ANYTHING: not found) and takes the time anew. */
+/* Applies the faults of this device (ANYTHING: not found) and reads the time again. */
 nvmlReturn_t suffer(struct call *call, enum function function, int gpu, int slot);
 
-/* The recorded value of this moment; NULL where there is none. */
+/* The recorded value at this time; NULL if there is none. */
 const struct value *value_now(const struct call *call, enum value_kind kind);
 bool mig_is_on(const struct call *call);
 bool mig_is_alive(const struct mig *mig, int64_t now_us);

@@ -42,7 +42,7 @@ def run_child(script: str, env: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("code", [1, 3, 6, 9, 13, 15, 16, 18, 999])
-def test_an_error_strikes_its_gpu_and_function_for_its_time(stage: Stage, code: int) -> None:
+def test_an_error_applies_to_its_gpu_function_and_time(stage: Stage, code: int) -> None:
     world, gpu = typical()
     world.gpu().typical()
     world.error(code, on=gpu, function="nvmlDeviceGetPowerUsage", from_us=1, until_us=2)
@@ -57,7 +57,7 @@ def test_an_error_strikes_its_gpu_and_function_for_its_time(stage: Stage, code: 
     assert pynvml.nvmlDeviceGetPowerUsage(first) == 70_000
 
 
-def test_a_lost_gpu_fails_by_index_too_and_an_error_on_everything_fails_init_but_not_shutdown(stage: Stage) -> None:
+def test_a_lost_gpu_fails_by_index_and_an_error_on_everything_fails_init_but_not_shutdown(stage: Stage) -> None:
     world, gpu = typical()
     world.error(15, on=gpu, from_us=1)
     world.error(9, from_us=2)
@@ -72,7 +72,7 @@ def test_a_lost_gpu_fails_by_index_too_and_an_error_on_everything_fails_init_but
     assert code_of(pynvml.nvmlDeviceGetCount) == pynvml.NVML_ERROR_UNINITIALIZED
 
 
-def test_latency_delays_one_gpu_and_holds_up_nobody_else(stage: Stage) -> None:
+def test_latency_delays_one_gpu_only(stage: Stage) -> None:
     world, gpu = typical()
     world.gpu().typical()
     world.latency(300, on=gpu, function="nvmlDeviceGetPower*")
@@ -88,7 +88,7 @@ def test_latency_delays_one_gpu_and_holds_up_nobody_else(stage: Stage) -> None:
     assert meanwhile > 100
 
 
-def test_a_hang_ends_with_world_time_and_leaves_other_gpus_and_even_shutdown_alone(stage: Stage) -> None:
+def test_a_hang_ends_at_its_world_time_and_blocks_no_other_gpu_and_no_shutdown(stage: Stage) -> None:
     world, gpu = typical()
     world.gpu().typical()
     world.hang(on=gpu, function="nvmlDeviceGetTotalEnergyConsumption", from_us=1, until_us=5)
@@ -120,7 +120,7 @@ def test_a_process_with_a_call_that_never_returns_can_exit(tmp_path: Path) -> No
     assert "nvmlDeviceGetPowerUsage 1\n" in (tmp_path / "calls").read_text()
 
 
-def test_shutdown_and_init_under_load_harm_no_call(stage: Stage) -> None:
+def test_shutdown_and_init_under_load_are_safe(stage: Stage) -> None:
     stage.play(typical()[0])
     h, stop = handle(), threading.Event()
 
@@ -143,7 +143,7 @@ def test_shutdown_and_init_under_load_harm_no_call(stage: Stage) -> None:
 # ---------------------------------------------------------------------------- events
 
 
-def test_an_event_comes_once_at_its_time_to_who_asked_before(stage: Stage) -> None:
+def test_an_event_reaches_sets_registered_before_its_time_once(stage: Stage) -> None:
     world, gpu = typical()
     other = world.gpu()
     gpu.xid(1, 31)
@@ -168,7 +168,7 @@ def test_an_event_comes_once_at_its_time_to_who_asked_before(stage: Stage) -> No
     assert code_of(pynvml.nvmlEventSetWait, events, 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-def test_a_wait_sees_the_clock_step_and_holds_up_nobody(stage: Stage) -> None:
+def test_a_wait_follows_the_clock_and_blocks_no_other_call(stage: Stage) -> None:
     world, gpu = typical()
     gpu.xid(10, 79)
     stage.play(world)
@@ -185,7 +185,7 @@ def test_a_wait_sees_the_clock_step_and_holds_up_nobody(stage: Stage) -> None:
 # ---------------------------------------------------------------------------- the file, the clock, the library
 
 
-def test_without_a_clock_file_world_time_is_real_and_events_come_by_themselves(tmp_path: Path) -> None:
+def test_without_a_clock_file_world_time_is_the_system_clock(tmp_path: Path) -> None:
     world, gpu = typical()
     gpu.xid(300_000, 79)
     gpu.unset(10**15, "power_mw")
@@ -207,7 +207,7 @@ def test_an_epoch_sets_the_unix_time_of_the_world(stage: Stage) -> None:
     assert pynvml.nvmlDeviceGetFieldValues(handle(), [83])[0].timestamp == 1_800_000_000 * S + 7
 
 
-def test_the_world_is_read_again_after_the_last_shutdown_only(stage: Stage) -> None:
+def test_the_world_is_read_again_only_after_the_last_shutdown(stage: Stage) -> None:
     stage.play(typical()[0])
     world = World()
     world.gpu("GPU-new")
@@ -239,7 +239,7 @@ def test_the_world_is_read_again_after_the_last_shutdown_only(stage: Stage) -> N
         ("sizing 0 maybe", "'maybe' is not a number"),
     ],
 )
-def test_a_bad_line_fails_init_and_is_named(
+def test_a_bad_line_fails_init_with_its_number(
     stage: Stage, capfd: pytest.CaptureFixture[str], line: str, complaint: str
 ) -> None:
     stage.path.write_text(f"# a comment\ngpu 0 GPU-a a\n\n{line}\nenergy_mj 0 0 1\n")
@@ -271,13 +271,13 @@ def test_every_call_is_counted(stage: Stage) -> None:
     assert int(written["nvmlDeviceGetPowerUsage"]) == before + 3
 
 
-def test_the_library_has_every_function_of_its_list(stage: Stage) -> None:
+def test_the_library_exports_every_listed_function(stage: Stage) -> None:
     assert [name for name in functions() if not hasattr(stage.library, name)] == []
     assert len(functions()) > 70
     assert not hasattr(stage.library, "world_load")
 
 
-def test_a_driver_can_lack_functions_and_have_longer_process_entries(tmp_path: Path) -> None:
+def test_variants_without_functions_and_with_longer_process_entries(tmp_path: Path) -> None:
     world, gpu = typical()
     gpu.compute(0, [Listed(10, 1000, 3, 4, 55), Listed(11, None)])
     lib_dir = build(without=["nvmlDeviceGetMemoryInfo_v2"], process_info_bytes=32)
@@ -297,7 +297,7 @@ def test_a_driver_can_lack_functions_and_have_longer_process_entries(tmp_path: P
     assert said[2] == f"(10, 1000, 3, 4, 55) (11, {2**64 - 1}, {NO_INSTANCE}, {NO_INSTANCE}, 0)"
 
 
-def test_several_builders_at_once_make_one_library(tmp_path: Path) -> None:
+def test_concurrent_builds_give_one_library(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         built = list(pool.map(lambda _: build(cache_dir=tmp_path, extra_flags=("-O0",)), range(3)))
     assert len(set(built)) == 1
@@ -305,7 +305,7 @@ def test_several_builders_at_once_make_one_library(tmp_path: Path) -> None:
     assert [path.name for path in built[0].iterdir()] == [LIBRARY]
 
 
-def test_what_cannot_be_built_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no function nvmlDeviceGetPowr"):
         build(without=["nvmlDeviceGetPowr"])
     monkeypatch.setenv("CC", "no-such-compiler")

@@ -1,7 +1,7 @@
 /* Utilisation of processes, from the driver's ring of samples.
  *
- * A row is the mean of one pid over all samples after the time asked for: the sum of its percents divided by the number
- * of samples in that window, whoever they belong to, in whole percent. Samples of pid 0 (nobody was active) count. */
+ * A row is the mean of one pid over all samples after the requested time: the sum of its percents divided by the number
+ * of all samples in that window, in whole percent. Samples of pid 0 (no process was active) count. */
 #include <stdlib.h>
 
 #include "stub.h"
@@ -62,7 +62,7 @@ static bool ring_rows(const struct call *call, int64_t after_us, struct rows *ro
     return true;
 }
 
-/* Rows recorded word for word stand in for the ring, whatever time was asked for. */
+/* Verbatim rows replace the ring for every requested time. */
 static bool rows_now(const struct call *call, uint64_t after_unix_us, struct rows *rows) {
     const struct list *given = list_at(&call->gpu->rows, INT64_MIN, call->now_us);
     if (!given) {

@@ -1,4 +1,4 @@
-/* Timelines: growth, order, look-up; the world's birth and end. */
+/* Timelines: growth, order, look-up; creation and destruction of the world. */
 #include "world.h"
 
 #include <stdlib.h>
@@ -34,7 +34,7 @@ void *timeline_append(struct timeline *line) {
     return item;
 }
 
-/* A stable merge sort, bottom up: qsort may exchange items of equal time, and of those the last in the file holds. */
+/* A stable merge sort, bottom up: qsort may exchange items of equal time, and the last of those in the file is valid. */
 static bool merge_sort(struct timeline *line) {
     size_t bytes = line->item_bytes, count = line->count;
     char *from = line->items, *to = malloc(line->capacity * bytes);
@@ -66,7 +66,7 @@ void timeline_sort(struct timeline *line) {
     for (size_t i = 1; ordered && i < line->count; i++)
         ordered = time_of(line, i - 1) <= time_of(line, i);
     if (!ordered && !merge_sort(line))
-        abort(); /* a test's machine without memory: nothing to play */
+        abort(); /* out of memory: the test cannot run */
 }
 
 size_t timeline_upto(const struct timeline *line, int64_t time_us) {
@@ -169,7 +169,7 @@ static void number_samples(struct timeline *samples) {
     }
 }
 
-/* By time first, then, since sorting is stable, by pid: what is asked for is one pid's record of the moment. */
+/* By time, then, since sorting is stable, by pid: queries are for one pid's record at a time. */
 static void group_by_pid(struct timeline *accounting) {
     for (size_t i = 0; i < accounting->count; i++) {
         struct accounting *record = ITEM(struct accounting, accounting, i);

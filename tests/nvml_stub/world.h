@@ -1,5 +1,5 @@
-/* The recorded world: read once from a file, then constant but for what is set; every answer is a look-up at a world
- * time. */
+/* The recorded world: read once from a file, then constant except for the accounting mode; every answer is a look-up at
+ * a world time. */
 #ifndef STUB_WORLD_H
 #define STUB_WORLD_H
 
@@ -44,7 +44,7 @@ enum setting { AS_RECORDED, SET_OFF, SET_ON };
 enum { MAX_GPUS = 256, MAX_MIG_SLOTS = 16, MAX_VALUES = 4, SIZING_EXACT = 0, SIZING_SUCCESS = -1 };
 #define ANYTHING (-1)            /* a fault's GPU or slot */
 #define FOREVER_US INT64_MAX
-#define STEPPED_EPOCH_US INT64_C(1700000000000000) /* under NVML_STUB_CLOCK, where the world names no epoch */
+#define STEPPED_EPOCH_US INT64_C(1700000000000000) /* with NVML_STUB_CLOCK, if the world has no epoch */
 
 /* Items ordered by time. Each item's first member is its int64_t at_us; equal times keep the order of the file. */
 struct timeline {
@@ -58,7 +58,7 @@ struct value {
     uint64_t v[MAX_VALUES];
 };
 
-/* A list as a whole: a run of entries in the world's pool. */
+/* A list: a range of entries in the world's pool. */
 struct list {
     int64_t at_us;
     bool is_set;
@@ -106,7 +106,7 @@ struct fault {
     bool on[FUNCTION_COUNT];
 };
 
-/* What can be said of a GPU and of a MIG instance alike. */
+/* Records that GPUs and MIG instances share. */
 struct subject {
     struct timeline values[VALUE_KINDS];
     struct timeline lists[LIST_KINDS];
@@ -132,12 +132,12 @@ struct gpu {
     uint64_t event_types;
     bool row_per_sample;
     int sizing; /* SIZING_EXACT, SIZING_SUCCESS, or the count that every sizing call gives */
-    atomic_int accounting_set;            /* AS_RECORDED, or what was set since the world was read */
-    _Atomic int64_t accounting_cleared_us; /* what was booked until then is forgotten */
+    atomic_int accounting_set;            /* AS_RECORDED, or the mode set since the world was read */
+    _Atomic int64_t accounting_cleared_us; /* earlier accounting records are deleted */
 };
 
 struct named_process {
-    int64_t pid; /* ordered by pid as the others by time */
+    int64_t pid; /* ordered by pid instead of time */
     char name[256];
 };
 
@@ -147,7 +147,7 @@ struct world {
     const _Atomic int64_t *clock; /* mapped from NVML_STUB_CLOCK; NULL: the system's clock */
     char driver_version[80], nvml_version[80];
     uint32_t cuda_version;
-    bool has_root, root; /* whether whoever calls is root; if it is not said, the process's user tells */
+    bool has_root, root; /* whether the caller is root; by default the process's user decides */
     uint32_t gpu_count;
     struct gpu *gpus[MAX_GPUS];
     struct timeline names, events, faults;
@@ -170,12 +170,12 @@ size_t timeline_upto(const struct timeline *line, int64_t time_us);
 
 #define ITEM(type, line, index) ((type *)(void *)((line)->items + (index) * (line)->item_bytes))
 
-/* What held at that time and was recorded no earlier than since_us; NULL where nothing was. */
+/* The item valid at that time and recorded no earlier than since_us; NULL if there is none. */
 const struct value *value_at(const struct subject *subject, enum value_kind kind, int64_t since_us, int64_t now_us);
 const struct list *list_at(const struct timeline *line, int64_t since_us, int64_t now_us);
 
 struct world *world_new(void);
 struct gpu *gpu_new(void);
-void world_seal(struct world *world); /* orders everything; after this the world is constant */
+void world_seal(struct world *world); /* sorts everything; after this the world is constant */
 
 #endif

@@ -1,4 +1,4 @@
-"""Writes the worlds that the stub plays; WORLD.md describes the file."""
+"""Writer of world files for the stub; WORLD.md describes the format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SubjectKey = Literal["memory", "compute", "graphics", "mps"]
 GpuKey = Literal[
     SubjectKey, "energy_mj", "power_mw", "power_limit_mw", "temperature", "memory_temperature", "utilization",
     "encoder", "decoder", "clocks", "bar1", "ecc", "ecc_mode", "persistence", "pstate", "compute_mode", "mig_mode",
-    "sms",     "accounting_mode", "rows",
+    "sms", "accounting_mode", "rows",
 ]  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the utilisation call, word for word; ``at_us`` is world time, the others percent."""
+    """A verbatim row of the utilisation call; ``at_us`` is world time, the other values are percent."""
 
     pid: int
     at_us: int
@@ -53,7 +53,7 @@ class Row:
 
 
 class _Subject:
-    """What can be recorded of a GPU and of a MIG instance alike. Times are world time in microseconds."""
+    """Records that GPUs and MIG instances share. Times are world time in µs."""
 
     def __init__(self, lines: list[str], ref: str) -> None:
         self._lines = lines
@@ -86,10 +86,10 @@ class _Subject:
 
 
 class WorldMig(_Subject):
-    """A MIG instance in its slot of a GPU."""
+    """A MIG instance in a slot of a GPU."""
 
     def unset(self, at_us: int, key: SubjectKey) -> None:
-        """From now on the driver does not tell: NOT_SUPPORTED."""
+        """From now on NOT_SUPPORTED."""
         self._record(key, at_us, "-")
 
 
@@ -103,10 +103,10 @@ class WorldGpu(_Subject):
     def _is(self, key: str, *values: object) -> None:
         self._lines.append(" ".join([key, self.ref, *map(str, values)]))
 
-    # ---- the driver's habits
+    # ---- behaviour of the driver
 
     def ring(self, samples: int) -> None:
-        """How many utilisation samples the driver keeps (72 if not said)."""
+        """The number of utilisation samples the driver keeps (default 72)."""
         self._is("ring", samples)
 
     def row_mode(self, mode: Literal["mean", "per-sample"]) -> None:
@@ -114,15 +114,15 @@ class WorldGpu(_Subject):
         self._is("row_mode", mode)
 
     def sizing(self, reply: int | Literal["exact", "success"]) -> None:
-        """The reply to a utilisation call without a buffer: the count, this number, or SUCCESS where it is 0."""
+        """The reply to a utilisation call without a buffer: the count, a fixed number, or SUCCESS if the count is 0."""
         self._is("sizing", reply)
 
     def mig_slots(self, count: int) -> None:
-        """The largest number of MIG devices (one more than the highest slot used, if not said)."""
+        """The largest number of MIG devices (default: one more than the highest slot used)."""
         self._is("mig_slots", count)
 
     def accounting_buffer(self, count: int) -> None:
-        """How many processes' accounting the driver keeps (4000 if not said)."""
+        """The number of accounting records the driver keeps (default 4000)."""
         self._is("accounting_buffer", count)
 
     def max_clocks(self, *, graphics_mhz: int, sm_mhz: int, memory_mhz: int, video_mhz: int) -> None:
@@ -136,7 +136,7 @@ class WorldGpu(_Subject):
     # ---- figures
 
     def unset(self, at_us: int, key: GpuKey) -> None:
-        """From now on the driver does not tell: NOT_SUPPORTED (``rows``: the ring answers again)."""
+        """From now on NOT_SUPPORTED (``rows``: the ring is used again)."""
         self._record(key, at_us, "-")
 
     def energy_mj(self, at_us: int, millijoules: int) -> None:
@@ -146,7 +146,7 @@ class WorldGpu(_Subject):
     def energy_steps(
         self, from_us: int, until_us: int, power_w: float, *, start_mj: int = 0, step_us: int = 100_000
     ) -> int:
-        """The counter under constant power in steps, the last at or before ``until_us``; returns its value in mJ."""
+        """Updates of the counter under constant power, the last at or before ``until_us``; returns its value in mJ."""
         millijoules = start_mj
         for at_us in range(from_us, until_us + 1, step_us):
             millijoules = start_mj + round(power_w * (at_us - from_us) / 1000)
@@ -154,11 +154,11 @@ class WorldGpu(_Subject):
         return millijoules
 
     def power_mw(self, at_us: int, average_mw: int, instant_mw: int | None = None) -> None:
-        """Power; the instant figure is the average if not said."""
+        """Power; the current value is the average by default."""
         self._record("power_mw", at_us, average_mw, *([] if instant_mw is None else [instant_mw]))
 
     def power_limit_mw(self, at_us: int, management_mw: int, enforced_mw: int | None = None) -> None:
-        """Power limits; the enforced one is the management limit if not said."""
+        """Power limits; the enforced limit is the management limit by default."""
         self._record("power_limit_mw", at_us, management_mw, *([] if enforced_mw is None else [enforced_mw]))
 
     def temperature_c(self, at_us: int, celsius: int) -> None:
@@ -190,7 +190,7 @@ class WorldGpu(_Subject):
         self._record("bar1", at_us, total_bytes, used_bytes)
 
     def ecc_mode(self, at_us: int, *, enabled: bool) -> None:
-        """ECC mode, current and pending alike."""
+        """ECC mode, both current and pending."""
         self._record("ecc_mode", at_us, int(enabled))
 
     def ecc(
@@ -202,7 +202,7 @@ class WorldGpu(_Subject):
         aggregate_corrected: int | None = None,
         aggregate_uncorrected: int | None = None,
     ) -> None:
-        """ECC errors: volatile, and aggregate (the same if not said)."""
+        """ECC errors: volatile, and aggregate (the same by default)."""
         aggregate = (
             corrected if aggregate_corrected is None else aggregate_corrected,
             uncorrected if aggregate_uncorrected is None else aggregate_uncorrected,
@@ -230,7 +230,7 @@ class WorldGpu(_Subject):
     def sample(
         self, at_us: int, pid: int, sm: int = 100, *, memory: int = 0, encoder: int = 0, decoder: int = 0
     ) -> None:
-        """A sample of the ring in percent; pid 0: nobody was active. Samples of one time are one sample."""
+        """A sample of the ring in percent; pid 0: no process was active. Samples with equal times are one sample."""
         self._record("sample", at_us, pid, sm if pid else 0, memory, encoder, decoder)
 
     def rows(self, at_us: int, rows: Iterable[Row]) -> None:
@@ -259,13 +259,13 @@ class WorldGpu(_Subject):
         self._record("accounting", at_us, pid, *given, time_ms, start_us, int(running))
 
     def forget_accounting(self, at_us: int, pid: int) -> None:
-        """The process's accounting is overwritten."""
+        """The process's accounting record is overwritten."""
         self._record("accounting", at_us, pid, "-")
 
     # ---- MIG, events
 
     def mig_mode(self, at_us: int, *, enabled: bool, pending: bool | None = None) -> None:
-        """MIG mode; pending as current if not said."""
+        """MIG mode; pending is the current mode by default."""
         self._record("mig_mode", at_us, int(enabled), *([] if pending is None else [int(pending)]))
 
     def mig(
@@ -283,7 +283,7 @@ class WorldGpu(_Subject):
         memory_mb: int = 9856,
         until_us: int | None = None,
     ) -> WorldMig:
-        """A MIG instance that exists in this slot from then, until then (``None``: for good)."""
+        """A MIG instance that exists in this slot from ``from_us`` until ``until_us`` (``None``: for ever)."""
         figures = (gpu_instance_id, compute_instance_id, sm_count, gpu_slices, compute_slices, memory_mb)
         span = f"{from_us} {_until(until_us)}"
         self._lines.append(f"mig {span} {self.ref} {slot} {' '.join(map(str, figures))} {uuid} {name}")
@@ -322,7 +322,7 @@ class WorldGpu(_Subject):
 
 
 class World:
-    """A host with its GPUs, and what happens there."""
+    """A host with its GPUs and events."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class World:
         self._gpus = 0
         if epoch_us is not None:
             self._lines.append(f"epoch_us {epoch_us}")
-        if root is not None:  # else the effective user tells
+        if root is not None:  # otherwise the effective user decides
             self._lines.append(f"root {int(root)}")
 
     def gpu(
@@ -351,7 +351,7 @@ class World:
         serial: str | None = None,
         compute_capability: tuple[int, int] = (9, 0),
     ) -> WorldGpu:
-        """The next GPU. What is not said of its identity follows from its index."""
+        """Add the next GPU. Its index determines defaults of its identity."""
         index = self._gpus
         self._gpus += 1
         self._lines += [
@@ -366,7 +366,7 @@ class World:
         return WorldGpu(self._lines, index)
 
     def process_name(self, pid: int, name: str) -> None:
-        """What ``nvmlSystemGetProcessName`` says of this pid."""
+        """The answer of ``nvmlSystemGetProcessName`` for this pid."""
         self._lines.append(f"process_name {pid} {name}")
 
     def error(
@@ -378,7 +378,7 @@ class World:
         from_us: int = 0,
         until_us: int | None = None,
     ) -> None:
-        """Calls of this function (a name, or the beginning of names and ``*``) on this device fail with this code."""
+        """Calls of a function (a name, or a prefix and ``*``) on a device fail with this code."""
         self._fault("error", on, function, from_us, until_us, code)
 
     def latency(
@@ -410,7 +410,7 @@ class World:
         return "\n".join(self._lines) + "\n"
 
     def write(self, path: Path) -> Path:
-        """Write it through a rename, so that a stub that reads meanwhile sees this world or the one before."""
+        """Write the file with a rename, so that a concurrent reader gets this world or the previous one."""
         draft = path.with_name(path.name + ".draft")
         draft.write_text(self.text(), encoding="utf-8")
         return draft.replace(path)

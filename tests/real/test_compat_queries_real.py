@@ -1,6 +1,6 @@
-"""Queries that people have, on a real Prometheus: what they give is what was true of a simulated host.
+"""Queries of users on a real Prometheus give the truth of a simulated host.
 
-25 minutes of it, lived in advance: long enough to be idle for ten minutes, and for a pod to come, go and be forgotten.
+25 minutes are recorded in advance: enough for ten idle minutes, and for a pod to start, end and be dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL_OF_IT = f"[{FOR_S}s]"
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     directory = tmp_path_factory.mktemp("past") / "prometheus"
     with past(WORLD, for_s=FOR_S, options=OPTIONS, directory=directory) as found:
         yield found
@@ -68,7 +68,7 @@ def percent(reading: GpuReading) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked, what the driver said, and what is to be asked instead of GPUs that are shared."""
+    """A query, the driver's value, and the query to use instead if GPUs are shared."""
 
     asked: str
     truth: Callable[[Readings], object]
@@ -102,7 +102,7 @@ QUERIES = (
         each(used_mib),
         "sum(DCGM_FI_DEV_FB_USED) by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE)",
     ),
-    # What else is asked.
+    # Other common queries.
     Query("sum(DCGM_FI_DEV_POWER_USAGE)", one(sum, lambda reading: reading.power_w)),
     Query("avg(DCGM_FI_DEV_GPU_UTIL)", one(fmean, percent), "avg(sum(DCGM_FI_DEV_GPU_UTIL) by (Hostname, gpu))"),
     Query(
@@ -118,138 +118,138 @@ QUERIES = (
 
 
 def of(query: str, gpus: str) -> str:
-    """A query with the selectors that NVIDIA's dashboard has, once its variables are filled in."""
+    """A query with the selectors of NVIDIA's dashboard."""
     return re.sub(r"DCGM_FI_DEV_\w+", lambda found: f'{found[0]}{{Hostname=~"node-.*", gpu=~"{gpus}"}}', query)
 
 
-def looks(lived: Past) -> list[float]:
-    """Some scrapes: before, while and after a third pod was on the shared GPU, and the last."""
-    return [*lived.times_s[1::9], lived.times_s[-1]]
+def scrapes(recorded: Past) -> list[float]:
+    """Some scrapes: before, while and after a third pod is on the shared GPU, and the last."""
+    return [*recorded.times_s[1::9], recorded.times_s[-1]]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.asked)
-def test_of_gpus_that_are_not_shared_every_query_gives_what_the_driver_said(lived: Past, query: Query) -> None:
-    for at_s in looks(lived):
-        readings = {gpu: lived.readings[at_s][gpu] for gpu in (str(ALONE), str(EMPTY))}
-        assert lived.by("gpu", of(query.asked, f"{ALONE}|{EMPTY}"), at_s) == pytest.approx(query.truth(readings))
+def test_on_gpus_that_are_not_shared_every_query_gives_the_drivers_value(recorded: Past, query: Query) -> None:
+    for at_s in scrapes(recorded):
+        readings = {gpu: recorded.readings[at_s][gpu] for gpu in (str(ALONE), str(EMPTY))}
+        assert recorded.by("gpu", of(query.asked, f"{ALONE}|{EMPTY}"), at_s) == pytest.approx(query.truth(readings))
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.instead or query.asked)
-def test_of_all_gpus_the_query_or_the_one_instead_gives_what_the_driver_said(lived: Past, query: Query) -> None:
-    for at_s in looks(lived):
-        found = lived.by("gpu", of(query.instead or query.asked, ".*"), at_s)
-        assert found == pytest.approx(query.truth(lived.readings[at_s]))
+def test_on_all_gpus_the_query_or_its_replacement_gives_the_drivers_value(recorded: Past, query: Query) -> None:
+    for at_s in scrapes(recorded):
+        found = recorded.by("gpu", of(query.instead or query.asked, ".*"), at_s)
+        assert found == pytest.approx(query.truth(recorded.readings[at_s]))
 
 
 @pytest.mark.parametrize("query", [query for query in QUERIES if query.instead], ids=lambda query: query.asked)
-def test_another_query_is_named_only_where_one_is_needed(lived: Past, query: Query) -> None:
+def test_a_replacement_is_named_only_where_it_is_needed(recorded: Past, query: Query) -> None:
     assert any(
-        lived.by("gpu", of(query.asked, ".*"), at_s) != pytest.approx(query.truth(lived.readings[at_s]))
-        for at_s in looks(lived)
+        recorded.by("gpu", of(query.asked, ".*"), at_s) != pytest.approx(query.truth(recorded.readings[at_s]))
+        for at_s in scrapes(recorded)
     )
 
 
-def test_the_page_has_every_query_and_every_one_instead() -> None:
+def test_the_page_has_every_query_and_replacement() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for query in QUERIES:
         assert f"`{query.asked}`" in page, query.asked
         assert not query.instead or f"`{query.instead}`" in page, query.instead
 
 
-def test_the_share_of_memory_in_use_is_the_gpus_on_every_series(lived: Past) -> None:
-    for at_s in looks(lived):
-        found = lived.query("DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)", at_s)
+def test_the_ratio_of_memory_in_use_is_the_gpus_on_every_series(recorded: Past) -> None:
+    for at_s in scrapes(recorded):
+        found = recorded.query("DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)", at_s)
         assert {one.labels["gpu"] for one in found} == {"0", "1", "2", "3"}
         for one in found:
-            reading = lived.readings[at_s][one.labels["gpu"]]
-            # Free memory is divided in whole bytes, of which everybody here holds more than 2^30.
+            reading = recorded.readings[at_s][one.labels["gpu"]]
+            # Free memory is divided in whole bytes; every workload here holds more than 2^30.
             assert one.value == pytest.approx(used_mib(reading) / all_mib(reading), abs=1e-9)
 
 
-def test_a_gpu_with_one_pod_or_none_has_one_series_of_each_gauge(lived: Past) -> None:
+def test_a_gpu_with_one_pod_or_none_has_one_series_of_each_gauge(recorded: Past) -> None:
     blocks = ("GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE", "GPU_TEMP", "SM_CLOCK", "MEM_CLOCK")
     for family in blocks:
-        for at_s in looks(lived):
-            found = lived.by("gpu", f'DCGM_FI_DEV_{family}{{gpu=~"{ALONE}|{EMPTY}"}}', at_s)
+        for at_s in scrapes(recorded):
+            found = recorded.by("gpu", f'DCGM_FI_DEV_{family}{{gpu=~"{ALONE}|{EMPTY}"}}', at_s)
             assert set(found) == {str(ALONE), str(EMPTY)}, family
-        assert [one.labels.get("pod") for one in lived.query(f'DCGM_FI_DEV_{family}{{gpu="{ALONE}"}}')] == ["alone"]
+        assert [one.labels.get("pod") for one in recorded.query(f'DCGM_FI_DEV_{family}{{gpu="{ALONE}"}}')] == ["alone"]
 
 
 # ---------------------------------------------------------------------------- dcgm-exporter: energy
 
 
-def drawn_mj(lived: Past, gpu: int, since_s: float, until_s: float) -> float:
-    """What a GPU drew in truth between two scrapes."""
-    return lived.truths[until_s].gpus[gpu].total_mj - lived.truths[since_s].gpus[gpu].total_mj
+def drawn_mj(recorded: Past, gpu: int, since_s: float, until_s: float) -> float:
+    """The true energy of a GPU between two scrapes."""
+    return recorded.truths[until_s].gpus[gpu].total_mj - recorded.truths[since_s].gpus[gpu].total_mj
 
 
-def test_the_sum_of_counters_falls_when_a_pod_is_forgotten_and_its_last_value_is_what_is_missing(lived: Past) -> None:
-    sums = [lived.query(f'sum({ENERGY}{{gpu="{SHARED}"}})', at_s)[0].value for at_s in lived.times_s]
-    falls = [(at_s, before - after) for at_s, before, after in zip(lived.times_s[1:], sums, sums[1:], strict=False)]
+def test_the_sum_of_counters_falls_by_the_last_value_of_a_dropped_pod(recorded: Past) -> None:
+    sums = [recorded.query(f'sum({ENERGY}{{gpu="{SHARED}"}})', at_s)[0].value for at_s in recorded.times_s]
+    falls = [(at_s, before - after) for at_s, before, after in zip(recorded.times_s[1:], sums, sums[1:], strict=False)]
     ((forgotten_s, fall),) = [(at_s, fell) for at_s, fell in falls if fell > 0]
-    assert 700 + OPTIONS.retention_s <= forgotten_s - lived.times_s[0] <= 700 + OPTIONS.retention_s + 2 * SCRAPE_S
-    (last,) = [value for one in lived.server.raw(f'{ENERGY}{{pod="job"}}', "2h") for _, value in one.samples[-1:]]
-    risen = drawn_mj(lived, SHARED, forgotten_s - SCRAPE_S, forgotten_s)
+    assert 700 + OPTIONS.retention_s <= forgotten_s - recorded.times_s[0] <= 700 + OPTIONS.retention_s + 2 * SCRAPE_S
+    (last,) = [value for one in recorded.server.raw(f'{ENERGY}{{pod="job"}}', "2h") for _, value in one.samples[-1:]]
+    risen = drawn_mj(recorded, SHARED, forgotten_s - SCRAPE_S, forgotten_s)
     assert fall == pytest.approx(last - risen, abs=2)
 
 
-def test_last_values_of_all_that_ever_was_sum_to_what_each_gpu_drew_to_the_millijoule(lived: Past) -> None:
-    first_s, last_s = lived.times_s[0], lived.times_s[-1]
+def test_last_values_of_all_series_sum_to_the_energy_of_each_gpu(recorded: Past) -> None:
+    first_s, last_s = recorded.times_s[0], recorded.times_s[-1]
     query = f"sum by (gpu) (last_over_time({ENERGY}{ALL_OF_IT}))"
     assert "`sum by (gpu) (last_over_time(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[30d]))`" in PAGE.read_text("utf-8")
-    for gpu, told in lived.by("gpu", query).items():
-        assert told == pytest.approx(drawn_mj(lived, int(gpu), first_s, last_s), abs=2), gpu
-    beside = f"sum by (gpu) ({ENERGY}) + (sum by (gpu) (last_over_time({ENERGY}{ALL_OF_IT}) unless {ENERGY}))"
-    assert lived.by("gpu", beside) == {str(SHARED): pytest.approx(lived.by("gpu", query)[str(SHARED)])}
+    for gpu, value in recorded.by("gpu", query).items():
+        assert value == pytest.approx(drawn_mj(recorded, int(gpu), first_s, last_s), abs=2), gpu
+    combined = f"sum by (gpu) ({ENERGY}) + (sum by (gpu) (last_over_time({ENERGY}{ALL_OF_IT}) unless {ENERGY}))"
+    assert recorded.by("gpu", combined) == {str(SHARED): pytest.approx(recorded.by("gpu", query)[str(SHARED)])}
 
 
-def test_increase_then_sum_is_what_each_gpu_drew_forgotten_pods_and_all(lived: Past) -> None:
-    first_s, last_s = lived.times_s[0], lived.times_s[-1]
-    found = lived.by("gpu", f"sum by (gpu) (increase({ENERGY}{ALL_OF_IT}))")
-    for gpu, told in found.items():
-        # Prometheus extends a series that begins or ends within the window by up to half a scrape at each end, and
-        # does not see what it had at its first sample: of the one pod that came and went, at 400 W at the very most.
+def test_the_sum_of_increases_is_the_energy_of_each_gpu(recorded: Past) -> None:
+    first_s, last_s = recorded.times_s[0], recorded.times_s[-1]
+    found = recorded.by("gpu", f"sum by (gpu) (increase({ENERGY}{ALL_OF_IT}))")
+    for gpu, value in found.items():
+        # Prometheus extrapolates a series that starts or ends within the window by up to half a scrape at each end, and
+        # misses the value of its first sample: that of the short pod, at most 400 W.
         off_mj = SCRAPE_S * 400e3 if gpu == str(SHARED) else 2
-        assert told == pytest.approx(drawn_mj(lived, int(gpu), first_s, last_s), abs=off_mj), gpu
+        assert value == pytest.approx(drawn_mj(recorded, int(gpu), first_s, last_s), abs=off_mj), gpu
 
 
-def test_rate_then_sum_is_each_gpus_mean_power(lived: Past) -> None:
-    last_s = lived.times_s[-1]
-    found = lived.by("gpu", f"sum by (gpu) (rate({ENERGY}[5m])) / 1000")
-    truth = {str(gpu): drawn_mj(lived, gpu, last_s - 300, last_s) / 300e3 for gpu in range(4)}
+def test_the_sum_of_rates_is_the_mean_power_of_each_gpu(recorded: Past) -> None:
+    last_s = recorded.times_s[-1]
+    found = recorded.by("gpu", f"sum by (gpu) (rate({ENERGY}[5m])) / 1000")
+    truth = {str(gpu): drawn_mj(recorded, gpu, last_s - 300, last_s) / 300e3 for gpu in range(4)}
     assert found == pytest.approx(truth, abs=1e-3)
 
 
 # ---------------------------------------------------------------------------- my-gpu-exporter
 
 
-def due_j(lived: Past) -> dict[str, float]:
-    """Joules that each pod is due in truth: of its own work, and an equal part of what the GPU draws without work."""
-    gpus = lived.truths[lived.times_s[-1]].gpus
+def due_j(recorded: Past) -> dict[str, float]:
+    """True joules of each pod: of its own work, and an equal part of the GPU's power without work."""
+    gpus = recorded.truths[recorded.times_s[-1]].gpus
     return {PODS[ref]: mj / 1e3 for gpu in gpus for ref, mj in resident_energy_mj(gpu).items()}
 
 
-def test_energy_per_pod_is_what_it_drew(lived: Past) -> None:
-    found, due = lived.by("pod", "sum by (pod) (increase(my_gpu_process_energy_joules[1h]))"), due_j(lived)
+def test_energy_per_pod_is_its_true_energy(recorded: Past) -> None:
+    found, due = recorded.by("pod", "sum by (pod) (increase(my_gpu_process_energy_joules[1h]))"), due_j(recorded)
     assert found.keys() == due.keys()
     assert found["alone"] == pytest.approx(due["alone"], abs=1)
     for pod, joules in found.items():
-        # Of shared GPUs it is estimated; and of 400 s of the job Prometheus may add or miss a scrape (15 s).
+        # On shared GPUs it is estimated; of the 400 s of the job Prometheus may add or miss a scrape (15 s).
         assert joules == pytest.approx(due[pod], rel=0.06), pod
 
 
-def test_cost_is_energy_times_price(lived: Past) -> None:
-    cost = lived.by("namespace", "sum by (namespace) (increase(my_gpu_process_energy_joules[24h]) / 3600000 * 0.10)")
-    energy = lived.by("namespace", "sum by (namespace) (increase(my_gpu_process_energy_joules[24h]))")
+def test_cost_is_energy_times_price(recorded: Past) -> None:
+    cost = recorded.by("namespace", "sum by (namespace) (increase(my_gpu_process_energy_joules[24h]) / 3600000 * 0.10)")
+    energy = recorded.by("namespace", "sum by (namespace) (increase(my_gpu_process_energy_joules[24h]))")
     assert cost == {"team-a": pytest.approx(energy["team-a"] / 3_600_000 * 0.10, rel=1e-12)}
-    # What is estimated moves between pods of one GPU, and not out of it: together they are nearer than each.
-    assert cost["team-a"] == pytest.approx(sum(due_j(lived).values()) / 3_600_000 * 0.10, rel=0.005)
+    # Estimates err between pods of one GPU, not in their sum.
+    assert cost["team-a"] == pytest.approx(sum(due_j(recorded).values()) / 3_600_000 * 0.10, rel=0.005)
 
 
-def test_pods_that_share_a_gpu_have_its_power_together_and_no_more(lived: Past) -> None:
-    last_s = lived.times_s[-1]
-    found = lived.by("gpu", "sum by (gpu) (rate(my_gpu_process_energy_joules_total[5m]))")
-    drawn_w = drawn_mj(lived, SHARED, last_s - 300, last_s) / 300e3
+def test_the_power_of_pods_sums_to_the_gpu(recorded: Past) -> None:
+    last_s = recorded.times_s[-1]
+    found = recorded.by("gpu", "sum by (gpu) (rate(my_gpu_process_energy_joules_total[5m]))")
+    drawn_w = drawn_mj(recorded, SHARED, last_s - 300, last_s) / 300e3
     assert found[str(SHARED)] == pytest.approx(drawn_w, abs=1e-3)
     assert str(EMPTY) not in found
 
@@ -257,9 +257,9 @@ def test_pods_that_share_a_gpu_have_its_power_together_and_no_more(lived: Past) 
 # ---------------------------------------------------------------------------- gpu-idle-exporter
 
 
-def idle_s(lived: Past, at_s: float) -> dict[str, float]:
-    """How long each process has been idle in truth, by pid; who works is not in it."""
-    truth = lived.truths[at_s]
+def idle_s(recorded: Past, at_s: float) -> dict[str, float]:
+    """True idle time of each idle process, by pid."""
+    truth = recorded.truths[at_s]
 
     def since(process: ProcessTruth) -> float | None:
         return None if process.ended else process.idle_since_s
@@ -268,26 +268,26 @@ def idle_s(lived: Past, at_s: float) -> dict[str, float]:
     return {str(each.key.pid): truth.at_s - began for each in processes if (began := since(each)) is not None}
 
 
-def test_idle_over_ten_minutes_are_exactly_those_who_are(lived: Past) -> None:
+def test_processes_reported_idle_for_ten_minutes_are_the_truly_idle_ones(recorded: Past) -> None:
     seen: set[str] = set()
-    for at_s in lived.times_s:
-        found = lived.by("pid", "gpu_idle_process_idle_seconds > 600", at_s)
-        truth = idle_s(lived, at_s)
-        # Two samples without work make somebody idle: around ten minutes it may be told up to two samples late.
+    for at_s in recorded.times_s:
+        found = recorded.by("pid", "gpu_idle_process_idle_seconds > 600", at_s)
+        truth = idle_s(recorded, at_s)
+        # A process is idle after two samples without work, so that it may be reported up to two samples late.
         sure = {pid for pid, idle in truth.items() if idle > 600 + 2 * CYCLE_S}
         assert sure <= set(found) <= {pid for pid, idle in truth.items() if idle > 600}
-        for pid, told in found.items():
-            assert told == pytest.approx(truth[pid], abs=2 * CYCLE_S)
+        for pid, value in found.items():
+            assert value == pytest.approx(truth[pid], abs=2 * CYCLE_S)
         seen |= set(found)
     assert seen == {"1005", "1006"}
-    assert set(lived.by("pid", "gpu_idle_process_idle_seconds > 300")) == {"1005", "1006", "1007"}
+    assert set(recorded.by("pid", "gpu_idle_process_idle_seconds > 300")) == {"1005", "1006", "1007"}
 
 
-def test_the_wasted_share_is_the_memory_of_those_who_are_idle(lived: Past) -> None:
-    wasted = lived.by(
+def test_the_wasted_share_is_the_memory_of_idle_processes(recorded: Past) -> None:
+    wasted = recorded.by(
         "gpu", "sum(gpu_idle_memory_total_bytes) by (gpu) / sum(gpu_idle_device_memory_total_bytes) by (gpu) * 100"
     )
-    held = lived.truths[lived.times_s[-1]].gpus[HELD]
+    held = recorded.truths[recorded.times_s[-1]].gpus[HELD]
     idle = sum(each.resident_bytes for each in held.processes if each.idle_since_s is not None)
     assert wasted[str(HELD)] == pytest.approx(idle / WORLD.gpu(HELD).memory_total_bytes * 100)
     assert not any(map(math.isnan, wasted.values()))

@@ -1,4 +1,4 @@
-"""Other exporters' names on a real Prometheus: the queries of their documentation give what the agent knows itself."""
+"""Other exporters' series on a real Prometheus: queries of their documentation give the agent's own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 NAMES = ("gpu-inference", "my-gpu-exporter", "gpu-idle-exporter", "container-gpu-exporter", "dcgm-exporter")
 MIB = 1 << 20
 
-NOT_OURS_TO_CHOOSE = {
+GIVEN_NAMES = {
     'my_gpu_process_energy_joules counter metrics should have "_total" suffix',
     'my_gpu_process_gpu_process_count non-histogram and non-summary metrics should not have "_count" suffix',
     'memory_total non-counter metrics should not have "_total" suffix',
@@ -31,18 +31,18 @@ CAMEL_CASE = " label names should be written in 'snake_case' not 'camelCase'"  #
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A demo that stands in for everybody, and a Prometheus that scrapes all of it, and the agent itself."""
+    """A demo with all exporters' listeners, and a Prometheus that scrapes them and the agent."""
 
     agent: AgentProcess
     addresses: dict[str, Address]
     server: Prometheus
 
     def by(self, label: str, expression: str) -> dict[str, float]:
-        """What an expression gives now, by a label of its series."""
+        """Values of an expression now, by a label."""
         return {one.labels[label]: one.value for one in self.server.query(expression)}
 
     def sums(self, label: str, selector: str) -> dict[str, list[float]]:
-        """Sums by a label at each scrape, from samples as they were stored, oldest first."""
+        """Sums by a label at each scrape, from stored samples, oldest first."""
         found: dict[str, Counter[float]] = {}
         for one in self.server.raw(selector):
             for time_s, value in one.samples:
@@ -65,19 +65,19 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         ) as server,
     ):
         found = Stage(agent, addresses, server)
-        agent.until(lambda: any(len(told) >= 15 for told in found.sums("gpu", "DCGM_FI_DEV_FB_FREE").values()))
+        agent.until(lambda: any(len(values) >= 15 for values in found.sums("gpu", "DCGM_FI_DEV_FB_FREE").values()))
         yield found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_promtool_finds_nothing_but_names_that_are_not_ours_to_choose(stage: Stage, name: str) -> None:
+def test_promtool_objects_only_to_given_names(stage: Stage, name: str) -> None:
     checked = promtool("check", "metrics", stdin=ask(stage.addresses[name], "/metrics").body)
     complaints = set((checked.stdout + checked.stderr).splitlines())
-    assert {told for told in complaints if not told.endswith(CAMEL_CASE)} <= NOT_OURS_TO_CHOOSE
-    assert all(told.startswith("DCGM_FI_DEV_") for told in complaints if told.endswith(CAMEL_CASE))
+    assert {line for line in complaints if not line.endswith(CAMEL_CASE)} <= GIVEN_NAMES
+    assert all(line.startswith("DCGM_FI_DEV_") for line in complaints if line.endswith(CAMEL_CASE))
 
 
-def test_prometheus_takes_every_listener_and_names_do_not_meet(stage: Stage) -> None:
+def test_prometheus_scrapes_every_listener(stage: Stage) -> None:
     assert set(stage.by("instance", "up").values()) == {1}
     assert len(stage.server.query("up")) == len(NAMES) + 1
 
@@ -88,14 +88,14 @@ def test_prometheus_takes_every_listener_and_names_do_not_meet(stage: Stage) -> 
 def test_energy_per_pod_is_the_agents_own(stage: Stage) -> None:
     theirs = stage.sums("pod", 'my_gpu_process_energy_joules{pod!=""}')
     ours = stage.sums("k8s_pod_name", 'gpu_process_energy_joules_total{k8s_pod_name!=""}')
-    assert set(theirs) >= {pod for pod, told in ours.items() if len(told) > 5}
-    for pod, told in theirs.items():
-        if len(told) > 5:
-            # The same cycles, scraped at other moments: most are seen by both, and then to the millijoule.
-            assert len(millis(told) & millis(ours[pod])) >= 3, pod
+    assert set(theirs) >= {pod for pod, values in ours.items() if len(values) > 5}
+    for pod, values in theirs.items():
+        if len(values) > 5:
+            # The same cycles scraped at other times: most are in both, equal to the millijoule.
+            assert len(millis(values) & millis(ours[pod])) >= 3, pod
 
 
-def test_energy_by_method_is_all_of_it(stage: Stage) -> None:
+def test_energy_by_method_sums_to_the_energy(stage: Stage) -> None:
     assert stage.sums("pid", "my_gpu_process_energy_joules_total").keys() == {
         *stage.sums("pid", "my_gpu_process_energy_joules")
     }
@@ -106,34 +106,36 @@ def test_energy_by_method_is_all_of_it(stage: Stage) -> None:
     assert max(abs(one.value) for one in off) < 1e-6
 
 
-def test_time_slicing_sums_are_the_gpus_and_no_more(stage: Stage) -> None:
-    """The check of my-gpu-exporter's README, from samples as they were stored: what joins began at zero."""
+def test_processes_that_share_a_gpu_sum_to_it(stage: Stage) -> None:
+    """The check of my-gpu-exporter's README, from stored samples: new series start at zero."""
     gpus = stage.sums("gpu", "my_gpu_process_gpu_energy_joules_total")
     processes = stage.sums("gpu", "my_gpu_process_energy_joules_total")
     assert len(gpus) == 4
-    for gpu, told in gpus.items():
-        assert told[-2] - told[0] > 0
-        assert processes[gpu][-2] - processes[gpu][0] == pytest.approx(told[-2] - told[0], abs=1e-3)
+    for gpu, values in gpus.items():
+        assert values[-2] - values[0] > 0
+        assert processes[gpu][-2] - processes[gpu][0] == pytest.approx(values[-2] - values[0], abs=1e-3)
     counts = stage.by("gpu", "my_gpu_process_gpu_process_count > 1")
     assert set(counts) == {"0", "1", "2", "3"}
 
 
-def test_dcgm_power_and_energy_sum_to_each_gpus(stage: Stage) -> None:
+def test_dcgm_power_and_energy_sum_to_each_gpu(stage: Stage) -> None:
     watts, whole = stage.sums("UUID", "DCGM_FI_DEV_POWER_USAGE"), stage.sums("hw_id", "hw_power_watts")
-    for uuid, told in watts.items():
+    for uuid, values in watts.items():
         seen = millis(whole[uuid])
-        assert sum(round(value * 1000) in seen for value in told) >= len(told) // 3, uuid
+        assert sum(round(value * 1000) in seen for value in values) >= len(values) // 3, uuid
     energies = stage.sums("UUID", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
     for uuid, joules in stage.sums("hw_id", "hw_energy_joules_total").items():
         assert len({round(value) for value in energies[uuid]} & millis(joules)) >= 3, uuid
 
 
-def test_dashboards_of_dcgm_have_something_to_show(stage: Stage) -> None:
-    """What it is, test_compat_queries_real has; here it is there, for every GPU and every pod of a lively host."""
+def test_dcgm_dashboards_have_data(stage: Stage) -> None:
+    """Every GPU and pod of the demo has series; test_compat_queries_real checks their values."""
     assert len(stage.by("gpu", "max by (gpu) (DCGM_FI_DEV_GPU_TEMP)")) == 4
     for family in ("SM_CLOCK", "MEM_CLOCK", "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "XID_ERRORS"):
         assert stage.server.query(f'DCGM_FI_DEV_{family}{{gpu="0"}}'), family
-    there = stage.by("pod", 'sum by (pod) (DCGM_FI_DEV_FB_USED{pod!=""}) > 0')  # who only was given a GPU draws nothing
+    there = stage.by(
+        "pod", 'sum by (pod) (DCGM_FI_DEV_FB_USED{pod!=""}) > 0'
+    )  # a pod that was only granted a GPU has no power
     assert len(there) >= 5
     for pod in there:
         assert stage.server.query(f'DCGM_FI_DEV_POWER_USAGE{{pod="{pod}"}}'), pod
@@ -143,13 +145,13 @@ def test_dashboards_of_dcgm_have_something_to_show(stage: Stage) -> None:
 # ---------------------------------------------------------------------------- memory
 
 
-def test_dcgms_memory_sums_to_each_gpus(stage: Stage) -> None:
+def test_dcgm_memory_sums_to_each_gpu(stage: Stage) -> None:
     theirs = stage.by("UUID", "sum by (UUID) (DCGM_FI_DEV_FB_USED) + sum by (UUID) (DCGM_FI_DEV_FB_FREE)")
     ours = stage.by("hw_id", 'sum by (hw_id) (gpu_device_memory_usage_bytes{gpu_memory_state!="reserved"})')
     assert {uuid: round(mib * MIB) for uuid, mib in theirs.items()} == ours
 
 
-def test_known_and_unknown_memory_are_what_is_used(stage: Stage) -> None:
+def test_known_and_unknown_memory_sum_to_used_memory(stage: Stage) -> None:
     off = stage.server.query("gpu_memory_known_bytes + gpu_memory_unknown_bytes - gpu_memory_used_bytes")
     assert [one.value for one in off] == [0] * 4
     spare = stage.server.query(
@@ -172,9 +174,9 @@ def test_memory_per_container_is_the_agents_own(stage: Stage) -> None:
 
 
 def agreed(stage: Stage) -> dict[str, float]:
-    """Memory by container, where two scrapes at two moments say the same; empty while they do not.
+    """Memory by container if two scrapes at different times agree, else empty.
 
-    Who was given a GPU and is not on it holds nothing, of which that exporter says nothing.
+    A container that was only granted a GPU holds no memory and has no series.
     """
     theirs = stage.by("container_id", "sum by (container_id) (container_gpu_memory_bytes)")
     ours = stage.by(
@@ -188,8 +190,8 @@ def agreed(stage: Stage) -> dict[str, float]:
 # ---------------------------------------------------------------------------- idle
 
 
-def test_who_is_idle_and_how_much_is_wasted_is_what_the_agent_says(stage: Stage) -> None:
-    """The queries of gpu-idle-exporter's README, for less than ten minutes: this demo is too young for them."""
+def test_idle_processes_and_wasted_memory_are_the_agents_own(stage: Stage) -> None:
+    """The queries of gpu-idle-exporter's README, for less than their ten minutes."""
 
     def idle(seconds: int) -> tuple[set[str], set[str]]:
         theirs = stage.server.query(f"gpu_idle_process_idle_seconds > {seconds}")
@@ -216,5 +218,5 @@ def test_who_is_idle_and_how_much_is_wasted_is_what_the_agent_says(stage: Stage)
 
 
 def millis(values: list[float]) -> set[int]:
-    """In thousandths, in which they were counted."""
+    """In thousandths, the unit in which they are counted."""
     return {round(value * 1000) for value in values}

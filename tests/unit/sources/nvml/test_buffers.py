@@ -1,4 +1,4 @@
-"""What the driver writes into memory that is kept: the same bytes are the same result, and any other byte is seen."""
+"""Reused buffers: equal bytes give the same result object, and any change is seen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOUBLE, UNSIGNED, UNSIGNED_LONG_LONG, SIGNED = 0, 1, 3, 5
 
 
 def writes(data: bytes, code: int = OK) -> Callable[[Any], int]:
-    """A driver that writes this into a structure."""
+    """A call that writes these bytes into a structure."""
 
     def ask(pointer: Any) -> int:
         ctypes.memmove(pointer, data, len(data))
@@ -31,7 +31,7 @@ def writes(data: bytes, code: int = OK) -> Callable[[Any], int]:
 
 
 def lists(entries: bytes, count: int) -> Callable[[Any, Any], int]:
-    """A driver that lists this."""
+    """A call that writes this list."""
 
     def ask(buffer: Any, pointer: Any) -> int:
         ctypes.memmove(buffer, entries, len(entries))
@@ -44,7 +44,7 @@ def lists(entries: bytes, count: int) -> Callable[[Any, Any], int]:
 # ---------------------------------------------------------------------------- structures
 
 
-def test_the_same_memory_is_the_same_object_and_any_figure_of_it_that_changes_is_told() -> None:
+def test_equal_memory_is_the_same_object_and_a_change_is_seen() -> None:
     into = memory_buffer()
     version = pynvml.nvmlMemory_v2
     told = into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20)))
@@ -55,7 +55,7 @@ def test_the_same_memory_is_the_same_object_and_any_figure_of_it_that_changes_is
         assert into.fill(writes(MEMORY.pack(version, *figures))) == DeviceMemory(total, used, free, reserved)
 
 
-def test_a_driver_finds_the_version_and_nothing_of_what_it_wrote_before() -> None:
+def test_the_driver_gets_the_version_and_no_earlier_bytes() -> None:
     into = memory_buffer()
     found: list[bytes] = []
 
@@ -68,7 +68,7 @@ def test_a_driver_finds_the_version_and_nothing_of_what_it_wrote_before() -> Non
     assert found == [MEMORY.pack(pynvml.nvmlMemory_v2, 0, 0, 0, 0)] * 2
 
 
-def test_memory_that_a_driver_refused_to_tell_is_not_that_of_the_pass_before() -> None:
+def test_refused_memory_is_not_that_of_the_previous_read() -> None:
     into = memory_buffer()
     into.fill(writes(MEMORY.pack(pynvml.nvmlMemory_v2, 80, 1, 59, 20)))
     with pytest.raises(Unsupported):
@@ -78,7 +78,7 @@ def test_memory_that_a_driver_refused_to_tell_is_not_that_of_the_pass_before() -
 # ---------------------------------------------------------------------------- lists
 
 
-def test_the_same_list_is_the_same_object_and_a_byte_of_it_that_changes_is_told() -> None:
+def test_an_equal_list_is_the_same_object_and_a_change_is_seen() -> None:
     into = process_buffer(ProcessKind.COMPUTE, wide=False)
     first, second = ENTRY.pack(7, 100, 0xFFFFFFFF, 0xFFFFFFFF), ENTRY.pack(8, 200, 0xFFFFFFFF, 0xFFFFFFFF)
     told = into.fill(lists(first + second, 2))
@@ -91,7 +91,7 @@ def test_the_same_list_is_the_same_object_and_a_byte_of_it_that_changes_is_told(
     assert into.fill(lists(b"", 0)) == ()
 
 
-def test_a_code_that_means_nothing_is_an_answer_to_who_says_so_and_an_error_to_others() -> None:
+def test_an_empty_answer_code_is_an_error_without_an_empty_answer() -> None:
     into: ListBuffer[tuple[int, ...]] = ListBuffer(1, tuple)
     nothing: EmptyAnswer[tuple[int, ...]] = EmptyAnswer(pynvml.NVML_ERROR_NOT_FOUND, ())
     assert into.fill(lists(b"\x01\x02", 2), nothing) == (1, 2)
@@ -106,7 +106,7 @@ def test_a_code_that_means_nothing_is_an_answer_to_who_says_so_and_an_error_to_o
 
 
 def tells(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], int]:
-    """A driver that tells these, by id: type, code and the bytes of the value. It has the time beside each."""
+    """A call that writes these fields by id: type, code and the bytes of the value, each with a time."""
     passes = 0
 
     def ask(count: int, values: Any) -> int:
@@ -122,7 +122,7 @@ def tells(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], 
     return ask
 
 
-def test_values_are_told_by_their_types_whatever_was_told_of_which_type_before() -> None:
+def test_values_are_read_by_their_current_types() -> None:
     into = FieldBuffer((10, 20, 30))
     number = struct.Struct("=Q").pack
     told = {
@@ -133,11 +133,11 @@ def test_values_are_told_by_their_types_whatever_was_told_of_which_type_before()
     assert into.fill(tells(told)) == {10: 1 << 40, 20: 1.5, 30: -3}
     told[10] = (UNSIGNED_LONG_LONG, OK, number((1 << 40) + 1))
     assert into.fill(tells(told)) == {10: (1 << 40) + 1, 20: 1.5, 30: -3}
-    told[20] = (UNSIGNED, OK, struct.pack("=II", 7, 0xFFFFFFFF))  # the rest of the union is anybody's
+    told[20] = (UNSIGNED, OK, struct.pack("=II", 7, 0xFFFFFFFF))  # the rest of the union is undefined
     assert into.fill(tells(told)) == {10: (1 << 40) + 1, 20: 7, 30: -3}
     told[10] = (UNSIGNED_LONG_LONG, pynvml.NVML_ERROR_UNKNOWN, number(5))
     assert into.fill(tells(told)) == {20: 7, 30: -3}
-    told[20] = (99, OK, number(5))  # a type that a later driver has
+    told[20] = (99, OK, number(5))  # a type of a later driver
     assert into.fill(tells(told)) == {30: -3}
     assert into.fill(tells({})) == {}
 
@@ -145,7 +145,7 @@ def test_values_are_told_by_their_types_whatever_was_told_of_which_type_before()
 @pytest.mark.parametrize(
     ("kind", "absent"), [(UNSIGNED, b"\xff\xff\xff\xff"), (UNSIGNED_LONG_LONG, b"\xff" * 8)], ids=["32 bits", "64 bits"]
 )
-def test_a_value_that_is_not_available_is_not_told_and_the_others_are(kind: int, absent: bytes) -> None:
+def test_an_unavailable_value_is_left_out(kind: int, absent: bytes) -> None:
     into = FieldBuffer((10, 20))
     for value, expected in ((b"\x01", {10: 1, 20: 2}), (absent, {20: 2}), (b"\x01", {10: 1, 20: 2})):
         assert into.fill(tells({10: (kind, OK, value), 20: (UNSIGNED, OK, b"\x02")})) == expected

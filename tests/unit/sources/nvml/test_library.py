@@ -22,7 +22,7 @@ def mapped(tmp_path: Path, library: Path, inode: int, suffix: str = "") -> Path:
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A driver's library, with the link that the loader follows."""
+    """A driver's library with its link."""
     path = tmp_path / "my lib/libnvidia-ml.so.570.86.15"
     path.parent.mkdir()
     path.touch()
@@ -30,13 +30,13 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_library_is_found_in_the_map_with_its_inode() -> None:
+def test_the_mapped_library_is_found_with_its_inode() -> None:
     text = MAPS.format(inode=42, path="/a b/libnvidia-ml.so.1 (deleted)")
     assert parse_mapped_library(text) == (42, Path("/a b/libnvidia-ml.so.1"))
     assert parse_mapped_library("rubbish\n\n") is None
 
 
-def test_the_library_on_disk_is_the_one_that_is_mapped(tmp_path: Path, library: Path) -> None:
+def test_an_unchanged_library_is_not_replaced(tmp_path: Path, library: Path) -> None:
     assert not was_replaced(mapped(tmp_path, library, library.stat().st_ino))
 
 
@@ -58,11 +58,11 @@ def test_an_upgrade_that_keeps_the_old_library_replaces_it_too(tmp_path: Path, l
     assert was_replaced(mapped(tmp_path, library, library.stat().st_ino))
 
 
-def test_a_library_that_is_gone_without_a_successor_is_not_replaced(tmp_path: Path, library: Path) -> None:
+def test_a_removed_library_is_not_replaced(tmp_path: Path, library: Path) -> None:
     inode = library.stat().st_ino
     library.unlink()
     assert not was_replaced(mapped(tmp_path, library, inode, " (deleted)"))
 
 
-def test_a_map_that_cannot_be_read_tells_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_map_is_not_a_replacement(tmp_path: Path) -> None:
     assert not was_replaced(tmp_path)

@@ -1,4 +1,4 @@
-"""GPUs that answer at once are read by one thread, and one of them that stops doing so holds up none of the others."""
+"""Fast GPUs are read by one shared thread; one that blocks does not delay the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def host(count: int) -> tuple[World, list[WorldGpu]]:
 
 
 def names_of_readers(source: NvmlSource, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The threads that one pass takes, one for each GPU."""
+    """The thread that reads each GPU in one read."""
     names = []
     real = NvmlApi.utilization_ratios
 
@@ -40,7 +40,7 @@ def names_of_readers(source: NvmlSource, monkeypatch: pytest.MonkeyPatch) -> lis
     return sorted(names)
 
 
-def test_who_was_quick_is_read_together_with_the_others_who_were(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_gpus_are_read_by_one_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     world, _ = host(3)
     source = stage.play(world)
     for quick_s, expected in ((ANY_S, ["nvml-0", "nvml-1", "nvml-2"]), (0.0, ["nvml-all"] * 3), (0.0, None)):
@@ -50,7 +50,7 @@ def test_who_was_quick_is_read_together_with_the_others_who_were(stage: Stage, m
         assert readers == [f"otel-gpu-{name}" for name in expected or ["nvml-0", "nvml-1", "nvml-2"]]
 
 
-def test_who_is_slow_is_read_beside_the_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_gpu_is_read_by_its_own_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     world, gpus = host(3)
     world.latency(20, on=gpus[1], function="nvmlDeviceGetMemoryInfo_v2")
     monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", 0.015)
@@ -62,7 +62,7 @@ def test_who_is_slow_is_read_beside_the_others(stage: Stage, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("hung", [0, 1, 3])
-def test_one_that_hangs_in_the_round_is_left_with_its_thread_and_the_others_go_on(
+def test_a_gpu_that_hangs_in_the_round_keeps_its_thread_and_delays_no_other(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, hung: int
 ) -> None:
     monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", ANY_S)
@@ -87,9 +87,7 @@ def test_one_that_hangs_in_the_round_is_left_with_its_thread_and_the_others_go_o
         time.sleep(0.02)
 
 
-def test_letting_go_while_one_hangs_that_was_read_with_others_waits_for_that_one_only(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_waits_only_for_the_gpu_that_hangs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_gpu.sources.nvml.slot._FAST_S", ANY_S)
     world, gpus = host(2)
     world.hang(on=gpus[1], function="nvmlDeviceGetMemoryInfo_v2", from_us=1_000_000, until_us=100_000_000)

@@ -44,7 +44,7 @@ def only(read: GpuRead) -> GpuReading:
 # ---------------------------------------------------------------------------- figures
 
 
-def test_every_figure_of_a_healthy_gpu_is_read_in_our_units(stage: Stage) -> None:
+def test_every_figure_of_a_healthy_gpu_is_read_in_the_agents_units(stage: Stage) -> None:
     world = World(driver_version="550.54.15", nvml_version="12.550.54.15")
     gpu = world.gpu("GPU-abc", name="NVIDIA A100-SXM4-80GB", minor=3, pci_bus_id="00000000:3B:00.0", serial="1650")
     gpu.typical()
@@ -84,7 +84,7 @@ def test_every_figure_of_a_healthy_gpu_is_read_in_our_units(stage: Stage) -> Non
     assert reading.xid_errors == 0
 
 
-def test_figures_a_device_does_not_have_are_absent_and_not_an_error(stage: Stage) -> None:
+def test_figures_a_device_does_not_support_are_absent_and_not_an_error(stage: Stage) -> None:
     world = World()
     world.gpu("GPU-bare")
     world.error(3, function="nvmlDeviceGetProcessUtilization")
@@ -96,7 +96,7 @@ def test_figures_a_device_does_not_have_are_absent_and_not_an_error(stage: Stage
     assert bare == replace(GpuReading(bare.identity, bare.taken_at_ns), xid_errors=bare.xid_errors)
 
 
-def test_what_a_device_does_not_support_is_asked_only_once(stage: Stage) -> None:
+def test_an_unsupported_figure_is_read_only_once(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.unset(0, "encoder")
     source = stage.play(world)
@@ -107,7 +107,7 @@ def test_what_a_device_does_not_support_is_asked_only_once(stage: Stage) -> None
     assert stage.calls("nvmlDeviceGetEncoderUtilization") - before == 1
 
 
-def test_a_usual_cycle_asks_each_gpu_eight_questions_and_slow_figures_now_and_then(stage: Stage) -> None:
+def test_a_usual_cycle_makes_eight_calls_per_gpu_and_reads_slow_figures_rarely(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.compute(0, [Listed(pid, GIB) for pid in range(1, 9)])
     for at_us in range(0, 130_000_000, 167_000):
@@ -130,7 +130,7 @@ def test_a_usual_cycle_asks_each_gpu_eight_questions_and_slow_figures_now_and_th
 
 
 @pytest.mark.parametrize("code", [3, 13, 999])
-def test_a_driver_without_field_values_is_asked_for_each_figure_singly(stage: Stage, code: int) -> None:
+def test_without_field_values_each_figure_has_its_own_call(stage: Stage, code: int) -> None:
     world, gpu = one_gpu()
     gpu.energy_mj(0, 77)
     gpu.power_mw(0, 251_500)
@@ -146,7 +146,7 @@ def test_a_driver_without_field_values_is_asked_for_each_figure_singly(stage: St
     assert (reading.reason is None) == (code != 999)
 
 
-def test_slow_figures_are_asked_again_in_time_and_at_once_if_they_were_not_told(stage: Stage) -> None:
+def test_slow_figures_are_read_when_due_and_at_once_after_a_failure(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.temperature_c(0, 40)
     gpu.temperature_c(1_000_000, 70)
@@ -162,7 +162,7 @@ def test_slow_figures_are_asked_again_in_time_and_at_once_if_they_were_not_told(
     assert only(source.read()).temperature_c == 70
 
 
-def test_a_list_that_outgrows_its_buffer_is_read_whole_and_the_next_time_at_once(stage: Stage) -> None:
+def test_a_list_that_outgrows_its_buffer_is_complete(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.compute(0, [Listed(1, GIB)])
     gpu.compute(1_000_000, [Listed(pid, GIB) for pid in range(1, 301)])
@@ -179,7 +179,7 @@ def test_a_list_that_outgrows_its_buffer_is_read_whole_and_the_next_time_at_once
     assert calls == [2, 1, 1, 1]
 
 
-def test_a_list_that_did_not_change_is_the_same_object(stage: Stage) -> None:
+def test_an_unchanged_list_is_the_same_object(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.compute(0, [Listed(1, GIB), Listed(2, None)])
     gpu.compute(2_000_000, [Listed(1, GIB + 1), Listed(2, None)])
@@ -192,7 +192,7 @@ def test_a_list_that_did_not_change_is_the_same_object(stage: Stage) -> None:
     assert lists[2][0].memory_bytes == GIB + 1
 
 
-def test_accounting_that_is_switched_off_and_on_again_is_noticed(stage: Stage) -> None:
+def test_accounting_that_is_disabled_and_enabled_is_detected(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.accounting_mode(0, enabled=True)
     gpu.accounting_mode(2_000_000, enabled=False)
@@ -208,7 +208,7 @@ def test_accounting_that_is_switched_off_and_on_again_is_noticed(stage: Stage) -
     assert seen[-1][1] == ()
 
 
-def test_identity_is_asked_once_and_not_every_cycle(stage: Stage) -> None:
+def test_identity_is_read_once(stage: Stage) -> None:
     source = stage.play(one_gpu()[0])
     source.read()
     before = {f: stage.calls(f) for f in ("nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetHandleByIndex_v2")}
@@ -218,8 +218,8 @@ def test_identity_is_asked_once_and_not_every_cycle(stage: Stage) -> None:
     assert {function: stage.calls(function) for function in before} == before
 
 
-def test_a_device_without_figures_of_memory_gives_none_and_keeps_its_processes(stage: Stage) -> None:
-    """Unified-memory parts: no device memory, memory per process."""
+def test_a_device_without_memory_figures_has_processes(stage: Stage) -> None:
+    """Unified memory: no device memory, memory per process."""
     world, gpu = one_gpu()
     gpu.unset(0, "memory")
     gpu.compute(0, [Listed(10, 5 * GIB)])
@@ -228,7 +228,7 @@ def test_a_device_without_figures_of_memory_gives_none_and_keeps_its_processes(s
     assert reading.processes == (ListedProcess(10, ProcessKind.COMPUTE, 5 * GIB),)
 
 
-def test_a_utilisation_over_100_percent_is_absent_rather_than_wrong(stage: Stage) -> None:
+def test_a_utilisation_over_100_percent_is_absent(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.utilization(0, 255, 40)
     reading = only(stage.play(world).read())
@@ -239,7 +239,7 @@ def test_a_utilisation_over_100_percent_is_absent_rather_than_wrong(stage: Stage
 # ---------------------------------------------------------------------------- processes
 
 
-def test_all_three_lists_are_read_and_a_pid_stands_as_often_as_the_driver_says(stage: Stage) -> None:
+def test_all_three_lists_are_read_and_a_pid_may_be_in_several(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.compute(0, [Listed(10, GIB), Listed(11, None)])
     gpu.graphics(0, [Listed(10, 2 * GIB)])
@@ -252,7 +252,7 @@ def test_all_three_lists_are_read_and_a_pid_stands_as_often_as_the_driver_says(s
     )
 
 
-def test_lists_that_are_empty_are_empty_and_lists_that_are_not_there_are_none(stage: Stage) -> None:
+def test_empty_lists_are_empty_and_unsupported_lists_are_none(stage: Stage) -> None:
     world = World()
     empty, absent = world.gpu(), world.gpu()
     empty.no_processes(0)
@@ -274,7 +274,7 @@ def test_hundreds_of_processes_are_read(stage: Stage) -> None:
 # ---------------------------------------------------------------------------- utilisation
 
 
-def test_rows_are_asked_from_one_second_before_the_first_read_never_from_zero(stage: Stage) -> None:
+def test_the_first_utilisation_window_starts_one_second_before_the_read(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.sample(500_000, 7, 80)  # older than a second when first read at 3 s
     gpu.sample(2_500_000, 7, 40)
@@ -285,7 +285,7 @@ def test_rows_are_asked_from_one_second_before_the_first_read_never_from_zero(st
     assert read.rows == (UtilizationRow(7, STEPPED_EPOCH_US + 2_500_000, 40, 0, 0, 0),)
 
 
-def test_rows_are_asked_from_the_newest_row_but_not_from_before_the_last_read_less_a_second(stage: Stage) -> None:
+def test_a_utilisation_window_starts_at_the_latest_row_or_a_second_before_the_last_read(stage: Stage) -> None:
     world, gpu = one_gpu()
     for at_us in range(139_000, 20_000_000, 139_000):
         gpu.sample(at_us, 7 if at_us < 6_000_000 else 0, 100)
@@ -320,7 +320,7 @@ def test_no_rows_is_no_work_and_not_supported_is_unknown(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("sizing", ["exact", "success", 100])
-def test_every_way_drivers_answer_the_question_of_size_is_understood(stage: Stage, sizing: str | int) -> None:
+def test_every_reply_to_a_sizing_call_is_handled(stage: Stage, sizing: str | int) -> None:
     world, gpu = one_gpu()
     gpu.sizing(sizing)  # type: ignore[arg-type]
     source = stage.play(world)
@@ -329,8 +329,8 @@ def test_every_way_drivers_answer_the_question_of_size_is_understood(stage: Stag
     assert quiet.rows == ()
 
 
-def test_rows_over_100_percent_arrive_as_the_driver_gave_them(stage: Stage) -> None:
-    """Dropping them is a rule of attribution, which counts them; the source does not hide them."""
+def test_rows_over_100_percent_are_not_changed(stage: Stage) -> None:
+    """Attribution drops and counts them; the source does not hide them."""
     world, gpu = one_gpu()
     gpu.rows(0, [Row(7, 0, 4_000_000_000), Row(8, 0, 55, memory=10, encoder=3, decoder=2)])
     read = only(stage.play(world).read()).utilization
@@ -339,8 +339,8 @@ def test_rows_over_100_percent_arrive_as_the_driver_gave_them(stage: Stage) -> N
     assert (read.rows[1].memory_percent, read.rows[1].encoder_percent, read.rows[1].decoder_percent) == (10, 3, 2)
 
 
-def test_work_is_seen_again_at_once_when_the_wall_clock_was_set_back(stage: Stage) -> None:
-    """The driver's timestamps follow the wall clock; a remembered one may lie hours ahead of it."""
+def test_work_is_seen_at_once_after_the_wall_clock_was_set_back(stage: Stage) -> None:
+    """The driver's timestamps follow the wall clock; an earlier one may be hours ahead of it."""
     world = World(epoch_us=STEPPED_EPOCH_US - 3_600_000_000)  # the driver's clock after the step
     gpu = world.gpu()
     gpu.typical()
@@ -349,7 +349,7 @@ def test_work_is_seen_again_at_once_when_the_wall_clock_was_set_back(stage: Stag
     source = stage.play(world)
     device_clock_ahead = 3600
     stage.advance(10)
-    source.read()  # the agent's clock is an hour ahead of the driver's: it remembers a read in the driver's future
+    source.read()  # the agent's clock is an hour ahead of the driver's
     stage.clock.step_wall(-device_clock_ahead)
     seen = []
     for _ in range(3):
@@ -362,7 +362,7 @@ def test_work_is_seen_again_at_once_when_the_wall_clock_was_set_back(stage: Stag
 
 
 @pytest.mark.parametrize("told_together", [True, False])
-def test_energy_is_read_before_utilisation_so_that_the_rows_cover_the_joules(
+def test_energy_is_read_before_utilisation_so_that_the_rows_cover_the_energy(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, told_together: bool
 ) -> None:
     order: list[str] = []
@@ -402,7 +402,7 @@ def mig_world() -> World:
     return world
 
 
-def test_mig_instances_are_found_behind_holes_with_memory_and_processes_of_their_own(stage: Stage) -> None:
+def test_mig_instances_are_found_after_unused_indices_with_their_memory_and_processes(stage: Stage) -> None:
     reading = only(stage.play(mig_world()).read())
     assert reading.mig is not None
     first, second = reading.mig
@@ -410,7 +410,7 @@ def test_mig_instances_are_found_behind_holes_with_memory_and_processes_of_their
     assert (first.profile, first.sm_count) == ("3g.40gb", 60)
     assert first.memory == DeviceMemory(40 * GIB, 5 * GIB, 34 * GIB, GIB)
     assert first.processes == (ListedProcess(20, ProcessKind.COMPUTE, 4 * GIB, 1, 0),)
-    assert (second.uuid, second.profile) == ("MIG-b", "1g.10gb")  # from its size, where the name does not say
+    assert (second.uuid, second.profile) == ("MIG-b", "1g.10gb")  # from its size, if it is not in the name
     assert second.processes == ()
 
 
@@ -418,7 +418,7 @@ def test_under_mig_there_is_no_utilisation_per_process(stage: Stage) -> None:
     assert only(stage.play(mig_world()).read()).utilization is None
 
 
-def test_instances_made_and_destroyed_while_running_come_and_go(stage: Stage) -> None:
+def test_instances_created_and_destroyed_at_runtime_are_detected(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.mig_mode(0, enabled=True)
     gpu.mig(0, 0, uuid="MIG-old", gpu_instance_id=1, until_us=5_000_000)
@@ -437,7 +437,7 @@ def test_instances_made_and_destroyed_while_running_come_and_go(stage: Stage) ->
     ("function", "code"),
     [("nvmlDeviceGetUUID", 999), ("nvmlDeviceGetUUID", 2), ("nvmlDeviceGetMemoryInfo_v2", 999)],
 )
-def test_a_mig_instance_that_errs_costs_only_itself_and_is_told(stage: Stage, function: str, code: int) -> None:
+def test_a_failing_mig_instance_is_reported_and_affects_no_other(stage: Stage, function: str, code: int) -> None:
     world, gpu = one_gpu()
     gpu.mig_mode(0, enabled=True)
     gpu.mig(0, 0, uuid="MIG-well", gpu_instance_id=1).memory(0, total_bytes=GIB, used_bytes=0)
@@ -454,7 +454,7 @@ def test_a_mig_instance_that_errs_costs_only_itself_and_is_told(stage: Stage, fu
     assert "mig 1" in read.reason
 
 
-def test_mig_instances_that_are_refused_leave_the_gpus_own_figures(stage: Stage) -> None:
+def test_refused_mig_instances_do_not_affect_the_gpus_figures(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.mig_mode(0, enabled=True)
     gpu.mig(0, 0, uuid="MIG-a", gpu_instance_id=1)
@@ -468,10 +468,10 @@ def test_mig_instances_that_are_refused_leave_the_gpus_own_figures(stage: Stage)
 # ---------------------------------------------------------------------------- accounting and events
 
 
-def test_accounting_tells_of_processes_that_ended_since_the_last_pass_once_each(stage: Stage) -> None:
+def test_accounting_reports_each_process_that_ended_since_the_last_read_once(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.accounting_mode(0, enabled=True)
-    gpu.accounting(0, 1, start_us=0, time_ms=50, running=False)  # ended before the agent looked
+    gpu.accounting(0, 1, start_us=0, time_ms=50, running=False)  # ended before the first read
     gpu.accounting(0, 2, start_us=0)
     gpu.compute(0, [Listed(2, GIB)])
     gpu.compute(2_000_000, [])
@@ -504,7 +504,7 @@ def test_xid_errors_are_counted_per_gpu_and_not_latched(stage: Stage) -> None:
         time.sleep(0.02)
 
 
-def test_xid_counts_outlive_a_reload_of_the_driver(stage: Stage) -> None:
+def test_xid_counts_survive_a_reload_of_the_driver(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.xid(1_000_000, 31)
     world.error(9, from_us=5_000_000, until_us=6_000_000)
@@ -521,7 +521,7 @@ def test_xid_counts_outlive_a_reload_of_the_driver(stage: Stage) -> None:
     assert only(source.read()).xid_errors == 1
 
 
-def test_the_xid_that_told_of_a_loss_is_told_while_the_gpu_is_lost(stage: Stage) -> None:
+def test_the_xid_of_a_loss_is_reported_while_the_gpu_is_lost(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.xid(1_000_000, 79)
     world.error(15, on=gpu, from_us=1_100_000)
@@ -540,9 +540,7 @@ def test_the_xid_that_told_of_a_loss_is_told_while_the_gpu_is_lost(stage: Stage)
 
 
 @pytest.mark.parametrize(("code", "word"), [(15, "lost"), (16, "reset")])
-def test_a_gpu_that_is_lost_keeps_its_place_without_figures_and_the_others_go_on(
-    stage: Stage, code: int, word: str
-) -> None:
+def test_a_lost_gpu_stays_in_the_read_without_figures_and_affects_no_other(stage: Stage, code: int, word: str) -> None:
     world = World()
     well, ill = world.gpu(), world.gpu()
     well.typical()
@@ -565,7 +563,7 @@ def test_a_gpu_that_is_lost_keeps_its_place_without_figures_and_the_others_go_on
     assert [gpu.health for gpu in source.read().gpus] == [GpuHealth.OK, GpuHealth.OK]
 
 
-def test_a_broken_gpu_is_left_alone_for_longer_and_longer(stage: Stage) -> None:
+def test_a_failing_gpu_has_an_increasing_back_off(stage: Stage) -> None:
     world, gpu = one_gpu()
     world.error(15, on=gpu)
     source = stage.play(world)
@@ -577,7 +575,7 @@ def test_a_broken_gpu_is_left_alone_for_longer_and_longer(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 9, 18])
-def test_a_driver_that_goes_away_is_initialised_again_when_it_is_back(stage: Stage, code: int) -> None:
+def test_a_driver_that_was_unloaded_is_initialised_again(stage: Stage, code: int) -> None:
     world, gpu = one_gpu()
     gpu.energy_mj(20_000_000, 5)
     world.error(code, from_us=2_000_000, until_us=20_000_000)
@@ -594,7 +592,7 @@ def test_a_driver_that_goes_away_is_initialised_again_when_it_is_back(stage: Sta
     assert only(source.read()).energy_mj == 5
 
 
-def test_an_unknown_error_on_one_figure_costs_that_figure_only(stage: Stage) -> None:
+def test_an_unknown_error_affects_its_figure_only(stage: Stage) -> None:
     world, gpu = one_gpu()
     world.error(999, on=gpu, function="nvmlDeviceGetUtilizationRates", until_us=1_000_000)
     source = stage.play(world)
@@ -611,7 +609,7 @@ def test_an_unknown_error_on_one_figure_costs_that_figure_only(stage: Stage) -> 
     assert only(healed).gpu_ratio is not None
 
 
-def test_a_gpu_whose_identity_was_never_known_is_named_by_its_index(stage: Stage) -> None:
+def test_an_unidentified_gpu_is_reported_by_its_index(stage: Stage) -> None:
     world = World()
     well, ill = world.gpu(), world.gpu()
     well.typical()
@@ -622,7 +620,7 @@ def test_a_gpu_whose_identity_was_never_known_is_named_by_its_index(stage: Stage
     assert read.reason.startswith("GPU 1: ")
 
 
-def test_one_reason_is_told_once_for_all_the_figures_it_costs(stage: Stage) -> None:
+def test_one_reason_is_reported_once_for_all_its_figures(stage: Stage) -> None:
     world, gpu = one_gpu()
     for function in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetEncoderUtilization"):
         world.error(999, on=gpu, function=function)
@@ -632,7 +630,7 @@ def test_one_reason_is_told_once_for_all_the_figures_it_costs(stage: Stage) -> N
     assert reason.count("unknown error") == 1
 
 
-def test_the_drivers_not_available_is_absent_and_no_figure(stage: Stage) -> None:
+def test_the_drivers_not_available_value_is_absent(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.power_mw(0, 0xFFFFFFFF)
     gpu.energy_mj(0, 0xFFFFFFFFFFFFFFFF)
@@ -640,13 +638,13 @@ def test_the_drivers_not_available_is_absent_and_no_figure(stage: Stage) -> None
     assert (reading.power_w, reading.energy_mj) == (None, None)
 
 
-def test_a_compute_list_that_is_not_told_is_not_an_empty_one(stage: Stage) -> None:
+def test_a_failed_compute_list_is_not_an_empty_one(stage: Stage) -> None:
     world, gpu = one_gpu()
     gpu.unset(0, "compute")
     assert only(stage.play(world).read()).processes is None
 
 
-def test_no_gpu_at_all_says_so(stage: Stage) -> None:
+def test_no_gpu_is_unavailable_with_a_reason(stage: Stage) -> None:
     read = stage.play(World()).read()
     assert read.state is SourceState.UNAVAILABLE
     assert read.reason is not None
@@ -656,7 +654,7 @@ def test_no_gpu_at_all_says_so(stage: Stage) -> None:
 # ---------------------------------------------------------------------------- hangs
 
 
-def test_one_of_four_gpus_hangs_and_the_other_three_answer_within_the_deadline_twice_in_a_row(stage: Stage) -> None:
+def test_one_of_four_gpus_hangs_and_the_others_answer_within_the_deadline(stage: Stage) -> None:
     world = World()
     gpus = [world.gpu() for _ in range(4)]
     for gpu in gpus:
@@ -676,10 +674,10 @@ def test_one_of_four_gpus_hangs_and_the_other_three_answer_within_the_deadline_t
         assert read.state is SourceState.DEGRADED
         assert read.reason is not None
         assert "GPU 2: no answer" in read.reason
-        # Three GPUs each time; the fourth was asked once, and nothing is queued behind that.
+        # Three GPUs each time; the fourth had one call, and none is queued behind it.
         assert stage.calls("nvmlDeviceGetMemoryInfo_v2") - hanging_calls == 4 + 3 * attempt
         stage.advance(2)
-    assert took_s < 2.0  # the second time nobody waits for the GPU that is known to hang
+    assert took_s < 2.0  # the second read does not wait for the GPU that hangs
     stage.advance(200)
     deadline_s = time.monotonic() + 20
     while source.read().state is not SourceState.OK:
@@ -688,7 +686,7 @@ def test_one_of_four_gpus_hangs_and_the_other_three_answer_within_the_deadline_t
         time.sleep(0.02)
 
 
-def test_a_hang_while_nvml_is_initialised_is_reported_and_not_waited_for_again(
+def test_a_hang_during_initialisation_is_reported_and_waited_for_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, _ = one_gpu()
@@ -711,7 +709,7 @@ def test_a_hang_while_nvml_is_initialised_is_reported_and_not_waited_for_again(
 
 
 @pytest.mark.long
-def test_a_gpu_slower_than_the_deadline_gives_old_figures_rather_than_none(stage: Stage) -> None:
+def test_a_gpu_slower_than_the_deadline_has_old_figures_instead_of_none(stage: Stage) -> None:
     world, gpu = one_gpu()
     world.latency(400, on=gpu, function="nvmlDeviceGetUtilizationRates", from_us=1_000_000)
     source = stage.play(world, deadline_s=0.1)
@@ -724,15 +722,15 @@ def test_a_gpu_slower_than_the_deadline_gives_old_figures_rather_than_none(stage
     assert answers >= 2
 
 
-def test_a_gpu_that_takes_seconds_to_come_up_is_waited_for_once(stage: Stage) -> None:
-    """Persistence mode off: the driver brings a GPU up when it is first asked for."""
+def test_a_gpu_that_takes_seconds_to_initialise_is_waited_for_once(stage: Stage) -> None:
+    """Without persistence mode the driver initialises a GPU at the first call."""
     world, gpu = one_gpu()
     world.latency(1_000, on=gpu, function="nvmlDeviceGetUUID")
     assert stage.play(world, deadline_s=0.2).read().state is SourceState.OK
 
 
 @pytest.mark.parametrize("code", [1, 9, 18])
-def test_a_hung_gpu_beside_a_failing_driver_gets_no_second_call_and_no_second_thread(stage: Stage, code: int) -> None:
+def test_a_hung_gpu_with_a_failing_driver_gets_no_second_call_or_thread(stage: Stage, code: int) -> None:
     world = World()
     failing, hung = world.gpu(), world.gpu()
     failing.typical()
@@ -755,7 +753,7 @@ def test_a_hung_gpu_beside_a_failing_driver_gets_no_second_call_and_no_second_th
 
 @pytest.mark.long
 @pytest.mark.parametrize("function", ["nvmlEventSetFree", "nvmlShutdown", "nvmlEventSetWait_v2"])
-def test_letting_go_takes_a_bounded_time_whatever_hangs(stage: Stage, function: str) -> None:
+def test_close_takes_a_bounded_time_during_a_hang(stage: Stage, function: str) -> None:
     world, _ = one_gpu()
     world.hang(function=function, until_us=END_US)
     source = stage.play(world)
@@ -765,8 +763,8 @@ def test_letting_go_takes_a_bounded_time_whatever_hangs(stage: Stage, function: 
     assert time.monotonic() - started_s < 1.5 + 2.0
 
 
-def test_gpus_are_read_side_by_side(stage: Stage) -> None:
-    """Ratios within one run: eight slow GPUs together take far less than eight times one."""
+def test_gpus_are_read_concurrently(stage: Stage) -> None:
+    """Eight slow GPUs take far less than eight times as long as one."""
     delay_ms = 20
 
     def took_s(gpus: int) -> float:
