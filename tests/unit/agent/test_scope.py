@@ -52,7 +52,7 @@ from tests.builders import (
     process_read,
 )
 from tests.proc_tree import ProcTree
-from tests.unit.compat import told
+from tests.unit.compat import series
 from tests.unit.metrics.builders import answer, device, part, points_of, process, workload
 
 UID = "40934a46-d409-4f4a-bb8b-1ec0b0436320"
@@ -283,9 +283,9 @@ def test_the_table_has_no_gpus_and_names_the_pod() -> None:
 
 def test_compat_exporters_show_only_the_pods_containers_and_processes() -> None:
     whole, own = attribution(), narrowed(attribution(), OWN)
-    used = told.values("gpu-inference", "container_gpu_memory_bytes", own, "container_id", "method")
+    used = series.values("gpu-inference", "container_gpu_memory_bytes", own, "container_id", "method")
     assert [(CONTAINER_ID.startswith(id_), method) for id_, method in used] == [(True, "nvidia-smi")]
-    assert told.lines("gpu-inference", "gpu_memory_total_bytes", whole)
+    assert series.lines("gpu-inference", "gpu_memory_total_bytes", whole)
     for name, family in (
         ("gpu-inference", "gpu_memory_total_bytes"),
         ("gpu-inference", "gpu_inference_active"),
@@ -298,8 +298,8 @@ def test_compat_exporters_show_only_the_pods_containers_and_processes() -> None:
         ("dcgm-exporter", "DCGM_FI_DEV_GPU_UTIL"),
         ("dcgm-exporter", "DCGM_FI_DEV_FB_FREE"),
     ):
-        assert told.lines(name, family, own) == []
-    used_mib = told.values("dcgm-exporter", "DCGM_FI_DEV_FB_USED", own, "pod")
+        assert series.lines(name, family, own) == []
+    used_mib = series.values("dcgm-exporter", "DCGM_FI_DEV_FB_USED", own, "pod")
     assert used_mib == {"vllm-chat-0": 54 * 1024}
 
 

@@ -47,9 +47,9 @@ def lists(entries: bytes, count: int) -> Callable[[Any, Any], int]:
 def test_equal_memory_is_the_same_object_and_a_change_is_seen() -> None:
     into = memory_buffer()
     version = pynvml.nvmlMemory_v2
-    told = into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20)))
-    assert told == DeviceMemory(total_bytes=80, used_bytes=20, free_bytes=59, reserved_bytes=1)
-    assert into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20))) is told
+    found = into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20)))
+    assert found == DeviceMemory(total_bytes=80, used_bytes=20, free_bytes=59, reserved_bytes=1)
+    assert into.fill(writes(MEMORY.pack(version, 80, 1, 59, 20))) is found
     for figures in ((81, 1, 59, 20), (80, 2, 59, 20), (80, 1, 58, 20), (80, 1, 59, 1 << 63)):
         total, reserved, free, used = figures
         assert into.fill(writes(MEMORY.pack(version, *figures))) == DeviceMemory(total, used, free, reserved)
@@ -81,13 +81,13 @@ def test_refused_memory_is_not_that_of_the_previous_read() -> None:
 def test_an_equal_list_is_the_same_object_and_a_change_is_seen() -> None:
     into = process_buffer(ProcessKind.COMPUTE, wide=False)
     first, second = ENTRY.pack(7, 100, 0xFFFFFFFF, 0xFFFFFFFF), ENTRY.pack(8, 200, 0xFFFFFFFF, 0xFFFFFFFF)
-    told = into.fill(lists(first + second, 2))
-    assert [(each.pid, each.memory_bytes) for each in told] == [(7, 100), (8, 200)]
-    assert into.fill(lists(first + second, 2)) is told
-    assert into.fill(lists(first + second, 1)) == told[:1]
+    found = into.fill(lists(first + second, 2))
+    assert [(each.pid, each.memory_bytes) for each in found] == [(7, 100), (8, 200)]
+    assert into.fill(lists(first + second, 2)) is found
+    assert into.fill(lists(first + second, 1)) == found[:1]
     other = into.fill(lists(first + ENTRY.pack(8, 201, 0xFFFFFFFF, 0xFFFFFFFF), 2))
     assert [(each.pid, each.memory_bytes) for each in other] == [(7, 100), (8, 201)]
-    assert other[0] is told[0]
+    assert other[0] is found[0]
     assert into.fill(lists(b"", 0)) == ()
 
 
@@ -105,7 +105,7 @@ def test_an_empty_answer_code_is_an_error_without_an_empty_answer() -> None:
 # ---------------------------------------------------------------------------- field values
 
 
-def tells(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], int]:
+def call(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], int]:
     """A call that writes these fields by id: type, code and the bytes of the value, each with a time."""
     passes = 0
 
@@ -125,21 +125,21 @@ def tells(fields: Mapping[int, tuple[int, int, bytes]]) -> Callable[[int, Any], 
 def test_values_are_read_by_their_current_types() -> None:
     into = FieldBuffer((10, 20, 30))
     number = struct.Struct("=Q").pack
-    told = {
+    fields = {
         10: (UNSIGNED_LONG_LONG, OK, number(1 << 40)),
         20: (DOUBLE, OK, struct.pack("=d", 1.5)),
         30: (SIGNED, OK, struct.pack("=i", -3)),
     }
-    assert into.fill(tells(told)) == {10: 1 << 40, 20: 1.5, 30: -3}
-    told[10] = (UNSIGNED_LONG_LONG, OK, number((1 << 40) + 1))
-    assert into.fill(tells(told)) == {10: (1 << 40) + 1, 20: 1.5, 30: -3}
-    told[20] = (UNSIGNED, OK, struct.pack("=II", 7, 0xFFFFFFFF))  # the rest of the union is undefined
-    assert into.fill(tells(told)) == {10: (1 << 40) + 1, 20: 7, 30: -3}
-    told[10] = (UNSIGNED_LONG_LONG, pynvml.NVML_ERROR_UNKNOWN, number(5))
-    assert into.fill(tells(told)) == {20: 7, 30: -3}
-    told[20] = (99, OK, number(5))  # a type of a later driver
-    assert into.fill(tells(told)) == {30: -3}
-    assert into.fill(tells({})) == {}
+    assert into.fill(call(fields)) == {10: 1 << 40, 20: 1.5, 30: -3}
+    fields[10] = (UNSIGNED_LONG_LONG, OK, number((1 << 40) + 1))
+    assert into.fill(call(fields)) == {10: (1 << 40) + 1, 20: 1.5, 30: -3}
+    fields[20] = (UNSIGNED, OK, struct.pack("=II", 7, 0xFFFFFFFF))  # the rest of the union is undefined
+    assert into.fill(call(fields)) == {10: (1 << 40) + 1, 20: 7, 30: -3}
+    fields[10] = (UNSIGNED_LONG_LONG, pynvml.NVML_ERROR_UNKNOWN, number(5))
+    assert into.fill(call(fields)) == {20: 7, 30: -3}
+    fields[20] = (99, OK, number(5))  # a type of a later driver
+    assert into.fill(call(fields)) == {30: -3}
+    assert into.fill(call({})) == {}
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_values_are_read_by_their_current_types() -> None:
 def test_an_unavailable_value_is_left_out(kind: int, absent: bytes) -> None:
     into = FieldBuffer((10, 20))
     for value, expected in ((b"\x01", {10: 1, 20: 2}), (absent, {20: 2}), (b"\x01", {10: 1, 20: 2})):
-        assert into.fill(tells({10: (kind, OK, value), 20: (UNSIGNED, OK, b"\x02")})) == expected
+        assert into.fill(call({10: (kind, OK, value), 20: (UNSIGNED, OK, b"\x02")})) == expected
