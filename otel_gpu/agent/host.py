@@ -22,7 +22,7 @@ from otel_gpu.sources.names.candidates import NameOptions
 from otel_gpu.sources.names.discovery import SourceDiscovery
 from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
-from otel_gpu.sources.nvml.faults import DEMO_HINT
+from otel_gpu.sources.nvml.errors import DEMO_HINT
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.deadline import DeadlineProcessSource
