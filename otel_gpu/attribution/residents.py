@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple, Self
 
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.attribution.memory import UNEXPLAINED_BYTES, holders_by_instance
@@ -43,6 +44,8 @@ class Resident(NamedTuple):
 Residents = Mapping[ProcessOnDevice, Resident]
 """All processes on a GPU, in the order of their keys."""
 
+_BY_KEY: Final = attrgetter("at")
+
 
 class HostProcesses(NamedTuple):
     """All processes of a host in one cycle, and which of them have CUDA open on which device minor."""
@@ -61,75 +64,98 @@ class HostProcesses(NamedTuple):
         return cls(processes, cuda_by_minor)
 
 
-class _Sighting(NamedTuple):
-    """What one resident follows from."""
-
-    facts: ProcessFacts | None
-    listed: bool
-    memory_bytes: int | None
-
-
 def find_residents(reading: GpuReading, host: HostProcesses) -> dict[ProcessOnDevice, Resident]:
     """Every process on this GPU, in the order of their keys."""
-    found = _listed(reading, host)
-    found |= _unlisted(reading, host, found)
-    sm_counts = {mig.uuid: mig.sm_count for mig in reading.mig or ()}
+    listed = _listed(reading, host)
+    residents = [*listed, *_unlisted(reading, host, listed)]
+    return {resident.at: resident for resident in sorted(residents, key=_BY_KEY)}
+
+
+def _listed(reading: GpuReading, host: HostProcesses) -> list[Resident]:
+    """Processes in the driver's lists."""
+    sm_counts = _sm_counts(reading)
     uuid = reading.identity.uuid
-    residents = [
-        _resident(pid, DeviceKey(uuid, mig_uuid), sighting, sm_counts.get(mig_uuid))
-        for (pid, mig_uuid), sighting in found.items()
-    ]
-    return {resident.at: resident for resident in sorted(residents, key=lambda resident: resident.at)}
+    found = []
+    for mig_uuid, holders in holders_by_instance(reading).items():
+        device, sm_count = DeviceKey(uuid, mig_uuid or ""), sm_counts.get(mig_uuid or "")
+        for pid, memory_bytes in holders.items():
+            facts = host.by_pid.get(pid)
+            if facts is None:
+                found.append(_unidentified(pid, device, sm_count, memory_bytes))
+            else:
+                found.append(_resident(facts, device, sm_count, listed=True, memory_bytes=memory_bytes))
+    return found
 
 
-def _listed(reading: GpuReading, host: HostProcesses) -> dict[tuple[int, str], _Sighting]:
-    """Processes in the driver's lists, by pid and MIG instance."""
-    return {
-        (pid, mig_uuid or ""): _Sighting(host.by_pid.get(pid), listed=True, memory_bytes=memory_bytes)
-        for mig_uuid, holders in holders_by_instance(reading).items()
-        for pid, memory_bytes in holders.items()
-    }
-
-
-def _unlisted(
-    reading: GpuReading, host: HostProcesses, listed: Mapping[tuple[int, str], _Sighting]
-) -> dict[tuple[int, str], _Sighting]:
+def _unlisted(reading: GpuReading, host: HostProcesses, listed: Sequence[Resident]) -> Iterator[Resident]:
     """Processes in no list: those with utilisation rows, and where memory is unexplained those with CUDA open."""
     working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
     unexplained = _devices_with_unexplained_memory(reading, listed)
     candidates = {pid: host.by_pid[pid] for pid in working if pid in host.by_pid}
     if unexplained and reading.identity.minor is not None:
         candidates |= host.cuda_by_minor.get(reading.identity.minor, {})
-    listed_pids = {pid for pid, _ in listed}
-    found = {}
+    listed_pids = {resident.at.process.pid for resident in listed}
+    sm_counts = _sm_counts(reading)
     for pid, facts in candidates.items():
         if pid in listed_pids or not facts.alive:
             continue
         mig_uuid = _instance_of(reading, facts)
         if pid in working or mig_uuid in unexplained:
-            found[pid, mig_uuid] = _Sighting(facts, listed=False, memory_bytes=None)
-    return found
+            device = DeviceKey(reading.identity.uuid, mig_uuid)
+            yield _resident(facts, device, sm_counts.get(mig_uuid), listed=False, memory_bytes=None)
 
 
-def _devices_with_unexplained_memory(reading: GpuReading, listed: Mapping[tuple[int, str], _Sighting]) -> set[str]:
+def _resident(
+    facts: ProcessFacts, device: DeviceKey, sm_count: int | None, *, listed: bool, memory_bytes: int | None
+) -> Resident:
+    return Resident(
+        ProcessOnDevice(facts.key, device),
+        facts.workload,
+        facts.name,
+        facts.start_time_s,
+        listed,
+        memory_bytes,
+        facts.uvm_mapping_bytes,
+        sm_count,
+    )
+
+
+def _unidentified(pid: int, device: DeviceKey, sm_count: int | None, memory_bytes: int | None) -> Resident:
+    """A pid that the driver lists and that /proc has never shown."""
+    return Resident(
+        at=ProcessOnDevice(ProcessKey(pid, START_UNKNOWN), device),
+        ref=UNIDENTIFIED_WORKLOAD,
+        name=None,
+        start_time_s=None,
+        listed=True,
+        memory_bytes=memory_bytes,
+        sm_count=sm_count,
+    )
+
+
+def _sm_counts(reading: GpuReading) -> dict[str, int | None]:
+    return {mig.uuid: mig.sm_count for mig in reading.mig or ()}
+
+
+def _devices_with_unexplained_memory(reading: GpuReading, listed: Sequence[Resident]) -> set[str]:
     """The GPU ("") and the MIG instances with more memory in use than their lists explain.
 
     CUDA opens the device node of every GPU it may see, so a job on one GPU has all GPUs of the host open. Without this
     condition it would count as a resident of all of them.
     """
-    found = {""} if _is_unexplained(reading.memory, listed.values()) else set()
+    found = {""} if _is_unexplained(reading.memory, listed) else set()
     for mig in reading.mig or ():
         # Compute instances share the memory of their GPU instance.
         sharing = {other.uuid for other in reading.mig or () if other.gpu_instance_id == mig.gpu_instance_id}
-        if _is_unexplained(mig.memory, [sighting for (_, uuid), sighting in listed.items() if uuid in sharing]):
+        if _is_unexplained(mig.memory, [resident for resident in listed if resident.at.device.mig_uuid in sharing]):
             found.add(mig.uuid)
     return found
 
 
-def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[_Sighting]) -> bool:
+def _is_unexplained(memory: DeviceMemory | None, listed: Iterable[Resident]) -> bool:
     if memory is None:  # without memory figures nothing rules out an unlisted process
         return True
-    explained_bytes = sum([sighting.memory_bytes for sighting in listed if sighting.memory_bytes])
+    explained_bytes = sum([resident.memory_bytes for resident in listed if resident.memory_bytes])
     return memory.used_bytes - explained_bytes >= UNEXPLAINED_BYTES
 
 
@@ -152,20 +178,3 @@ def _may_use(access: Iterable[MigAccess], mig: MigReading) -> bool:
     """
     opened = {each.compute_instance_id for each in access if each.gpu_instance_id == mig.gpu_instance_id}
     return opened == {None} or mig.compute_instance_id in opened - {None}
-
-
-def _resident(pid: int, device: DeviceKey, sighting: _Sighting, sm_count: int | None) -> Resident:
-    facts = sighting.facts
-    if facts is None:  # the driver lists a pid that /proc has never shown
-        key = ProcessOnDevice(ProcessKey(pid, START_UNKNOWN), device)
-        return Resident(key, UNIDENTIFIED_WORKLOAD, None, None, sighting.listed, sighting.memory_bytes, None, sm_count)
-    return Resident(
-        at=ProcessOnDevice(facts.key, device),
-        ref=facts.workload,
-        name=facts.name,
-        start_time_s=facts.start_time_s,
-        listed=sighting.listed,
-        memory_bytes=sighting.memory_bytes,
-        mapping_bytes=facts.uvm_mapping_bytes,
-        sm_count=sm_count,
-    )
