@@ -17,12 +17,12 @@ from typing import Any, Final, NoReturn
 from otel_gpu import streams
 from otel_gpu.config import DEFAULT, SETTINGS, Config, Loaded, LogFormat, LogLevel, Settled, nearest, settle
 from otel_gpu.errors import OtelGpuError, UsageError
-from otel_gpu.export.text import printable
 from otel_gpu.settings_compat import COMPAT_SETTINGS
 from otel_gpu.settings_export import EXPORT_SETTINGS, Exporter
 from otel_gpu.settings_names import NAMES_SETTINGS
 from otel_gpu.values import choice
 from otel_gpu.version import __version__
+from otel_gpu.view.terminal import printable
 
 DONE: Final = 0
 FAILED: Final = 1

@@ -25,10 +25,9 @@ from otel_gpu.config import Config, Settled, SourceChoice
 from otel_gpu.control.restart import restart
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.export.document import to_json
+from otel_gpu.export.live_table import LiveTable
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render
-from otel_gpu.export.table_figures import fit_for
-from otel_gpu.export.text import Column, Paint, cells, pad, printable, table
 from otel_gpu.logs import remark
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import MetricCollector
@@ -45,7 +44,7 @@ from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.state.factory import open_attributor
 from otel_gpu.streams import write
 from otel_gpu.version import __version__
-from otel_gpu.view import View
+from otel_gpu.view.terminal import Column, Paint, cells, encodable, pad, printable, table
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +211,7 @@ def run(settings: Config, *, view: bool, demo: bool = False) -> int:
     notes = [f"page {agent.web.url}/  {'  '.join(_served(settings))}"]
     if because is not None:
         notes.insert(0, f"why: {because}")
-    shown = View(
+    shown = LiveTable(
         sys.stdout,
         paint=_paint(),
         size=_room,
@@ -301,7 +300,7 @@ def _host_name(resources: Resources) -> str | None:
 def _table(attribution: Report, host: Host, host_name: str | None) -> str:
     simulated = host.simulated_because is not None
     text = render(attribution, width=_room()[0], paint=_paint(), simulated=simulated, host_name=host_name)
-    return fit_for(sys.stdout.encoding, text)
+    return encodable(sys.stdout.encoding, text)
 
 
 def _announce_simulation(host: Host) -> None:

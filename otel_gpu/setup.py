@@ -11,10 +11,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
-from otel_gpu.export.text import cells, pad, printable
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.errors import NotPermitted
 from otel_gpu.sources.workers import Pending, Worker
+from otel_gpu.view.terminal import cells, pad, printable
 
 T = TypeVar("T")
 

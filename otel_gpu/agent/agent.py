@@ -28,11 +28,11 @@ from otel_gpu.model import Report
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
+from otel_gpu.view.builder import Subject
 from otel_gpu.web.compat_servers import CompatServers
 from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
 from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
 from otel_gpu.web.page import Page, static_routes
-from otel_gpu.web.particulars import About
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer
@@ -76,7 +76,7 @@ class Agent:
             interval_s=config.interval_s,
             deadline_s=config.deadline_s,
         )
-        self.events = EventStream(_about(config, host, host_name), self._sampler.fresh)
+        self.events = EventStream(_subject(config, host, host_name), self._sampler.fresh)
         routes = self._routes(config, host, health)
         if config.serves_prometheus:
             renderer = PrometheusRenderer(resources, created=config.openmetrics_created)
@@ -153,9 +153,9 @@ class Agent:
         return None if report is None else report_rows(report)
 
 
-def _about(config: Config, host: Host, host_name: str) -> About:
+def _subject(config: Config, host: Host, host_name: str) -> Subject:
     prices = config.attribution.prices
-    return About(
+    return Subject(
         version=__version__,
         host_name=host_name,
         interval_s=config.interval_s,

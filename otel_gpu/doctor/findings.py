@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from otel_gpu.export.text import Paint, Style, printable
 from otel_gpu.version import __version__
+from otel_gpu.view.terminal import Paint, Style, printable
 
 
 class Verdict(StrEnum):

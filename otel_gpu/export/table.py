@@ -1,4 +1,4 @@
-"""The report as tables in plain text. A dash means "not known", which is not zero."""
+"""The report as tables in plain text. A dash is unknown, which is not zero."""
 
 from __future__ import annotations
 
@@ -6,28 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from otel_gpu.export.table_figures import (
-    LEGEND,
-    MARKS,
-    MIB,
-    UNKNOWN,
-    bar,
-    celsius,
-    gpu_power_w,
-    model,
-    percent,
-    power_w,
-    signed,
-    size,
-    state_because,
-    state_words,
-    used_bytes,
-    utc,
-    watts,
-    whole,
-)
-from otel_gpu.export.table_names import name_key, origin, workload_names
-from otel_gpu.export.text import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,
     GpuHealth,
@@ -40,8 +18,32 @@ from otel_gpu.model import (
     WorkloadReport,
 )
 from otel_gpu.version import __version__
+from otel_gpu.view.builder import lists_are_complete, no_workloads
+from otel_gpu.view.names import name_key, origin, workload_names
+from otel_gpu.view.terminal import Column, Paint, Style, cells, printable, shorten, table
+from otel_gpu.view.text import (
+    BAR_MARKS,
+    LEGEND,
+    MARKS,
+    MIB,
+    UNKNOWN,
+    bar,
+    celsius,
+    gpu_power_w,
+    model,
+    percent,
+    power_w,
+    signed,
+    size,
+    state_text,
+    state_with_reason,
+    used_bytes,
+    utc,
+    watts,
+    whole,
+)
 
-_SIMULATED: Final = "SIMULATED HOST: no figure here is of a real GPU"
+_SIMULATED: Final = "SIMULATED HOST: no figure here is from a real GPU"
 _LEAST_LINES: Final = 3
 """Least lines of each table on a small screen: heading, first row, number of further rows."""
 
@@ -106,30 +108,30 @@ def _title(report: Report, width: int, paint: Paint, *, simulated: bool, host_na
 def _troubles(report: Report, width: int, *, simulated: bool) -> list[str]:
     """GPUs and sources with problems. Wrapped and not cut, because the reason says how to fix it."""
     texts = [
-        f"GPU {gpu.identity.index}: {printable(state_because(gpu.reading.health.value, gpu.reading.reason))}"
+        f"GPU {gpu.identity.index}: {printable(state_with_reason(gpu.reading.health.value, gpu.reading.reason))}"
         for gpu in report.gpus
         if gpu.reading.health is not GpuHealth.OK
     ]
     texts += [
-        f"{source.name}: {printable(state_because(source.state.value, source.reason))}"
+        f"{source.name}: {printable(state_with_reason(source.state.value, source.reason))}"
         for source in report.sources
         if source.state is not SourceState.OK and not (source.by_gpu and texts)
     ]
     if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in report.workloads):
-        texts.append(f"{UNIDENTIFIED_WORKLOAD.id}: the driver names processes that /proc, as seen here, does not have")
+        texts.append(f"{UNIDENTIFIED_WORKLOAD.id}: the driver lists processes that are not visible in /proc here")
     if texts and not simulated:
-        texts.append("otel-gpu doctor tells what to do about it")
+        texts.append("otel-gpu doctor explains how to fix this")
     return [line for text in texts for line in textwrap.wrap(text, width, subsequent_indent="  ")]
 
 
 def _legend(report: Report, width: int) -> list[str]:
     """The meaning of the marks that can occur in this report."""
     drawn = report.pod is None and any(gpu.memory is not None for gpu in report.gpus)
-    texts = ["  ".join(f"{mark} {meaning}" for mark, meaning in LEGEND.items())] if drawn else []
+    texts = ["  ".join(f"{BAR_MARKS[kind]} {name}" for kind, name in LEGEND.items())] if drawn else []
     if any(workload.active_gpus for workload in report.workloads):
         texts.append("  ".join(f"{mark} {meaning}" for mark, meaning in MARKS.items()))
     if any(part.confidence is not None for workload in report.workloads for part in workload.reported_gpus):
-        texts.append("INFERRED is what the driver does not list and evidence explains, with how sure that is")
+        texts.append("INFERRED is memory that the driver does not list and evidence explains, with the confidence")
     if report.window_s and any(gpu.energy is not None for gpu in report.gpus):
         texts.append(f"POWER is the mean of the last {report.window_s:.1f} s")
     return [line for text in texts for line in textwrap.wrap(text, width)]
@@ -187,7 +189,7 @@ def _gpus(report: Report, width: int, paint: Paint) -> list[str]:
             + [""] * 4
             for mig in gpu.mig or ()
         ]
-    return table(columns, rows, width, paint) if rows else ["no GPU could be read"]
+    return table(columns, rows, width, paint) if rows else ["No GPU could be read"]
 
 
 def _memory_cells(split: MemorySplit | None) -> list[str]:
@@ -215,7 +217,7 @@ def _sums_table(report: Report, *, energy_too: bool) -> list[str]:
     headings += ["+ INFERRED", "+ UNATTR", "+ DRIVER", "+ FREE"]
     if energy_too:
         window = "" if report.window_s is None else f" IN {report.window_s:.1f} s"
-        headings += [f"J{window}", "= WORKLOADS", "+ NOBODY", "+ UNATTR"]
+        headings += [f"J{window}", "= WORKLOADS", "+ IDLE", "+ UNATTR"]
     rows = []
     for gpu in report.gpus:
         memory = _memory_sum(gpu.memory, overcounted=overcounted)
@@ -256,7 +258,7 @@ def _workloads(report: Report, width: int, paint: Paint) -> list[str]:
         Column("POD OR IMAGE", shrinks=True, drops=True, ends=True),
         Column("GPU"),
         Column("MEMORY", right=True),
-        Column("INFERRED, SURE", right=True),
+        Column("INFERRED", right=True),
         *_USE_COLUMNS,
     )
     index_of = {gpu.identity.uuid: gpu for gpu in report.gpus}
@@ -277,9 +279,7 @@ def _workloads(report: Report, width: int, paint: Paint) -> list[str]:
     ]
     if rows:
         return table(columns, rows, width, paint)
-    if report.pod is not None:
-        return ["nobody of this pod is seen on a GPU"]
-    return ["nobody holds a GPU" if all_told(report) else "who holds a GPU is not known"]
+    return [no_workloads(report)]
 
 
 def _processes(report: Report, width: int, paint: Paint) -> list[str]:
@@ -309,8 +309,8 @@ def _processes(report: Report, width: int, paint: Paint) -> list[str]:
     if rows:
         return table(columns, rows, width, paint)
     if report.pod is not None:
-        return ["no process of this pod is seen on a GPU"]
-    return ["no process is on a GPU" if all_told(report) else "which processes are on a GPU is not known"]
+        return ["No process of this pod uses a GPU"]
+    return ["No process uses a GPU" if lists_are_complete(report) else "Unknown which processes use a GPU"]
 
 
 _USE_COLUMNS: Final = (
@@ -323,7 +323,7 @@ _USE_COLUMNS: Final = (
 def _use(part: WorkloadGpu | ProcessReport, window_s: float | None) -> list[str]:
     """SM share, mean power of the window, and state."""
     power = signed(watts(power_w(part.energy, window_s)), part.energy)
-    state = state_words(part.state, part.idle_s) if part.active else "ended"
+    state = state_text(part.state, part.idle_s) if part.active else "ended"
     return [percent(part.sm_ratio), power, state]
 
 
@@ -333,13 +333,6 @@ def _inferred(part: WorkloadGpu) -> str:
         return ""
     sure = "" if part.confidence is None else f" {percent(part.confidence)}"
     return f"~ {size(part.inferred_bytes)}{sure}"
-
-
-def all_told(report: Report) -> bool:
-    """Whether the process lists of every GPU were read, so that no process in them means no process on a GPU."""
-    readings = [gpu.reading for gpu in report.gpus]
-    lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]
-    return bool(readings) and all(processes is not None for processes in lists)
 
 
 def _held(workload: WorkloadReport) -> int:

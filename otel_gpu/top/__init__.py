@@ -1,1 +1,1 @@
-"""``otel-gpu top``: the page in a terminal, of this host or of a running agent."""
+"""``otel-gpu top``: the view model in a terminal, of this host or of a running agent."""

@@ -1,4 +1,4 @@
-"""Columns in the room there is: they shrink where they may, and go by importance where that is not enough."""
+"""Columns that fit a width: some shrink, and the least important are dropped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from otel_gpu.export.text import Paint, Style, cells, pad, shorten, shorten_middle
+from otel_gpu.view.terminal import Paint, Style, cells, pad, shorten, shorten_middle
 
 T = TypeVar("T")
 
@@ -15,10 +15,10 @@ GAP: Final = "  "
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """A column of rows of ``T``. The higher its ``rank``, the sooner it goes; that of rank 0 stays.
+    """A column of rows of ``T``. Columns with a higher ``rank`` are dropped first; rank 0 stays.
 
-    It is at least ``least`` cells wide, so that figures do not push others about, unless it ``gives`` way, down to so
-    many. ``key`` is that of the order by it. Of what is cut, ``ends`` keeps the end as well as the beginning.
+    ``least`` is its minimum width in cells, so that changing figures do not move other columns. A column that
+    ``gives`` shrinks to that many cells. ``ends`` keeps both ends of a cut text.
     """
 
     heading: str
@@ -33,19 +33,19 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Fitted(Generic[T]):
-    """A column and its width in cells."""
+    """A column with its width in cells."""
 
     column: Column[T]
     width: int
 
     def cell(self, text: str) -> str:
-        """The text in so many cells."""
+        """The text in that width."""
         kept = shorten_middle(text, self.width) if self.column.ends else text
         return pad(kept, self.width, right=self.column.right)
 
 
 def fit(columns: Sequence[Column[T]], rows: Sequence[T], width: int, keep: str = "") -> list[Fitted[T]]:
-    """The columns that have room in ``width`` cells; the one of the order ``keep`` is among them."""
+    """The columns that fit ``width`` cells. The column with the key ``keep`` is never dropped."""
     kept = list(columns)
     natural = {
         column.heading: min(width, max(cells(column.heading), column.least, *(cells(column.text(row)) for row in rows)))
@@ -83,14 +83,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """What is drawn on: so many cells in so many lines, with colours or without."""
+    """The area to draw on, in cells and lines, with colours or without."""
 
     columns: int
     rows: int
     paint: Paint
 
     def line(self, *pieces: Piece, over: tuple[Style, ...] = ()) -> str:
-        """The pieces as one line that fits; ``over`` is the style of all of it instead of their own."""
+        """The pieces as one line that fits. ``over`` replaces their own styles."""
         if over:
             text = "".join(piece.text for piece in pieces)
             fitted = pad(text, self.columns) if Style.REVERSE in over else shorten(text, self.columns)

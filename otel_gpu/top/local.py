@@ -1,41 +1,37 @@
-"""Cycles of this host: the engine of ``run`` and ``once``, without anybody to export to and without a state kept."""
+"""Views of this host, from the engine of ``run`` and ``once`` without exporters or saved state."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from otel_gpu.agent.host import Host, open_host
 from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.errors import OtelGpuError, Unavailable
-from otel_gpu.export.document import document
 from otel_gpu.model import Report, SourceState
-from otel_gpu.top.board import Board
-from otel_gpu.top.cycle import combine
+from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
-from otel_gpu.web.history import History
-from otel_gpu.web.particulars import About, particulars
+from otel_gpu.view.builder import Subject, ViewBuilder
 
 _WAIT_S: Final = 0.5
 _UPGRADED: Final = "the driver was upgraded while top ran; start it again"
 
 
-class LocalCycles:
-    """Samples this host on a thread of its own, so that a driver that takes its time holds up nobody who types."""
+class LocalViews:
+    """Samples this host on a thread of its own, so that a slow driver does not delay keys."""
 
     def __init__(
         self,
         config: Config,
         clock: Clock,
-        board: Board,
+        latest: LatestView,
         host_name: str,
         opened: Callable[[Config, Clock], Host] = open_host,
     ) -> None:
-        self._config, self._clock, self._board, self._host_name = config, clock, board, host_name
+        self._config, self._clock, self._latest, self._host_name = config, clock, latest, host_name
         self._open = opened
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-gpu-top", daemon=True)
@@ -45,7 +41,7 @@ class LocalCycles:
         self._thread.start()
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """End, and let go of the driver if it lets go within this time."""
+        """End. Waits this long for the driver to be released."""
         self._stop.set()
         self._thread.join(timeout_s)
 
@@ -53,46 +49,40 @@ class LocalCycles:
         try:
             self._sample(self._open(self._config, self._clock))
         except OtelGpuError as error:
-            self._board.fail(error)
-        except Exception as error:  # a bug is told in a line like everything else
-            self._board.fail(Unavailable(f"internal error: {type(error).__name__}: {error}"))
+            self._latest.fail(error)
+        except Exception as error:  # a bug is reported in one line too
+            self._latest.fail(Unavailable(f"internal error: {type(error).__name__}: {error}"))
 
     def _sample(self, host: Host) -> None:
         sampling = Sampling(self._config, host, self._clock)
         prices = self._config.attribution.prices
-        about = About(
+        subject = Subject(
             version=__version__,
             host_name=self._host_name,
             interval_s=self._config.interval_s,
             simulated_because=host.simulated_because,
             currency=None if prices is None else prices.currency,
         )
-        cycles, history = 0, History()
+        cycles, builder = 0, ViewBuilder(subject)
         try:
             sampling.start()
             while not self._stop.is_set():
                 if host.outdated.is_set():
                     raise Unavailable(_UPGRADED)
                 seen = sampling.sampler.wait_for_cycle(cycles, _WAIT_S)
-                attribution = sampling.engine.latest
-                if seen > cycles and attribution is not None:
-                    _refuse_blindness(attribution, host, first=not cycles)
-                    history.observe(attribution)
-                    beside = particulars(attribution, about, _plain(history))
-                    self._board.put(combine(document(attribution), beside))
+                report = sampling.engine.latest
+                if seen > cycles and report is not None:
+                    if not cycles:
+                        _require_gpus(report, host)
+                    builder.observe(report)
+                    self._latest.put(builder.build(report))
                 cycles = seen
         finally:
             sampling.stop()
 
 
-def _plain(history: History) -> dict[str, Any]:
-    """As it comes out of JSON: tuples are lists there."""
-    plain: dict[str, Any] = json.loads(json.dumps(history.document()))
-    return plain
-
-
-def _refuse_blindness(attribution: Report, host: Host, *, first: bool) -> None:
-    """Unavailable if there is no GPU to begin with; one that is lost later is shown as lost."""
-    nvml = next(source for source in attribution.sources if source.name == host.gpus.name)
-    if first and nvml.state is SourceState.UNAVAILABLE and not attribution.gpus:
-        raise Unavailable(nvml.reason or "no GPU answers")
+def _require_gpus(report: Report, host: Host) -> None:
+    """Unavailable if the first cycle has no GPU. One that is lost later is shown as lost."""
+    nvml = next(source for source in report.sources if source.name == host.gpus.name)
+    if nvml.state is SourceState.UNAVAILABLE and not report.gpus:
+        raise Unavailable(nvml.reason or "no GPU responds")

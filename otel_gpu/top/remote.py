@@ -1,4 +1,4 @@
-"""Cycles of a running agent, as its page has them: ``/api/events``, followed for as long as somebody looks."""
+"""Views of a running agent: its stream ``/api/events``, which the page draws too."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
-from otel_gpu.top.board import Board
-from otel_gpu.top.cycle import combine
-from otel_gpu.top.hour import Hour
+from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
+from otel_gpu.view.codec import decode_view
+from otel_gpu.view.history import merged
+from otel_gpu.view.model import History
 
 PORT: Final = 9464
 _PATH: Final = "/api/events"
+_VIEW_EVENT: Final = "view"
+_DOCUMENT_EVENT: Final = "attribution"
 _CONNECT_S: Final = 10.0
 _SILENCE_S: Final = 40.0
-"""After 15 s without news an agent sends a comment: whoever sends nothing for so long has gone."""
+"""An agent sends a comment after 15 s without a cycle; one that is silent for so long is gone."""
 
 _LONGEST_LINE: Final = 64 << 20
-_LONGEST_REMARK: Final = 200
-_LONGEST_SAYING: Final = 40
+_LONGEST_ANSWER: Final = 200
+_LONGEST_QUOTE: Final = 40
 _TLS_ALERT: Final = "\x15\x03"
-"""So begins what a server of TLS answers to whoever asks in plain text (RFC 8446, 5.1 and 6)."""
+"""The beginning of the answer of a TLS server to a request in plain text (RFC 8446, 5.1 and 6)."""
 
-_ALLOWED: Final = f"http://HOST:PORT or https://HOST:PORT of a running agent, such as http://127.0.0.1:{PORT}"
+_ALLOWED: Final = f"use http://HOST:PORT or https://HOST:PORT of a running agent, for example http://127.0.0.1:{PORT}"
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Where an agent serves, and with what authorization; that is never shown."""
+    """The address of an agent, and the authorization for it, which is never shown."""
 
     tls: bool
     host: str
@@ -51,21 +54,21 @@ class Agent:
 
 
 def agent(url: str, origin: str) -> Agent:
-    """The agent that a URL means; ``origin`` is who gave it. UsageError names what is allowed, and no password."""
+    """The agent of a URL from ``origin``. The UsageError for an invalid URL contains no password."""
     try:
         return parse_agent(url)
     except ValueError:
-        raise UsageError(f"{origin} is {_without_secret(url)!r}; allowed is {_ALLOWED}") from None
+        raise UsageError(f"{origin}: {_without_secret(url)!r} is not the URL of an agent; {_ALLOWED}") from None
 
 
 def parse_agent(url: str) -> Agent:
-    """The agent that a URL means; ValueError if it means none."""
+    """The agent of a URL; ValueError if it is invalid."""
     parts = urlsplit(url.strip())
     port, host = parts.port, parts.hostname or ""
-    usual = all(0x20 < ord(character) < 0x7F for character in host + parts.path)  # nothing that could end a request
-    if parts.scheme not in {"http", "https"} or not host or parts.query or parts.fragment or not usual:
+    is_ascii = all(0x20 < ord(character) < 0x7F for character in host + parts.path)  # nothing that could end a request
+    if parts.scheme not in {"http", "https"} or not host or parts.query or parts.fragment or not is_ascii:
         raise ValueError(url)
-    # The page's own address and that of its JSON are what people have at hand.
+    # Users copy the URL of the page or of its JSON.
     path = parts.path.removesuffix("/").removesuffix("/api/attribution").removesuffix(_PATH)
     return Agent(parts.scheme == "https", host, PORT if port is None else port, path, _authorization(parts))
 
@@ -81,14 +84,14 @@ def _authorization(parts: SplitResult) -> str | None:
     return "Basic " + base64.b64encode(pair.encode("utf-8")).decode("ascii")
 
 
-class RemoteCycles:
-    """Follows an agent on a thread of its own, and again when it was lost. What cannot be at all ends it at once."""
+class RemoteViews:
+    """Follows an agent on a thread of its own, and reconnects. An agent that was never reached is a failure."""
 
-    def __init__(self, target: Agent, board: Board, *, retry_s: float = 2.0) -> None:
-        self._agent, self._board, self._retry_s = target, board, retry_s
+    def __init__(self, target: Agent, latest: LatestView, *, retry_s: float = 2.0) -> None:
+        self._agent, self._latest, self._retry_s = target, latest, retry_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-gpu-top", daemon=True)
-        self._hour = Hour()
+        self._history = History((), {})
         self._reached = False
         self._socket: socket.socket | None = None
 
@@ -97,7 +100,7 @@ class RemoteCycles:
         self._thread.start()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """End; a thread that waits for the agent is not waited for."""
+        """End. A connection that waits for the agent is shut down."""
         self._stop.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it has ended already
@@ -110,23 +113,23 @@ class RemoteCycles:
                 self._follow()
             except OtelGpuError as error:
                 self._note(error)
-            except Exception as error:  # a bug is told in a line like everything else
+            except Exception as error:  # a bug is reported in one line too
                 self._note(Unavailable(f"internal error: {type(error).__name__}: {error}"))
             self._stop.wait(self._retry_s)
 
     def _note(self, error: OtelGpuError) -> None:
-        """An agent that was never reached is most likely another than was meant; one that was will come back."""
+        """A wrong URL is likely for an agent that was never reached; one that was reached will come back."""
         if self._stop.is_set():
             return
         if self._reached:
-            self._board.lose(str(error))
+            self._latest.lose(str(error))
         else:
             kind = UsageError if isinstance(error, UsageError) else Unavailable
-            self._board.fail(kind(f"the agent at {self._agent}: {error}"))
+            self._latest.fail(kind(f"the agent at {self._agent}: {error}"))
             self._stop.set()
 
     def _follow(self) -> None:
-        """All cycles until there are no more. Unavailable, or UsageError where waiting would not help, says why."""
+        """Read views until the connection ends. Raises Unavailable, or UsageError where a retry would not help."""
         target = self._agent
         connection: http.client.HTTPConnection
         if target.tls:
@@ -135,60 +138,61 @@ class RemoteCycles:
         else:
             connection = http.client.HTTPConnection(target.host, target.port, timeout=_CONNECT_S)
         try:
-            self._read(self._ask(connection))
+            self._read(self._request(connection))
         except (OSError, http.client.HTTPException) as error:
-            raise _meant(error, tls=target.tls) from None
+            raise _classified(error, tls=target.tls) from None
         finally:
             connection.close()
-        raise Unavailable("it has ended the connection")
+        raise Unavailable("it closed the connection")
 
-    def _ask(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    def _request(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
         headers = {"Accept": "text/event-stream", "User-Agent": f"otel-gpu/{__version__}"}
         if self._agent.authorization is not None:
             headers["Authorization"] = self._agent.authorization
         connection.request("GET", self._agent.path + _PATH, headers=headers)
-        self._socket = connection.sock  # which the connection itself forgets once it is answered
+        self._socket = connection.sock  # the connection drops it with the response
         response = connection.getresponse()
         self._socket.settimeout(_SILENCE_S)
         kind = response.headers.get_content_type()
         if response.status == http.HTTPStatus.UNAUTHORIZED:
-            raise UsageError("it wants a user and a password, and has not got them; docs/top.md says how to give them")
+            raise UsageError("it requires a user and a password; docs/top.md shows how to give them")
         if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
-            raise Unavailable("it has as many who follow it as it takes")
+            raise Unavailable("it has the maximum number of clients")
         if response.status != http.HTTPStatus.OK or kind != "text/event-stream":
-            said = response.read(_LONGEST_REMARK).decode("utf-8", "replace").partition("\n")[0] or response.reason
-            raise UsageError(f"it is no otel-gpu agent, or an old one: at {_PATH} it answers {response.status}, {said}")
+            said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
+            raise UsageError(f"not an otel-gpu agent, or an old one: {_PATH} returns {response.status}, {said}")
         return response
 
     def _read(self, response: http.client.HTTPResponse) -> None:
-        beside: object = None
+        has_view = False
         for name, data in events(response):
             if self._stop.is_set():
                 return
-            if name == "page":
-                beside = _parsed(data)
-            elif name == "attribution":
-                self._tell(_parsed(data), beside)
+            if name == _DOCUMENT_EVENT and has_view:  # the same cycle for programs
+                continue
+            self._receive(name, _parsed(data))
+            has_view = True
 
-    def _tell(self, document: object, beside: object) -> None:
+    def _receive(self, event: str, plain: object) -> None:
         try:
-            cycle = combine(document, beside, self._hour)
-        except Unavailable as error:
-            version = beside.get("version") if isinstance(beside, dict) else None
+            view = decode_view(plain if event == _VIEW_EVENT else None)
+        except ValueError as error:
+            version = plain.get("version") if isinstance(plain, dict) else None
             if not isinstance(version, str):
                 raise Unavailable(
-                    f"it is no otel-gpu agent, or one of another version than this ({__version__}): {error}"
+                    f"not an otel-gpu agent, or another version than this top ({__version__}): {error}"
                 ) from None
             raise Unavailable(
-                f"it is otel-gpu {version[:_LONGEST_REMARK]}, this is {__version__}, and {error}; "
-                "use top of the agent's version"
+                f"the agent is otel-gpu {version[:_LONGEST_ANSWER]}, this top is {__version__}, "
+                f"and its data is not understood ({error}); use top of the agent's version"
             ) from None
+        self._history = merged(self._history, view.history)
         self._reached = True
-        self._board.put(cycle)
+        self._latest.put(view._replace(history=self._history))
 
 
 def _parsed(data: str) -> object:
-    """The JSON of an event; what is none is not understood, like everything else that is not as it should be."""
+    """The JSON of an event; ``None`` if it is invalid."""
     try:
         parsed: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -197,10 +201,10 @@ def _parsed(data: str) -> object:
 
 
 def events(stream: BinaryIO | http.client.HTTPResponse) -> Iterator[tuple[str, str]]:
-    """Names and data of server-sent events (HTML, 9.2.6), as far as an agent sends them: a line of data each."""
+    """Names and data of server-sent events (HTML, 9.2.6). An agent sends each with one line of data."""
     name, data = "", ""
     while line := stream.readline(_LONGEST_LINE):
-        if not line.endswith(b"\n"):  # cut off, or longer than any cycle is
+        if not line.endswith(b"\n"):  # cut off, or longer than any view
             return
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         field_, _, value = text.partition(":")
@@ -215,13 +219,13 @@ def events(stream: BinaryIO | http.client.HTTPResponse) -> Iterator[tuple[str, s
             name, data = "", ""
 
 
-def _meant(error: Exception, *, tls: bool) -> OtelGpuError:
-    """What a failure to talk means: the user's to mend, or to be waited for."""
+def _classified(error: Exception, *, tls: bool) -> OtelGpuError:
+    """The error for a failed connection: UsageError if the user must fix it, else Unavailable."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        why = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE names other authorities"
+        why = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE sets other authorities"
         return UsageError(why)
     if isinstance(error, socket.gaierror):
-        return UsageError(f"that host is not known ({error.strerror or error})")
+        return UsageError(f"unknown host ({error.strerror or error})")
     return Unavailable(_why(error, tls=tls))
 
 
@@ -230,19 +234,17 @@ def _why(error: Exception, *, tls: bool) -> str:
         case ssl.SSLError():
             return f"TLS failed ({error.reason or error}); does it serve https?"
         case TimeoutError():
-            return "it does not answer"
+            return "no response"
         case http.client.RemoteDisconnected() | ConnectionResetError():
-            return "it has ended the connection without an answer" + ("" if tls else "; does it serve https?")
+            return "it closed the connection without a response" + ("" if tls else "; does it serve https?")
         case http.client.HTTPException():
             said = str(error)
-            return (
-                "it serves https" if said.startswith(_TLS_ALERT) else f"it does not speak HTTP: it says {_quoted(said)}"
-            )
+            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {_quoted(said)}"
         case OSError():
             return str(error.strerror or error).lower()
     return str(error)
 
 
 def _quoted(said: str) -> str:
-    """The beginning of what another kind of server says, such that nothing of it acts on a terminal."""
-    return ascii(said.strip()[:_LONGEST_SAYING])
+    """The beginning of the answer of another kind of server, printable on any terminal."""
+    return ascii(said.strip()[:_LONGEST_QUOTE])

@@ -4,53 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from otel_gpu.export.table_figures import (
+from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
+from otel_gpu.top.navigation import Line, Navigation, available_orders
+from otel_gpu.view.history import SLOTS
+from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, View, WorkloadRow
+from otel_gpu.view.terminal import Style, pad, shorten
+from otel_gpu.view.text import (
+    BAR_MARKS,
     FREE,
     INFERRED,
     MEASURED,
     RESERVED,
     UNATTRIBUTED,
     UNKNOWN,
-    bar_parts,
-    celsius,
-    joules,
+    bar_cells,
     model,
-    money,
-    out_of,
-    percent,
-    signed,
-    size,
-    span,
-    state_because,
-    state_words,
-    used_bytes,
-    watts,
+    plural,
     whole,
 )
-from otel_gpu.export.table_names import HOST_ITSELF
-from otel_gpu.export.text import Style, pad, printable, shorten
-from otel_gpu.model import HOST_WORKLOAD, MemorySplit
-from otel_gpu.top.colours import Colours
-from otel_gpu.top.cycle import Cycle, Gpu, Instance, Use, Workload
-from otel_gpu.top.facts import KINDS
-from otel_gpu.top.holdings import Holding
-from otel_gpu.top.hour import sparkline
-from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
-from otel_gpu.top.looking import Line, Looking
 
 _BAR: Final = "MEMORY"
-_BAR_STYLES: Final = {
+_KIND_STYLES: Final = {
     MEASURED: Style.GREEN,
     INFERRED: Style.YELLOW,
     UNATTRIBUTED: Style.RED,
     RESERVED: Style.DIM,
     FREE: Style.DIM,
 }
+_COLOURS: Final = (
+    Style.GREEN,
+    Style.BLUE,
+    Style.MAGENTA,
+    Style.CYAN,
+    Style.YELLOW,
+    Style.BRIGHT_GREEN,
+    Style.BRIGHT_BLUE,
+    Style.BRIGHT_MAGENTA,
+)
+"""Colours of workloads, without red, which is unattributed memory."""
+
 _STATE_STYLES: Final = {"busy": Style.GREEN, "idle": Style.YELLOW, "ok": Style.GREEN, "failed": Style.RED}
 _MARKER: Final = "> "
 _STALE: Final = (Style.DIM,)
+
+
+def colour_style(colour: int) -> Style:
+    """The style of a workload's colour."""
+    return _COLOURS[colour % len(_COLOURS)]
+
+
+def _state_style(state: str) -> tuple[Style, ...]:
+    style = _STATE_STYLES.get(state)
+    return () if style is None else (style,)
 
 
 # ---------------------------------------------------------------------------- GPUs
@@ -58,103 +65,83 @@ _STALE: Final = (Style.DIM,)
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A GPU's line, or that of one of its instances."""
+    """The line of a GPU (``bar`` is its own) or of one of its MIG instances."""
 
-    gpu: Gpu
-    instance: Instance | None = None
+    gpu: GpuView
+    bar: Bar
+    hour: str = ""
 
     @property
-    def memory(self) -> MemorySplit | None:
-        return self.gpu.memory if self.instance is None else self.instance.memory
+    def is_gpu(self) -> bool:
+        return self.bar is self.gpu.bars[0]
 
     @property
     def name(self) -> str:
-        return printable(model(self.gpu.name) if self.instance is None else f"└ {self.instance.profile}")
-
-    @property
-    def used(self) -> str:
-        if self.memory is None:
-            return UNKNOWN
-        return out_of(used_bytes(self.memory), self.memory.limit_bytes)
-
-    @property
-    def state(self) -> str:
-        if self.instance is not None:
-            return ""
-        return printable(state_because(self.gpu.health, self.gpu.reason))
-
-    @property
-    def holdings(self) -> tuple[Holding, ...]:
-        return self.gpu.holdings if self.instance is None else self.instance.holdings
+        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile or 'MIG'}"
 
     def of_gpu(self, text: str) -> str:
-        return text if self.instance is None else ""
+        return text if self.is_gpu else ""
 
 
 _GPU_COLUMNS: Final[tuple[Column[_Device], ...]] = (
-    Column("GPU", lambda device: device.of_gpu(str(device.gpu.index)), right=True),
+    Column("GPU", lambda device: device.of_gpu(str(device.gpu.number)), right=True),
     Column("NAME", lambda device: device.name, rank=2, gives=10),
     Column(_BAR, lambda _: "", rank=1, least=40, gives=8),
-    Column("USED", lambda device: device.used, right=True, least=13),
-    Column("UTIL", lambda device: device.of_gpu(percent(device.gpu.utilization)), rank=3, right=True, least=5),
-    Column("POWER", lambda device: device.of_gpu(watts(device.gpu.power_w)), rank=4, right=True, least=5),
-    Column("TEMP", lambda device: device.of_gpu(celsius(device.gpu.temperature_c)), rank=5, right=True, least=5),
-    Column("STATE", lambda device: device.state, gives=6),
+    Column("USED", lambda device: device.bar.used, right=True, least=13),
+    Column("UTIL", lambda device: device.of_gpu(device.gpu.utilization.cell.text), rank=3, right=True, least=5),
+    Column("POWER", lambda device: device.of_gpu(device.gpu.power.cell.text), rank=4, right=True, least=5),
+    Column("TEMP", lambda device: device.of_gpu(device.gpu.temperature.cell.text), rank=5, right=True, least=5),
+    Column("STATE", lambda device: device.of_gpu(device.gpu.state), gives=6),
 )
 
 
 _HOUR_CELLS: Final = 24
-_HOUR: Final[Column[_Device]] = Column(
-    "UTIL, LAST HOUR",
-    lambda device: device.of_gpu(sparkline(device.gpu.last_hour, _HOUR_CELLS)),
-    rank=6,
-    least=_HOUR_CELLS,
-)
+_HOUR: Final[Column[_Device]] = Column("UTIL, LAST HOUR", lambda device: device.hour, rank=6, least=_HOUR_CELLS)
 _WIDE: Final = 120
-"""In so many cells there is room for it beside a bar that can be read."""
+"""In so many cells the last hour fits beside a readable bar."""
 
 
-def gpu_lines(cycle: Cycle, looking: Looking, canvas: Canvas, most: int, *, old: bool) -> list[str]:
-    """A heading and a line per GPU and MIG instance, at most ``most``: instances go first. None for a pod's answer.
+def gpu_lines(view: View, navigation: Navigation, canvas: Canvas, most: int, *, old: bool) -> list[str]:
+    """A heading and a line per GPU and MIG instance, at most ``most``; without room, instances are left out first.
 
-    Where GPUs have no room either, the last line tells which these are: ``looking`` scrolls them.
+    If the GPUs do not fit either, the last line says which are shown, and ``navigation`` scrolls them. A view of one
+    pod has no GPUs.
     """
-    if cycle.pod is not None:
+    if view.pod is not None:
         return []
-    if not cycle.gpus:
-        return [canvas.line(Piece("no GPU could be read"))]
+    if not view.gpus:
+        return [canvas.line(Piece(view.no_gpus))]
     devices = [
-        device
-        for gpu in cycle.gpus
-        for device in (_Device(gpu), *(_Device(gpu, instance) for instance in gpu.instances))
+        _Device(gpu, bar, _sparkline_of(gpu, view.history) if bar is gpu.bars[0] else "")
+        for gpu in view.gpus
+        for bar in gpu.bars
     ]
     if len(devices) + 1 > most:
-        devices = [device for device in devices if device.instance is None]
+        devices = [device for device in devices if device.is_gpu]
     columns = _GPU_COLUMNS
-    if canvas.columns >= _WIDE and any(map(_HOUR.text, devices)):
+    if canvas.columns >= _WIDE and any(device.hour for device in devices):
         columns = (*columns[:-1], _HOUR, columns[-1])
     fitted = fit(columns, devices, canvas.columns)
     lines = [canvas.line(Piece(row(fitted, [each.column.heading for each in fitted]), (Style.DIM,)))]
     count = len(devices)
-    looking.gpu_page = seen = count if count + 1 <= most else most - 2
-    looking.gpu_top = first = min(looking.gpu_top, count - seen)
-    shown = devices[first : first + seen]
-    colours = looking.colours
-    lines += [canvas.line(*_gpu_pieces(device, fitted, colours), over=_STALE if old else ()) for device in shown]
-    if seen < count:
-        words = f"GPUs {first + 1} to {first + seen} of {count}: [ ] shows others"
-        lines.append(canvas.line(Piece(words, (Style.DIM,))))
+    navigation.gpu_page = visible = count if count + 1 <= most else most - 2
+    navigation.gpu_top = first = min(navigation.gpu_top, count - visible)
+    shown = devices[first : first + visible]
+    lines += [canvas.line(*_gpu_pieces(device, fitted), over=_STALE if old else ()) for device in shown]
+    if visible < count:
+        text = f"GPUs {first + 1} to {first + visible} of {count}: [ ] for others"
+        lines.append(canvas.line(Piece(text, (Style.DIM,))))
     return lines
 
 
-def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]], colours: Colours) -> list[Piece]:
+def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piece]:
     pieces: list[Piece] = []
     for each in fitted:
         if pieces:
             pieces.append(Piece(GAP))
         text = each.column.text(device)
         if each.column.heading == _BAR:
-            pieces += _bar(device, each.width, colours)
+            pieces += _bar_pieces(device.bar, each.width)
         elif each.column.heading == "STATE":
             pieces.append(Piece(shorten(text, each.width), _state_style(device.gpu.health)))
         else:
@@ -162,173 +149,183 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]], colours: Col
     return pieces
 
 
-def _bar(device: _Device, width: int, colours: Colours) -> list[Piece]:
-    split = device.memory
-    if split is None or split.limit_bytes <= 0:
+def _bar_pieces(bar: Bar, width: int) -> list[Piece]:
+    """The bar, each kind of memory divided among its holders, in their colours."""
+    segments = [segment for segment in bar.segments if segment.bytes > 0 and segment.kind in BAR_MARKS]
+    if not segments:
         return [Piece(pad(UNKNOWN, width))]
-    held = {
-        MEASURED: [(each.key, each.measured_bytes) for each in device.holdings],
-        INFERRED: [(each.key, each.inferred_bytes) for each in device.holdings],
-    }
-    pieces = []
-    for mark, count in bar_parts(split, width):
-        holders = [(key, amount) for key, amount in held.get(mark, ()) if amount > 0]
-        if not holders:
-            pieces.append(Piece(mark * count, (_BAR_STYLES[mark],)))
-            continue
-        amounts = [amount for _, amount in holders]
-        cells_of = whole([amount * count for amount in amounts], sum(amounts))
-        pieces += [
-            Piece(mark * its_cells, colours.of(key) or (_BAR_STYLES[mark],))
-            for (key, _), its_cells in zip(holders, cells_of, strict=True)
-            if its_cells
-        ]
+    kinds = dict.fromkeys(BAR_MARKS, 0)
+    for segment in segments:
+        kinds[segment.kind] += segment.bytes
+    pieces: list[Piece] = []
+    for kind, count in bar_cells(kinds, width).items():
+        own = [segment for segment in segments if segment.kind == kind]
+        counts = whole([segment.bytes * count for segment in own], kinds[kind]) if own else []
+        for segment, cells in zip(own, counts, strict=True):
+            style = _KIND_STYLES[kind] if segment.colour is None else colour_style(segment.colour)
+            pieces += [Piece(BAR_MARKS[kind] * cells, (style,))] if cells else []
     return pieces
 
 
-def _state_style(state: str | None) -> tuple[Style, ...]:
-    style = _STATE_STYLES.get(state or "")
-    return () if style is None else (style,)
+_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+
+
+def _sparkline_of(gpu: GpuView, history: History) -> str:
+    plot = gpu.utilization.plot
+    slots: Sequence[Slot | None] = history.gpus.get(gpu.uuid, ())
+    if plot is None:
+        return ""
+    summaries = [None if slot is None else slot[min(plot.figure, len(slot) - 1)] for slot in slots]
+    return sparkline([None if summary is None else summary[0] for summary in summaries], _HOUR_CELLS)
+
+
+def sparkline(ratios: Sequence[float | None], width: int) -> str:
+    """An hour in ``width`` cells, now at the right. A cell is as high as the mean of its slots, blank if unknown."""
+    if not any(ratio is not None for ratio in ratios):
+        return ""
+    hour = [*[None] * (SLOTS - len(ratios)), *ratios][-SLOTS:]
+    cells = []
+    for cell in range(width):
+        known = [each for each in hour[cell * SLOTS // width : (cell + 1) * SLOTS // width] if each is not None]
+        if known:
+            mean = min(1.0, max(0.0, sum(known) / len(known)))
+            cells.append(_HEIGHTS[min(len(_HEIGHTS) - 1, int(mean * len(_HEIGHTS)))])
+        else:
+            cells.append(" ")
+    return "".join(cells)
 
 
 # ---------------------------------------------------------------------------- workloads
 
 
-def _where(workload: Workload) -> str:
-    """What it is and where it belongs, as the page has it under the name."""
-    if (workload.kind, workload.id) == HOST_WORKLOAD.key:
-        return HOST_ITSELF
-    pod = None if workload.pod is None else "/".join(filter(None, (workload.namespace, workload.pod)))
-    parts = (KINDS.get(workload.kind, workload.kind), pod or workload.image)
-    return printable(" · ".join(part for part in parts if part))
+class _Layout(NamedTuple):
+    """How a column of the view behaves where there is little room; see ``layout.Column``."""
+
+    rank: int
+    least: int = 1
+    gives: int | None = None
+    ends: bool = False
 
 
-def _name(line_: Line) -> str:
-    process, workload = line_.process, line_.workload
-    if process is None:
-        return printable(workload.title if workload.apart is None else f"{workload.title} {workload.apart}")
-    return f"  {process.pid} {printable(process.name or UNKNOWN)}"
+_LAYOUTS: Final = {
+    "name": _Layout(0, least=14, gives=16, ends=True),
+    "gpu": _Layout(5, gives=10),
+    "memory": _Layout(0, least=10),
+    "sm": _Layout(2, least=5),
+    "power": _Layout(3, least=7),
+    "energy": _Layout(6, least=9),
+    "idle": _Layout(8, least=5),
+    "cost": _Layout(7, least=8),
+    "state": _Layout(1, least=9),
+}
+_NEW_COLUMN: Final = _Layout(10)
+"""A column that this version does not know."""
+
+_WHERE: Final[Column[Line]] = Column(
+    "WHERE", lambda line: "" if line.process else line.workload.origin, rank=9, gives=16, ends=True
+)
 
 
-def _memory(line_: Line) -> str:
-    if line_.process is not None:
-        return size(line_.process.memory_bytes)
-    return ("~ " if line_.workload.inferred_bytes else "") + size(line_.workload.memory_bytes)
+class _Cells:
+    """The texts of one column of a view."""
+
+    def __init__(self, view: View, key: str) -> None:
+        self._at = next(at for at, column in enumerate(view.columns) if column.key == key)
+        self._process_at = next((at for at, column in enumerate(view.process_columns) if column.key == key), None)
+        self._is_name = key == "name"
+
+    def __call__(self, line: Line) -> str:
+        if line.process is None:
+            return line.workload.cells[self._at].text
+        if self._process_at is None:
+            return ""
+        text = line.process.cells[self._process_at].text
+        return f"  {line.process.cells[0].text} {text}" if self._is_name else text
 
 
-def _use(line_: Line) -> Use:
-    return line_.workload.use if line_.process is None else line_.process.use
+def _columns(view: View) -> list[Column[Line]]:
+    columns: list[Column[Line]] = []
+    keys = {order.column: order.key for order in available_orders(view)}
+    for column in view.columns:
+        rank, least, gives, ends = _LAYOUTS.get(column.key, _NEW_COLUMN)
+        columns.append(
+            Column(
+                column.name.upper(),
+                _Cells(view, column.key),
+                rank=rank,
+                least=least,
+                gives=gives,
+                right=column.is_number,
+                key=keys.get(column.key, ""),
+                ends=ends,
+            )
+        )
+    return [*columns[:1], _WHERE, *columns[1:]]
 
 
-def _idle(line_: Line) -> str:
-    """Of several GPUs the spans are summed, and are GPU time: "3 GPU-h"."""
-    use = _use(line_)
-    words = span(use.idle_s)
-    return words.replace(" ", " GPU-") if use.idle_s and use.idle_places > 1 else words
-
-
-def _state(line_: Line) -> str:
-    use = _use(line_)
-    return "ended" if use.ended else printable(state_words(use.state, use.idle_for_s))
-
-
-def _columns(cycle: Cycle) -> list[Column[Line]]:
-    columns: list[Column[Line]] = [
-        Column("WORKLOAD", _name, least=14, gives=16, key="n"),
-        Column("WHERE", lambda each: "" if each.process else _where(each.workload), rank=9, gives=16, ends=True),
-        Column(
-            "GPU", lambda each: printable(each.process.place if each.process else each.workload.places),
-            rank=5, gives=10, key="g",
-        ),
-        Column("MEMORY", _memory, right=True, least=10, key="m"),
-        Column("SM", lambda each: percent(_use(each).sm_ratio), rank=2, right=True, least=5, key="s"),
-        Column(
-            "POWER", lambda each: signed(watts(_use(each).power_w), _use(each).lately),
-            rank=3, right=True, least=7, key="w",
-        ),
-        Column(
-            "ENERGY", lambda each: signed(joules(_use(each).so_far.total_mj), _use(each).so_far),
-            rank=6, right=True, least=9, key="e",
-        ),
-        Column("IDLE", _idle, rank=8, right=True, least=5, key="i"),
-        Column("STATE", _state, rank=1, least=9),
-    ]  # fmt: skip
-    currency = cycle.currency
-    if currency is not None:
-        cost: Column[Line] = Column(
-            "COST",
-            lambda each: "" if each.process else money(each.workload.cost, printable(currency)),
-            rank=7, right=True, least=8, key="c",
-        )  # fmt: skip
-        columns.insert(-1, cost)
-    return columns
-
-
-def workload_lines(cycle: Cycle, looking: Looking, canvas: Canvas, room: int, *, old: bool) -> list[str]:
-    """The table in ``room`` lines: how many there are, a heading, and what is seen around the selected line."""
-    lines = looking.lines(cycle)
-    at = looking.position(lines)
-    looking.page = seen = max(1, room - 2)
-    looking.top = _scrolled(looking.top, at, seen, len(lines))
-    drawn = [canvas.line(*_count(cycle, looking, lines))]
+def workload_lines(view: View, navigation: Navigation, canvas: Canvas, room: int, *, old: bool) -> list[str]:
+    """The table in ``room`` lines: the number of workloads, a heading, and the lines around the selected one."""
+    lines = navigation.lines(view)
+    at = navigation.position(lines)
+    navigation.page = visible = max(1, room - 2)
+    navigation.top = _scrolled(navigation.top, at, visible, len(lines))
+    drawn = [canvas.line(*_count(view, navigation, lines))]
     if not lines:
-        return [*drawn, canvas.line(Piece(_nobody(cycle)))][:room]
-    rows = [each for each in lines if each.fact is None]
-    fitted = fit(_columns(cycle), rows, canvas.columns - len(_MARKER), looking.order.key)
-    headings = [_heading(each, looking) for each in fitted]
+        text = "No workload matches this filter." if view.workloads else view.no_workloads
+        return [*drawn, canvas.line(Piece(text))][:room]
+    rows = [line for line in lines if line.detail is None]
+    fitted = fit(_columns(view), rows, canvas.columns - len(_MARKER), navigation.order.key)
+    headings = [_heading(each, navigation) for each in fitted]
     drawn.append(canvas.line(Piece(" " * len(_MARKER) + row(fitted, headings), (Style.DIM,))))
-    for number, each in enumerate(lines[looking.top : looking.top + seen], looking.top):
+    for number, line in enumerate(lines[navigation.top : navigation.top + visible], navigation.top):
         chosen = number == at
         over = (*(_STALE if old else ()), *((Style.REVERSE,) if chosen else ()))
         marker = _MARKER if chosen else " " * len(_MARKER)
-        drawn.append(canvas.line(*_pieces(each, fitted, marker, looking.colours), over=over))
+        drawn.append(canvas.line(*_pieces(line, fitted, marker), over=over))
     return drawn[:room]
 
 
-def _pieces(each: Line, fitted: Sequence[Fitted[Line]], marker: str, colours: Colours) -> list[Piece]:
-    if each.fact is not None:
-        return [Piece(f"{marker}  {each.fact}", (Style.DIM,))]
+def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Piece]:
+    if line.detail is not None:
+        return [Piece(f"{marker}  {line.detail.name}: {line.detail.text}", (Style.DIM,))]
     pieces = [Piece(marker)]
     for column in fitted:
-        text = column.cell(column.column.text(each))
-        state = _use(each).state if column.column.heading == "STATE" and not _use(each).ended else None
-        is_name = column.column.heading == "WORKLOAD" and each.process is None
-        style = colours.of(each.workload.key) if is_name and not _use(each).ended else _state_style(state)
-        pieces += [Piece(GAP), Piece(text, style)]
+        text = column.cell(column.column.text(line))
+        pieces += [Piece(GAP), Piece(text, _cell_style(line, column.column.heading))]
     return [pieces[0], *pieces[2:]]
 
 
-def _heading(each: Fitted[Line], looking: Looking) -> str:
-    """The heading of the column that is sorted by has a sign, away from where the column leans."""
+def _cell_style(line: Line, heading: str) -> tuple[Style, ...]:
+    subject: WorkloadRow | ProcessRow = line.workload if line.process is None else line.process
+    if heading == "STATE":
+        return _state_style(subject.state)
+    if heading == "WORKLOAD" and line.process is None and subject.state != "ended":
+        return (colour_style(line.workload.colour),)
+    return ()
+
+
+def _heading(each: Fitted[Line], navigation: Navigation) -> str:
+    """The heading; an arrow marks the column that the table is sorted by."""
     heading = each.column.heading
-    if each.column.key != looking.order.key:
+    if each.column.key != navigation.order.key:
         return heading
-    sign = "↓" if looking.falls else "↑"
-    return f"{sign}{heading}" if each.column.right else f"{heading}{sign}"
+    arrow = "↓" if navigation.descending else "↑"
+    return f"{arrow}{heading}" if each.column.right else f"{heading}{arrow}"
 
 
-def _scrolled(top: int, at: int, seen: int, count: int) -> int:
-    """The first line that is seen, such that the selected one is, and no line is left empty for nothing."""
-    top = min(top, at, max(0, count - seen))
-    return max(top, at - seen + 1)
+def _scrolled(top: int, at: int, visible: int, count: int) -> int:
+    """The first visible line: the selected one is visible, and no line stays empty without need."""
+    top = min(top, at, max(0, count - visible))
+    return max(top, at - visible + 1)
 
 
-def _count(cycle: Cycle, looking: Looking, lines: Sequence[Line]) -> list[Piece]:
-    everybody = len(cycle.workloads)
-    found = len({each.workload.key for each in lines})
-    many = f"{everybody} workload{'' if everybody == 1 else 's'}"
-    words = [Piece(many if not looking.filter else f"{found} of {many}", (Style.BOLD,))]
-    if looking.filter:
-        words.append(Piece(f"  filter: {printable(looking.filter)}", (Style.YELLOW,)))
-    if len(lines) > looking.page:
-        last = min(len(lines), looking.top + looking.page)
-        words.append(Piece(f"  lines {looking.top + 1} to {last} of {len(lines)}"))
-    return words
-
-
-def _nobody(cycle: Cycle) -> str:
-    if cycle.workloads:
-        return "no workload matches this filter"
-    if cycle.pod is not None:
-        return "nobody of this pod is seen on a GPU"
-    return "nobody holds a GPU" if cycle.all_told else "who holds a GPU is not known"
+def _count(view: View, navigation: Navigation, lines: Sequence[Line]) -> list[Piece]:
+    found = len({line.workload.key for line in lines})
+    all_ = plural(len(view.workloads), "workload")
+    pieces = [Piece(f"{found} of {all_}" if navigation.filter else all_, (Style.BOLD,))]
+    if navigation.filter:
+        pieces.append(Piece(f"  filter: {navigation.filter}", (Style.YELLOW,)))
+    if len(lines) > navigation.page:
+        last = min(len(lines), navigation.top + navigation.page)
+        pieces.append(Piece(f"  lines {navigation.top + 1} to {last} of {len(lines)}"))
+    return pieces

@@ -1,7 +1,7 @@
 """``/api/events``: every cycle as server-sent events (HTML, 9.2), encoded once for all clients.
 
-A cycle is two events: ``page`` with what the page shows beside the document, then ``attribution`` with the document of
-``/api/attribution``.
+A cycle is two events: ``view`` with the view model, which the page and ``otel-gpu top --url`` draw, then
+``attribution`` with the document of ``/api/attribution``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
-from otel_gpu.web.history import History
-from otel_gpu.web.particulars import About, particulars
+from otel_gpu.view.builder import Subject, ViewBuilder
+from otel_gpu.view.codec import encode
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Feed, Response, Stream
 
@@ -35,11 +35,10 @@ class EventStream:
     ``fresh`` returns the newest report, or one of now. Any thread may call ``route``.
     """
 
-    def __init__(self, about: About, fresh: Callable[[], Report | None]) -> None:
+    def __init__(self, subject: Subject, fresh: Callable[[], Report | None]) -> None:
         self.feed = Feed()
-        self._about = about
         self._fresh = fresh
-        self._history = History()
+        self._builder = ViewBuilder(subject)
         self._lock = threading.Lock()
         self._newest: Report | None = None
         self._failure: str | None = None
@@ -48,7 +47,7 @@ class EventStream:
         """Add a cycle to the history and send it to the clients. Never raises."""
         failure = None
         try:
-            self._history.observe(report)
+            self._builder.observe(report)
             if self.feed.has_subscribers:
                 self._publish(report)
         except Exception as error:  # a bug in the page must not stop the agent
@@ -76,8 +75,9 @@ class EventStream:
             return self.feed.latest
 
     def _encode(self, report: Report, *, newest_only: bool) -> bytes:
-        page = particulars(report, self._about, self._history.document(newest_only=newest_only))
-        return _encode_event("page", page) + _encode_event("attribution", document(report), cycle_id(report))
+        view = self._builder.build(report, newest_slot_only=newest_only)
+        cycle = cycle_id(report)
+        return _encode_event("view", encode(view), cycle) + _encode_event("attribution", document(report), cycle)
 
 
 def cycle_id(report: Report) -> str:
@@ -85,8 +85,7 @@ def cycle_id(report: Report) -> str:
     return str(report.wall_ns)
 
 
-def _encode_event(name: str, data: dict[str, Any], event_id: str | None = None) -> bytes:
+def _encode_event(name: str, data: dict[str, Any], event_id: str) -> bytes:
     """One event. JSON in ASCII contains no line break that would end the field."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    id_line = "" if event_id is None else f"id: {event_id}\n"
-    return f"event: {name}\n{id_line}data: {text}\n\n".encode("ascii")
+    return f"event: {name}\nid: {event_id}\ndata: {text}\n\n".encode("ascii")

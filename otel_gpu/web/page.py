@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report
+from otel_gpu.view.text import KEY, LEGEND
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import STATIC_PREFIX, Route
 
@@ -27,11 +28,13 @@ class Page:
         paths = {"/api/attribution": "JSON", "/metrics": "metrics", "/healthz": "health", "/readyz": "readiness"}
         links = [f'<a href="{path}">{name}</a>' for path, name in paths.items() if metrics or path != "/metrics"]
         text = files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
-        self._page = Template(Template(text).safe_substitute(refresh_s=refresh_s, links="\n".join(links)))
+        legend = [f'<li><span class="swatch {kind}"></span>{name}</li>' for kind, name in LEGEND.items()]
+        parts = {"links": "\n".join(links), "legend": "\n".join(legend), "key": " ".join(KEY)}
+        self._page = Template(Template(text).safe_substitute(refresh_s=refresh_s, **parts))
 
     def render(self, report: Report | None) -> str:
         """The page with the table of this report, for browsers without scripts."""
-        table = "the first sample is under way"
+        table = "waiting for the first sample"
         if report is not None:
             table = render(report, width=160, simulated=self._simulated)
         return self._page.substitute(table=escape(table))

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.values import Address
+from otel_gpu.view.builder import Subject
 from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
-from otel_gpu.web.particulars import About
 from otel_gpu.web.server import WebServer
 from tests.agent_process import AgentProcess, agent_process
 from tests.builders import attribution
@@ -28,14 +28,14 @@ SIMULATED = ("top", "--source", "sim", "--interval", "1s")
 
 
 def names(screen: Emulator) -> list[str]:
-    """The workloads on the screen, from the top; those that are cut with as much as there is of them."""
+    """The names of workloads on the screen, from the top, as far as they are visible."""
     lines = screen.lines
     heading = next(at for at, line in enumerate(lines) if "WORKLOAD" in line)
     return [line[2:].split("  ")[0] for line in lines[heading + 1 : -1] if line]
 
 
 def assert_restored(session: TerminalSession) -> None:
-    """The shell gets its screen, its cursor and its modes back, and nothing else was sent after that."""
+    """The shell has its screen, its cursor and its modes again, and nothing was sent after that."""
     screen = session.screen
     assert (screen.alternate, screen.cursor, screen.wraps, screen.style) == (False, True, True, "")
     assert screen.raw.endswith(LEFT)
@@ -44,8 +44,8 @@ def assert_restored(session: TerminalSession) -> None:
 
 @contextmanager
 def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0)) -> Iterator[WebServer]:  # noqa: B008
-    """A server that tells a cycle as an agent does, in which a container calls itself so."""
-    stream = EventStream(About("1.2.3", "node-1", 5.0), lambda: attribution(name))
+    """A server that sends a cycle as an agent does, with a container of this name."""
+    stream = EventStream(Subject("1.2.3", "node-1", 5.0), lambda: attribution(name))
     server = WebServer(address, {EVENTS_PATH: stream.route})
     server.start()
     try:
@@ -56,7 +56,7 @@ def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0))
 
 def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:
     with terminal_session(*command(*SIMULATED)) as session:
-        session.shows("looking at the GPUs…")
+        session.shows("reading the GPUs…")
         session.shows("16 workloads")
         screen = session.screen
         assert names(screen)[:3] == ["vllm-chat", "trainer", "reranker"]
@@ -69,7 +69,7 @@ def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:
         session.until(lambda screen: names(screen) == ["ollama"])
         assert screen.lines[-1].startswith("filter: OLLA_")
         session.press("\r\r")  # keep the filter, open what it found
-        session.shows("image ollama/ollama:0.4.2")
+        session.shows("Image: ollama/ollama:0.4.2")
         session.until(lambda screen: re.search(r"^    \d+ ollama ", screen.text, re.MULTILINE) is not None)
         session.press("\x1b")
         session.shows("16 workloads")
@@ -109,7 +109,7 @@ def test_a_window_of_another_size_is_filled_at_once_and_one_too_small_says_so() 
 )
 def test_a_signal_ends_it_and_the_terminal_is_as_it_was(number: signal.Signals) -> None:
     with terminal_session(*command(*SIMULATED)) as session:
-        session.shows("looking at the GPUs…")
+        session.shows("reading the GPUs…")
         assert session.modes != session.modes_before
         assert session.end(number) == 0
         assert_restored(session)
@@ -120,7 +120,7 @@ def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_nothing() -> No
     with telling(hostile) as server, terminal_session(*command("top", "--url", server.url), columns=120) as session:
         session.shows("\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}]0;pwned")
         session.press("p")
-        session.shows("pod inference/")
+        session.shows("Namespace: inference")
         assert "日本" in session.screen.text
         session.press("q")
         assert session.end() == 0
@@ -161,7 +161,7 @@ def test_an_agent_that_is_not_there_is_one_line_on_a_terminal_as_it_was() -> Non
 
 
 def order_of(agent: AgentProcess) -> list[tuple[str, str]]:
-    """Who holds most in the agent's own JSON: the name of each, and its pod."""
+    """Names and pods in the agent's JSON, the largest workload first."""
     workloads = json.loads(agent.get("/api/attribution").body)["workloads"]
 
     def held(workload: dict[str, list[dict[str, dict[str, int | None]]]]) -> int:
@@ -173,15 +173,13 @@ def order_of(agent: AgentProcess) -> list[tuple[str, str]]:
 
 
 def is_beginning(shown: list[str], whole: list[tuple[str, str]]) -> bool:
-    """Whether these are the first of those, each as far as there was room for it; fewer are half a screen.
-
-    Who shares a name has the end of his pod's behind it.
-    """
+    """Whether these are the first of those. A cut name has both ends; a shared name has the end of its pod's name."""
     if len(shown) < 10:
         return False
     for cut, (name, pod) in zip(shown, whole, strict=False):
-        begins, _, ends = cut.partition(" …")
-        if not (name.startswith(begins.rstrip("…")) and pod.endswith(ends)):
+        begins, _, ends = cut.partition("…")
+        name_begins, _, suffix = begins.partition(" (")
+        if not (name.startswith(name_begins) and (name.endswith(ends) or pod.endswith((ends or suffix).rstrip(")")))):
             return False
     return True
 
@@ -214,7 +212,7 @@ def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Pat
             screen = session.screen
             row = next(at for at, line in enumerate(screen.lines) if "trainer" in line)
             assert screen.styles_of(row) == {"\x1b[2m"}  # dim, and nothing but dim
-            assert "What you see is OLD" in " ".join(screen.lines[:4])
+            assert "The figures are OLD" in " ".join(screen.lines[:4])
             with demo(tmp_path, str(address)):
                 session.until(lambda screen: "LOST" not in screen.text and "16 workloads" in screen.text, "it again")
                 assert screen.styles_of(row) != {"\x1b[2m"}
@@ -255,7 +253,7 @@ def test_an_exception_leaves_the_terminal_as_it_was() -> None:
 def test_a_terminal_that_takes_nothing_does_not_keep_it_from_ending() -> None:
     """As over a network that hangs: nobody reads, and what is drawn has no room on the way."""
     with terminal_session(*command(*SIMULATED), columns=250, rows=100) as session:
-        session.shows("looking at the GPUs…")
+        session.shows("reading the GPUs…")
         session.until_blocked()
         session.process.terminate()
         assert session.process.wait(PATIENCE_S) == 0

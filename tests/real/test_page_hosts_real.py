@@ -105,7 +105,7 @@ def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
         assert [card["state"] for card in cards] == [
             "failed: GPU is lost: it fell off the bus",
             "asleep: runtime-suspended",
-            "paused: paused for 10 m",
+            "paused for 10 m",
             "ok",
         ]
         assert [card["texts"] for card in cards[:3]] == [[UNKNOWN] * 4] * 3
@@ -115,7 +115,7 @@ def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
         assert totals["Memory in use"].endswith(" of 22.5 GiB, of 1 of 4 GPUs")
         assert totals["Power"] == f"{UNKNOWN} "
         for row in tab.value(TABLE):
-            assert row["texts"]["powerW"] == row["texts"]["sm"] == row["texts"]["soFar"] == UNKNOWN
+            assert row["texts"]["power"] == row["texts"]["sm"] == row["texts"]["energy"] == UNKNOWN
         assert tab.value("document.documentElement.scrollWidth") <= width
         tab.picture(tmp_path / "page.png")
         assert_innocent(tab, staged.url)
@@ -129,7 +129,7 @@ def test_a_host_without_a_driver_says_why_and_who_holds_a_gpu_is_not_known(brows
         for words in (
             "unavailable: NVML: the driver is not loaded",
             "No GPU could be read.",
-            "Who holds a GPU is not known.",
+            "Unknown which workloads use a GPU.",
         ):
             assert words in shown
         assert tab.value("[...document.querySelectorAll('#totals b')].map(node => node.textContent)") == [
@@ -238,7 +238,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         title = tab.value("document.title")
         tab.value("document.getElementById('rows').lastChild.scrollIntoView()")
     said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
-    assert "Trying again" in said
+    assert "Retrying" in said
     assert tab.value("document.getElementById('said').textContent") == said
     assert len(tab.value(CARDS)) == 4  # what was known stays, and is marked
     assert tab.value("document.body.matches('.stale')")
@@ -265,7 +265,7 @@ def test_a_page_says_that_the_agent_has_fallen_silent_though_it_is_there(browser
         tab.open(f"http://{agent.address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         agent.process.send_signal(signal.SIGSTOP)
-        tab.until(f"{NOTICE}.startsWith('The agent has fallen silent.')")
+        tab.until(f"{NOTICE}.startsWith('The agent sends no data.')")
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert tab.complaints == []
@@ -288,14 +288,14 @@ def test_what_was_shown_before_is_grey_until_an_agent_that_hangs_tells_more_and_
         tab.value(TURN.format("false"))
         assert tab.value("document.body.matches('.stale')")
         assert tab.value(NOTICE) == ""  # for a moment nobody need be told
-        tab.until(f"{NOTICE}.startsWith('The agent has fallen silent. What you see is of ')")
+        tab.until(f"{NOTICE}.startsWith('The agent sends no data. The figures are from ')")
         assert tab.value("document.body.matches('.stale')")
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.' && !document.body.matches('.stale')")
 
 
 FOLLOWED: Final = """(async () => {
-  const {follow} = await import('/static/live.js');
+  const {follow} = await import('/static/stream.js');
   const said = [];
   let now = 0;
   let tick = null;
@@ -304,8 +304,7 @@ FOLLOWED: Final = """(async () => {
     constructor() { super(); streams.push(this); }
     close() {}
     tell(id) {
-      this.dispatchEvent(new MessageEvent('page', {data: '{"interval_s": 1}'}));
-      this.dispatchEvent(new MessageEvent('attribution', {data: '{}', lastEventId: id}));
+      this.dispatchEvent(new MessageEvent('view', {data: '{"interval_s": 1}', lastEventId: id}));
     }
   };
   performance.now = () => now * 1000;

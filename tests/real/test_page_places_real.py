@@ -1,8 +1,7 @@
-"""Who is where on the page, in a real browser: on many GPUs, of one name, and each in a colour of its own."""
+"""Workloads on many GPUs, workloads that share a name, and their colours, in a real browser."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -13,11 +12,10 @@ from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
+from otel_gpu.view.text import gpu_span, span
 from tests.real.chromium import Browser, chromium
-from tests.real.page_format import gpu_span, span, total
 from tests.real.page_view import CARDS, TABLE, opened, shows
 from tests.real.staged_agent import StagedAgent, staged_agent
-from tests.unit.top.places_cases import PLACES
 
 pytestmark = pytest.mark.real
 
@@ -35,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 
 def wide_world() -> WorldSpec:
-    """Twelve GPUs; somebody idle on all of them, others on some, and two of one name on the first."""
+    """Twelve GPUs: one workload idle on all of them, others on some, and two of one name on the first."""
     first = demo_world(1).gpus[0]
     gpus = tuple(
         replace(
@@ -72,44 +70,38 @@ def wide() -> Iterator[StagedAgent]:
         yield staged
 
 
-def test_gpus_stand_in_the_order_of_their_numbers_and_runs_are_short(browser: Browser, wide: StagedAgent) -> None:
+def test_gpus_are_in_the_order_of_their_numbers_and_runs_are_short(browser: Browser, wide: StagedAgent) -> None:
     tab = opened(browser, wide)
-    tab.value("document.querySelector('#columns [data-key=places] button').click()")
-    rows = [(row["name"], row["texts"]["places"]) for row in tab.value(TABLE)]
+    tab.value("document.querySelector('#columns [data-key=gpu] button').click()")
+    rows = [(row["name"], row["texts"]["gpu"]) for row in tab.value(TABLE)]
     assert rows == [
-        ("eval", "0"), ("eval", "0"), ("pair", "0, 1"), ("everywhere", "0-11"), ("second", "2"), ("tenth", "10"),
+        ("eval (a)", "0"), ("eval (b)", "0"), ("pair", "0, 1"), ("everywhere", "0-11"), ("second", "2"),
+        ("tenth", "10"),
     ]  # fmt: skip
-    for parts, words in PLACES:
-        given = json.dumps([{"index": index, "profile": profile} for index, profile in parts])
-        assert tab.value(f"(async () => (await import('/static/places.js')).placesOf({given}))()") == words
     tab.value("[...document.querySelectorAll('.open')].find(each => each.textContent === 'everywhere').click()")
     named = tab.value("[...document.querySelectorAll('.facts dt')].map(node => node.textContent)")
     assert [name for name in named if name.startswith("GPU ")] == [f"GPU {index}" for index in range(12)]
 
 
-def test_idle_time_on_several_gpus_is_said_to_be_gpu_time(browser: Browser, wide: StagedAgent) -> None:
+def test_idle_time_on_several_gpus_is_gpu_time(browser: Browser, wide: StagedAgent) -> None:
     tab = opened(browser, wide)
     told = {each.names.container: each for each in wide.now().workloads if each.names is not None}
     rows = {row["name"]: row for row in tab.value(TABLE)}
     for name, count in (("everywhere", 12), ("pair", 2), ("tenth", 1)):
-        idle_s = total(
-            [None if part.totals is None else part.totals.idle_us / 1e6 for part in told[name].reported_gpus]
-        )
-        assert rows[name]["texts"]["idleS"] == gpu_span(idle_s, count)
-        summed = (
-            f"{span(idle_s)} of GPU time, summed over {count} places, since " if count > 1 else f"{span(idle_s)} since "
-        )
-        assert f"did no work for {summed}" in rows[name]["how"]["idleS"]
-        assert rows[name]["how"]["idleS"].endswith(f"; {rows[name]['texts']['state'].replace('idle', 'idle for')} now")
-    assert rows["everywhere"]["texts"]["idleS"].endswith(" GPU-h")
-    assert rows["tenth"]["texts"]["idleS"].endswith(" m")
+        idle_s = sum(part.totals.idle_us / 1e6 for part in told[name].reported_gpus if part.totals is not None)
+        assert rows[name]["texts"]["idle"] == gpu_span(idle_s, count)
+        summed = f" of GPU time, summed over {count} GPUs or MIG instances" if count > 1 else ""
+        assert f"held memory without work for {span(idle_s)}{summed}, which took " in rows[name]["how"]["idle"]
+        assert f"; {rows[name]['texts']['state'].replace('idle', 'idle for')} now (since " in rows[name]["how"]["idle"]
+    assert rows["everywhere"]["texts"]["idle"].endswith(" GPU-h")
+    assert rows["tenth"]["texts"]["idle"].endswith(" m")
 
 
-def test_those_of_one_name_on_a_gpu_are_told_apart_by_their_pods(browser: Browser, wide: StagedAgent) -> None:
+def test_workloads_of_one_name_have_a_suffix_from_their_pods(browser: Browser, wide: StagedAgent) -> None:
     tab = opened(browser, wide)
     card = tab.value(CARDS)[0]
     names = {name for name, _, _ in card["holders"]}
-    assert names == {"everywhere", "pair", "eval (research/model-eval-a)", "eval (research/model-eval-b)"}
+    assert names == {"everywhere", "pair", "eval (a)", "eval (b)"}
     bar = tab.value("document.querySelector('.bar').ariaLabel")
     assert all(f"{name} 1.0 GiB measured" in bar for name in names)
     hovered = tab.value(
@@ -122,7 +114,7 @@ def test_those_of_one_name_on_a_gpu_are_told_apart_by_their_pods(browser: Browse
 
 
 def growing_world() -> WorldSpec:
-    """One GPU, to which comes every 20 s a container that is larger than those before."""
+    """One GPU with a new container every 20 s, each larger than those before."""
     newcomers = tuple(
         ProcessSpec(
             pid=100 + number,
@@ -138,33 +130,15 @@ def growing_world() -> WorldSpec:
     return WorldSpec(seed=1, gpus=demo_world(1).gpus[:1], processes=newcomers, age_s=30.0)
 
 
-def test_a_workload_has_its_colour_after_a_reload_and_for_whoever_looks(browser: Browser) -> None:
+def test_a_workload_keeps_its_colour_in_every_browser(browser: Browser) -> None:
     with staged_agent(growing_world()) as staged:
         tab = opened(browser, staged)
         seen: dict[str, str] = {}
         for _ in range(8):
             coloured = dict(tab.value(COLOURED))
-            assert seen.items() <= coloured.items()  # nobody gives way to a newcomer
+            assert seen.items() <= coloured.items()  # none gives way to a new workload
             seen = coloured
             staged.advance(20)
             tab.until(shows(staged))
         assert len(seen) == len(set(seen.values())) == 6
         assert dict(opened(browser, staged).value(COLOURED)) == seen
-
-
-def test_colours_are_by_name_and_those_on_one_gpu_differ(browser: Browser, wide: StagedAgent) -> None:
-    tab = opened(browser, wide)
-    chosen = tab.value("""(async () => {
-      const {Colours} = await import('/static/colours.js');
-      const all = Array.from({length: 24}, (_, n) => (
-        {key: `container 0  ${n}`, since: n, parts: [{uuid: n % 3}, {uuid: n % 3}]}));
-      const colours = (...steps) => {
-        const found = new Colours();
-        for (const step of steps) found.update(step);
-        return all.map(each => found.of(each.key));
-      };
-      return [colours(all), colours(all.toReversed()), colours(...all.map((_, n) => all.slice(0, n + 1)))];
-    })()""")
-    assert chosen[0] == chosen[1] == chosen[2]
-    for gpu in range(3):
-        assert sorted(chosen[0][gpu::3]) == [f"colour-{number}" for number in range(8)]

@@ -1,4 +1,4 @@
-"""The page in a real browser: it keeps up with the agent, whoever looks at it, on whatever screen."""
+"""The page in a real browser: it follows the agent, on any screen, by keyboard and screen reader."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_a_bar_draws_is_as_long_as_what_it_stands_for(browser: Browser, dem
     assert sum(by_kind.values()) == pytest.approx(1, rel=1e-4)
 
 
-def test_a_new_cycle_is_shown_without_asking_for_it(browser: Browser, demo: StagedAgent) -> None:
+def test_a_new_cycle_is_shown_without_a_request(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
     before = len(tab.requests)
     for _ in range(3):
@@ -79,26 +79,26 @@ def test_a_new_cycle_is_shown_without_asking_for_it(browser: Browser, demo: Stag
     assert tab.value("document.getElementById('said').textContent") == ""  # who listens is not told of every cycle
 
 
-def test_held_still_the_page_keeps_its_cycle_and_goes_on_with_the_newest(browser: Browser, demo: StagedAgent) -> None:
+def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
     held, rows = demo.now().wall_ns, tab.value(TABLE)
     plotted = tab.value("document.querySelector('.plot .line').getAttribute('d')")
-    tab.value("document.getElementById('hold').click()")
+    tab.value("document.getElementById('pause').click()")
     for _ in range(2):
         demo.advance(5)
         tab.until(f"performance.now() > {tab.value('performance.now()')} + 200")
     assert tab.value("document.getElementById('main').dataset.cycle") == str(held)
     assert tab.value(TABLE) == rows
-    assert tab.value("document.getElementById('hold').ariaPressed") == "true"
-    assert tab.value("document.getElementById('updated').textContent").startswith("held still as of ")
-    tab.value("document.getElementById('hold').click()")
+    assert tab.value("document.getElementById('pause').ariaPressed") == "true"
+    assert tab.value("document.getElementById('updated').textContent").startswith("paused, as of ")
+    tab.value("document.getElementById('pause').click()")
     tab.until(shows(demo))
     assert tab.value("document.getElementById('updated').textContent").startswith("as of ")
     assert tab.value("document.querySelector('.plot .line').getAttribute('d')") != plotted  # nothing was missed
     assert_innocent(tab, demo.url)
 
 
-def test_a_page_that_nobody_looks_at_holds_no_connection_and_is_current_when_somebody_does(browser: Browser) -> None:
+def test_a_hidden_page_holds_no_connection_and_is_current_when_it_is_visible(browser: Browser) -> None:
     with staged_agent() as staged:
         tab = opened(browser, staged)
         assert staged.is_followed()
@@ -128,15 +128,8 @@ def test_the_last_hour_is_plotted_and_survives_a_reload(browser: Browser, demo: 
     said = tab.value("[...document.querySelectorAll('.gpu .hour')].map(node => node.innerText)")
     cards = tab.value(CARDS)
     shown = [figure for card in cards for figure in card["figures"][:3]]
-    assert said == ["last hour" if figure else "last hour: not known" for figure in shown]
-    assert "last hour: not known" in said  # the utilisation of a GPU with instances
-
-
-def test_a_plot_without_points_says_that_there_are_none_yet(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
-    plot = "const {createPlot, updatePlot} = await import('/static/plots.js'); const plot = createPlot();"
-    draw = "updatePlot(plot, [], {name: 'Power', most: null, format: String, intervalS: 5, now: null})"
-    assert tab.value(f"(async () => {{{plot} return {draw}}})()") == "last hour: no data yet"
+    assert said == ["last hour" if figure else "last hour: unknown" for figure in shown]
+    assert "last hour: unknown" in said  # the utilisation of a GPU with instances
 
 
 def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, demo: StagedAgent) -> None:
@@ -145,11 +138,11 @@ def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, d
       const {createPlot, updatePlot, History} = await import('/static/plots.js');
       const [plot, history] = [createPlot(), new History()];
       history.add({at: [0, 15, 30], gpus: {g: [[[20, 10, 60], null, null], [[40, 30, 90], null, null], null]}});
-      updatePlot(plot, history.of('g', 0), {name: 'Power', most: 100, format: String, intervalS: 5, now: 35});
+      updatePlot(plot, history.of('g', 0), {top: 100, label: 'Power in the last hour'}, 5);
       const path = name => plot.querySelector(`.${name}`).getAttribute('d');
       return [plot.getAttribute('aria-label'), path('line'), path('range')];
     })()""")
-    assert drawn[0] == "Power in the last hour: lowest 10, highest 90, now 35"
+    assert drawn[0] == "Power in the last hour"
     assert drawn[1] == "M238.0,31.4L239.0,23.8"  # 40 units are 100 W, but for a unit at both edges
     assert drawn[2] == "M238.0,16.2L239.0,4.8L239.0,27.6L238.0,35.2Z"
 
@@ -161,21 +154,22 @@ def test_a_column_that_went_away_leaves_the_order_to_memory(browser: Browser, de
       const {Workloads} = await import('/static/workloads.js');
       document.getElementById('columns').replaceChildren();
       document.getElementById('rows').replaceChildren();
-      const table = new Workloads({of: () => ''}, () => {});
-      const cycle = {workloads: [], currency: 'EUR', pod: null, all_told: true};
-      table.update(cycle);
+      const table = new Workloads(() => {});
+      const columns = ['memory', 'cost'].map(key => ({key, name: key, meaning: key, is_number: true}));
+      const view = {columns, process_columns: [], workloads: [], no_workloads: ''};
+      table.update(view);
       document.querySelector('#columns [data-key=cost] button').click();
-      table.update({...cycle, currency: null});
+      table.update({...view, columns: columns.slice(0, 1)});
       return document.querySelector('#columns [aria-sort=descending]').dataset.key;
     })()"""
     assert tab.value(unpriced) == "memory"
 
 
-def test_how_a_figure_was_obtained_is_told(browser: Browser, demo: StagedAgent) -> None:
+def test_a_figure_says_how_it_was_obtained(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
     how = {row["name"]: row["how"] for row in tab.value(TABLE)}
-    assert re.search(r"GiB inferred, \d+ % sure, by open devices", how["host"]["memory"])
-    assert "estimated (shared with others)" in how["vllm-chat"]["powerW"]
+    assert re.search(r"GiB inferred \(confidence \d+ %\), from open devices", how["host"]["memory"])
+    assert "estimated (shared with others)" in how["vllm-chat"]["power"]
     assert "GiB measured, by the driver's process lists" in how["vllm-chat"]["memory"]
     assert "to the byte" in tab.value("document.querySelector('.gpu details').textContent")
 
@@ -183,15 +177,15 @@ def test_how_a_figure_was_obtained_is_told(browser: Browser, demo: StagedAgent) 
 # ---------------------------------------------------------------------------- what people do with it
 
 
-def test_a_click_on_a_heading_sorts_and_another_one_turns_it_round(browser: Browser, demo: StagedAgent) -> None:
+def test_a_click_on_a_heading_sorts_and_another_one_reverses(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
-    for key in ("memory", "sm", "powerW", "soFar", "idleS", "cost", "places", "state"):
+    for key in ("memory", "sm", "power", "energy", "idle", "cost", "gpu", "state"):
         tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
         if key == "memory":  # sorted by already: that turned it round
             tab.value("document.querySelector('#columns [data-key=memory] button').click()")
         for _ in range(2):
             column = [row[key] for row in tab.value(TABLE)]
-            known = [value if key in ("places", "state") else float(value) for value in column if value is not None]
+            known = [value if key in ("gpu", "state") else float(value) for value in column if value is not None]
             down = tab.value(f"document.querySelector('#columns [data-key={key}]').ariaSort") == "descending"
             assert known == sorted(known, reverse=down), key
             assert None not in column[: len(known)], key  # what is not known is last, both ways
@@ -204,9 +198,9 @@ def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: Sta
     count = len(tab.value(NAMES))
     tab.value("document.getElementById('filter').focus()")
     tab.write("research gpu1")
-    assert set(tab.value(NAMES)) == {"trainer", "notebook"}
+    assert set(tab.value(NAMES)) == {"trainer", "notebook (analysis-0)"}
     assert tab.value("document.getElementById('count').textContent") == f"2 of {count} workloads"
-    tab.write(" nobody-is-called-so")
+    tab.write(" no-such-name")
     assert tab.value(NAMES) == []
     assert tab.value("document.getElementById('no-workloads').innerText") == "No workload matches this filter."
     demo.advance(5)
@@ -326,7 +320,7 @@ def test_who_listens_hears_a_table_with_its_headings_and_landmarks(browser: Brow
 
 def test_a_simulated_host_is_called_so(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
-    assert "no figure here is of a real GPU" in tab.value("document.getElementById('simulated').innerText")
+    assert "no figure here is from a real GPU" in tab.value("document.getElementById('simulated').innerText")
 
 
 def test_without_scripts_the_page_is_the_table(browser: Browser, demo: StagedAgent) -> None:

@@ -19,10 +19,10 @@ from otel_gpu import commands
 from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.export.text import Style
 from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.sources.base import NameRead
 from otel_gpu.version import __version__
+from otel_gpu.view.terminal import Style
 from tests.agent_process import agent_process
 from tests.builders import (
     CONTAINER,

@@ -1,12 +1,6 @@
-// Elements, made and kept current. Whatever comes from outside becomes text, never markup.
+// Creates and updates elements. Text from the agent becomes text nodes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-
-// Characters that act instead of being shown: controls, direction overrides, half characters, line separators.
-const ACTING = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
-
-/** Text from outside such that every character of it is seen. */
-export const clean = (text) => String(text).replace(ACTING, "\uFFFD");
 
 export const byId = (id) => document.getElementById(id);
 
@@ -24,7 +18,7 @@ export function svg(name, attributes = {}) {
   return node;
 }
 
-/** Touches the page only where something changed: a selection survives, and nothing is painted anew. */
+/** Changes the page only where it differs: a selection survives, and nothing is painted again. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -38,16 +32,16 @@ export function setHidden(node, hidden) {
   if (node.hidden !== hidden) node.hidden = hidden;
 }
 
-/** A figure: what is shown, what it is, and how it was obtained. */
-export function setFigure(node, text, value, how) {
+/** Shows a cell of the view: its text, the value behind it, and how it was obtained. */
+export function setCell(node, { text, value, reason }) {
   setText(node, text);
-  setAttribute(node, "value", value === null || value === undefined ? "" : String(value));
-  setAttribute(node, "title", how ?? null);
+  setAttribute(node, "value", value === null ? "" : String(value));
+  setAttribute(node, "title", reason);
 }
 
 const keys = new WeakMap();
 
-/** Makes a parent's children those of the items, in their order. What stays, stays the same element, with its focus. */
+/** Makes a parent's children those of the items, in their order. An element that remains keeps its focus. */
 export function reconcile(parent, items, keyOf, create, update) {
   const had = new Map([...parent.children].map((child) => [keys.get(child), child]));
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
@@ -70,21 +64,21 @@ export function reconcile(parent, items, keyOf, create, update) {
   }
 }
 
-/** A list of names and what stands for each (`dl`), kept current. */
-export function setPairs(list, pairs) {
+/** A list of details (`dl`): names and texts. */
+export function setDetails(list, details) {
   reconcile(
     list,
-    pairs.map(([name, value], number) => ({ name, value, number })),
+    details.map((detail, number) => ({ ...detail, number })),
     (item) => item.number,
     () => el("div", {}, el("dt"), el("dd")),
-    ({ children: [name, value] }, item) => {
+    ({ children: [name, text] }, item) => {
       setText(name, item.name);
-      setText(value, item.value);
+      setText(text, item.text);
     },
   );
 }
 
-/** A list of lines, kept current. */
+/** A list of lines. */
 export function setLines(list, lines) {
   reconcile(
     list,

@@ -1,8 +1,8 @@
-// What somebody filters by: words, and GPUs by their index. The terminal's view has the same rules.
+// What the user filters by: words, and GPUs by their index. `top` has the same rules.
 
 const TERMS = /(?<!\S)gpu\s*([0-9]{1,9})(?!\S)|(\S+)/g;
 
-/** What was typed: `gpu 3` and `gpu3` mean the GPU 3 and no other, the rest are words. */
+/** The filter of a text: `gpu 3` and `gpu3` mean GPU 3 and no other, the rest are words. */
 export function parseFilter(text) {
   const gpus = [];
   const words = [];
@@ -13,21 +13,11 @@ export function parseFilter(text) {
   return { gpus, words };
 }
 
-/** Whether a workload is left. An id is random digits, so words count at its beginning only: any may be within it. */
+/** Whether a workload is on every GPU and has every word. An id matches at its beginning only: it is random digits. */
 export function matches(workload, { gpus, words }) {
-  const text = textOf(workload);
   const id = workload.id.toLowerCase();
   return (
-    gpus.every((index) => workload.parts.some((part) => part.index === index)) &&
-    words.every((word) => text.includes(word) || id.startsWith(word))
+    gpus.every((index) => workload.gpus.includes(index)) &&
+    words.every((word) => workload.words.includes(word) || id.startsWith(word))
   );
-}
-
-function textOf(workload) {
-  const { namespace, pod, container, image, kind, ended, state } = workload;
-  const title = workload.isHash ? null : workload.title;
-  const profiles = workload.parts.map((part) => part.profile);
-  const processes = workload.processes.map((process) => process.title);
-  const words = [title, namespace, pod, container, image, kind, ended ? "ended" : state, "gpu"];
-  return [...words, ...profiles, ...processes].filter(Boolean).join("\n").toLowerCase();
 }

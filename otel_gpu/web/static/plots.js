@@ -1,4 +1,4 @@
-// The last hour, small: one line, gaps where nothing was known.
+// Plots of the last hour: a line, with gaps where a figure is unknown.
 
 import { setAttribute, setText, svg } from "./dom.js";
 
@@ -7,17 +7,17 @@ const SLOT_S = 15;
 const WIDTH = 240;
 const HEIGHT = 40;
 
-/** What the agent remembers and what came since, by GPU. */
+/** The hour that the agent sent at first, and the slots since, by GPU. */
 export class History {
   #at = [];
   #gpus = new Map();
 
-  /** Take in points; those that are known already count as they are now. */
+  /** Adds slots. A slot that is sent again replaces the earlier one. */
   add({ at, gpus }) {
     at.forEach((time, number) => {
       let place = this.#at.indexOf(time);
       if (place < 0) {
-        if (this.#at.length && time < this.#at.at(-1)) this.clear(); // a clock was set back, or it is another agent
+        if (this.#at.length && time < this.#at.at(-1)) this.clear(); // a clock was set back, or this is another agent
         place = this.#at.push(time) - 1;
       }
       for (const [uuid, points] of Object.entries(gpus)) {
@@ -39,10 +39,7 @@ export class History {
     this.#gpus.clear();
   }
 
-  /**
-   * One figure (0 utilisation, 1 watts, 2 bytes) of a GPU by times: its mean there, the lowest and the highest sample;
-   * null where it was not known.
-   */
+  /** One figure of a GPU by slot: mean, lowest and highest sample; null where it is unknown. */
   of(uuid, figure) {
     const points = this.#gpus.get(uuid) ?? [];
     return this.#at.map((time, place) => {
@@ -61,14 +58,8 @@ export function createPlot() {
   return plot;
 }
 
-/**
- * Draws it, and returns what it is: a line of means and, behind it, from the lowest sample to the highest. `most` is the
- * top of the plot; without one it is the highest sample. `now` is the figure that stands above it.
- */
-export function updatePlot(plot, points, { name, most, format, intervalS, now }) {
-  const known = points.filter((point) => point.mean !== null);
-  const highest = Math.max(...known.map((point) => point.high));
-  const top = most || Math.max(highest, 0) || 1;
+/** Draws a figure (`plot` of the view): a line of means and, behind it, the range from lowest to highest sample. */
+export function updatePlot(node, points, { top, label }, intervalS) {
   const end = points.length ? points.at(-1).time : 0;
   const x = (time) => (WIDTH * (1 - (end - time) / HOUR_S)).toFixed(1);
   const y = (value) => (HEIGHT - 1 - (HEIGHT - 2) * Math.min(value / top, 1)).toFixed(1);
@@ -86,16 +77,11 @@ export function updatePlot(plot, points, { name, most, format, intervalS, now })
   }
   const along = (run, which) => run.map((point) => `${point.at},${point[which]}`).join("L");
   const draw = (path, of) => setAttribute(path, "d", lines.map(of).join(""));
-  const [title, area, range, line] = plot.children;
+  const [title, area, range, line] = node.children;
   // A single point is a line of its own width.
   draw(line, (run) => `M${along(run, "mean")}${run.length > 1 ? "" : "h-2"}`);
   draw(range, (run) => `M${along(run, "high")}L${along(run.toReversed(), "low")}Z`);
   draw(area, (run) => `M${run[0].at},${HEIGHT}L${along(run, "mean")}L${run.at(-1).at},${HEIGHT}Z`);
-  const nothing = points.length ? "not known" : "no data yet";
-  const words = known.length
-    ? `lowest ${format(Math.min(...known.map((point) => point.low)))}, highest ${format(highest)}, now ${format(now)}`
-    : nothing;
-  setAttribute(plot, "aria-label", `${name} in the last hour: ${words}`);
-  setText(title, `${name} in the last hour: ${words}`);
-  return known.length ? "last hour" : `last hour: ${nothing}`;
+  setAttribute(node, "aria-label", label);
+  setText(title, label);
 }

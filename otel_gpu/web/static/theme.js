@@ -1,20 +1,20 @@
-// Light or dark, as somebody chose. In the head and not a module: the page must not flash in the other one first.
+// Applies the chosen theme. Loaded in the head and not as a module, so that the page does not flash in the other theme.
 "use strict";
 (() => {
   const KEY = "otel-gpu.theme";
   const root = document.documentElement;
-  const kept = () => {
+  const stored = () => {
     try {
       return localStorage.getItem(KEY);
     } catch {
-      return null; // the browser keeps nothing
+      return null; // the browser stores nothing
     }
   };
   const apply = (theme) => {
     if (theme === "light" || theme === "dark") root.dataset.theme = theme;
     else delete root.dataset.theme;
   };
-  apply(kept());
+  apply(stored());
   document.addEventListener("DOMContentLoaded", () => {
     const select = document.getElementById("theme");
     select.value = root.dataset.theme ?? "auto";
@@ -24,7 +24,7 @@
       try {
         localStorage.setItem(KEY, select.value);
       } catch {
-        // It holds until the page is closed.
+        // The choice lasts until the page is closed.
       }
     });
   });

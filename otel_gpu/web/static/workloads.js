@@ -1,86 +1,82 @@
-// The table of workloads: sorted, filtered, each with its processes and what its figures rest on when it is opened.
+// The table of workloads: sorted and filtered, each with its names, reasons and processes when it is opened.
 
-import { COLUMNS, PROCESS_COLUMNS, stateText } from "./columns.js";
-import { byId, clean, el, reconcile, setAttribute, setFigure, setHidden, setPairs, setText } from "./dom.js";
+import { byId, el, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
 import { matches, parseFilter } from "./filter.js";
-import { percent, plural, size, UNKNOWN } from "./format.js";
-import { podOf } from "./model.js";
-import { placeOf } from "./places.js";
-import { howCost, howEnergy, howIdle, howMemory, howPower, howSm, howState } from "./words.js";
 
-const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw, and nobody reads it
+const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw
 
-const kindOf = (column) => (column.number ? "number" : "text");
+const DEFAULT_SORT = { key: "memory", down: true };
 
-const createCell = (column) => el("td", { role: "cell", class: kindOf(column), "data-label": column.name }, el("data"));
+const kindOf = (column) => (column.is_number ? "number" : "text");
+
+const createHeading = (column, ...children) =>
+  el("th", { scope: "col", role: "columnheader", class: kindOf(column), title: column.meaning }, ...children);
+
+const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
+/** A comparison by the values of one column. Unknown values come last in both directions. */
+function comparing(at, down) {
+  return (one, other) => {
+    const [a, b] = [one.cells[at].value, other.cells[at].value];
+    if (a !== b) {
+      if (a === null) return 1;
+      if (b === null) return -1;
+      return (a < b ? -1 : 1) * (down ? -1 : 1);
+    }
+    return one.name < other.name ? -1 : one.name > other.name ? 1 : one.key < other.key ? -1 : 1;
+  };
+}
 
 export class Workloads {
-  #cycle = null;
-  #colours;
-  #sort = { key: "memory", down: true };
+  #view = null;
+  #sort = DEFAULT_SORT;
   #filter = parseFilter("");
   #open = new Set();
-  #most = STEP;
-  #say;
+  #limit = STEP;
+  #announce;
 
-  constructor(colours, say) {
-    this.#colours = colours;
-    this.#say = say;
-    for (const column of COLUMNS) {
-      const button = el("button", { type: "button", title: column.what }, column.name);
-      button.addEventListener("click", () => this.#sortBy(column));
-      const heading = el("th", { scope: "col", role: "columnheader", class: kindOf(column) }, button);
-      heading.dataset.key = column.key;
-      byId("columns").append(heading);
-    }
+  constructor(announce) {
+    this.#announce = announce;
     byId("filter").addEventListener("input", (event) => this.#filterBy(event.target.value));
     byId("further").addEventListener("click", () => this.#showMore());
   }
 
-  update(cycle) {
-    this.#cycle = cycle;
-    if (!this.#columns.some((column) => column.key === this.#sort.key)) this.#sort = { key: "memory", down: true };
-    const here = new Set(cycle.workloads.map((workload) => workload.key));
-    for (const key of this.#open) if (!here.has(key)) this.#open.delete(key);
+  update(view) {
+    this.#view = view;
+    if (!view.columns.some((column) => column.key === this.#sort.key)) this.#sort = DEFAULT_SORT;
+    const present = new Set(view.workloads.map((workload) => workload.key));
+    for (const key of this.#open) if (!present.has(key)) this.#open.delete(key);
     this.#draw();
-  }
-
-  get #columns() {
-    return COLUMNS.filter((column) => column.key !== "cost" || this.#cycle.currency !== null);
   }
 
   #sortBy(column) {
     const again = this.#sort.key === column.key;
-    this.#sort = { key: column.key, down: again ? !this.#sort.down : Boolean(column.number) };
+    this.#sort = { key: column.key, down: again ? !this.#sort.down : column.is_number };
     this.#draw();
-    this.#say(`Sorted by ${column.name}, ${this.#sort.down ? "descending" : "ascending"}`);
+    this.#announce(`Sorted by ${column.name}, ${this.#sort.down ? "descending" : "ascending"}`);
   }
 
   #filterBy(text) {
     this.#filter = parseFilter(text);
-    if (this.#cycle === null) return;
+    if (this.#view === null) return;
     this.#draw();
-    this.#say(byId("count").textContent);
+    this.#announce(byId("count").textContent);
   }
 
   #showMore() {
-    this.#most += STEP;
+    this.#limit += STEP;
     this.#draw();
-    this.#say(`${byId("rows").querySelectorAll(":scope > tr:not(.details)").length} workloads are shown`);
+    this.#announce(`${byId("rows").querySelectorAll(":scope > tr:not(.details)").length} workloads are shown`);
   }
 
   #draw() {
-    const cycle = this.#cycle;
-    const found = cycle.workloads.filter((workload) => matches(workload, this.#filter)).sort((a, b) => this.#compare(a, b));
-    for (const heading of byId("columns").children) {
-      const { key } = heading.dataset;
-      setHidden(heading, key === "cost" && cycle.currency === null);
-      const direction = this.#sort.down ? "descending" : "ascending";
-      setAttribute(heading, "aria-sort", key === this.#sort.key ? direction : "none");
-    }
+    const { columns, workloads, no_workloads } = this.#view;
+    const sorted = comparing(columns.findIndex((column) => column.key === this.#sort.key), this.#sort.down);
+    const found = workloads.filter((workload) => matches(workload, this.#filter)).sort(sorted);
+    this.#drawHeadings(columns);
     reconcile(
       byId("rows"),
-      found.slice(0, this.#most).flatMap((workload) => [
+      found.slice(0, this.#limit).flatMap((workload) => [
         { workload },
         ...(this.#open.has(workload.key) ? [{ workload, details: true }] : []),
       ]),
@@ -88,32 +84,33 @@ export class Workloads {
       (item) => (item.details ? this.#createDetails(item.workload) : this.#createRow(item.workload)),
       (node, item) => (item.details ? this.#updateDetails(node, item.workload) : this.#updateRow(node, item.workload)),
     );
-    const all = cycle.workloads.length;
+    const all = workloads.length;
     setText(byId("count"), (found.length === all ? "" : `${found.length} of `) + plural(all, "workload"));
-    const further = found.length - this.#most;
+    const further = found.length - this.#limit;
     setHidden(byId("further"), further <= 0);
     setText(byId("further"), `Show ${Math.min(further, STEP)} more of ${found.length}`);
     setHidden(byId("table"), found.length === 0);
     setHidden(byId("no-workloads"), found.length > 0);
-    setText(byId("no-workloads"), this.#nobody(all));
+    setText(byId("no-workloads"), all ? "No workload matches this filter." : no_workloads);
   }
 
-  #nobody(all) {
-    if (all) return "No workload matches this filter.";
-    if (this.#cycle.pod !== null) return "Nobody of this pod is seen on a GPU.";
-    return this.#cycle.all_told ? "Nobody holds a GPU." : "Who holds a GPU is not known.";
-  }
-
-  /** What is not known comes last, whichever way. */
-  #compare(one, other) {
-    const { value, rank = value } = COLUMNS.find((column) => column.key === this.#sort.key);
-    const [a, b] = [rank(one), rank(other)];
-    if (a !== b) {
-      if (a === null) return 1;
-      if (b === null) return -1;
-      return (a < b ? -1 : 1) * (this.#sort.down ? -1 : 1);
-    }
-    return one.title < other.title ? -1 : one.title > other.title ? 1 : one.key < other.key ? -1 : 1;
+  #drawHeadings(columns) {
+    reconcile(
+      byId("columns"),
+      columns,
+      (column) => column.key,
+      (column) => {
+        const button = el("button", { type: "button", title: column.meaning }, column.name);
+        button.addEventListener("click", () => this.#sortBy(column));
+        const heading = createHeading(column, button);
+        heading.dataset.key = column.key;
+        return heading;
+      },
+      (heading, column) => {
+        const direction = this.#sort.down ? "descending" : "ascending";
+        setAttribute(heading, "aria-sort", column.key === this.#sort.key ? direction : "none");
+      },
+    );
   }
 
   #createRow(workload) {
@@ -127,107 +124,68 @@ export class Workloads {
       this.#draw();
     });
     row.append(el("th", { scope: "row", role: "rowheader" }, open, el("span", { class: "more" })));
-    for (const column of COLUMNS.slice(1)) {
-      const cell = createCell(column);
-      cell.dataset.key = column.key;
-      row.append(cell);
-    }
     return row;
   }
 
   #updateRow(row, workload) {
-    const [head, ...cells] = row.children;
+    const head = row.firstChild;
     const [swatch, name] = head.firstChild.children;
     setAttribute(head.firstChild, "aria-expanded", String(this.#open.has(workload.key)));
-    setAttribute(head, "title", clean(workload.name));
-    setAttribute(swatch, "class", `swatch measured ${this.#colours.of(workload.key)}`);
-    setText(name, workload.title);
-    setText(head.lastChild, moreOf(workload));
-    setAttribute(row, "class", workload.ended ? "ended" : (workload.state ?? "none"));
-    COLUMNS.slice(1).forEach((column, number) => {
-      setHidden(cells[number], column.key === "cost" && this.#cycle.currency === null);
-      const how = column.how?.(workload, this.#cycle);
-      setFigure(cells[number].firstChild, column.text(workload, this.#cycle), column.value(workload), how);
-    });
+    setAttribute(head, "title", workload.full_name);
+    setAttribute(swatch, "class", `swatch measured colour-${workload.colour}`);
+    setText(name, workload.name);
+    setText(head.lastChild, workload.origin);
+    setAttribute(row, "class", workload.state);
+    drawCells(row, this.#view.columns, workload.cells, 1);
   }
 
   #createDetails(workload) {
-    const headings = PROCESS_COLUMNS.map((column) =>
-      el("th", { scope: "col", role: "columnheader", class: kindOf(column), title: column.what }, column.name),
-    );
     const cell = el(
       "td", { role: "cell" },
       el("div", { class: "facts" }, el("dl"), el("dl")),
-      el("p", { class: "empty" }, "No process of it is seen on a GPU."),
+      el("p", { class: "empty" }),
       el(
-        "table", { role: "table", "aria-label": `Processes of ${workload.title}` },
-        el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...headings)),
+        "table", { role: "table", "aria-label": `Processes of ${workload.name}` },
+        el(
+          "thead", { role: "rowgroup" },
+          el("tr", { role: "row" }, ...this.#view.process_columns.map((column) => createHeading(column, column.name))),
+        ),
         el("tbody", { role: "rowgroup" }),
       ),
     );
     return el("tr", { role: "row", class: "details" }, cell);
   }
 
-  #updateDetails(row, workload) {
+  #updateDetails(row, { identity, reasons, processes, no_processes }) {
+    const { columns, process_columns } = this.#view;
     const [cell] = row.children;
-    const [facts, nobody, table] = cell.children;
-    setAttribute(cell, "colspan", String(this.#columns.length));
-    setPairs(facts.firstChild, namesOf(workload));
-    setPairs(facts.lastChild, groundsOf(workload, this.#cycle));
-    setHidden(nobody, workload.processes.length > 0);
-    setHidden(table, workload.processes.length === 0);
-    const sorted = workload.processes.toSorted((a, b) => (b.memory ?? -1) - (a.memory ?? -1) || a.pid - b.pid);
-    reconcile(table.tBodies[0], sorted, (process) => process.key, createProcess, (child, process) =>
-      updateProcess(child, process, this.#cycle),
+    const [facts, none, table] = cell.children;
+    setAttribute(cell, "colspan", String(columns.length));
+    setDetails(facts.firstChild, identity);
+    setDetails(facts.lastChild, reasons);
+    setHidden(none, processes.length > 0);
+    setText(none, no_processes);
+    setHidden(table, processes.length === 0);
+    reconcile(
+      table.tBodies[0],
+      processes,
+      (process) => process.key,
+      () => el("tr", { role: "row" }),
+      (child, process) => drawCells(child, process_columns, process.cells, 0),
     );
   }
 }
 
-function createProcess() {
-  const row = el("tr", { role: "row" });
-  row.append(...PROCESS_COLUMNS.map(createCell));
-  return row;
-}
-
-function updateProcess(row, process, cycle) {
-  PROCESS_COLUMNS.forEach((column, number) => {
-    const how = column.how?.(process, cycle);
-    setFigure(row.children[number].firstChild, column.text(process), column.value(process), how);
-  });
-}
-
-/** Where it belongs, in a line under its name. */
-function moreOf(workload) {
-  const where = podOf(workload) ?? (workload.image && clean(workload.image));
-  return [KINDS[workload.kind] ?? clean(workload.kind), where].filter(Boolean).join(" · ");
-}
-
-const KINDS = { slurm_job: "Slurm job", systemd_unit: "systemd unit", lxc: "LXC" };
-
-/** What it is called, in full. */
-const namesOf = (workload) =>
-  [
-    ["Name", workload.name], ["Namespace", workload.namespace], ["Pod", workload.pod], ["Pod uid", workload.pod_uid],
-    ["Container", workload.container], ["Image", workload.image], ["Id", workload.id],
-  ]
-    .filter(([, value]) => value !== null && value !== "")
-    .map(([name, value]) => [name, clean(value)]);
-
-/** What its figures rest on; on several GPUs, what it does on each. */
-const groundsOf = (workload, cycle) => [
-  ["State", `${stateText(workload)}: ${howState(workload.state)}`],
-  ["Memory", howMemory(workload)],
-  ["SM", howSm(workload.sm, workload.parts.length)],
-  ["Power", howPower(workload, cycle.window_s)],
-  ["Energy", howEnergy(workload)],
-  ["Idle", howIdle(workload)],
-  ...(cycle.currency === null ? [] : [["Cost", howCost(workload, cycle.currency)]]),
-  ...(workload.parts.length > 1 ? workload.parts.map(groundsOfPart) : []),
-];
-
-function groundsOfPart(part) {
-  const { memory, utilization, state } = part.now;
-  const held = [`${size(memory.measured)} measured`];
-  if (memory.inferred) held.push(`${size(memory.inferred)} inferred`);
-  return [`GPU ${placeOf(part)}`, `${held.join(", ")}; SM ${percent(utilization)}; ${state ?? UNKNOWN}`];
+/** The cells of a row from column `first` on, after as many children that are drawn otherwise. */
+function drawCells(row, columns, cells, first) {
+  while (row.children.length > columns.length) row.lastChild.remove(); // the cost column can go
+  for (let at = first; at < columns.length; at += 1) {
+    const column = columns[at];
+    if (row.children.length === at) row.append(el("td", { role: "cell" }, el("data")));
+    const cell = row.children[at];
+    setAttribute(cell, "class", kindOf(column));
+    setAttribute(cell, "data-label", column.name);
+    setAttribute(cell, "data-key", column.key);
+    setCell(cell.firstChild, cells[at]);
+  }
 }

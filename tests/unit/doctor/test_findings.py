@@ -5,8 +5,8 @@ import json
 import pytest
 
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind, to_json, to_text
-from otel_gpu.export.text import Paint
 from otel_gpu.version import __version__
+from otel_gpu.view.terminal import Paint
 
 PLAIN = Paint(enabled=False)
 

@@ -9,8 +9,6 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.table import render
-from otel_gpu.export.table_figures import whole
-from otel_gpu.export.text import Paint
 from otel_gpu.model import (
     GpuReading,
     MemorySplit,
@@ -20,6 +18,8 @@ from otel_gpu.model import (
 )
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from otel_gpu.version import __version__
+from otel_gpu.view.terminal import Paint
+from otel_gpu.view.text import whole
 from tests.builders import GIB, attribute, attribution, facts, failed_gpu, gpu, listed, memory, mig, snapshot
 
 GOLDEN = f"""\
@@ -27,38 +27,38 @@ otel-gpu {__version__}  2023-11-14T22:13:25Z  driver 570.124.06
 
 GPU  NAME            MEMORY                    USED     LIMIT  UTIL  POWER   TEMP  STATE
   0  A100-SXM4-80GB  ██████████████▒·····  60.0 GiB  80.0 GiB  83 %   60 W  49 °C  ok
-  1  H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB     -    0 W      -  ok
+  1  H100 80GB HBM3  █░··················   8.0 GiB  80.0 GiB     –    0 W      –  ok
      └ 1g.10gb       ████████············   4.0 GiB  10.0 GiB
-  2  A100-SXM4-80GB  -                            -         -     -      -      -  failed
+  2  A100-SXM4-80GB  –                            –         –     –      –      –  failed
 
-GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  J IN 5.0 s  = WORKLOADS  + NOBODY  + UNATTR
-  0  81920       56832        4608         0      1024   19456         300          300         0         0
-  1  81920        4096           0      4096      1024   72704           3            3         0         0
-  2      -           -           -         -         -       -           -            -         -         -
+GPU    MiB  = MEASURED  + INFERRED  + UNATTR  + DRIVER  + FREE  J IN 5.0 s  = WORKLOADS  + IDLE  + UNATTR
+  0  81920       56832        4608         0      1024   19456         300          300       0         0
+  1  81920        4096           0      4096      1024   72704           3            3       0         0
+  2      –           –           –         –         –       –           –            –       –         –
 
-WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY   INFERRED, SURE  SM   POWER  STATE
-vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                    -  ≈ 54 W  unknown
-host            host          the host itself        0                 -  ~ 4.5 GiB 100 %   -   ≈ 5 W  unknown
-dddddddddddd    container     -                      1 1g.10gb   4.0 GiB                    -   ≈ 0 W  unknown
-unidentified    host          -                      0           1.0 GiB                    -   ≈ 1 W  unknown
-ollama.service  systemd_unit  -                      0           512 MiB                    -   ≈ 1 W  unknown
+WORKLOAD        KIND          POD OR IMAGE           GPU          MEMORY         INFERRED  SM   POWER  STATE
+vllm-chat       container     inference/vllm-chat-0  0          54.0 GiB                    –  ≈ 54 W  unknown
+host            host          the host itself        0                 –  ~ 4.5 GiB 100 %   –   ≈ 5 W  unknown
+dddddddddddd    container     –                      1 1g.10gb   4.0 GiB                    –   ≈ 0 W  unknown
+unidentified    host          –                      0           1.0 GiB                    –   ≈ 1 W  unknown
+ollama.service  systemd_unit  –                      0           512 MiB                    –   ≈ 1 W  unknown
 
 PID  PROCESS    WORKLOAD        GPU          MEMORY  SM   POWER  STATE
-100  vllm-chat  vllm-chat       0          54.0 GiB   -  ≈ 54 W  unknown
-300  python3    dddddddddddd    1 1g.10gb   4.0 GiB   -   ≈ 0 W  unknown
-999  -          unidentified    0           1.0 GiB   -   ≈ 1 W  unknown
-200  ollama     ollama.service  0           512 MiB   -   ≈ 1 W  unknown
-201  python3    host            0                 -   -   ≈ 5 W  unknown
+100  vllm-chat  vllm-chat       0          54.0 GiB   –  ≈ 54 W  unknown
+300  python3    dddddddddddd    1 1g.10gb   4.0 GiB   –   ≈ 0 W  unknown
+999  –          unidentified    0           1.0 GiB   –   ≈ 1 W  unknown
+200  ollama     ollama.service  0           512 MiB   –   ≈ 1 W  unknown
+201  python3    host            0                 –   –   ≈ 5 W  unknown
 
-█ measured  ▒ inferred  ░ unattributed  : the driver's own  · free
-≈ estimated  ~ inferred  - not known, which is not zero
-INFERRED is what the driver does not list and evidence explains, with how sure that is
+█ measured  ▒ inferred  ░ unattributed  : reserved by the driver  · free
+≈ estimated  ~ inferred  – unknown, which is not zero
+INFERRED is memory that the driver does not list and evidence explains, with the confidence
 POWER is the mean of the last 5.0 s
 
 GPU 2: failed: GPU is lost: it fell off the bus
 nvml: degraded: GPU 2: GPU is lost: it fell off the bus
-unidentified: the driver names processes that /proc, as seen here, does not have
-otel-gpu doctor tells what to do about it
+unidentified: the driver lists processes that are not visible in /proc here
+otel-gpu doctor explains how to fix this
 """
 
 HOSTILE = {
@@ -89,7 +89,7 @@ def unpainted(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_the_table_of_a_known_answer_is_this() -> None:
+def test_the_table_of_a_known_report() -> None:
     assert render(attribution(), width=120) == GOLDEN
 
 
@@ -137,7 +137,7 @@ def test_a_name_cannot_act_on_the_terminal(name: str) -> None:
     assert text.count("\N{REPLACEMENT CHARACTER}") >= 4  # in the workload, its pod, the process, its workload
 
 
-def test_what_a_driver_says_cannot_act_on_the_terminal_either() -> None:
+def test_text_of_a_driver_cannot_act_on_the_terminal() -> None:
     def told(word: str) -> str:
         reading = gpu(0, [], name=word, mig=[mig("MIG-1", (1, 0), [listed(1)], profile=word)])
         sources = [SourceOutcome("nvml", SourceState.DEGRADED, word)]
@@ -152,9 +152,9 @@ def test_what_a_driver_says_cannot_act_on_the_terminal_either() -> None:
 # ---------------------------------------------------------------------------- what it says
 
 
-def test_a_simulated_host_is_called_so_on_the_first_line() -> None:
+def test_the_first_line_marks_a_simulated_host() -> None:
     first = render(attribution(), width=120, simulated=True).splitlines()[0]
-    assert "SIMULATED HOST: no figure here is of a real GPU" in first
+    assert "SIMULATED HOST: no figure here is from a real GPU" in first
     assert "SIMULATED" not in render(attribution())
 
 
@@ -166,7 +166,7 @@ def test_the_title_fits_the_width_and_the_warning_is_never_lost(width: int) -> N
     assert len(title) == (3 if width < len(f"otel-gpu {__version__}") + 83 else 2)
 
 
-def test_the_reason_of_a_trouble_is_wrapped_and_not_cut() -> None:
+def test_the_reason_of_a_problem_is_wrapped_and_not_cut() -> None:
     reason = "NVML: the library is not found: " + "install the driver " * 5 + "or try the demo"
     lines = sections(
         render(attribute(None, snapshot(sources=[SourceOutcome("nvml", SourceState.UNAVAILABLE, reason)])), width=80)
@@ -174,23 +174,23 @@ def test_the_reason_of_a_trouble_is_wrapped_and_not_cut() -> None:
     assert len(lines) == 4
     assert max(len(line) for line in lines) <= 80
     assert " ".join(" ".join(lines[:3]).split()) == f"nvml: unavailable: {reason}"
-    assert lines[3] == "otel-gpu doctor tells what to do about it"
+    assert lines[3] == "otel-gpu doctor explains how to fix this"
 
 
-def test_an_idle_host_says_that_nobody_is_there() -> None:
+def test_an_idle_host_has_no_workloads() -> None:
     text = render(attribute(None, snapshot(gpu(0))))
-    assert "nobody holds a GPU" in text
-    assert "no process is on a GPU" in text
+    assert "No workload uses a GPU" in text
+    assert "No process uses a GPU" in text
 
 
-def test_a_driver_that_does_not_answer_does_not_mean_that_nobody_is_there() -> None:
+def test_without_a_driver_the_workloads_are_unknown() -> None:
     sources = [SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")]
     text = render(attribute(None, snapshot(sources=sources)))
     assert sections(text)[1:] == [
-        ["no GPU could be read"],
-        ["who holds a GPU is not known"],
-        ["which processes are on a GPU is not known"],
-        ["nvml: unavailable: NVML: no driver", "otel-gpu doctor tells what to do about it"],
+        ["No GPU could be read"],
+        ["Unknown which workloads use a GPU"],
+        ["Unknown which processes use a GPU"],
+        ["nvml: unavailable: NVML: no driver", "otel-gpu doctor explains how to fix this"],
     ]
 
 
@@ -199,22 +199,22 @@ def test_a_driver_that_does_not_answer_does_not_mean_that_nobody_is_there() -> N
     [failed_gpu(1), gpu(1, None), gpu(1, [], mig=[mig("MIG-1", (1, 0), None)])],
     ids=["a lost GPU", "no process lists", "no process lists of an instance"],
 )
-def test_one_gpu_that_does_not_tell_who_is_on_it_leaves_that_open(silent: GpuReading) -> None:
+def test_with_one_gpu_without_process_lists_the_workloads_are_unknown(silent: GpuReading) -> None:
     text = render(attribute(None, snapshot(gpu(0), silent)))
-    assert "who holds a GPU is not known" in text
-    assert "which processes are on a GPU is not known" in text
+    assert "Unknown which workloads use a GPU" in text
+    assert "Unknown which processes use a GPU" in text
     assert "nobody" not in text
 
 
-def test_a_gpu_with_instances_tells_by_them_who_is_on_it() -> None:
-    assert "nobody holds a GPU" in render(attribute(None, snapshot(gpu(0, None, mig=[mig("MIG-1", (1, 0), [])]))))
+def test_process_lists_of_instances_are_those_of_the_gpu() -> None:
+    assert "No workload uses a GPU" in render(attribute(None, snapshot(gpu(0, None, mig=[mig("MIG-1", (1, 0), [])]))))
 
 
 def test_sources_that_are_ok_are_not_mentioned() -> None:
     assert "nvml" not in render(attribute(None, snapshot(gpu(0))))
 
 
-def test_who_holds_most_comes_first() -> None:
+def test_the_largest_workload_is_first() -> None:
     answer = attribute(
         None,
         snapshot(
@@ -253,7 +253,7 @@ def only_gpu_line(answer: Report) -> str:
         "a little of a full GPU",
     ],
 )
-def test_the_bar_shows_who_is_known_who_is_not_and_what_is_left(parts: MemorySplit, expected: str) -> None:
+def test_the_bar_shows_every_kind_of_memory(parts: MemorySplit, expected: str) -> None:
     answer = attribute(None, snapshot(gpu(0)))
     line = only_gpu_line(replace(answer, gpus=(answer.gpus[0]._replace(memory=parts),)))
     assert re.findall("[█▒░:·]{2,}", line) == [expected]
@@ -267,7 +267,7 @@ def test_claims_beyond_what_is_used_do_not_make_the_bar_longer() -> None:
 
 def test_memory_of_nothing_has_no_bar() -> None:
     answer = attribute(None, snapshot(gpu(0, memory=memory(total_gib=0, used_gib=0, reserved_gib=0))))
-    assert only_gpu_line(answer).split()[-9:] == ["-", "0", "MiB", "0", "MiB", "-", "-", "-", "ok"]
+    assert only_gpu_line(answer).split()[-9:] == ["–", "0", "MiB", "0", "MiB", "–", "–", "–", "ok"]
 
 
 # ---------------------------------------------------------------------------- sums
@@ -278,7 +278,7 @@ def figures(answer: Report, width: int = 200) -> list[int]:
     return [int(word) for word in sections(render(answer, width=width))[2][1].split()]
 
 
-def test_the_parts_of_a_gpus_memory_and_energy_add_up_as_they_are_shown() -> None:
+def test_printed_parts_of_memory_and_energy_add_up() -> None:
     index, limit, *memory_parts, energy, attributed, idle, unattributed = figures(attribution())
     assert (index, limit) == (0, 80 * 1024)
     assert sum(memory_parts) == limit
@@ -286,7 +286,7 @@ def test_the_parts_of_a_gpus_memory_and_energy_add_up_as_they_are_shown() -> Non
 
 
 @pytest.mark.parametrize("interval_s", [1, 5, 60])
-def test_the_watts_of_workloads_of_nobody_and_of_the_unattributed_add_up_to_the_gpus(interval_s: int) -> None:
+def test_power_of_workloads_idle_and_unattributed_sums_to_the_gpus(interval_s: int) -> None:
     clock = ManualClock()
     host = SimulatedHost(demo_world(1), clock)
     engine = Engine(
@@ -316,20 +316,20 @@ def test_the_watts_of_workloads_of_nobody_and_of_the_unattributed_add_up_to_the_
     assert (interval_s == 60) is any(line.endswith("ended") for line in workloads)  # they took part in it
 
 
-def test_power_is_what_is_drawn_now_where_there_is_no_window_to_tell_of() -> None:
+def test_without_a_window_power_is_the_present_reading() -> None:
     text = render(attribute(None, snapshot(gpu(0, power_w=70))))
     assert " 70 W " in text
     assert "mean" not in text
 
 
-def test_a_small_screen_has_the_sums_where_they_leave_half_of_it_to_who_uses_gpus() -> None:
+def test_a_small_screen_has_sums_if_half_of_it_remains_for_workloads() -> None:
     answer = attribution()
     assert "= MEASURED" in render(answer, width=120, height=34)
     assert "= MEASURED" not in render(answer, width=120, height=24)
     assert len(render(answer, width=120, height=34).splitlines()) <= 34
 
 
-def test_figures_that_rounding_would_spoil_add_up_too() -> None:
+def test_rounded_figures_add_up() -> None:
     third = (1 << 20) + (1 << 20) // 3
     answer = attribute(None, snapshot(gpu(0)))
     split = MemorySplit(6 * third, third, 2 * third, 0, third, third, third)
@@ -338,7 +338,7 @@ def test_figures_that_rounding_would_spoil_add_up_too() -> None:
     assert sum(parts) == limit
 
 
-def test_what_the_lists_count_twice_is_taken_off() -> None:
+def test_memory_that_the_lists_count_twice_is_subtracted() -> None:
     claims = [listed(1, 60 * GIB), listed(2, 60 * GIB)]
     answer = attribute(None, snapshot(gpu(0, claims, memory=memory(used_gib=79, reserved_gib=1))))
     assert "- OVERCOUNT" in render(answer)
@@ -347,12 +347,12 @@ def test_what_the_lists_count_twice_is_taken_off() -> None:
     assert measured == 120 * 1024
 
 
-def test_a_driver_that_does_not_tell_its_own_memory_apart_has_a_dash_there() -> None:
+def test_unreported_reserved_memory_is_a_dash() -> None:
     answer = attribute(None, snapshot(gpu(0, memory=memory(reserved_gib=None))))
-    assert sections(render(answer))[2][1].split()[5] == "-"
+    assert sections(render(answer))[2][1].split()[5] == "–"
 
 
-def test_a_terminal_too_narrow_for_sums_goes_without() -> None:
+def test_a_terminal_too_narrow_for_sums_has_none() -> None:
     assert "= MEASURED" in render(attribution(), width=70)
     assert "= MEASURED" not in render(attribution(), width=60)
 
@@ -365,23 +365,23 @@ def test_whole_units_add_up_to_the_rounded_sum() -> None:
 # ---------------------------------------------------------------------------- who, when, what the marks mean
 
 
-def test_the_title_tells_the_version_the_host_the_time_and_the_driver() -> None:
+def test_the_title_has_version_host_time_and_driver() -> None:
     first = render(attribution(), width=120, host_name="node-\x1b1").splitlines()[0]
     assert first == f"otel-gpu {__version__}  node-\N{REPLACEMENT CHARACTER}1  2023-11-14T22:13:25Z  driver 570.124.06"
 
 
-def test_marks_are_explained_where_there_are_any() -> None:
+def test_marks_are_explained_if_there_are_any() -> None:
     legend = sections(render(attribution(), width=120))[-2]
     assert legend == [
-        "█ measured  ▒ inferred  ░ unattributed  : the driver's own  · free",
-        "≈ estimated  ~ inferred  - not known, which is not zero",
-        "INFERRED is what the driver does not list and evidence explains, with how sure that is",
+        "█ measured  ▒ inferred  ░ unattributed  : reserved by the driver  · free",
+        "≈ estimated  ~ inferred  – unknown, which is not zero",
+        "INFERRED is memory that the driver does not list and evidence explains, with the confidence",
         "POWER is the mean of the last 5.0 s",
     ]
     assert "measured" not in render(attribute(None, snapshot()))
 
 
-def test_why_a_gpu_gives_no_figures_is_told_in_full_and_once() -> None:
+def test_the_reason_of_a_failed_gpu_is_printed_in_full_and_once() -> None:
     reason = "GPU is lost: " + "it fell off the bus " * 8
     by_gpu = SourceOutcome("nvml", SourceState.DEGRADED, f"GPU 1: {reason}", by_gpu=True)
     text = " ".join(
@@ -391,6 +391,6 @@ def test_why_a_gpu_gives_no_figures_is_told_in_full_and_once() -> None:
     assert "GPU 1: failed: GPU is lost" in text
 
 
-def test_a_simulated_host_is_nothing_for_doctor() -> None:
+def test_a_simulated_host_does_not_refer_to_doctor() -> None:
     assert "doctor" in render(attribution())
     assert "doctor" not in render(attribution(), simulated=True)

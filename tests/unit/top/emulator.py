@@ -6,7 +6,7 @@ import codecs
 import re
 from typing import Final
 
-from otel_gpu.export.text import cells
+from otel_gpu.view.terminal import cells
 
 _TOKEN: Final = re.compile(r"\x1b\[\??[0-9;]*[A-Za-z]|\x1b|.", re.DOTALL)
 _POSITION: Final = re.compile(r"\x1b\[(\d+);(\d+)H")

@@ -33,18 +33,18 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
-def test_where_there_is_no_terminal_it_says_what_to_use_instead(complaint: Callable[..., str]) -> None:
-    assert complaint() == "top draws on a terminal, and standard output is none; otel-gpu once prints the same, once"
+def test_without_a_terminal_the_error_names_the_alternative(complaint: Callable[..., str]) -> None:
+    assert complaint() == "top needs a terminal, and standard output is not one; otel-gpu once prints the same figures"
     assert "otel-gpu once" in complaint("--url", "http://127.0.0.1:9464")
 
 
-def test_a_wrong_url_is_told_before_anything_else(
-    complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert complaint("--url", "nonsense").startswith("--url is 'nonsense'; allowed is http://HOST:PORT")
+def test_a_wrong_url_is_reported_first(complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complaint("--url", "nonsense").startswith(
+        "--url: 'nonsense' is not the URL of an agent; use http://HOST:PORT"
+    )
     monkeypatch.setenv("OTEL_GPU_URL", "http://me:hunter2@")
     told = complaint()
-    assert told.startswith("OTEL_GPU_URL is ")
+    assert told.startswith("OTEL_GPU_URL: ")
     assert "hunter2" not in told
 
 

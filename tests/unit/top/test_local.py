@@ -13,8 +13,8 @@ from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config, load
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.model import SourceState
-from otel_gpu.top.board import Board
-from otel_gpu.top.local import LocalCycles
+from otel_gpu.top.latest import LatestView
+from otel_gpu.top.local import LocalViews
 from tests.builders import FakeGpus, FakeProcesses, gpu_read
 
 PATIENCE_S = 30.0
@@ -25,66 +25,67 @@ def config() -> Config:
 
 
 @contextmanager
-def running(opened: object = open_host) -> Iterator[Board]:
-    board = Board(SystemClock())
-    cycles = LocalCycles(config(), SystemClock(), board, "node-1", opened)  # type: ignore[arg-type]
-    cycles.start()
+def running(opened: object = open_host) -> Iterator[LatestView]:
+    latest = LatestView(SystemClock())
+    views = LocalViews(config(), SystemClock(), latest, "node-1", opened)  # type: ignore[arg-type]
+    views.start()
     try:
-        yield board
+        yield latest
     finally:
-        cycles.close()
+        views.close()
 
 
-def wait_for(board: Board) -> None:
+def wait_for(latest: LatestView) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
-    while board.look().cycle is None and board.failure is None:
+    while latest.read().view is None and latest.failure is None:
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
 
 
-def test_this_host_is_sampled_and_shown_with_its_name_and_prices() -> None:
-    with running() as board:
-        wait_for(board)
-        shown = board.look().cycle
+def test_views_of_this_host_have_its_name_and_prices() -> None:
+    with running() as latest:
+        wait_for(latest)
+        shown = latest.read().view
     assert shown is not None
-    assert (shown.host, shown.interval_s, shown.currency) == ("node-1", 1.0, "USD")
+    assert (shown.host, shown.interval_s) == ("node-1", 1.0)
+    assert "cost" in [column.key for column in shown.columns]
     assert shown.simulated == "requested with --source sim"
     assert len(shown.gpus) == 4
 
 
 @pytest.mark.parametrize("error", [UsageError("no such pod"), Unavailable("no driver")], ids=["usage", "driver"])
-def test_a_host_that_cannot_be_opened_is_told(error: OtelGpuError) -> None:
+def test_a_host_that_cannot_be_opened_is_a_failure(error: OtelGpuError) -> None:
     def fail(_config: Config, _clock: Clock) -> Host:
         raise error
 
-    with running(fail) as board:
-        wait_for(board)
-    assert board.failure is error
+    with running(fail) as latest:
+        wait_for(latest)
+    assert latest.failure is error
 
 
-def test_a_bug_is_told_in_a_line() -> None:
+def test_a_bug_is_reported_in_one_line() -> None:
     def fail(_config: Config, _clock: Clock) -> Host:
         raise RuntimeError("oops")
 
-    with running(fail) as board:
-        wait_for(board)
-    assert str(board.failure) == "internal error: RuntimeError: oops"
+    with running(fail) as latest:
+        wait_for(latest)
+    assert str(latest.failure) == "internal error: RuntimeError: oops"
 
 
-def test_a_driver_that_has_no_gpu_to_begin_with_ends_it_with_the_reason() -> None:
+def test_a_driver_without_a_gpu_at_the_start_is_a_failure() -> None:
     blind = FakeGpus(gpu_read(state=SourceState.UNAVAILABLE, reason="NVML: no driver"))
-    with running(lambda _config, _clock: Host(blind, FakeProcesses(), ())) as board:
-        wait_for(board)
-    assert str(board.failure) == "NVML: no driver"
+    with running(lambda _config, _clock: Host(blind, FakeProcesses(), ())) as latest:
+        wait_for(latest)
+    assert str(latest.failure) == "NVML: no driver"
 
 
-def test_an_upgraded_driver_is_a_reason_to_start_again() -> None:
+def test_an_upgraded_driver_requires_a_restart() -> None:
     outdated = threading.Event()
     outdated.set()
 
     def opened(settings: Config, clock: Clock) -> Host:
         return replace(open_host(settings, clock), outdated=outdated)
 
-    with running(opened) as board:
-        wait_for(board)
-    assert "start it again" in str(board.failure)
+    with running(opened) as latest:
+        wait_for(latest)
+    assert "start it again" in str(latest.failure)

@@ -15,8 +15,8 @@ import trustme
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
-from otel_gpu.top.board import Board, Lost, Seen
-from otel_gpu.top.remote import PORT, RemoteCycles, agent, events
+from otel_gpu.top.latest import Latest, LatestView, Outage
+from otel_gpu.top.remote import PORT, RemoteViews, agent, events
 from otel_gpu.values import Address
 from otel_gpu.version import __version__
 from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
@@ -25,7 +25,7 @@ from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer
 from tests.builders import attribution
-from tests.unit.top.cycles import ABOUT
+from tests.unit.top.views import SUBJECT
 
 PATIENCE_S = 30.0
 ANYWHERE = Address("127.0.0.1", 0)
@@ -36,7 +36,7 @@ def serving(
     address: Address = ANYWHERE, web_config: Path | None = None, route: Route | None = None
 ) -> Iterator[WebServer]:
     """An agent's server with one cycle to tell."""
-    stream = EventStream(ABOUT, attribution)
+    stream = EventStream(SUBJECT, attribution)
     server = WebServer(address, {EVENTS_PATH: route or stream.route}, web_config)
     server.start()
     try:
@@ -46,73 +46,71 @@ def serving(
 
 
 @contextmanager
-def following(url: str) -> Iterator[Board]:
-    board = Board(SystemClock())
-    cycles = RemoteCycles(agent(url, "--url"), board, retry_s=0.02)
-    cycles.start()
+def following(url: str) -> Iterator[LatestView]:
+    latest = LatestView(SystemClock())
+    views = RemoteViews(agent(url, "--url"), latest, retry_s=0.02)
+    views.start()
     try:
-        yield board
+        yield latest
     finally:
-        cycles.close()
+        views.close()
 
 
-def until(board: Board, condition: Callable[[Seen], object]) -> Seen:
+def until(latest: LatestView, condition: Callable[[Latest], object]) -> Latest:
     deadline_s = time.monotonic() + PATIENCE_S
-    while not condition(seen := board.look()):
-        assert board.failure is None, board.failure
+    while not condition(seen := latest.read()):
+        assert latest.failure is None, latest.failure
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
     return seen
 
 
 def failure(url: str) -> OtelGpuError:
-    with following(url) as board:
+    with following(url) as latest:
         deadline_s = time.monotonic() + PATIENCE_S
-        while board.failure is None:
+        while latest.failure is None:
             assert time.monotonic() < deadline_s
             time.sleep(0.005)
-        return board.failure
+        return latest.failure
 
 
 # ---------------------------------------------------------------------------- an agent, lost and found
 
 
-def test_an_agents_cycles_are_followed() -> None:
-    with serving() as server, following(server.url) as board:
-        shown = until(board, lambda seen: seen.cycle).cycle
+def test_views_of_an_agent_are_read() -> None:
+    with serving() as server, following(server.url) as latest:
+        shown = until(latest, lambda seen: seen.view).view
     assert shown is not None
     assert shown.host == "node-1"
     assert len(shown.workloads) == 5
 
 
-def test_an_agent_that_goes_is_lost_and_one_that_comes_back_is_found() -> None:
+def test_a_lost_agent_is_an_outage_until_it_is_back() -> None:
     with ExitStack() as stack:
         with serving() as server:
-            board = stack.enter_context(following(server.url))
-            until(board, lambda seen: seen.cycle)
-        lost = until(board, lambda seen: seen.lost and "refused" in seen.lost.why)
-        assert lost.cycle is not None
+            latest = stack.enter_context(following(server.url))
+            until(latest, lambda seen: seen.view)
+        lost = until(latest, lambda seen: seen.outage and "refused" in seen.outage.reason)
+        assert lost.view is not None
         with serving(server.address):
-            assert until(board, lambda seen: seen.lost is None).cycle is not None
+            assert until(latest, lambda seen: seen.outage is None).view is not None
 
 
-def test_an_agent_that_becomes_another_version_is_lost_with_that_reason() -> None:
+def test_an_agent_that_changes_its_version_is_an_outage() -> None:
     with ExitStack() as stack:
         with serving() as server:
-            board = stack.enter_context(following(server.url))
-            until(board, lambda seen: seen.cycle)
-        newer = Response(
-            b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: {}\n\n', "text/event-stream"
-        )
+            latest = stack.enter_context(following(server.url))
+            until(latest, lambda seen: seen.view)
+        newer = Response(b'event: view\ndata: {"version":"9.9"}\n\n', "text/event-stream")
         with serving(server.address, route=lambda _: newer):
-            seen = until(board, lambda seen: seen.lost and "9.9" in seen.lost.why)
-    assert isinstance(seen.lost, Lost)
+            seen = until(latest, lambda seen: seen.outage and "9.9" in seen.outage.reason)
+    assert isinstance(seen.outage, Outage)
 
 
 # ---------------------------------------------------------------------------- what cannot be
 
 
-def test_an_agent_that_was_never_there_is_a_failure_and_not_waited_for() -> None:
+def test_an_agent_that_was_never_reached_is_a_failure_without_retries() -> None:
     with serving() as server:
         url = server.url
     error = failure(url)
@@ -127,38 +125,38 @@ def answering(body: bytes, content_type: str) -> Route:
     return route
 
 
-def test_a_server_that_is_no_agent_is_misuse() -> None:
+def test_another_kind_of_server_is_a_usage_error() -> None:
     with serving(route=answering(b"hello", "text/plain")) as server:
         error = failure(server.url)
     assert isinstance(error, UsageError)
-    assert "no otel-gpu agent" in str(error)
+    assert "not an otel-gpu agent" in str(error)
 
 
 @pytest.mark.parametrize(
     "body",
     [
+        b'event: view\ndata: {"version":"9.9"}\n\n',
         b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: {}\n\n',
-        b'event: page\ndata: {"version":"9.9"}\n\nevent: attribution\ndata: [[\n\n',
     ],
-    ids=["another document", "no JSON"],
+    ids=["another view", "another event"],
 )
-def test_an_agent_that_is_not_understood_is_told_in_one_line_with_both_versions(body: bytes) -> None:
+def test_an_unknown_format_is_reported_in_one_line_with_both_versions(body: bytes) -> None:
     with serving(route=answering(body, "text/event-stream")) as server:
         error = failure(server.url)
     assert isinstance(error, Unavailable)
-    assert f"this is {__version__}" in str(error)
+    assert f"the agent is otel-gpu 9.9, this top is {__version__}" in str(error)
     assert str(error).endswith("use top of the agent's version")
     assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
-    "body", [b"event: attribution\ndata: {}\n\n", b"event: page\ndata: 7\n\nevent: attribution\ndata: x\n\n"]
+    "body", [b"event: view\ndata: {}\n\n", b"event: view\ndata: 7\n\n", b"event: view\ndata: [[\n\n", b"data: {}\n\n"]
 )
-def test_a_stream_that_names_no_version_is_not_called_an_agent(body: bytes) -> None:
+def test_a_stream_without_a_version_may_not_be_an_agent(body: bytes) -> None:
     with serving(route=answering(body, "text/event-stream")) as server:
         error = failure(server.url)
     assert isinstance(error, Unavailable)
-    assert f"it is no otel-gpu agent, or one of another version than this ({__version__}): " in str(error)
+    assert f"not an otel-gpu agent, or another version than this top ({__version__}): " in str(error)
     assert "\n" not in str(error)
 
 
@@ -186,14 +184,14 @@ def saying(words: bytes | None) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (b"SSH-2.0-OpenSSH_9.6\r\n", "it does not speak HTTP: it says 'SSH-2.0-OpenSSH_9.6'"),
-        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "it does not speak HTTP: it says '\\x1b[2Jgarbagexxx"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "not an HTTP server: it sends 'SSH-2.0-OpenSSH_9.6'"),
+        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "not an HTTP server: it sends '\\x1b[2Jgarbagexxx"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "it serves https"),
-        (b"", "it has ended the connection without an answer; does it serve https?"),
+        (b"", "it closed the connection without a response; does it serve https?"),
     ],
     ids=["SSH", "garbage", "TLS", "nothing"],
 )
-def test_what_another_server_says_is_told_and_nothing_is_guessed_that_it_is_not(words: bytes, told: str) -> None:
+def test_the_answer_of_another_server_is_quoted(words: bytes, told: str) -> None:
     with saying(words) as url:
         error = str(failure(url))
     assert told in error
@@ -201,20 +199,20 @@ def test_what_another_server_says_is_told_and_nothing_is_guessed_that_it_is_not(
     assert len(error) < 200
 
 
-def test_a_server_that_says_nothing_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("otel_gpu.top.remote._CONNECT_S", 0.2)
     with saying(None) as url:
-        assert str(failure(url)).endswith(": it does not answer")
+        assert str(failure(url)).endswith(": no response")
 
 
-def test_passwords_are_given_by_the_url_and_never_shown(tmp_path: Path) -> None:
+def test_a_password_is_part_of_the_url_and_never_shown(tmp_path: Path) -> None:
     hashed = bcrypt.hashpw(b"s3cret pass", bcrypt.gensalt(4)).decode()
     config = tmp_path / "web.yml"
     config.write_text(f"basic_auth_users:\n  me: {hashed}\n")
     with serving(web_config=config) as server:
         authority = str(server.address)
-        with following(f"http://me:s3cret%20pass@{authority}") as board:
-            until(board, lambda seen: seen.cycle)
+        with following(f"http://me:s3cret%20pass@{authority}") as latest:
+            until(latest, lambda seen: seen.view)
         for wrong in (f"http://{authority}", f"http://me:s3cret-wrong@{authority}"):
             error = failure(wrong)
             assert isinstance(error, UsageError)
@@ -222,7 +220,7 @@ def test_passwords_are_given_by_the_url_and_never_shown(tmp_path: Path) -> None:
             assert "s3cret" not in str(error)
 
 
-def test_a_certificate_must_be_of_an_authority_that_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_needs_a_trusted_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     certificate.private_key_pem.write_to_path(tmp_path / "key")
@@ -236,8 +234,8 @@ def test_a_certificate_must_be_of_an_authority_that_is_trusted(tmp_path: Path, m
         assert "SSL_CERT_FILE" in str(error)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca"))
         assert ssl.get_default_verify_paths().cafile == str(tmp_path / "ca")
-        with following(server.url) as board:
-            until(board, lambda seen: seen.cycle)
+        with following(server.url) as latest:
+            until(latest, lambda seen: seen.view)
         plain = failure(server.url.replace("https", "http"))
     assert "400" in str(plain)
     assert "https" in str(plain)
@@ -256,7 +254,7 @@ def test_a_certificate_must_be_of_an_authority_that_is_trusted(tmp_path: Path, m
         (" http://node-1 ", f"http://node-1:{PORT}"),
     ],
 )
-def test_a_url_means_an_agent_and_is_shown_without_who_asks(url: str, shown: str) -> None:
+def test_the_agent_of_a_url_is_shown_without_the_password(url: str, shown: str) -> None:
     assert str(agent(url, "--url")) == shown
     assert "pass" not in repr(agent(url, "--url"))
 
@@ -266,8 +264,8 @@ def test_a_url_means_an_agent_and_is_shown_without_who_asks(url: str, shown: str
     ["node-1:9464", "ftp://node-1", "http://", "http://node-1:port", "http://node-1:99999", "", "http://[::1",
      "http://node-1/?query", "http://node-1/\r\nX: y", "http://a b/", "http://user:hunter2@:1"],
 )  # fmt: skip
-def test_a_url_that_means_none_is_misuse_in_one_line_without_the_password(url: str) -> None:
-    with pytest.raises(UsageError, match=r"^--url is .*; allowed is http://HOST:PORT") as caught:
+def test_an_invalid_url_is_a_usage_error_without_the_password(url: str) -> None:
+    with pytest.raises(UsageError, match=r"^--url: .* is not the URL of an agent; use http://HOST:PORT") as caught:
         agent(url, "--url")
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)

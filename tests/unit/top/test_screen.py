@@ -1,21 +1,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
-from otel_gpu.export.table_figures import in_ascii
-from otel_gpu.export.text import Paint, cells
 from otel_gpu.model import SourceOutcome, SourceState
-from otel_gpu.top.board import Lost, Seen
-from otel_gpu.top.cycle import Cycle
+from otel_gpu.top.latest import Latest, Outage
 from otel_gpu.top.layout import Canvas
-from otel_gpu.top.looking import Looking
-from otel_gpu.top.screen import About, draw
-from otel_gpu.web.particulars import About as AgentAbout
+from otel_gpu.top.navigation import Navigation
+from otel_gpu.top.screen import draw
+from otel_gpu.view.model import View
+from otel_gpu.view.terminal import Paint, cells, in_ascii
 from tests.builders import CONTAINER_ID, GIB, attribute, attribution, gpu, listed, memory, mig, snapshot
-from tests.unit.top.cycles import crowd, cycle, drawn, workload
+from tests.unit.top.views import crowd, drawn, row, simulated, view_of
 
 HOSTILE = {
     "an escape sequence": "\x1b[31mroot\x1b[0m",
@@ -31,48 +28,47 @@ HOSTILE = {
 SIZES = [(40, 10), (80, 24), (140, 40)]
 
 
-def many(count: int = 100) -> Cycle:
-    return crowd(*(workload(f"workload-{at:03}", at * GIB, processes=3) for at in range(count)))
+def many(count: int = 100) -> View:
+    return crowd(*(row(f"workload-{at:03}", at * GIB, processes=3) for at in range(count)))
 
 
-def many_gpus(count: int = 16) -> Cycle:
-    return cycle(
+def many_gpus(count: int = 16) -> View:
+    return view_of(
         attribute(
             None, snapshot(*(gpu(at, mig=[mig(f"MIG-{at}{n}", (n, 0)) for n in range(7)]) for at in range(count)))
         )
     )
 
 
-CYCLES = {
-    "something of everything": cycle(),
+VIEWS = {
+    "something of everything": view_of(),
     "a hundred workloads": many(),
     "sixteen GPUs with instances": many_gpus(),
-    "nobody": cycle(attribute(None, snapshot(gpu(0)))),
-    "no GPU": cycle(attribute(None, snapshot(sources=[SourceOutcome("nvml", SourceState.UNAVAILABLE, "no driver")]))),
-    **{name: cycle(attribution(text)) for name, text in HOSTILE.items()},
+    "no workload": view_of(attribute(None, snapshot(gpu(0)))),
+    "no GPU": view_of(attribute(None, snapshot(sources=[SourceOutcome("nvml", SourceState.UNAVAILABLE, "no driver")]))),
+    **{name: view_of(attribution(text)) for name, text in HOSTILE.items()},
 }
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("shown", CYCLES.values(), ids=CYCLES)
-@pytest.mark.parametrize("lost", [None, Lost(1.7e9, "connection refused " * 20)], ids=["current", "lost"])
-def test_a_screen_is_never_larger_than_the_terminal_and_nothing_on_it_acts(
-    shown: Cycle, size: tuple[int, int], lost: Lost | None
-) -> None:
+@pytest.mark.parametrize("shown", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("lost", [None, Outage(1.7e9, "connection refused " * 20)], ids=["current", "lost"])
+def test_the_screen_fits_the_terminal_and_is_printable(shown: View, size: tuple[int, int], lost: Outage | None) -> None:
     columns, rows = size
     for keys in ("", "p", "jp", "h", "t", "/x", "Gp", " "):
-        looking = Looking()
+        navigation = Navigation()
         for key in keys:
-            looking.press(key, shown)
-        lines = draw(looking, Seen(shown, lost), About(), Canvas(columns, rows, Paint(enabled=False)))
+            navigation.press(key, shown)
+        lines = draw(navigation, Latest(shown, lost), None, Canvas(columns, rows, Paint(enabled=False)))
         assert len(lines) == rows
         assert max(map(cells, lines)) <= columns
         assert all(character.isprintable() for line in lines for character in line)
 
 
-def test_colours_change_nothing_but_colours() -> None:
+def test_colours_change_no_text() -> None:
     plain, coloured = (
-        draw(Looking(), Seen(cycle()), About(), Canvas(100, 30, Paint(enabled=enabled))) for enabled in (False, True)
+        draw(Navigation(), Latest(view_of()), None, Canvas(100, 30, Paint(enabled=enabled)))
+        for enabled in (False, True)
     )
     assert not any("\x1b" in line for line in plain)
     assert any("\x1b[32m" in line for line in coloured)
@@ -82,110 +78,79 @@ def test_colours_change_nothing_but_colours() -> None:
 # ---------------------------------------------------------------------------- what stands where
 
 
-def test_the_first_line_tells_who_when_how_often_and_who_is_not_well() -> None:
-    assert drawn(cycle(), 140)[0] == ("otel-gpu  node-1  22:13:25 UTC  nvml degraded (t)  every 5 s  driver 570.124.06")
-    simulated = cycle(about=AgentAbout("1", "node-1", 5.0, "asked for"))
-    assert "node-1  SIMULATED  22:13:25 UTC" in drawn(simulated, 140)[0]
-    assert "sources ok" in drawn(replace(cycle(), sources=()), 140)[0]
+def test_the_first_line_has_host_time_problems_and_interval() -> None:
+    assert drawn(view_of(), 140)[0] == (
+        "otel-gpu  node-1  22:13:25 UTC  nvml degraded (t)  every 5 s  driver 570.124.06"
+    )
+    demo = simulated()
+    assert "node-1  SIMULATED  22:13:25 UTC" in drawn(demo, 140)[0]
+    assert "sources ok" in drawn(view_of()._replace(problems=()), 140)[0]
 
 
-def test_the_second_line_is_the_whole_host_in_five_figures() -> None:
-    assert drawn(many(2), 140)[1].startswith("2 of 3 GPUs  68.0/160.0 GiB in use  94 % attributed  60 W  ")
-    whole = replace(cycle(), gpus=cycle().gpus[:2])
-    assert drawn(whole, 140)[1].startswith("2 GPUs  68.0/160.0 GiB in use  94 % attributed  60 W  ")
-    powerless = replace(whole, gpus=(whole.gpus[0], replace(whole.gpus[1], power_w=None)))
-    assert "  60 W of 1  " in drawn(powerless, 140)[1]
+def test_the_second_line_has_the_totals() -> None:
+    view = many(2)
+    assert drawn(view, 140)[1] == "  ".join(total.brief for total in view.totals)
+    assert drawn(view, 140)[1].startswith("2 of 3 GPUs  68.0/160.0 GiB in use  94 % attributed  60 W  ")
 
 
-BUSY, IDLE = workload("a", 4 * GIB, state="busy"), workload("b", 2 * GIB, state="idle")
-UNDECIDED = workload("c", 8 * GIB, state="unknown")
-UNTOLD = workload("c", None, state="unknown")
-GIVEN = workload("e", 0, state="allocated")
-ENDED = workload("d", None, state=None, ended=True)
+def test_the_end_of_the_origin_is_visible_which_differs_between_replicas() -> None:
+    rows = [row(end, GIB)._replace(origin=f"container · a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
+    lines = drawn(crowd(*rows), 115)
+    for each in rows:
+        [line] = [line for line in lines if f" {each.name} " in line]
+        assert re.search(rf"  container · \S*…\S*{each.name}  ", line)
 
 
-@pytest.mark.parametrize(
-    ("shown", "words"),
-    [
-        (crowd(BUSY), "0 MiB held idle"),
-        (crowd(BUSY, IDLE), "2.0 GiB held idle by 1"),
-        (crowd(BUSY, UNDECIDED), "0 MiB held idle, 8.0 GiB undecided"),
-        (crowd(IDLE, UNDECIDED, ENDED), "2.0 GiB held idle by 1, 8.0 GiB undecided"),
-        (crowd(UNDECIDED), "- held idle, 8.0 GiB undecided"),
-        (crowd(UNDECIDED, ENDED), "- held idle, 8.0 GiB undecided"),
-        (crowd(UNTOLD), "- held idle"),
-        (crowd(UNDECIDED, GIVEN), "- held idle, 8.0 GiB undecided"),
-        (crowd(BUSY, UNTOLD), "0 MiB held idle, 1 undecided"),
-        (replace(crowd(ENDED), all_told=True), "0 MiB held idle"),
-        (replace(crowd(ENDED), all_told=False), "- held idle"),
-    ],
-)
-def test_what_is_held_idle_is_told_of_those_that_are_decided_and_the_rest_beside_it(shown: Cycle, words: str) -> None:
-    assert drawn(shown, 140)[1].endswith(f"  {words}")
+def test_workloads_of_one_name_are_distinct_in_80_columns() -> None:
+    rows = [row(f"evaluation-of-a-model ({end})", 5) for end in ("qfvnd", "x2kfp")]
+    lines = "\n".join(drawn(crowd(*rows)))
+    assert re.search(r"evalu\S*…\S*.*qfvnd\)", lines)
+    assert re.search(r"evalu\S*…\S*.*x2kfp\)", lines)
 
 
-def test_a_reason_that_begins_with_the_state_does_not_say_it_twice() -> None:
-    gpus = [replace(gpu, health="paused", reason="paused at 10:00:00 UTC until resumed") for gpu in cycle().gpus]
-    paused = replace(cycle(), gpus=tuple(gpus), sources=())
-    assert drawn(paused, 200)[4].endswith("  paused at 10:00:00 UTC until resumed")
-    looking = Looking()
-    looking.press("t", paused)
-    troubles = drawn(paused, 200, looking=looking)
-    assert "GPU 0: paused at 10:00:00 UTC until resumed" in troubles
-    assert any(line.endswith("  failed: GPU is lost: it fell off the bus") for line in drawn(cycle(), 200))
-
-
-def test_where_a_workload_belongs_keeps_its_end_which_tells_replicas_apart() -> None:
-    pods = [replace(workload(end, GIB), pod=f"a-pod-of-some-length-{end}") for end in ("5w7lx", "86tsb")]
-    lines = drawn(crowd(*pods), 115)
-    for pod in pods:
-        [line] = [line for line in lines if f" {pod.title} " in line]
-        assert re.search(rf"  container · \S*…\S*{pod.title}  ", line)
-
-
-def test_a_process_in_nobodys_container_is_on_the_host_itself() -> None:
-    [line] = [line for line in drawn(cycle(), 140) if line.startswith(("> host ", "  host "))]
+def test_a_process_outside_of_containers_is_on_the_host_itself() -> None:
+    [line] = [line for line in drawn(view_of(), 140) if line.startswith(("> host ", "  host "))]
     assert re.split(" {2,}", line[2:])[:2] == ["host", "the host itself"]
 
 
 @pytest.mark.parametrize("rows", [10, 24])
-def test_what_stands_above_is_not_cut_in_a_narrow_terminal(rows: int) -> None:
-    simulated = cycle(about=AgentAbout("1", "node-of-some-length-1", 5.0, "asked for"))
-    lines = drawn(replace(simulated, sources=()), 40, rows)
+def test_the_head_is_not_cut_in_a_narrow_terminal(rows: int) -> None:
+    demo = simulated(host_name="node-of-some-length-1")
+    lines = drawn(demo._replace(problems=()), 40, rows)
     heading = next(number for number, line in enumerate(lines) if line.startswith("GPU"))
     assert lines[0] == "node-of-some-l…  SIMULATED  22:13:25 UTC"
     assert lines[1] == "2 of 3 GPUs  68.0/160.0 GiB in use"
-    rest = [] if rows == 10 else ["94 % attributed  60 W", "- held idle, 64.0 GiB undecided"]
+    rest = [] if rows == 10 else ["94 % attributed  60 W", "– held idle, 64.0 GiB undecided"]
     assert lines[2:heading] == rest
 
 
-def test_each_gpu_is_a_bar_and_instances_stand_under_it() -> None:
-    lines = drawn(cycle(), 140, 40)
+def test_each_gpu_is_a_bar_with_its_instances_below() -> None:
+    lines = drawn(view_of(), 140, 40)
     assert re.match(r"  0  A100-SXM4-80GB  █{27,28}▒{2,3}:?·+  60\.0/80\.0 GiB   83 %   60 W  49 °C  ok", lines[3])
     assert re.match(r"     └ 1g\.10gb       █{16}·{24}   4\.0/10\.0 GiB", lines[5])
-    assert re.match(r"  2  A100-SXM4-80GB  - +- +-      -      -  failed: GPU is lost: it fell off the bus", lines[6])
+    assert re.match(r"  2  A100-SXM4-80GB  – +– +–      –      –  failed: GPU is lost: it fell off the bus", lines[6])
 
 
-def test_where_instances_have_no_room_the_gpus_have_and_what_is_left_out_is_told() -> None:
+def test_without_room_instances_are_left_out_and_then_gpus() -> None:
     lines = drawn(many_gpus(), 80, 24)
     assert not any("└" in line for line in lines)
-    assert "GPUs 1 to 7 of 16: [ ] shows others" in lines
+    assert "GPUs 1 to 7 of 16: [ ] for others" in lines
     assert any("└" in line for line in drawn(many_gpus(2), 80, 60))
 
 
-def test_gpus_that_have_no_room_are_had_by_keys() -> None:
-    looking, shown = Looking(), many_gpus()
+def test_keys_scroll_gpus_that_do_not_fit() -> None:
+    navigation, shown = Navigation(), many_gpus()
 
     def indices(*presses: str) -> list[int]:
         for key in presses:
-            looking.press(key, shown)
-        return [int(line[:3]) for line in drawn(shown, 80, 24, looking) if re.match(r" +\d+  A100", line)]
+            navigation.press(key, shown)
+        return [int(line[:3]) for line in drawn(shown, 80, 24, navigation) if re.match(r" +\d+  A100", line)]
 
     assert indices() == list(range(7))
     assert indices("]") == list(range(7, 14))
     assert indices("]") == indices("]") == list(range(9, 16))
     assert indices("[", "[") == list(range(7))
-    assert any(line.startswith("GPUs 1 to 7 of 16") for line in drawn(shown, 80, 24, looking))
+    assert any(line.startswith("GPUs 1 to 7 of 16") for line in drawn(shown, 80, 24, navigation))
 
 
 @pytest.mark.parametrize(
@@ -197,95 +162,92 @@ def test_gpus_that_have_no_room_are_had_by_keys() -> None:
         (140, "WORKLOAD WHERE GPU MEMORY SM POWER ENERGY IDLE COST STATE"),
     ],
 )
-def test_columns_go_by_importance_and_never_wrap(columns: int, headings: str) -> None:
-    (heading,) = [line for line in drawn(cycle(), columns) if "WORKLOAD" in line]
+def test_columns_are_dropped_by_importance(columns: int, headings: str) -> None:
+    (heading,) = [line for line in drawn(view_of(), columns) if "WORKLOAD" in line]
     assert heading.replace("↓", "").split() == headings.split()
 
 
-def test_the_column_that_is_sorted_by_stays_whatever_its_importance() -> None:
-    looking = Looking()
-    looking.press("i", cycle())
-    (heading,) = [line for line in drawn(cycle(), 60, looking=looking) if "WORKLOAD" in line]
+def test_the_sorted_column_is_never_dropped() -> None:
+    navigation = Navigation()
+    navigation.press("i", view_of())
+    (heading,) = [line for line in drawn(view_of(), 60, navigation=navigation) if "WORKLOAD" in line]
     assert "↓IDLE" in heading
-    looking.press("i", cycle())
-    assert any("↑IDLE" in line for line in drawn(cycle(), 60, looking=looking))
+    navigation.press("i", view_of())
+    assert any("↑IDLE" in line for line in drawn(view_of(), 60, navigation=navigation))
 
 
-def test_inferred_and_estimated_figures_have_the_pages_marks() -> None:
-    lines = {line.split()[0]: line for line in drawn(cycle(), 140) if line[:1] == " " and line.split()}
+def test_inferred_and_estimated_figures_have_marks() -> None:
+    lines = {line.split()[0]: line for line in drawn(view_of(), 140) if line[:1] == " " and line.split()}
     assert "~ 4.5 GiB" in lines["host"]
     assert "≈" in lines["unidentified"]
     assert "~" not in lines["dddddddddddd"]
 
 
-def test_the_selected_line_is_marked_and_in_sight_wherever_it_is() -> None:
-    looking, shown = Looking(), many()
+def test_the_selected_line_is_marked_and_visible() -> None:
+    navigation, shown = Navigation(), many()
     for _ in range(40):
-        looking.press("down", shown)
-        marked = [line for line in drawn(shown, looking=looking) if line.startswith("> ")]
+        navigation.press("down", shown)
+        marked = [line for line in drawn(shown, navigation=navigation) if line.startswith("> ")]
         assert len(marked) == 1
     assert marked[0].startswith("> workload-059")
-    assert any("of 100" in line for line in drawn(shown, looking=looking))
-    looking.press("G", shown)
-    assert any(line.startswith("> workload-000") for line in drawn(shown, looking=looking))
+    assert any("of 100" in line for line in drawn(shown, navigation=navigation))
+    navigation.press("G", shown)
+    assert any(line.startswith("> workload-000") for line in drawn(shown, navigation=navigation))
 
 
-def test_an_opened_workload_has_its_full_names_and_its_processes_in_the_same_columns() -> None:
-    looking = Looking()
-    looking.press("p", cycle())
-    lines = drawn(cycle(), 140, looking=looking)
+def test_an_open_workload_shows_names_reasons_and_processes() -> None:
+    navigation = Navigation()
+    navigation.press("p", view_of())
+    lines = drawn(view_of(), 140, navigation=navigation)
     at = next(number for number, line in enumerate(lines) if line.startswith("> vllm-chat"))
-    assert lines[at + 1 : at + 7] == [
-        "    pod inference/vllm-chat-0",
-        "    image vllm:1",
-        f"    container {CONTAINER_ID}",
-        "    memory: 54.0 GiB measured, by the driver's process lists",
-        "    energy: 272 J estimated (shared with others)",
-        "    idle: not known: nobody can tell who works here",
-    ]
-    assert lines[at + 7].startswith("    100 vllm-chat")
-    assert lines[at].index("54.0 GiB") == lines[at + 7].index("54.0 GiB")
+    row = view_of().workloads[0]
+    details = [*(each for each in row.identity if each.text != row.name), *row.reasons]
+    assert f"    Id: {CONTAINER_ID}" in lines
+    end = at + 1 + len(details)
+    assert lines[at + 1 : end] == [f"    {each.name}: {each.text}" for each in details]
+    assert lines[end].startswith("    100 vllm-chat")
+    assert lines[at].index("54.0 GiB") == lines[end].index("54.0 GiB")
 
 
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (CYCLES["nobody"], "nobody holds a GPU"),
-        (CYCLES["no GPU"], "who holds a GPU is not known"),
-        (CYCLES["no GPU"], "no GPU could be read"),
+        (VIEWS["no workload"], "No workload uses a GPU."),
+        (VIEWS["no GPU"], "Unknown which workloads use a GPU."),
+        (VIEWS["no GPU"], "No GPU could be read."),
     ],
 )
-def test_nobody_and_not_known_are_told_apart(shown: Cycle, words: str) -> None:
+def test_no_workload_and_unknown_workloads_differ(shown: View, words: str) -> None:
     assert words in drawn(shown)
 
 
-def test_a_filter_that_nobody_passes_says_so() -> None:
-    looking = Looking()
+def test_a_filter_without_matches_says_so() -> None:
+    navigation = Navigation()
     for key in "/zzz":
-        looking.press(key, cycle())
-    lines = drawn(cycle(), looking=looking)
-    assert "no workload matches this filter" in lines
+        navigation.press(key, view_of())
+    lines = drawn(view_of(), navigation=navigation)
+    assert "No workload matches this filter." in lines
     assert lines[-1].startswith("filter: zzz_")
     assert any(line.startswith("0 of 5 workloads  filter: zzz") for line in lines)
 
 
-def test_the_foot_has_the_keys_that_there_is_room_for() -> None:
-    assert drawn(cycle(), 40)[-1] == "q quit  h help  t troubles  / filter"
-    assert drawn(cycle(), 140)[-1].endswith("e energy i idle c cost")
+def test_the_foot_has_the_keys_that_fit() -> None:
+    assert drawn(view_of(), 40)[-1] == "q quit  h help  t problems  / filter"
+    assert drawn(view_of(), 140)[-1].endswith("e energy i idle c cost")
 
 
 def test_help_names_every_key_and_every_mark() -> None:
-    looking = Looking()
-    looking.press("h", cycle())
-    text = "\n".join(drawn(cycle(), 80, 24, looking))
+    navigation = Navigation()
+    navigation.press("h", view_of())
+    text = "\n".join(drawn(view_of(), 80, 24, navigation))
     assert all(word in text for word in ("quit", "filter", "freeze", "█ measured", "▒ inferred", "≈ is estimated"))
     assert "more lines" not in text
 
 
-def test_troubles_are_told_in_full_with_what_to_do() -> None:
-    looking = Looking()
-    looking.press("t", cycle())
-    text = " ".join(" ".join(drawn(cycle(), 60, 24, looking)).split())
+def test_problems_are_shown_in_full_with_a_fix() -> None:
+    navigation = Navigation()
+    navigation.press("t", view_of())
+    text = " ".join(" ".join(drawn(view_of(), 60, 24, navigation)).split())
     assert "nvml: degraded: GPU 2: GPU is lost: it fell off the bus" in text
     assert "otel-gpu doctor" in text
 
@@ -293,10 +255,10 @@ def test_troubles_are_told_in_full_with_what_to_do() -> None:
 # ---------------------------------------------------------------------------- old, frozen, too small, not yet
 
 
-def test_what_is_old_says_so_since_when_and_why_and_every_figure_is_dim() -> None:
-    seen = Seen(cycle(), Lost(1.7e9, "connection refused"))
-    lines = draw(Looking(), seen, About("http://node-1:9464"), Canvas(200, 30, Paint(enabled=True)))
-    assert "LOST since 22:13:20 UTC: connection refused. What you see is OLD, of 22:13:25 UTC." in lines[1]
+def test_an_outage_shows_since_when_and_why_and_dims_every_figure() -> None:
+    seen = Latest(view_of(), Outage(1.7e9, "connection refused"))
+    lines = draw(Navigation(), seen, "http://node-1:9464", Canvas(200, 30, Paint(enabled=True)))
+    assert "LOST since 22:13:20 UTC: connection refused. The figures are OLD, from 22:13:25 UTC." in lines[1]
     figures = [line for line in lines if "GiB" in line]
     assert len(figures) > 5
     assert all(line.startswith("\x1b[2") for line in figures)
@@ -304,18 +266,18 @@ def test_what_is_old_says_so_since_when_and_why_and_every_figure_is_dim() -> Non
 
 
 def test_a_frozen_screen_says_so() -> None:
-    looking = Looking()
-    looking.press(" ", cycle())
-    lines = drawn(many(), 120, looking=looking)
+    navigation = Navigation()
+    navigation.press(" ", view_of())
+    lines = drawn(many(), 120, navigation=navigation)
     assert "FROZEN at 22:13:25 UTC" in lines[0]
     assert any("vllm-chat" in line for line in lines)
-    assert "space go on" in lines[-1]
+    assert "space continue" in lines[-1]
 
 
 @pytest.mark.parametrize("size", [(39, 24), (80, 9), (10, 3), (1, 1)])
 def test_a_terminal_that_is_too_small_says_so_in_the_lines_it_has(size: tuple[int, int]) -> None:
     columns, rows = size
-    lines = drawn(cycle(), columns, rows)
+    lines = drawn(view_of(), columns, rows)
     assert 1 <= len(lines) <= rows
     assert all(cells(line) <= columns for line in lines)
     words = f"needs 40x10, is {columns}x{rows}: too small for otel-gpu top"
@@ -323,37 +285,37 @@ def test_a_terminal_that_is_too_small_says_so_in_the_lines_it_has(size: tuple[in
 
 
 def test_the_size_that_is_needed_and_the_one_there_is_have_room_in_few_columns() -> None:
-    assert drawn(cycle(), 39, 9)[0].startswith("needs 40x10, is 39x9")
-    assert drawn(cycle(), 20, 9) == ["needs 40x10, is", "20x9: too small for", "otel-gpu top"]
-    assert drawn(cycle(), 20, 2) == ["needs 40x10, is", "20x2: too small for"]
+    assert drawn(view_of(), 39, 9)[0].startswith("needs 40x10, is 39x9")
+    assert drawn(view_of(), 20, 9) == ["needs 40x10, is", "20x9: too small for", "otel-gpu top"]
+    assert drawn(view_of(), 20, 2) == ["needs 40x10, is", "20x2: too small for"]
 
 
-def test_before_the_first_cycle_it_is_told_what_is_under_way() -> None:
+def test_before_the_first_view_the_screen_says_what_it_waits_for() -> None:
     canvas = Canvas(80, 24, Paint(enabled=False))
-    assert "looking at the GPUs…" in draw(Looking(), Seen(), About(), canvas)
-    assert "asking the agent at http://h:1…" in draw(Looking(), Seen(), About("http://h:1"), canvas)
+    assert "reading the GPUs…" in draw(Navigation(), Latest(), None, canvas)
+    assert "connecting to the agent at http://h:1…" in draw(Navigation(), Latest(), "http://h:1", canvas)
 
 
 def test_wide_names_leave_the_columns_where_they_are() -> None:
-    lines = drawn(cycle(attribution("模型推理")), 100)
+    lines = drawn(view_of(attribution("模型推理")), 100)
     (wide,) = [line for line in lines if line.startswith("> 模型推理")]
     (plain,) = [line for line in lines if line.startswith("  unidentified")]
     assert cells(wide[: wide.index("54.0 GiB") + 8]) == cells(plain[: plain.index("1.0 GiB") + 7])
 
 
-def test_a_terminal_that_knows_ascii_only_gets_as_many_cells() -> None:
-    for line in drawn(cycle(attribution("模型 ü")), 100, 30):
+def test_an_ascii_terminal_gets_as_many_cells() -> None:
+    for line in drawn(view_of(attribution("模型 ü")), 100, 30):
         shown = in_ascii(line)
         assert shown.isascii()
         assert len(shown) == cells(line)
 
 
-def test_a_pods_answer_has_no_gpus() -> None:
-    lines = drawn(replace(cycle(), pod="team/pod-0"), 140)
+def test_a_view_of_a_pod_has_no_gpus() -> None:
+    lines = drawn(view_of()._replace(pod="team/pod-0", gpus=(), totals=()), 140)
     assert "pod team/pod-0" in lines[0]
     assert not any("TEMP" in line or "held idle" in line for line in lines)
 
 
 def test_memory_that_is_all_free_is_a_bar_of_dots() -> None:
-    shown = cycle(attribute(None, snapshot(gpu(0, [listed(1, None)], memory=memory(used_gib=0, reserved_gib=0)))))
+    shown = view_of(attribute(None, snapshot(gpu(0, [listed(1, None)], memory=memory(used_gib=0, reserved_gib=0)))))
     assert "·" * 30 in drawn(shown, 140)[3]

@@ -8,12 +8,13 @@ import pytest
 
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
+from otel_gpu.view.builder import Subject, ViewBuilder
+from otel_gpu.view.codec import decode_view
 from otel_gpu.web.event_stream import EventStream
-from otel_gpu.web.particulars import About
 from otel_gpu.web.request import Request
 from tests.builders import attribute, attribution, gpu, snapshot
 
-ABOUT = About("1.2.3", "node-1", 5.0, "asked for", "EUR")
+SUBJECT = Subject("1.2.3", "node-1", 5.0, "asked for", "EUR")
 
 
 def cycle(at_s: float) -> Report:
@@ -33,28 +34,28 @@ def parse_events(text: bytes | None) -> list[dict[str, Any]]:
 def event_stream(*reports: Report | None) -> EventStream:
     """The stream of an agent that has these reports one after the other, then the last one again and again."""
     left = list(reports)
-    return EventStream(ABOUT, lambda: left.pop(0) if len(left) > 1 else left[0])
+    return EventStream(SUBJECT, lambda: left.pop(0) if len(left) > 1 else left[0])
 
 
-def test_a_cycle_is_a_page_event_and_then_the_document() -> None:
+def test_a_cycle_is_its_view_and_then_its_document() -> None:
     report = attribution()
     stream = event_stream(report)
     response = stream.route(Request("/api/events"))
     assert isinstance(response.body, bytes)
     assert response.content_type == "text/event-stream"
     assert response.body.startswith(b"retry: 2000\n\n")
-    page, main = parse_events(response.body)
-    assert (page["event"], main["event"]) == ("page", "attribution")
+    view, main = parse_events(response.body)
+    assert [(each["event"], each["id"]) for each in (view, main)] == [
+        ("view", str(report.wall_ns)), ("attribution", str(report.wall_ns)),
+    ]  # fmt: skip
+    assert decode_view(view["data"]) == ViewBuilder(SUBJECT).build(report)
     assert main["data"] == json.loads(json.dumps(document(report)))
-    assert main["id"] == str(report.wall_ns)
-    assert page["data"]["simulated"] == "asked for"
-    assert len(page["data"]["workloads"]) == len(main["data"]["workloads"])
 
 
 def test_line_breaks_in_names_do_not_break_events() -> None:
-    response = event_stream(attribution("x\ndata: {}\n\nevent: page")).route(Request("/api/events"))
+    response = event_stream(attribution("x\ndata: {}\n\nevent: other")).route(Request("/api/events"))
     assert isinstance(response.body, bytes)
-    assert [event["event"] for event in parse_events(response.body)] == ["page", "attribution"]
+    assert [event["event"] for event in parse_events(response.body)] == ["view", "attribution"]
 
 
 def test_a_new_client_gets_the_whole_history_and_then_the_newest_slot_only() -> None:
@@ -68,7 +69,7 @@ def test_a_new_client_gets_the_whole_history_and_then_the_newest_slot_only() -> 
     stream.feed.subscribe("client", lambda: None)
     stream.observe(cycles[4])
     assert len(parse_events(stream.feed.latest)[0]["data"]["history"]["at"]) == 1
-    assert parse_events(stream.feed.latest)[1]["id"] == str(cycles[4].wall_ns)
+    assert parse_events(stream.feed.latest)[0]["id"] == str(cycles[4].wall_ns)
 
 
 def test_without_clients_no_cycle_is_encoded() -> None:
@@ -109,4 +110,4 @@ def test_a_failure_to_encode_is_logged_once_and_the_next_cycle_is_sent(caplog: p
     (record,) = caplog.records
     assert record.getMessage().startswith("sending a cycle to the page failed: ValueError: ")
     stream.observe(cycle(20))
-    assert parse_events(stream.feed.latest)[1]["id"] == str(cycle(20).wall_ns)
+    assert parse_events(stream.feed.latest)[0]["id"] == str(cycle(20).wall_ns)

@@ -70,13 +70,13 @@ def test_names_of_containers_are_text_and_never_markup(name: str) -> None:
 
 
 def test_the_page_before_the_first_sample_says_so() -> None:
-    assert ParsedPage(page(None, simulated=False, refresh_s=5)).table == "the first sample is under way"
+    assert ParsedPage(page(None, simulated=False, refresh_s=5)).table == "waiting for the first sample"
 
 
 def test_a_page_without_figures_says_why() -> None:
     outcome = SourceOutcome("nvml", SourceState.UNAVAILABLE, "NVML: no driver")
     table = ParsedPage(page(attribute(None, snapshot(sources=[outcome])), simulated=False, refresh_s=5)).table
-    assert "who holds a GPU is not known" in table
+    assert "Unknown which workloads use a GPU" in table
     assert "nvml: unavailable: NVML: no driver" in table
 
 

@@ -1,0 +1,191 @@
+"""Builds the view of each cycle from its Report."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from otel_gpu.model import GpuHealth, GpuReport, Report, SourceState
+from otel_gpu.view.colours import Claimant, Palette
+from otel_gpu.view.gpus import gpu_view
+from otel_gpu.view.history import Recorder, newest
+from otel_gpu.view.model import Cell, GpuView, Problem, Total, View, WorkloadRow
+from otel_gpu.view.terminal import printable
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, used_bytes, watts
+from otel_gpu.view.workloads import PROCESS_COLUMNS, Workloads, columns, sum_known
+
+_ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The agent and host that a view shows. ``currency`` is ``None`` where no prices are configured."""
+
+    version: str
+    host_name: str
+    interval_s: float
+    simulated_because: str | None = None
+    currency: str | None = None
+
+
+class ViewBuilder:
+    """Builds views. It keeps the colours of workloads and the last hour of each GPU. Any thread may use it."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._currency = None if subject.currency is None else printable(subject.currency)
+        self._recorder = Recorder()
+        self._palette = Palette()
+        self._lock = threading.Lock()
+
+    def observe(self, report: Report) -> None:
+        """Add a cycle to the history."""
+        self._recorder.observe(report)
+
+    def build(self, report: Report, *, newest_slot_only: bool = False) -> View:
+        """The view of a cycle, with the history of the last hour or its newest slot."""
+        with self._lock:
+            return self._build(report, newest_slot_only=newest_slot_only)
+
+    def _build(self, report: Report, *, newest_slot_only: bool) -> View:
+        workloads = Workloads(report, self._currency)
+        colours = self._palette.update(
+            [
+                Claimant(
+                    workloads.key(workload),
+                    {part.gpu_uuid for part in workload.reported_gpus},
+                    workloads.since_ns(workload),
+                )
+                for workload in workloads.reported
+            ]
+        )
+        history, holdings = self._recorder.history(), workloads.holdings
+        gpus: list[GpuView] = []
+        if report.pod is None:  # a report for one pod has no figures of whole GPUs
+            for gpu in report.gpus:
+                uuid = gpu.identity.uuid
+                own = [holding for holding in holdings if holding.part.gpu_uuid == uuid]
+                gpus.append(gpu_view(gpu, report.window_s, own, colours, history.gpus.get(uuid, ())))
+        subject, rows = self._subject, workloads.rows(colours)
+        driver = None if report.driver is None else report.driver.driver_version
+        return View(
+            at_s=report.wall_ns / 1e9,
+            interval_s=subject.interval_s,
+            version=subject.version,
+            host=printable(subject.host_name),
+            simulated=None if subject.simulated_because is None else printable(subject.simulated_because),
+            driver=None if driver is None else printable(driver),
+            pod=None if report.pod is None else printable(str(report.pod)),
+            problems=_problems(report),
+            totals=() if report.pod is not None else _totals(report, rows),
+            gpus=tuple(gpus),
+            no_gpus="No GPU could be read.",
+            columns=columns(self._currency),
+            process_columns=PROCESS_COLUMNS,
+            workloads=rows,
+            no_workloads=f"{no_workloads(report)}.",
+            history=newest(history) if newest_slot_only else history,
+        )
+
+
+def _problems(report: Report) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(
+            printable(f"{source.name} {source.state.value}"),
+            printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}"),
+        )
+        for source in report.sources
+        if source.state is not SourceState.OK
+    )
+
+
+def no_workloads(report: Report) -> str:
+    """What a table without workloads means."""
+    if report.pod is not None:
+        return "No workload of this pod uses a GPU"
+    return "No workload uses a GPU" if lists_are_complete(report) else "Unknown which workloads use a GPU"
+
+
+def lists_are_complete(report: Report) -> bool:
+    """Whether the process lists of every GPU were read, so that no process in them means no process on a GPU."""
+    readings = [gpu.reading for gpu in report.gpus]
+    lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]
+    return bool(readings) and all(processes is not None for processes in lists)
+
+
+# ---------------------------------------------------------------------------- totals
+
+
+def _totals(report: Report, rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
+    """The host in five figures. ``of 2 of 3 GPUs`` says which part of it a figure covers."""
+    gpus = report.gpus
+    splits = [gpu.memory for gpu in gpus if gpu.memory is not None]
+    used = sum(map(used_bytes, splits)) if splits else None
+    limit = sum(split.limit_bytes for split in splits)
+    attributed = (used - sum(split.unattributed_bytes for split in splits)) / used if used else None
+    powers = [power_w for gpu in gpus if (power_w := gpu_power_w(gpu, report.window_s)) is not None]
+    power_w = sum_known(powers)
+    silent = sum(gpu.reading.health not in _ANSWERING for gpu in gpus)
+    covered = "" if len(splits) == len(gpus) else f"{len(splits)} of "
+    of_limit = "" if used is None else _listed(f"of {size(limit)}", _coverage(len(splits), gpus))
+    return (
+        Total(
+            "GPUs",
+            Cell(str(len(gpus)), len(gpus), "all GPUs that the driver lists, or listed before"),
+            f"{silent} without figures" if silent else "",
+            covered + plural(len(gpus), "GPU"),
+        ),
+        Total(
+            "Memory in use",
+            Cell(size(used), used, "all memory that is neither free nor reserved by the driver, summed over GPUs"),
+            of_limit,
+            f"{size(None) if used is None else out_of(used, limit)} in use",
+        ),
+        Total(
+            "Attributed",
+            Cell(percent(attributed), attributed, "memory in use that is measured or inferred to belong to a workload"),
+            "of the memory in use",
+            f"{percent(attributed)} attributed",
+        ),
+        Total(
+            "Power",
+            Cell(watts(power_w), power_w, "summed over GPUs: of each the mean since the last sample"),
+            _coverage(len(powers), gpus),
+            watts(power_w) + (f" of {len(powers)}" if powers and len(powers) != len(splits) else ""),
+        ),
+        _held_while_idle(report, rows),
+    )
+
+
+def _coverage(count: int, gpus: tuple[GpuReport, ...]) -> str:
+    """Of how many GPUs a figure is, unless all or none have it."""
+    return f"of {count} of {plural(len(gpus), 'GPU')}" if 0 < count < len(gpus) else ""
+
+
+def _listed(*texts: str) -> str:
+    return ", ".join(filter(None, texts))
+
+
+def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
+    """The memory of idle workloads and, beside it, of workloads whose state is undecided."""
+    at = [column.key for column in columns(None)].index("memory")
+    # An allocated workload holds nothing, and does not show that states of others are decided.
+    present = [row for row in rows if row.state not in {"ended", "allocated"}]
+    idle = [row for row in present if row.state == "idle"]
+    undecided = [row for row in present if row.state in {"unknown", "none"}]
+    is_known = len(undecided) < len(present) if present else lists_are_complete(report)
+    held, open_ = _sum_cells(idle, at), _sum_cells(undecided, at)
+    value = (held or 0) if is_known else None
+    brief = f"{size(value)} held idle" + (f" by {len(idle)}" if idle else "")
+    if undecided and not (open_ is None and not is_known):
+        brief += f", {len(undecided) if open_ is None else size(open_)} undecided"
+    beside = _listed(
+        f"by {plural(len(idle), 'workload')}" if idle else "", f"{size(open_)} undecided" if undecided else ""
+    )
+    reason = "memory of workloads that hold it and do no work; for undecided ones that is unknown so far"
+    return Total("Held while idle", Cell(size(value), value, reason), beside, brief)
+
+
+def _sum_cells(rows: list[WorkloadRow], at: int) -> float | None:
+    return sum_known(value for row in rows if isinstance(value := row.cells[at].value, int | float))

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from otel_gpu.view.terminal import Column, Paint, Style, cells, pad, printable, shorten, table
+
+PLAIN = Paint(enabled=False)
+
+
+def test_paint_adds_styles_and_ends_them() -> None:
+    assert Paint(enabled=True)("hot", Style.BOLD, Style.RED) == "\x1b[1;31mhot\x1b[0m"
+
+
+def test_disabled_paint_adds_nothing() -> None:
+    assert PLAIN("hot", Style.BOLD, Style.RED) == "hot"
+    assert Paint(enabled=True)("plain") == "plain"
+
+
+@pytest.mark.parametrize(
+    "character",
+    [*"\x00\x07\b\t\n\r\x1b\x7f\x85\x9b", *"\u200b\u200e\u2028\u202e\u2066\ufeff\ud800\U000e0041"],
+    ids=ascii,
+)
+def test_what_a_terminal_might_act_on_is_replaced(character: str) -> None:
+    assert printable(f"a{character}b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@pytest.mark.parametrize("text", ["", "vllm-chat", "a b", "模型", "naïve", "🚀"])
+def test_what_people_can_read_is_left_alone(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(("width", "expected"), [(6, "abcdef"), (7, "abcdef"), (5, "abcd…"), (2, "a…"), (1, "…")])
+def test_a_text_that_is_cut_says_so(width: int, expected: str) -> None:
+    assert shorten("abcdef", width) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", 0),
+        ("vllm", 4),
+        ("naïve", 5),
+        ("nai\u0308ve", 5),
+        ("模型", 4),
+        ("🚀a", 3),
+        ("ﾊﾟ", 2),
+        ("\N{FULLWIDTH LATIN CAPITAL LETTER A}", 2),
+        ("█·…°", 4),
+    ],
+)
+def test_a_terminal_gives_wide_characters_two_cells_and_marks_none(text: str, taken: int) -> None:
+    assert cells(text) == taken
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"), [(6, "模型库"), (5, "模型…"), (4, "模…"), (3, "模…"), (2, "…"), (1, "…"), (0, "…")]
+)
+def test_half_of_a_wide_character_is_not_shown(width: int, expected: str) -> None:
+    assert shorten("模型库", width) == expected
+
+
+@pytest.mark.parametrize("text", ["", "abc", "模型", "模型模型", "a" * 20, "nai\u0308ve"])
+@pytest.mark.parametrize("width", [1, 4, 5, 9])
+def test_a_padded_text_takes_exactly_its_width(text: str, width: int) -> None:
+    assert cells(pad(text, width)) == cells(pad(text, width, right=True)) == width
+
+
+# ---------------------------------------------------------------------------- tables
+
+
+def test_wide_characters_do_not_shift_the_columns_after_them() -> None:
+    lines = table([Column("NAME"), Column("N", right=True)], [["模型", "1"], ["vllm", "22"], ["🚀", "3"]], 80, PLAIN)
+    assert lines == ["NAME   N", "模型   1", "vllm  22", "🚀     3"]
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_lean_to_their_side() -> None:
+    columns = [Column("N", right=True), Column("NAME"), Column("SIZE", right=True)]
+    assert table(columns, [["1", "a", "10 B"], ["222", "bbbbbb", "5 B"]], 80, PLAIN) == [
+        "  N  NAME    SIZE",
+        "  1  a       10 B",
+        "222  bbbbbb   5 B",
+    ]
+
+
+def test_a_table_without_rows_is_its_heading() -> None:
+    assert table([Column("A"), Column("B")], [], 80, PLAIN) == ["A  B"]
+
+
+def test_the_widest_of_the_shrinking_columns_gives_way_first() -> None:
+    columns = [Column("A", shrinks=True), Column("B", shrinks=True), Column("C")]
+    rows = [["a" * 30, "b" * 12, "c" * 10]]
+    assert table(columns, rows, 44, PLAIN)[1] == f"{'a' * 17}…  {'b' * 12}  {'c' * 10}"
+    assert table(columns, rows, 30, PLAIN)[1] == f"{'a' * 7}…  {'b' * 7}…  {'c' * 10}"
+
+
+def test_columns_do_not_shrink_beyond_recognition() -> None:
+    line = table([Column("A", shrinks=True), Column("B")], [["a" * 30, "b" * 20]], 10, PLAIN)[1]
+    assert line == f"{'a' * 7}…  {'b' * 20}"
+
+
+def test_a_column_that_may_drop_goes_before_a_name_cannot_be_told_any_more() -> None:
+    columns = [Column("NAME", shrinks=True), Column("BAR", drops=True), Column("N")]
+    rows = [["n" * 20, "#" * 10, "1"]]
+    assert table(columns, rows, 31, PLAIN) == [f"NAME{' ' * 14}BAR{' ' * 9}N", f"{'n' * 15}…  {'#' * 10}  1"]
+    assert table(columns, rows, 30, PLAIN) == [f"NAME{' ' * 18}N", f"{'n' * 20}  1"]
+
+
+def test_of_several_that_may_drop_no_more_go_than_have_to() -> None:
+    columns = [Column("NAME", shrinks=True), Column("KIND", drops=True), Column("POD", drops=True)]
+    rows = [["n" * 16, "k" * 10, "p" * 10]]
+    assert [len(table(columns, rows, width, PLAIN)[1]) for width in (40, 39, 28, 27)] == [40, 28, 28, 16]
+    assert table(columns, rows, 39, PLAIN)[1] == f"{'n' * 16}  {'p' * 10}"
+
+
+def test_only_the_heading_is_painted_and_no_line_ends_in_space() -> None:
+    lines = table([Column("A"), Column("B")], [["aaaa", ""], ["", "b"]], 80, Paint(enabled=True))
+    assert lines == ["\x1b[2mA     B\x1b[0m", "aaaa", "      b"]
