@@ -9,7 +9,12 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).parents[1]
 IMAGES: Final = REPOSITORY / "docs/images"
 MADE_OF: Final = "made-of.txt"
-_SOURCES: Final = ("otel_gpu/web/static/*", "otel_gpu/sources/sim/demo.py", "tests/real/pictures.py")
+_SOURCES: Final = (
+    "otel_gpu/web/static/*",
+    "otel_gpu/view/*.py",
+    "otel_gpu/sources/sim/demo.py",
+    "tests/real/pictures.py",
+)
 
 
 def digest() -> str:

@@ -290,7 +290,9 @@ def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
         return [Piece(f"{marker}  {line.detail.name}: {line.detail.text}", (Style.DIM,))]
     pieces = [Piece(marker)]
     for column in fitted:
-        text = column.cell(column.column.text(line))
+        text = column.column.text(line)
+        # Both ends of a workload's name matter, and the beginning of a process's.
+        text = column.cell(text) if line.process is None else pad(text, column.width, right=column.column.right)
         pieces += [Piece(GAP), Piece(text, _cell_style(line, column.column.heading))]
     return [pieces[0], *pieces[2:]]
 

@@ -233,13 +233,13 @@ class Workloads:
     def __init__(self, report: Report, currency: str | None) -> None:
         self._report, self._currency = report, currency
         self._gpus = {gpu.identity.uuid: gpu for gpu in report.gpus}
-        self._names = {key: printable(name) for key, name in workload_names(report.workloads).items()}
+        self.reported = [workload for workload in report.workloads if workload.reported_gpus]
+        self._names = {key: printable(name) for key, name in workload_names(self.reported).items()}
         self._processes: dict[str, list[ProcessReport]] = {}
         for process in report.processes:
             if process.is_reported:
                 key = f"{process.naming} {' '.join(process.workload.key)}"
                 self._processes.setdefault(key, []).append(process)
-        self.reported = [workload for workload in report.workloads if workload.reported_gpus]
 
     @staticmethod
     def key(workload: WorkloadReport) -> str:

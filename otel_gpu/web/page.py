@@ -34,7 +34,7 @@ class Page:
 
     def render(self, report: Report | None) -> str:
         """The page with the table of this report, for browsers without scripts."""
-        table = "waiting for the first sample"
+        table = "the first sample is under way"
         if report is not None:
             table = render(report, width=160, simulated=self._simulated)
         return self._page.substitute(table=escape(table))

@@ -119,7 +119,7 @@ def test_the_table_names_the_same_holders(stub_dir: Path, tmp_path: Path, proc: 
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
     line = next(line for line in result.stdout.splitlines() if "ollama.service" in line)
-    assert line.split()[:6] == ["ollama.service", "systemd_unit", "-", "0", "3.0", "GiB"]
+    assert line.split()[:6] == ["ollama.service", "systemd_unit", "–", "0", "3.0", "GiB"]
 
 
 def test_a_pid_that_proc_never_showed_is_measured_and_billed_to_nobody(

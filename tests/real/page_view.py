@@ -87,13 +87,13 @@ ALONE: Final = """['totals', 'gpus'].filter(id => {
   }
   return new Set([...ends.values()].map(Math.round)).size > 1;
 })"""
-"""What is in lines of which one does not go to the end: somebody is left alone there."""
+"""Lists with a row that does not extend to the end, so that an item is alone in it."""
 
 SMALL: Final = """[...document.querySelectorAll('button, summary, select, input, a:not(.skip)')].filter(node => {
   const {width, height} = node.getBoundingClientRect();
   return node.checkVisibility() && (width < 24 || height < 24);
 }).map(node => node.textContent || node.id)"""
-"""What is smaller than a finger needs (WCAG 2.2, 2.5.8)."""
+"""Targets that are smaller than a finger needs (WCAG 2.2, 2.5.8)."""
 
 CONTRAST: Final = """(() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
@@ -128,7 +128,7 @@ CONTRAST: Final = """(() => {
 
 
 def choosing(theme: str) -> str:
-    """An expression that chooses a theme, as somebody does with the menu."""
+    """An expression that chooses a theme, as the user does with the menu."""
     return f"""(() => {{
       const menu = document.getElementById('theme');
       menu.value = '{theme}';
@@ -151,7 +151,7 @@ def opened(browser: Browser, staged: StagedAgent, *, width: int = WIDE, dark: bo
 
 
 def assert_innocent(tab: Tab, url: str) -> None:
-    """Nothing in the console, no policy violated, and nobody else was asked for anything."""
+    """Nothing in the console, no policy violated, and no request to another origin."""
     assert tab.complaints == []
     origins = {urlsplit(request)[:2] for request in tab.requests}
     assert origins == {urlsplit(url)[:2]}

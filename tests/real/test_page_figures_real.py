@@ -54,11 +54,11 @@ def total(values: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def same(shown: str | None, told: float | None) -> bool:
-    """Whether a figure behind a text is the one that was told."""
-    if not shown or told is None:
-        return not shown and told is None
-    return float(shown) == pytest.approx(told, rel=1e-12)
+def same(shown: str | None, reported: float | None) -> bool:
+    """Whether a figure behind a text is the one in the report."""
+    if not shown or reported is None:
+        return not shown and reported is None
+    return float(shown) == pytest.approx(reported, rel=1e-12)
 
 
 def document_of(attribution: Report) -> dict[str, Any]:
@@ -81,28 +81,28 @@ def state_text(states: Sequence[tuple[str | None, float | None]]) -> str:
 
 
 def idle_so_far(use: WorkloadGpu | ProcessReport, gpus: dict[str, GpuReport]) -> float | None:
-    """Seconds; not known where 0 would mean that nobody can tell, or not yet."""
+    """Seconds; unknown where 0 would only mean that nothing shows work, or that nothing is decided."""
     assert use.totals is not None
     can_tell = gpus[use.gpu_uuid].has_utilization and use.state is not GpuState.UNKNOWN
     return use.totals.idle_us / 1e6 if use.totals.idle_us or can_tell else None
 
 
-def row_of(workload: dict[str, Any], told: WorkloadReport, attribution: Report) -> Shown:
+def row_of(workload: dict[str, Any], reported: WorkloadReport, attribution: Report) -> Shown:
     """A row of the table, by the document and, for what is so far, by the answer it was made of."""
     parts, window_s = workload["gpus"], attribution.window_s
     assert window_s is not None
     gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
-    places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in told.reported_gpus}
+    places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in reported.reported_gpus}
     ((index, profile),) = places  # of several, another test
     inferred = total([part["memory"]["inferred"] for part in parts])
     memory = total([part["memory"]["measured"] for part in parts] + [inferred])
     sm = total([part["utilization"] for part in parts])
     lately = energy([part["energy_mj"] for part in parts])
     power_w = None if lately.total_mj is None else lately.total_mj / 1000 / window_s
-    totals = [part.totals for part in told.reported_gpus if part.totals is not None]
+    totals = [part.totals for part in reported.reported_gpus if part.totals is not None]
     so_far = energy([{method: getattr(each.energy, f"{method}_mj") for method in METHODS} for each in totals])
-    idle = [idle_so_far(part, gpus) for part in told.reported_gpus]
-    cost = sum(cost.amount for part in told.reported_gpus for cost in part.costs)
+    idle = [idle_so_far(part, gpus) for part in reported.reported_gpus]
+    cost = sum(cost.amount for part in reported.reported_gpus for cost in part.costs)
     return {
         "gpu": (f"{index} {profile}" if profile else str(index), None),
         "memory": (("~ " if inferred else "") + size(memory), memory),
@@ -125,10 +125,10 @@ def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same
     assert json.loads(answer.body) == document
     assert answer.headers["ETag"] == f'"{tab.value("document.getElementById(`main`).dataset.cycle")}"'
     shown = {row["id"]: row for row in tab.value(TABLE)}
-    told = [workload for workload in attribution.workloads if workload.reported_gpus]
-    names = workload_names(attribution.workloads)
-    assert len(shown) == len(document["workloads"]) == len(told) > 10
-    for workload, behind in zip(document["workloads"], told, strict=True):
+    reported = [workload for workload in attribution.workloads if workload.reported_gpus]
+    names = workload_names(reported)
+    assert len(shown) == len(document["workloads"]) == len(reported) > 10
+    for workload, behind in zip(document["workloads"], reported, strict=True):
         row = shown[workload["id"]]
         expected = row_of(workload, behind, attribution)
         assert row["name"] == names[name_key(behind)]
@@ -146,13 +146,13 @@ def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Bro
     tab = opened(browser, demo)
     tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
     shown = {(row["workload"], row["texts"]["PID"], row["texts"]["GPU"]): row for row in tab.value(PROCESSES)}
-    told = [process for process in attribution.processes if process.is_reported]
+    reported = [process for process in attribution.processes if process.is_reported]
     processes = document_of(attribution)["processes"]
     window_s = attribution.window_s
     gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
     assert window_s is not None
-    assert len(shown) == len(processes) == len(told) > 10
-    for process, behind in zip(processes, told, strict=True):
+    assert len(shown) == len(processes) == len(reported) > 10
+    for process, behind in zip(processes, reported, strict=True):
         place = f"{behind.gpu_index} {behind.mig_profile}" if behind.mig_profile else str(behind.gpu_index)
         row = shown[process["workload"], str(process["pid"]), place]
         power_w = None if process["energy_mj"] is None else process["energy_mj"] / 1000 / window_s
@@ -185,32 +185,33 @@ def holders_of(gpu: dict[str, Any], document: dict[str, Any], names: Sequence[st
         if part["uuid"] == gpu["uuid"] and part["memory"][method]
     ]
     held.sort(key=lambda each: (each[0] != "measured", -each[1]))
-    nobodys = gpu["memory"]["unattributed"]
+    unattributed = gpu["memory"]["unattributed"]
     return [
         [name, size(bytes_), "" if method == "measured" else f"inferred, {percent(sure)}"]
         for method, bytes_, name, sure in held
-    ] + ([["unattributed", size(nobodys), ""]] if nobodys else [])
+    ] + ([["unattributed", size(unattributed), ""]] if unattributed else [])
 
 
 def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
     attribution = demo.now()
     document = document_of(attribution)
-    labels = workload_names(attribution.workloads)
-    names = [labels[name_key(workload)] for workload in attribution.workloads if workload.reported_gpus]
+    reported_workloads = [workload for workload in attribution.workloads if workload.reported_gpus]
+    labels = workload_names(reported_workloads)
+    names = [labels[name_key(workload)] for workload in reported_workloads]
     cards = tab.value(CARDS)
     assert len(cards) == len(document["gpus"]) == 4
     for card, gpu, behind in zip(cards, document["gpus"], attribution.gpus, strict=True):
         memory = gpu["memory"]
         used = memory["limit"] - memory["free"] - memory["reserved"]
         mean_w = gpu["energy"]["delta_mj"] / 1000 / 5  # the demo's cycle, as that of the workloads
-        told = [gpu["utilization"], mean_w, used, gpu["temperature_c"]]
-        written = [percent(told[0]), watts(mean_w), size(used), celsius(gpu["temperature_c"])]
+        reported = [gpu["utilization"], mean_w, used, gpu["temperature_c"]]
+        written = [percent(reported[0]), watts(mean_w), size(used), celsius(gpu["temperature_c"])]
         assert card["title"] == f"GPU {gpu['index']} {gpu['name']}"
         assert card["state"] == "ok"
         assert card["amount"] == f"{size(used)} of {size(memory['limit'])} in use"
         assert card["texts"] == written
-        assert all(same(*pair) for pair in zip(card["figures"], told, strict=True))
+        assert all(same(*pair) for pair in zip(card["figures"], reported, strict=True))
         assert card["beside"] == ["", f"of {watts(behind.reading.power_limit_w)}", "", ""]
         assert card["holders"] == holders_of(gpu, document, names)
         assert int(card["limit"]) == memory["limit"]
@@ -246,7 +247,7 @@ def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser
         ],
     ]
     values = [4, used, (used - unattributed) / used, power_w, sum(held["idle"])]
-    assert all(same(value, told) for (_, _, value, _), told in zip(tab.value(TOTALS), values, strict=True))
+    assert all(same(value, reported) for (_, _, value, _), reported in zip(tab.value(TOTALS), values, strict=True))
     assert all(len(how) > 20 for _, _, _, how in tab.value(TOTALS))
 
 
@@ -260,7 +261,7 @@ def test_every_column_says_what_it_is(browser: Browser, demo: StagedAgent) -> No
     assert "share of a gpu's sms" in dict(said)["SM"].lower()
 
 
-def test_what_was_paid_while_idle_is_not_known_where_nobody_can_tell(browser: Browser, demo: StagedAgent) -> None:
+def test_cost_while_idle_is_unknown_without_utilisation(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
     costs = {(row["name"], row["texts"]["idle"]): row["how"]["cost"] for row in tab.value(TABLE)}
     unknown = "so far, at the configured prices; unknown how much of it while idle"

@@ -50,10 +50,10 @@ def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus
         tab = opened(browser, staged, width=width, dark=dark)
         assert tab.value(NAMES) == ["trainer"]
         assert "pod research/finetune-13b-worker-0" in tab.value("document.getElementById('where').innerText")
-        [told] = json.loads(to_json(attribution))["workloads"]
+        [workload] = json.loads(to_json(attribution))["workloads"]
         [row] = tab.value(TABLE)
-        assert int(row["memory"]) == sum(part["memory"]["measured"] for part in told["gpus"]) > 0
-        # Figures of a whole GPU are of all on it: no bars, no totals, and nobody else's name anywhere.
+        assert int(row["memory"]) == sum(part["memory"]["measured"] for part in workload["gpus"]) > 0
+        # Figures of a whole GPU are of all on it: no bars, no totals, and no other name anywhere.
         assert tab.value("document.getElementById('devices').hidden && document.getElementById('overview').hidden")
         assert tab.value("[...document.querySelectorAll('.gpu')].every(card => !card.checkVisibility())")
         shown = tab.value("document.body.innerText")
@@ -69,8 +69,8 @@ def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus
         assert_innocent(tab, staged.url)
 
 
-def test_what_the_page_of_a_pod_is_made_of_names_nobody_else(browser: Browser) -> None:
-    """Not the document, not the events, not the table without scripts: what is not told cannot be found."""
+def test_the_responses_for_a_pod_have_no_other_names(browser: Browser) -> None:
+    """Neither the document nor the table without scripts has names of other workloads."""
     with staged_agent(flags={"scope": "pod"}, pod=TRAINERS) as staged:
         tab = Tab(browser, scripts=False)
         tab.open(staged.url)
@@ -91,7 +91,7 @@ def pki(tmp_path: Path) -> Pki:
 
 @pytest.fixture
 def agent(pki: Pki, tmp_path: Path) -> Iterator[AgentProcess]:
-    """An agent with a certificate, that wants a password."""
+    """An agent with a certificate that requires a password."""
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     config = pki.config(f"basic_auth_users:\n  {USER}: {hashed}\n")
     flags = ("--source", "sim", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
@@ -107,7 +107,7 @@ def address_of(agent: AgentProcess) -> Address:
     return address(found[1])
 
 
-def test_the_page_over_tls_with_a_password_is_the_page_and_goes_on_by_itself(
+def test_the_page_over_tls_with_a_password_is_the_page_and_updates_itself(
     browser: Browser, agent: AgentProcess, pki: Pki, tmp_path: Path
 ) -> None:
     at = address_of(agent)

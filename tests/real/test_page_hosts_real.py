@@ -1,4 +1,4 @@
-"""The page of hosts that are not as one would wish, and of an agent that comes and goes, in a real browser."""
+"""The page of hosts with problems, and of an agent that comes and goes, in a real browser."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def totals_of(tab: Tab) -> dict[str, str]:
     return {name: read for name, read, _, _ in tab.value(TOTALS)}
 
 
-# ---------------------------------------------------------------------------- hosts that are not as one would wish
+# ---------------------------------------------------------------------------- hosts with problems
 
 
 def hostile_world() -> WorldSpec:
-    """The demo, in which one container calls itself markup, one nobody has a name for, and one has a long pod name."""
+    """The demo with one container whose name is markup, one without a name, and one with a long pod name."""
     world = demo_world(1)
     names: dict[int, WorkloadNames | None] = {
         41_207: WorkloadNames(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE),
@@ -96,9 +96,7 @@ def troubled(reading: GpuReading) -> GpuReading:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
-    browser: Browser, tmp_path: Path, width: int
-) -> None:
+def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp_path: Path, width: int) -> None:
     with staged_agent(alter=lambda read: replace(read, gpus=tuple(map(troubled, read.gpus)))) as staged:
         tab = opened(browser, staged, width=width)
         cards = tab.value(CARDS)
@@ -121,7 +119,7 @@ def test_gpus_that_give_no_figures_say_so_and_what_is_not_known_is_a_dash(
         assert_innocent(tab, staged.url)
 
 
-def test_a_host_without_a_driver_says_why_and_who_holds_a_gpu_is_not_known(browser: Browser, tmp_path: Path) -> None:
+def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser: Browser, tmp_path: Path) -> None:
     nothing = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
     with staged_agent(alter=lambda _: nothing) as staged:
         tab = opened(browser, staged)
@@ -156,14 +154,14 @@ def crowded_world(count: int) -> WorldSpec:
     return replace(world, processes=world.processes + crowd)
 
 
-def test_of_a_crowd_a_hundred_are_shown_and_the_rest_when_asked_for(browser: Browser) -> None:
+def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser) -> None:
     with staged_agent(crowded_world(150)) as staged:
         tab = opened(browser, staged)
-        everybody = len(staged.now().workloads)
+        count_of_all = len(staged.now().workloads)
         assert len(tab.value(NAMES)) == 100
-        assert tab.value("document.getElementById('count').textContent") == f"{everybody} workloads"
+        assert tab.value("document.getElementById('count').textContent") == f"{count_of_all} workloads"
         further = "document.getElementById('further')"
-        assert tab.value(f"{further}.textContent") == f"Show {everybody - 100} more of {everybody}"
+        assert tab.value(f"{further}.textContent") == f"Show {count_of_all - 100} more of {count_of_all}"
         tab.value("document.getElementById('filter').value = 'crowd-149'")
         tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
         assert tab.value(NAMES) == ["crowd-149"]  # found, though it was not shown
@@ -171,19 +169,19 @@ def test_of_a_crowd_a_hundred_are_shown_and_the_rest_when_asked_for(browser: Bro
         tab.value("document.getElementById('filter').value = ''")
         tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
         tab.value(f"{further}.click()")
-        assert len(tab.value(NAMES)) == everybody
+        assert len(tab.value(NAMES)) == count_of_all
         assert tab.value(f"{further}.hidden") is True
-        assert tab.value("document.getElementById('said').textContent") == f"{everybody} workloads are shown"
+        assert tab.value("document.getElementById('said').textContent") == f"{count_of_all} workloads are shown"
         assert_innocent(tab, staged.url)
 
 
 def speechless(read: GpuRead) -> GpuRead:
-    """No GPU tells who works."""
+    """No GPU has utilisation figures."""
     return replace(read, gpus=tuple(replace(each, utilization=None, gpu_ratio=None) for each in read.gpus))
 
 
-def test_what_is_held_idle_is_of_those_that_are_decided_and_the_rest_stands_beside_it(browser: Browser) -> None:
-    with staged_agent() as staged:  # two samples: some are seen to work, nobody can be idle yet
+def test_memory_held_idle_has_undecided_memory_beside_it(browser: Browser) -> None:
+    with staged_agent() as staged:  # two samples: some work, and none can be idle yet
         tab = opened(browser, staged)
         states = [(row["texts"]["state"], row["memory"]) for row in tab.value(TABLE)]
         undecided = sum(int(memory) for state, memory in states if state == "unknown")
@@ -191,9 +189,9 @@ def test_what_is_held_idle_is_of_those_that_are_decided_and_the_rest_stands_besi
         assert totals_of(tab)["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
     with staged_agent(alter=speechless) as staged:
         tab = opened(browser, staged)
-        told = totals_of(tab)["Held while idle"]
-        assert told.startswith(f"{UNKNOWN} ")
-        assert told.endswith(" GiB undecided")
+        held_idle = totals_of(tab)["Held while idle"]
+        assert held_idle.startswith(f"{UNKNOWN} ")
+        assert held_idle.endswith(" GiB undecided")
 
 
 # ---------------------------------------------------------------------------- an agent that comes and goes
@@ -243,7 +241,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     assert len(tab.value(CARDS)) == 4  # what was known stays, and is marked
     assert tab.value("document.body.matches('.stale')")
     assert tab.value("scrollY") > 200
-    for place in ("document.body.scrollHeight", "0"):  # wherever somebody is
+    for place in ("document.body.scrollHeight", "0"):  # at any scroll position
         tab.value(f"scrollTo(0, {place})")
         assert tab.value(IN_SIGHT)
         assert not tab.value(MOVES)
@@ -259,7 +257,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         assert tab.value("document.title") == title
 
 
-def test_a_page_says_that_the_agent_has_fallen_silent_though_it_is_there(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_says_that_a_connected_agent_is_silent(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
     with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
         tab.open(f"http://{agent.address}")
@@ -275,9 +273,7 @@ TURN: Final = """Object.defineProperty(document, 'hidden', {{value: {}, configur
 document.dispatchEvent(new Event('visibilitychange'))"""
 
 
-def test_what_was_shown_before_is_grey_until_an_agent_that_hangs_tells_more_and_it_is_said(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_old_figures_are_grey_until_a_silent_agent_sends_a_cycle(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
     with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
         tab.open(f"http://{agent.address}")
@@ -287,7 +283,7 @@ def test_what_was_shown_before_is_grey_until_an_agent_that_hangs_tells_more_and_
         agent.process.send_signal(signal.SIGSTOP)
         tab.value(TURN.format("false"))
         assert tab.value("document.body.matches('.stale')")
-        assert tab.value(NOTICE) == ""  # for a moment nobody need be told
+        assert tab.value(NOTICE) == ""  # no notice for a moment
         tab.until(f"{NOTICE}.startsWith('The agent sends no data. The figures are from ')")
         assert tab.value("document.body.matches('.stale')")
         agent.process.send_signal(signal.SIGCONT)
@@ -324,9 +320,9 @@ FOLLOWED: Final = """(async () => {
     ("steps", "said"),
     [
         ("streams.at(-1).tell('1'); wait(13);", ["current"]),
-        ("wait(11);", ["lost"]),  # that never told anything
+        ("wait(11);", ["lost"]),  # that never sent a cycle
         ("streams.at(-1).tell('1'); wait(14);", ["current", "lost", "old"]),
-        # A sampler that hangs: whoever comes again is told the same cycle, which is of then.
+        # A sampler that hangs: a new connection gets the same old cycle.
         ("streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('1'); wait(5);", ["current", "lost", "old"]),
         (
             "streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('2'); wait(5); streams.at(-1).tell('3');",

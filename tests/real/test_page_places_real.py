@@ -85,10 +85,10 @@ def test_gpus_are_in_the_order_of_their_numbers_and_runs_are_short(browser: Brow
 
 def test_idle_time_on_several_gpus_is_gpu_time(browser: Browser, wide: StagedAgent) -> None:
     tab = opened(browser, wide)
-    told = {each.names.container: each for each in wide.now().workloads if each.names is not None}
+    reported = {each.names.container: each for each in wide.now().workloads if each.names is not None}
     rows = {row["name"]: row for row in tab.value(TABLE)}
     for name, count in (("everywhere", 12), ("pair", 2), ("tenth", 1)):
-        idle_s = sum(part.totals.idle_us / 1e6 for part in told[name].reported_gpus if part.totals is not None)
+        idle_s = sum(part.totals.idle_us / 1e6 for part in reported[name].reported_gpus if part.totals is not None)
         assert rows[name]["texts"]["idle"] == gpu_span(idle_s, count)
         summed = f" of GPU time, summed over {count} GPUs or MIG instances" if count > 1 else ""
         assert f"held memory without work for {span(idle_s)}{summed}, which took " in rows[name]["how"]["idle"]

@@ -76,7 +76,7 @@ def test_a_new_cycle_is_shown_without_a_request(browser: Browser, demo: StagedAg
         demo.advance(5)
         tab.until(shows(demo))
     assert len(tab.requests) == before
-    assert tab.value("document.getElementById('said').textContent") == ""  # who listens is not told of every cycle
+    assert tab.value("document.getElementById('said').textContent") == ""  # a screen reader does not read every cycle
 
 
 def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Browser, demo: StagedAgent) -> None:
@@ -211,18 +211,20 @@ def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: Sta
 
 def test_a_filter_of_a_gpu_leaves_those_that_are_on_it(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo)
-    told = json.loads(to_json(demo.now()))
-    index_of = {gpu["uuid"]: gpu["index"] for gpu in told["gpus"]}
+    document = json.loads(to_json(demo.now()))
+    index_of = {gpu["uuid"]: gpu["index"] for gpu in document["gpus"]}
     tab.value("document.getElementById('filter').focus()")
     typed = "document.getElementById('filter')"
     for index in (0, 1, 2, 3, 10):
-        on_it = [each["id"] for each in told["workloads"] if index in {index_of[part["uuid"]] for part in each["gpus"]}]
+        on_it = [
+            each["id"] for each in document["workloads"] if index in {index_of[part["uuid"]] for part in each["gpus"]}
+        ]
         for text in (f"gpu {index}", f"GPU{index}"):
             tab.value(f"{typed}.value = ''")
             tab.write(text)
             assert {row["id"] for row in tab.value(TABLE)} == set(on_it), text
         assert bool(on_it) is (index < 10)
-    hashed = next(each["id"] for each in told["workloads"] if len(each["id"]) == 64)
+    hashed = next(each["id"] for each in document["workloads"] if len(each["id"]) == 64)
     for text, found in ((hashed[:12], 1), (hashed[12:24], 0)):
         tab.value(f"{typed}.value = ''")
         tab.write(text)
@@ -301,7 +303,7 @@ def test_where_workloads_are_far_below_a_link_leads_to_them(browser: Browser, de
         tab.until("Math.abs(document.getElementById('workloads').getBoundingClientRect().top) < 2")
 
 
-def test_who_listens_hears_a_table_with_its_headings_and_landmarks(browser: Browser, demo: StagedAgent) -> None:
+def test_a_screen_reader_finds_a_table_with_headings_and_landmarks(browser: Browser, demo: StagedAgent) -> None:
     tab = opened(browser, demo, width=NARROW)
     tab.command("Accessibility.enable")
     nodes = tab.command("Accessibility.getFullAXTree")["nodes"]

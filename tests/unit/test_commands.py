@@ -296,7 +296,7 @@ def test_output_that_the_terminal_cannot_show_is_replaced() -> None:
 def test_a_narrow_terminal_gets_a_table_that_fits() -> None:
     result = otel_gpu("once", "--source", "sim", environment={"COLUMNS": "80"})
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
-    assert "SIMULATED HOST: no figure here is of a real GPU" in result.stdout.splitlines()
+    assert "SIMULATED HOST: no figure here is from a real GPU" in result.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_without_nvml_the_agent_stays_up_and_says_why_it_has_no_figures(
         nvml = next(source for source in document["sources"] if source["name"] == "nvml")
         assert nvml["ok"] is False
         assert "libnvidia-ml.so.1 cannot be loaded" in nvml["reason"]
-        assert "who holds a GPU is not known" in agent.get("/").body
+        assert "Unknown which workloads use a GPU" in agent.get("/").body
         agent.until(lambda: 'msg="nvml is unavailable' in agent.stderr)
         code, took_s = agent.end()
         assert code == 0
@@ -447,7 +447,7 @@ def test_auto_without_nvml_is_simulated_loudly_and_a_pipe_gets_the_table_once(
         reason = agent.stderr.splitlines()[0]
         assert reason.startswith(f"{SIMULATED}NVML: libnvidia-ml.so.1 cannot be loaded")
         title = agent.stdout.splitlines()[0]
-        assert "SIMULATED HOST: no figure here is of a real GPU" in title
+        assert "SIMULATED HOST: no figure here is from a real GPU" in title
         assert "POWER is the mean of the last " in agent.stdout, "of a single sample there is none"
         agent.until(lambda: title not in agent.get("/").body)  # another sample has been taken by now
         assert agent.end()[0] == 0

@@ -277,8 +277,8 @@ def test_the_table_has_no_gpus_and_names_the_pod() -> None:
     assert not any("TEMP" in line or "ollama" in line for line in lines)
     assert any("vllm-chat" in line for line in lines)
     empty = render(narrowed(attribution(), Pod(UID)))
-    assert "nobody of this pod is seen on a GPU" in empty
-    assert "no process of this pod is seen on a GPU" in empty
+    assert "No workload of this pod uses a GPU" in empty
+    assert "No process of this pod uses a GPU" in empty
 
 
 def test_compat_exporters_show_only_the_pods_containers_and_processes() -> None:

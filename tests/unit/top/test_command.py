@@ -43,21 +43,21 @@ def test_a_wrong_url_is_reported_first(complaint: Callable[..., str], monkeypatc
         "--url: 'nonsense' is not the URL of an agent; use http://HOST:PORT"
     )
     monkeypatch.setenv("OTEL_GPU_URL", "http://me:hunter2@")
-    told = complaint()
-    assert told.startswith("OTEL_GPU_URL: ")
-    assert "hunter2" not in told
+    line = complaint()
+    assert line.startswith("OTEL_GPU_URL: ")
+    assert "hunter2" not in line
 
 
-def test_nothing_about_this_host_can_be_chosen_for_an_agent_elsewhere(
+def test_flags_of_this_host_are_refused_for_an_agent(
     complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = complaint("--url", "http://127.0.0.1:9464", "--interval", "1s")
-    assert told == "--interval is about this host, and --url names a running agent, which has its own"
+    line = complaint("--url", "http://127.0.0.1:9464", "--interval", "1s")
+    assert line == "--interval is about this host, and --url names a running agent, which has its own"
     monkeypatch.setenv("OTEL_GPU_URL", "http://127.0.0.1:9464")
     assert complaint("--source", "sim").startswith("--source is about this host, and OTEL_GPU_URL names")
 
 
-def test_settings_for_this_host_do_not_stop_who_looks_elsewhere(
+def test_settings_of_this_host_do_not_matter_for_an_agent(
     complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_GPU_INTERVAL", "nonsense")
@@ -65,7 +65,7 @@ def test_settings_for_this_host_do_not_stop_who_looks_elsewhere(
     assert "standard output" in complaint("--url", "http://127.0.0.1:9464")
 
 
-def test_it_has_the_flags_of_one_look_and_prices_and_none_of_who_exports(
+def test_it_has_the_flags_of_once_and_prices_and_none_of_exporters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):

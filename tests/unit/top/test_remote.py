@@ -35,7 +35,7 @@ ANYWHERE = Address("127.0.0.1", 0)
 def serving(
     address: Address = ANYWHERE, web_config: Path | None = None, route: Route | None = None
 ) -> Iterator[WebServer]:
-    """An agent's server with one cycle to tell."""
+    """An agent's server with one cycle."""
     stream = EventStream(SUBJECT, attribution)
     server = WebServer(address, {EVENTS_PATH: route or stream.route}, web_config)
     server.start()
@@ -182,7 +182,7 @@ def saying(words: bytes | None) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reason"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "not an HTTP server: it sends 'SSH-2.0-OpenSSH_9.6'"),
         (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "not an HTTP server: it sends '\\x1b[2Jgarbagexxx"),
@@ -191,10 +191,10 @@ def saying(words: bytes | None) -> Iterator[str]:
     ],
     ids=["SSH", "garbage", "TLS", "nothing"],
 )
-def test_the_answer_of_another_server_is_quoted(words: bytes, told: str) -> None:
+def test_the_answer_of_another_server_is_quoted(words: bytes, reason: str) -> None:
     with saying(words) as url:
         error = str(failure(url))
-    assert told in error
+    assert reason in error
     assert error.isprintable()
     assert len(error) < 200
 
@@ -274,6 +274,6 @@ def test_an_invalid_url_is_a_usage_error_without_the_password(url: str) -> None:
 # ---------------------------------------------------------------------------- server-sent events
 
 
-def test_events_are_told_by_blank_lines_and_comments_are_nothing() -> None:
+def test_blank_lines_end_events_and_comments_are_skipped() -> None:
     stream = io.BytesIO(b": hello\n\nretry: 1\n\nevent: a\nid: 1\ndata: x\n\ndata:y\r\n\r\n\n\nevent: cut\ndata: z")
     assert list(events(stream)) == [("a", "x"), ("", "y")]

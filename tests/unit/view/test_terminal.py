@@ -99,7 +99,7 @@ def test_columns_do_not_shrink_beyond_recognition() -> None:
     assert line == f"{'a' * 7}…  {'b' * 20}"
 
 
-def test_a_column_that_may_drop_goes_before_a_name_cannot_be_told_any_more() -> None:
+def test_a_column_is_dropped_before_names_become_unreadable() -> None:
     columns = [Column("NAME", shrinks=True), Column("BAR", drops=True), Column("N")]
     rows = [["n" * 20, "#" * 10, "1"]]
     assert table(columns, rows, 31, PLAIN) == [f"NAME{' ' * 14}BAR{' ' * 9}N", f"{'n' * 15}…  {'#' * 10}  1"]

@@ -70,7 +70,7 @@ def test_names_of_containers_are_text_and_never_markup(name: str) -> None:
 
 
 def test_the_page_before_the_first_sample_says_so() -> None:
-    assert ParsedPage(page(None, simulated=False, refresh_s=5)).table == "waiting for the first sample"
+    assert ParsedPage(page(None, simulated=False, refresh_s=5)).table == "the first sample is under way"
 
 
 def test_a_page_without_figures_says_why() -> None:
