@@ -99,9 +99,8 @@ def test_an_untrusted_certificate_is_reported_with_the_setting_that_fixes_it(tmp
 
 def test_a_certificate_of_another_host_is_a_tls_failure_over_grpc_as_well(tmp_path: Path) -> None:
     pki = Pki(tmp_path)
-    receiver = GrpcCollector(pki.credentials())
-    url = receiver.url.replace("127.0.0.1", "localhost")  # resolves, and is not in the certificate
-    trusted = config(otlp_endpoint=url, otlp_protocol="grpc", otlp_certificate=pki.file("ca.crt"))
+    receiver = GrpcCollector(pki.credentials(), host="127.0.0.2")  # it is not in the certificate
+    trusted = config(otlp_endpoint=receiver.url, otlp_protocol="grpc", otlp_certificate=pki.file("ca.crt"))
     try:
         found = check_otlp(trusted, timeout_s=2.0)
     finally:

@@ -142,7 +142,7 @@ class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
     ``refusals`` is how many requests are refused. ``details`` and ``retry_after_s`` come with a refusal.
     """
 
-    def __init__(self, credentials: Any = None, port: int = 0) -> None:
+    def __init__(self, credentials: Any = None, port: int = 0, host: str = "127.0.0.1") -> None:
         self.refusal: tuple[Any, str] | None = None
         self.refusals = 10**9
         self.details: bytes | None = None
@@ -155,14 +155,14 @@ class GrpcCollector(metrics_service_pb2_grpc.MetricsServiceServicer):
         self.server = grpc.server(futures.ThreadPoolExecutor(2))
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
         bind = self.server.add_insecure_port if credentials is None else self.server.add_secure_port
-        self.port: int = bind(f"127.0.0.1:{port}", *(() if credentials is None else (credentials,)))
-        self.scheme = "http" if credentials is None else "https"
+        self.port: int = bind(f"{host}:{port}", *(() if credentials is None else (credentials,)))
+        self.host, self.scheme = host, "http" if credentials is None else "https"
         self.server.start()
 
     @property
     def url(self) -> str:
         """Where it is."""
-        return f"{self.scheme}://127.0.0.1:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     def Export(self, request: ExportMetricsServiceRequest, context: Any) -> ExportMetricsServiceResponse:  # noqa: N802
         metadata = {key: value for key, value in context.invocation_metadata()}  # noqa: C416
