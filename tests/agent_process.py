@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.values import Address, address
+from otel_gpu.config.values import Address, address
 from tests.cli import clean_environment, command, without_progress
 from tests.web import Answer, ask
 

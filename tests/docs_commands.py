@@ -17,10 +17,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu import commandline
-from otel_gpu.control.commands import parse_pause_s
+from otel_gpu.cli.commands import COMMANDS
+from otel_gpu.cli.dispatch import resolve_settings
+from otel_gpu.cli.parser import parse
+from otel_gpu.cli.pause import parse_pause_s
+from otel_gpu.config.checks import check_exports
 from otel_gpu.errors import UsageError
-from otel_gpu.settings_check import check_exports
 from otel_gpu.top.remote import agent
 from tests.docs_programs import Misused, program_of, taken_apart
 
@@ -103,15 +105,15 @@ class Command:
 
 def check_told(words: list[str]) -> None:
     """UsageError if the agent would not take it: a command, its flags, and the value of each."""
-    parsed = commandline._parse(words)
+    parsed = parse(words)
     if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
         return
     if parsed.command == "top" and parsed.url is not None:
         agent(parsed.url, "--url")
     if parsed.command == "pause" and vars(parsed)["for"] is not None:
         parse_pause_s(vars(parsed)["for"])
-    loaded = commandline._settle(parsed, {}).loaded()
-    if "exporters" in commandline._COMMANDS[parsed.command]:
+    loaded = resolve_settings(parsed, {}).loaded()
+    if "exporters" in COMMANDS[parsed.command].settings:
         check_exports(loaded)
 
 

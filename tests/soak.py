@@ -30,12 +30,12 @@ from otel_gpu.agent.resources import host_resources
 from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
+from otel_gpu.config.values import Address
 from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.values import Address
 from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.server import WebServer
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
@@ -79,7 +79,7 @@ class Agent:
             "otlp-timeout": "500ms",
             "otlp-temporality": "delta" if delta else "cumulative",
         }
-        self.export_pipeline = ExportPipeline(load(flags, {}).config, resources, metrics.collect, time.monotonic)
+        self.export_pipeline = ExportPipeline(load(flags, {}).config.export, resources, metrics.collect, time.monotonic)
         self.web = WebServer(
             Address("127.0.0.1", 0), {"/metrics": metrics_route(metrics.collect, PrometheusRenderer(resources))}
         )

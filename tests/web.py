@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 
 PATIENCE_S = 30.0
 

@@ -13,7 +13,7 @@ from typing import Final
 from otel_gpu.config import SETTINGS
 
 PAGE: Final = Path(__file__).parents[1] / "docs/configuration.md"
-_COLUMNS: Final = ("setting", "default", "what it is", "allowed", "variables, by precedence")
+_COLUMNS: Final = ("setting", "default", "what it does", "valid values", "variables, by precedence")
 _HEADING: Final = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}\n"
 
 
@@ -22,9 +22,9 @@ def table() -> str:
     rows = [
         (
             f"`{setting.key}`",
-            f"`{setting.default}`" if setting.default else "",
+            f"`{setting.default}`" if setting.default else setting.when_empty,
             setting.help,
-            setting.allowed,
+            setting.type.use,
             ", ".join(f"`{name}`" for name in setting.variables),
         )
         for setting in SETTINGS

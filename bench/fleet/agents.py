@@ -17,6 +17,7 @@ from otel_gpu.agent.sampling import Sampling
 from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import load
+from otel_gpu.config.values import Address
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp import open_otlp
 from otel_gpu.export.otlp_encoder import encode
@@ -25,7 +26,6 @@ from otel_gpu.export.sender import ExportResult, Sender
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.sources.sim.host import SimulatedHost
-from otel_gpu.values import Address
 
 LAST_EXPORT_S: Final = 20.0
 """What an agent's last export may take."""
@@ -129,19 +129,19 @@ class FleetAgent:
         self._metered = MeteredHost(SimulatedHost(fleet_world(number), clock))
         self._sampling = Sampling(config, self._metered.host, clock)
         resources = host_resources(
-            service_name=config.service,
+            service_name=config.export.service,
             given={"host.name": host_name(number), "host.id": f"{number:032x}"},
             environment={},
         )
         self.account = _Account(host_name(number), resources)
         self.pusher = Pusher(
-            str(config.otlp_target),
-            lambda timeout_s: _Noting(open_otlp(config, resources, timeout_s), self.account),
+            str(config.export.otlp.target),
+            lambda timeout_s: _Noting(open_otlp(config.export, resources, timeout_s), self.account),
             AgentMetrics(self._sampling.metrics).collect,
             resources,
-            interval_s=config.export_interval_s,
-            export_timeout_s=config.export_timeout_s,
-            request_timeout_s=config.otlp_timeout_s,
+            interval_s=config.export.interval_s,
+            export_timeout_s=config.export.timeout_s,
+            request_timeout_s=config.export.otlp.timeout_s,
             monotonic_s=lambda: clock.monotonic_ns() / 1e9,
         )
 

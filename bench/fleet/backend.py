@@ -26,7 +26,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint, 
 
 from bench.fleet.child import Child, child
 from bench.fleet.ledger import Received
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 
 LOOPBACK: Final = "127.0.0.1"
 PATH: Final = "/v1/metrics"

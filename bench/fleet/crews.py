@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from bench.fleet.agents import Crew, End, Look, Plan
 from bench.fleet.child import Child, child
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 
 
 class Agents:

@@ -16,7 +16,7 @@ from bench.fleet.crews import Agents, agents
 from bench.fleet.errors import FleetError
 from bench.fleet.ledger import Balance, balance
 from bench.fleet.tiers import Collector, Cost, Tiers, tiers
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 
 DRAIN_S: Final = 180.0
 """How long to wait for the rest at the end. Nodes wait up to 45 s between two tries (30 s, half more or less)."""

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from bench.fleet.errors import FleetError
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.cli import clean_environment
 from tests.real.collector import CONFIGURATIONS, ROOT, Addresses
 from tests.real.parts import answers, free_addresses

@@ -62,7 +62,7 @@ class Agent:
         self.engine, self._sampler = self._sampling.engine, self._sampling.sampler
         metrics = AgentMetrics(self._sampling.metrics)
         self.export_pipeline = ExportPipeline(
-            config,
+            config.export,
             resources,
             metrics.collect,
             lambda: clock.monotonic_ns() / 1e9,
@@ -73,26 +73,26 @@ class Agent:
             self.engine,
             clock,
             gpu_source=host.gpus.name,
-            interval_s=config.interval_s,
-            deadline_s=config.deadline_s,
+            interval_s=config.sampling.interval_s,
+            deadline_s=config.sampling.deadline_s,
         )
         self.events = EventStream(_subject(config, host, host_name), self._sampler.fresh)
         routes = self._routes(config, host, health)
-        if config.serves_prometheus:
-            renderer = PrometheusRenderer(resources, created=config.openmetrics_created)
+        if config.export.serves_prometheus:
+            renderer = PrometheusRenderer(resources, created=config.export.openmetrics_created)
             routes[METRICS_PATH] = metrics_route(metrics.collect, renderer)
         with ExitStack() as bound:
             self.compat = CompatServers(
-                config.compat,
+                config.compat.listeners,
                 self._rows,
-                host=config.listen.host,
+                host=config.web.listen.host,
                 host_name=host_name,
                 health=health.healthz,
-                web_config=config.web_config,
+                web_config=config.web.config_file,
             )
             bound.callback(self.compat.stop)
             absent = {METRICS_PATH: "metrics are not served here; --prometheus serves them"}
-            self.web = WebServer(config.listen, routes, config.web_config, absent=absent)
+            self.web = WebServer(config.web.listen, routes, config.web.config_file, absent=absent)
             bound.pop_all()
         # Exporters stop first: the last export is of a sampler that still runs.
         self._services = Services(
@@ -135,8 +135,8 @@ class Agent:
     def _routes(self, config: Config, host: Host, health: Health) -> dict[str, Route]:
         page = Page(
             simulated=host.simulated_because is not None,
-            refresh_s=max(1, round(config.interval_s)),
-            metrics=config.serves_prometheus,
+            refresh_s=max(1, round(config.sampling.interval_s)),
+            metrics=config.export.serves_prometheus,
         )
         return {
             "/": lambda _: Response(page.render(self._sampler.fresh()), "text/html; charset=utf-8"),
@@ -154,11 +154,11 @@ class Agent:
 
 
 def _subject(config: Config, host: Host, host_name: str) -> Subject:
-    prices = config.attribution.prices
+    prices = config.attribution.options.prices
     return Subject(
         version=__version__,
         host_name=host_name,
-        interval_s=config.interval_s,
+        interval_s=config.sampling.interval_s,
         simulated_because=host.simulated_because,
         currency=None if prices is None else prices.currency,
     )
@@ -174,7 +174,7 @@ def _control_services(
     try:
         server = ControlServer(path, pause_handlers(gpus, on_change))
     except Unavailable as error:
-        level = logging.WARNING if config.control_socket.path is not None else logging.INFO
+        level = logging.WARNING if config.state.control_socket.path is not None else logging.INFO
         log.log(level, "otel-gpu pause cannot reach this agent: %s", error)
         return ()
     gpus.use_store(PauseFile(path.parent, clock))  # only now: another agent that listens there owns the file

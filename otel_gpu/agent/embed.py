@@ -16,11 +16,10 @@ from otel_gpu.agent.gc_tuning import release_free_memory
 from otel_gpu.agent.host import open_host
 from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import SystemClock
-from otel_gpu.config import SETTINGS, Config, load, nearest
+from otel_gpu.config import SETTINGS, Config, Topic, keys, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.series import Collection
-from otel_gpu.settings_names import NAMES_SETTINGS
 from otel_gpu.state.factory import open_attributor
 
 log = logging.getLogger(__name__)
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 _KEYS: Final = (
     "interval", "deadline", "source", "seed", "proc-root", "sys-root", "scope", "retention", "energy-policy",
     "energy-model", "price-gpu-hour", "price-kwh", "currency", "process-metrics", "state-dir",
-    *(setting.key for setting in NAMES_SETTINGS),
+    *keys(Topic.NAMES),
 )  # fmt: skip
 """Settings of sampling, names and attribution. Exporters, listeners and logs belong to the service."""
 
@@ -100,8 +99,8 @@ def instrument(meter_provider: MeterProvider | None = None, **settings: str) -> 
         # Without the environment, whose state directory is the service's: only a configured directory is used.
         simulated = host.simulated_because is not None
         attributor = open_attributor(
-            config.attribution,
-            config.state_dir,
+            config.attribution.options,
+            config.state.directory,
             clock,
             {},
             simulated=simulated,
@@ -133,10 +132,10 @@ def _load(given: Mapping[str, object]) -> Config:
             raise UsageError(f"instrument(): there is no setting {name!r}; {nearest(name, allowed)}")
     unused = [name for name in given if name not in allowed]
     if unused:
-        raise UsageError(f"instrument(): {', '.join(unused)} would do nothing here; allowed are {', '.join(allowed)}")
+        raise UsageError(f"instrument(): {', '.join(unused)} would do nothing here; use {', '.join(allowed)}")
     texts: dict[str, str] = {}
     for name, value in given.items():
         if not isinstance(value, str):
-            raise UsageError(f"instrument(): {name} is {value!r}; allowed is text: {by_name[name].allowed}")
+            raise UsageError(f"instrument(): {name}: {value!r} is not text; use {by_name[name].type.use}")
         texts[by_name[name].key] = value
     return load({}, os.environ, defaults=_DEFAULTS, fixed=texts, command="instrument()", only=_KEYS).config

@@ -69,10 +69,10 @@ def open_nvml(
     """The GPUs of this host. With ``one_shot`` the end does not wait for the event thread."""
     return NvmlSource(
         clock,
-        deadline_s=config.deadline_s,
-        init_deadline_s=_INIT_S if one_shot else max(config.deadline_s, _INIT_IN_CYCLE_S),
+        deadline_s=config.sampling.deadline_s,
+        init_deadline_s=_INIT_S if one_shot else max(config.sampling.deadline_s, _INIT_IN_CYCLE_S),
         event_wait_ms=20 if one_shot else DEFAULT_WAIT_MS,
-        sys_root=config.sys_root,
+        sys_root=config.sampling.sys_root,
         on_old_library=on_old_library,
     )
 
@@ -88,24 +88,24 @@ def open_procfs(
     if pod is not None and pod.uid is not None and cgroup_namespace_is_initial(own_proc) is False:
         parse = partial(parse_cgroup_in_pod, pod_uid=pod.uid)
     source = partial(
-        ProcfsSource, config.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
+        ProcfsSource, config.sampling.proc_root, clock, own_proc=own_proc, in_pod=pod is not None, parse_workload=parse
     )
     if not one_shot:
-        return DeadlineProcessSource(source(intervals=STEADY), config.deadline_s)
+        return DeadlineProcessSource(source(intervals=STEADY), config.sampling.deadline_s)
     unlimited = source(processes_per_cycle=1 << 22, descriptors_per_cycle=1 << 24)
-    return DeadlineProcessSource(unlimited, max(ONE_SHOT_PROCESSES_S, config.deadline_s))
+    return DeadlineProcessSource(unlimited, max(ONE_SHOT_PROCESSES_S, config.sampling.deadline_s))
 
 
 def own_pod(config: Config) -> OwnPod | None:
     """The agent's own pod with scope ``pod``, else ``None``. UsageError if it is unknown."""
-    return find_own_pod(os.environ) if config.scope is Scope.POD else None
+    return find_own_pod(os.environ) if config.sampling.scope is Scope.POD else None
 
 
 def open_host(config: Config, clock: Clock, *, one_shot: bool = False) -> Host:
     """The configured host. With ``auto`` it is simulated if NVML cannot be opened."""
     own = own_pod(config)
     pod = None if own is None else own.pod
-    if config.source is SourceChoice.SIM:
+    if config.sampling.source is SourceChoice.SIM:
         return _simulated(config, clock, "requested with --source sim", pod)
     outdated = threading.Event()
 
@@ -114,7 +114,7 @@ def open_host(config: Config, clock: Clock, *, one_shot: bool = False) -> Host:
             outdated.set()
 
     nvml = open_nvml(config, clock, one_shot=one_shot, on_old_library=on_old_library)
-    if config.source is SourceChoice.AUTO and (one_shot or not _starts_paused(config, clock)):
+    if config.sampling.source is SourceChoice.AUTO and (one_shot or not _starts_paused(config, clock)):
         try:
             nvml.open(_INIT_S)
         except Unavailable as error:
@@ -135,25 +135,26 @@ def open_host(config: Config, clock: Clock, *, one_shot: bool = False) -> Host:
 
 def _starts_paused(config: Config, clock: Clock) -> bool:
     """Whether a saved pause is not over. Then the agent does not open the driver, not even to look for GPUs."""
-    path = config.control_socket.agent_path(os.environ)
+    path = config.state.control_socket.agent_path(os.environ)
     return path is not None and PauseFile(path.parent, clock).load() is not None
 
 
 def name_options(config: Config) -> NameOptions:
     """The settings of name sources."""
+    names = config.names
     return NameOptions(
-        environment=config.environment.value,
-        proc_root=config.proc_root,
-        docker_url=None if config.docker_host is None else config.docker_host.url,
-        docker_tls_verify=config.docker_tls_verify,
-        docker_cert_path=config.docker_cert_path,
-        podman_url=None if config.podman_host is None else config.podman_host.url,
-        cri_socket=config.cri_socket,
-        pod_resources_socket=config.pod_resources_socket,
-        kubernetes_api=config.kubernetes_api.value,
-        node_name=config.node_name,
-        container_labels=config.container_labels,
-        pod_labels=config.pod_labels,
+        environment=names.environment.value,
+        proc_root=config.sampling.proc_root,
+        docker_url=None if names.docker.host is None else names.docker.host.url,
+        docker_tls_verify=names.docker.tls_verify,
+        docker_cert_path=names.docker.cert_path,
+        podman_url=None if names.podman_host is None else names.podman_host.url,
+        cri_socket=names.cri_socket,
+        pod_resources_socket=names.pod_resources_socket,
+        kubernetes_api=names.kubernetes_api.value,
+        node_name=names.node_name,
+        container_labels=names.container_labels,
+        pod_labels=names.pod_labels,
     )
 
 
@@ -167,7 +168,7 @@ def _simulated(config: Config, clock: Clock, because: str, pod: Pod | None) -> H
     from otel_gpu.sources.sim.demo import demo_world  # noqa: PLC0415
     from otel_gpu.sources.sim.host import SimulatedHost  # noqa: PLC0415
 
-    host = SimulatedHost(demo_world(config.seed), clock)
+    host = SimulatedHost(demo_world(config.sampling.seed), clock)
     gpus = PausableGpus(host.gpu_source(), clock)
     names = (host.name_source(),)
     return Host(gpus, host.process_source(), names, because, pod=pod, pausable=gpus, recall=gpus.recall)

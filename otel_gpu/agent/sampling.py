@@ -7,6 +7,7 @@ import math
 from typing import Final
 
 from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.gpu_log import GpuLog
 from otel_gpu.agent.host import Host
 from otel_gpu.agent.sampler import Sampler
 from otel_gpu.agent.scope import narrowed
@@ -15,7 +16,6 @@ from otel_gpu.agent.services import OnStop, Services
 from otel_gpu.attribution.naming import WAIT_CYCLES
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
-from otel_gpu.gpu_log import GpuLog
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection
@@ -46,17 +46,17 @@ class Sampling:
             names=host.names,
             discovery=host.discovery,
             clock=clock,
-            options=config.attribution,
+            options=config.attribution.options,
             rules=self._attributor,
             pod=host.pod,
         )
         usage = SelfUsage()
         self.account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes)
-        self.sampler = Sampler(self.engine, config.interval_s, on_sample=self._observe)
+        self.sampler = Sampler(self.engine, config.sampling.interval_s, on_sample=self._observe)
         self.metrics = CycleMetrics(
-            self._fresh, self.account, currency=config.currency, process_level=config.process_metrics
+            self._fresh, self.account, currency=config.attribution.currency, process_level=config.export.process_metrics
         )
-        self._state_log = StateLog(max(WAIT_CYCLES, math.ceil(_FIRST_ANSWER_S / config.interval_s)))
+        self._state_log = StateLog(max(WAIT_CYCLES, math.ceil(_FIRST_ANSWER_S / config.sampling.interval_s)))
         self._gpu_log = GpuLog(host.gpus.name)
         saved_state = () if attributor is None else (OnStop(attributor.close),)
         self._services = Services(OnStop(self.engine.close), *saved_state, self.sampler)
@@ -81,7 +81,9 @@ class Sampling:
         # Counters of the agent itself are not restored.
         stats = SelfStats(started_ns=report.wall_ns)
         config = self._config
-        collector = MetricCollector(lambda: stats, currency=config.currency, process_level=config.process_metrics)
+        collector = MetricCollector(
+            lambda: stats, currency=config.attribution.currency, process_level=config.export.process_metrics
+        )
         return collector.collect(report)
 
     def _observe(self, report: Report) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.values import Address, address, socket_path, whole_number
+from otel_gpu.config.values import Address, address, socket_path, whole_number
 
 _GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART: Final = r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from otel_gpu.control import protocol
 from otel_gpu.control.protocol import MAX_PAUSE_S
-from otel_gpu.control.socket_path import open_directory
+from otel_gpu.control.socket_directory import open_directory
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.sources.pause import PausableGpus
 

@@ -19,9 +19,9 @@ from otel_gpu.doctor.names import SourceAnswer, check_names, with_conflicts
 from otel_gpu.doctor.visibility import check_capabilities, check_node_scope, check_pod_scope, check_proc
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.model import WorkloadRef
-from otel_gpu.setup import GpuAccounting, accounting
 from otel_gpu.sources.names.factory import close_all, start_all
 from otel_gpu.sources.names.resolver import pids_by_workload
+from otel_gpu.sources.nvml.accounting import GpuAccounting, accounting
 from otel_gpu.sources.nvml.api import NvmlApi
 from otel_gpu.sources.workers import Pending, Worker
 
@@ -46,8 +46,11 @@ def check_host(config: Config, clock: Clock, environment: Mapping[str, str]) -> 
         [
             ("clock", lambda: check_clock(clock, synchronised=read_synchronised())),
             *endpoint_checks(config),
-            ("state", lambda: check_state_directory(config.state_dir, environment, config.proc_root, clock)),
-            ("control", lambda: check_control_socket(config.control_socket, environment)),
+            (
+                "state",
+                lambda: check_state_directory(config.state.directory, environment, config.sampling.proc_root, clock),
+            ),
+            ("control", lambda: check_control_socket(config.state.control_socket, environment)),
         ]
     )
     nvml = open_nvml(config, clock, one_shot=True)
@@ -61,13 +64,13 @@ def check_host(config: Config, clock: Clock, environment: Mapping[str, str]) -> 
     workloads = pids_by_workload(processes.processes.values())
     answers = with_conflicts(_read_names(config, clock, workloads), workloads, gpus.gpus)
     return [
-        *check_gpus(gpus, config.proc_root, nvml.unidentified),
-        check_device_files(gpus, config.proc_root),
+        *check_gpus(gpus, config.sampling.proc_root, nvml.unidentified),
+        check_device_files(gpus, config.sampling.proc_root),
         *check_modes(gpus, accounting_modes),
         *(check_node_scope() if own is None else check_pod_scope(own, gpus, processes)),
         *check_proc(gpus, processes),
         check_capabilities(in_pod=own is not None),
-        *check_names(config.environment, answers, workloads),
+        *check_names(config.names.environment, answers, workloads),
         *concurrent.findings(),
     ]
 
@@ -105,7 +108,7 @@ def _start(subject: str, check: Callable[[], Finding]) -> Pending[Finding] | Ote
 def _read_accounting(config: Config) -> Sequence[GpuAccounting]:
     """Accounting mode of every GPU, while NVML is open."""
     try:
-        return accounting(NvmlApi(), deadline_s=config.deadline_s)
+        return accounting(NvmlApi(), deadline_s=config.sampling.deadline_s)
     except OtelGpuError as error:
         log.debug("accounting: %s", error)
         return ()

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.config import Config
+from otel_gpu.config.groups import Exporter, Protocol
+from otel_gpu.config.values import Address
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.export.sender import TLS, UNREACHABLE, ExportFailure
-from otel_gpu.settings_export import Exporter, Protocol
-from otel_gpu.values import Address
 
 PROBE_TIMEOUT_S: Final = 2.0
 """For a request to a receiver, with its retries."""
@@ -38,28 +38,31 @@ _FIXES: Final = {
 
 def endpoint_checks(config: Config) -> Iterator[tuple[str, Callable[[], Finding]]]:
     """Every check with its subject. A check may block, and may run concurrently with the others."""
-    if not config.exporters and not config.serves_prometheus:
+    if not config.export.exporters and not config.export.serves_prometheus:
         yield (
             "exporters",
             lambda: unused(
                 "exporters", "none: nothing is pushed, and figures are on the page only", "--exporters otlp"
             ),
         )
-    if Exporter.OTLP in config.exporters:
+    if Exporter.OTLP in config.export.exporters:
         yield "otlp", lambda: check_otlp(config)
-    if Exporter.CONSOLE in config.exporters:
+    if Exporter.CONSOLE in config.export.exporters:
         yield "console", lambda: ok("console", "metrics are written to standard output")
-    purpose = "the page and /metrics" if config.serves_prometheus else "the page (--prometheus adds /metrics)"
-    yield "listen", lambda: check_address("listen", config.listen, config.web_config, purpose, "--listen HOST:PORT")
-    for listener in config.compat:
-        address = Address(listener.address.host or config.listen.host, listener.address.port)
+    purpose = "the page and /metrics" if config.export.serves_prometheus else "the page (--prometheus adds /metrics)"
+    yield (
+        "listen",
+        lambda: check_address("listen", config.web.listen, config.web.config_file, purpose, "--listen HOST:PORT"),
+    )
+    for listener in config.compat.listeners:
+        address = Address(listener.address.host or config.web.listen.host, listener.address.port)
         subject, flag = f"compat {listener.exporter}", f"--compat {listener.exporter}:PORT"
         purpose = f"the metrics of {listener.exporter}"
 
         def check(
             subject: str = subject, address: Address = address, purpose: str = purpose, flag: str = flag
         ) -> Finding:
-            return check_address(subject, address, config.web_config, purpose, flag)
+            return check_address(subject, address, config.web.config_file, purpose, flag)
 
         yield subject, check
 
@@ -69,15 +72,15 @@ def check_otlp(config: Config, timeout_s: float = PROBE_TIMEOUT_S) -> Finding:
     # Loading the HTTP and gRPC clients takes longer than most checks.
     from otel_gpu.export.otlp import probe_otlp  # noqa: PLC0415
 
-    failure = probe_otlp(config, min(timeout_s, config.otlp_timeout_s))
-    receiver = f"{config.otlp_target} ({config.otlp_protocol})"
+    failure = probe_otlp(config.export, min(timeout_s, config.export.otlp.timeout_s))
+    receiver = f"{config.export.otlp.target} ({config.export.otlp.protocol})"
     if failure is None:
         return ok("otlp", f"{receiver} accepted an empty request")
     return degraded("otlp", f"{receiver}: {failure.text}", _otlp_fix(config, failure))
 
 
 def _otlp_fix(config: Config, failure: ExportFailure) -> str:
-    other = Protocol.HTTP if config.otlp_protocol is Protocol.GRPC else Protocol.GRPC
+    other = Protocol.HTTP if config.export.otlp.protocol is Protocol.GRPC else Protocol.GRPC
     return _FIXES.get(
         failure.kind, f"check that a Collector listens there; if it expects the other protocol: --otlp-protocol {other}"
     )

@@ -11,8 +11,8 @@ from typing import Final
 
 from otel_gpu.doctor.findings import Finding, Verdict, blind, counted, degraded, ok, unused
 from otel_gpu.model import GpuHealth, GpuReading
-from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml.accounting import GpuAccounting, Mode
 from otel_gpu.sources.nvml.inventory import UnidentifiedGpu
 from otel_gpu.sources.proc.host import read_nvidia_minors
 

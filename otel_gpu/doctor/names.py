@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
 from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.settings_names import Environment
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.candidates import Candidate, Kind, Presence
 from otel_gpu.sources.names.resolver import NameResolver

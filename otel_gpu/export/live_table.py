@@ -7,7 +7,6 @@ from typing import Final, TextIO
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report
-from otel_gpu.streams import write
 from otel_gpu.view.terminal import Paint, encodable
 
 _CLEAR_SCREEN: Final = "\x1b[2J"
@@ -23,11 +22,13 @@ class LiveTable:
 
     In a pipe or log that is the first report with a window: one of a single sample has no work, power or idle state.
     ``size`` returns columns and lines, and is called for each report. ``notes`` are part of the table on a terminal.
+    ``write`` writes to the stream.
     """
 
     def __init__(
         self,
         stream: TextIO,
+        write: Callable[[TextIO, str], None],
         *,
         paint: Paint,
         size: Callable[[], tuple[int, int]],
@@ -36,6 +37,7 @@ class LiveTable:
         host_name: str | None = None,
     ) -> None:
         self._stream = stream
+        self._write = write
         self._paint = paint
         self._size = size
         self._simulated = simulated
@@ -50,16 +52,16 @@ class LiveTable:
         if self._live:
             # One line stays free for the cursor: a line end on the last line would scroll the first one away.
             text = self._render(report, width, max(1, height - 1), self._notes)
-            write(self._stream, _frame(text, first=not self._shown))
+            self._write(self._stream, _frame(text, first=not self._shown))
             self._shown = True
         elif report.window_s is not None and not self._shown:
-            write(self._stream, self._render(report, width, None, ()))
+            self._write(self._stream, self._render(report, width, None, ()))
             self._shown = True
 
     def close(self) -> None:
         """Leave the cursor on an empty line under the table, for the shell."""
         if self._live and self._shown:
-            write(self._stream, f"\r{_CLEAR_REST_OF_LINE}")
+            self._write(self._stream, f"\r{_CLEAR_REST_OF_LINE}")
 
     def _render(self, report: Report, width: int, height: int | None, notes: Sequence[str]) -> str:
         text = render(

@@ -11,12 +11,12 @@ from typing import Final, Protocol
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from otel_gpu.config.groups import ExportConfig, Temporality
+from otel_gpu.config.groups import Protocol as OtlpProtocol
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.sender import Attempt, ExportFailure, ExportResult, Sender, one_line
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.settings_export import ExportConfig, Temporality
-from otel_gpu.settings_export import Protocol as OtlpProtocol
 
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _JITTER: Final = 0.2
@@ -72,7 +72,7 @@ class OtlpSender:
 
 def open_otlp(config: ExportConfig, resources: Resources, timeout_s: float) -> Sender:
     """A sender as configured. It does not connect yet."""
-    return OtlpSender(_transport(config), resources, timeout_s, delta=config.otlp_temporality is Temporality.DELTA)
+    return OtlpSender(_transport(config), resources, timeout_s, delta=config.otlp.temporality is Temporality.DELTA)
 
 
 def probe_otlp(config: ExportConfig, timeout_s: float) -> ExportFailure | None:
@@ -94,7 +94,7 @@ def _left_s(deadline_s: float) -> float:
 
 def _transport(config: ExportConfig) -> Transport:
     # Imported here: each needs memory that the other does not.
-    if config.otlp_protocol is OtlpProtocol.GRPC:
+    if config.otlp.protocol is OtlpProtocol.GRPC:
         # gRPC's core prints every failed handshake; the reason also comes with the error.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from otel_gpu.export.otlp_grpc import GrpcTransport  # noqa: PLC0415

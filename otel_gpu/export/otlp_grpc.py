@@ -15,6 +15,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it h
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
 
+from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
     TLS,
@@ -25,7 +26,6 @@ from otel_gpu.export.sender import (
     one_line,
     rejected_points,
 )
-from otel_gpu.settings_export import Compression, ExportConfig
 from otel_gpu.version import __version__
 
 _COMPRESSION: Final = {Compression.NONE: grpc.Compression.NoCompression, Compression.GZIP: grpc.Compression.Gzip}
@@ -51,17 +51,17 @@ class GrpcTransport:
     """Calls a Collector, over one channel, which connects again by itself."""
 
     def __init__(self, config: ExportConfig) -> None:
-        endpoint = config.otlp_target
+        endpoint = config.otlp.target
         target = _with_port(endpoint.scheme, endpoint.authority)
         self._is_http_port = target.endswith(_HTTP_PORT)
-        compression = _COMPRESSION[config.otlp_compression]
+        compression = _COMPRESSION[config.otlp.compression]
         self._channel = (
             grpc.insecure_channel(target, _OPTIONS, compression)
             if endpoint.scheme == "http"
             else grpc.secure_channel(target, _credentials(config), _OPTIONS, compression)
         )
         self._export = MetricsServiceStub(self._channel).Export  # type: ignore[no-untyped-call]
-        self._metadata = tuple(config.otlp_headers.items())
+        self._metadata = tuple(config.otlp.headers.items())
 
     def prepare(self, request: ExportMetricsServiceRequest) -> Callable[[float], Attempt]:
         """Nothing to prepare: gRPC serializes and compresses."""
@@ -121,9 +121,9 @@ def _with_port(scheme: str, authority: str) -> str:
 
 
 def _credentials(config: ExportConfig) -> grpc.ChannelCredentials:
-    certificate, key = config.otlp_client_certificate, config.otlp_client_key
+    certificate, key = config.otlp.client_certificate, config.otlp.client_key
     return grpc.ssl_channel_credentials(
-        root_certificates=_read(config.otlp_certificate),
+        root_certificates=_read(config.otlp.certificate),
         private_key=_read(key or certificate),  # one file may have both
         certificate_chain=_read(certificate),
     )

@@ -32,6 +32,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from requests.utils import get_environ_proxies
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
     TLS,
@@ -42,7 +43,6 @@ from otel_gpu.export.sender import (
     one_line,
     rejected_points,
 )
-from otel_gpu.settings_export import Compression, ExportConfig
 from otel_gpu.version import __version__
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ class HttpTransport:
     def __init__(self, config: ExportConfig) -> None:
         # It logs malformed headers with a traceback. Each failure is in the result of its attempt.
         logging.getLogger("urllib3").setLevel(logging.CRITICAL)
-        endpoint = config.otlp_target
+        endpoint = config.otlp.target
         self._url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}"
-        self._compresses = config.otlp_compression is Compression.GZIP
+        self._compresses = config.otlp.compression is Compression.GZIP
         self._headers = {
             "user-agent": f"otel-gpu/{__version__}",
             "content-type": "application/x-protobuf",
             **({"content-encoding": "gzip"} if self._compresses else {}),
-            **config.otlp_headers,
+            **config.otlp.headers,
         }
         self._session = _Session(config, self._url)
         self._is_connected = False
@@ -120,8 +120,8 @@ class _Session(requests.Session):
         self.trust_env = False
         self.proxies.update(get_environ_proxies(url))
         bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
-        self.verify = str(config.otlp_certificate) if config.otlp_certificate else bundle or True
-        certificate, key = config.otlp_client_certificate, config.otlp_client_key
+        self.verify = str(config.otlp.certificate) if config.otlp.certificate else bundle or True
+        certificate, key = config.otlp.client_certificate, config.otlp.client_key
         if certificate is not None:
             self.cert = (str(certificate), str(key)) if key else str(certificate)  # one file may have both
         for scheme in ("http://", "https://"):

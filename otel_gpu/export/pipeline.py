@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from otel_gpu.config.groups import ExportConfig, Exporter, Temporality
 from otel_gpu.export.batches import LARGEST_REQUEST_BYTES
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.push import Pusher
 from otel_gpu.export.sender import Sender
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.series import Collection
-from otel_gpu.settings_export import ExportConfig, Exporter, Temporality
 
 LAST_EXPORT_S: Final = 2.5
 """Time limit for the last exports together, so that the agent ends within 5 s also while a sample is running."""
@@ -56,17 +56,17 @@ class ExportPipeline:
     def _pusher(self, exporter: Exporter) -> Pusher:
         config = self._config
         is_otlp = exporter is Exporter.OTLP
-        has_deltas = is_otlp and config.otlp_temporality is Temporality.DELTA
+        has_deltas = is_otlp and config.otlp.temporality is Temporality.DELTA
         return Pusher(
-            str(config.otlp_target) if is_otlp else exporter.value,
+            str(config.otlp.target) if is_otlp else exporter.value,
             self._open_otlp if is_otlp else self._open_console,
             self._collect,
             self._resources,
             deltas=Deltas(self._restored) if has_deltas else None,
             largest_bytes=LARGEST_REQUEST_BYTES if is_otlp else math.inf,
-            interval_s=config.export_interval_s,
-            export_timeout_s=config.export_timeout_s,
-            request_timeout_s=config.otlp_timeout_s,
+            interval_s=config.interval_s,
+            export_timeout_s=config.timeout_s,
+            request_timeout_s=config.otlp.timeout_s,
             monotonic_s=self._monotonic_s,
         )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
+from otel_gpu.config.locations import StateDir
 from otel_gpu.control.restart import was_restarted
 from otel_gpu.errors import Unavailable
-from otel_gpu.settings_state import StateDir
 from otel_gpu.sources.proc.host import read_boot_id
 from otel_gpu.sources.proc.source import OWN_PROC
 from otel_gpu.state.deadline_store import DeadlineStore, NullStore

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from contextlib import ExitStack
 from typing import Final, Protocol
 
-from otel_gpu import logs
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config
 from otel_gpu.top.latest import LatestView
@@ -46,7 +43,6 @@ def top(config: Config, *, url: str | None) -> int:
     elif os.environ.get(URL_VARIABLE):
         target = agent(os.environ[URL_VARIABLE], URL_VARIABLE)
     screen = terminal(os.environ)
-    _redirect_log(config)
     clock = SystemClock()
     latest = LatestView(clock)
     address = None if target is None else str(target)
@@ -87,15 +83,6 @@ def _local_views(config: Config, clock: Clock, latest: LatestView) -> Views:
     from otel_gpu.agent.resources import host_resources  # noqa: PLC0415
     from otel_gpu.top.local import LocalViews  # noqa: PLC0415
 
-    attributes = config.resource_attributes
-    resources = host_resources(service_name=config.service, given=attributes, environment=os.environ)
+    export = config.export
+    resources = host_resources(service_name=export.service, given=export.resource_attributes, environment=os.environ)
     return LocalViews(config, clock, latest, resources.shared["host.name"])
-
-
-def _redirect_log(config: Config) -> None:
-    """Log to stderr if it is a file or pipe; drop the log if it would go to the screen."""
-    if sys.stderr.isatty():
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes to stderr itself
-        logging.getLogger().handlers[:] = [logging.NullHandler()]
-    else:
-        logs.set_up(config.log_level, config.log_format)

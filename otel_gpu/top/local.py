@@ -55,11 +55,11 @@ class LocalViews:
 
     def _sample(self, host: Host) -> None:
         sampling = Sampling(self._config, host, self._clock)
-        prices = self._config.attribution.prices
+        prices = self._config.attribution.options.prices
         subject = Subject(
             version=__version__,
             host_name=self._host_name,
-            interval_s=self._config.interval_s,
+            interval_s=self._config.sampling.interval_s,
             simulated_because=host.simulated_because,
             currency=None if prices is None else prices.currency,
         )

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from otel_gpu.compat.listener import Listener
+from otel_gpu.config.groups import Listener
+from otel_gpu.config.values import Address
 from otel_gpu.metrics.rows import ReportRows
-from otel_gpu.values import Address
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import NO_SAMPLE_YET, Response
 from otel_gpu.web.router import Route

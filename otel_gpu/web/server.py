@@ -31,8 +31,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
-from otel_gpu.values import Address
 from otel_gpu.web.access_policy import AccessPolicy, AccessPolicyFile
 from otel_gpu.web.connection import Connection, Wait
 from otel_gpu.web.router import TOO_MANY_STREAMS, EncodedResponse, Route, Router

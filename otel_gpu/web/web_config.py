@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.config.yaml_file import Node, parse_yaml, read_yaml
 from otel_gpu.errors import UsageError
-from otel_gpu.yamlfile import Node, parse_yaml, read_yaml
 
 
 class ClientAuth(StrEnum):

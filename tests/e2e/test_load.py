@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.agent_process import AgentProcess, agent_process
 
 pytestmark = pytest.mark.long

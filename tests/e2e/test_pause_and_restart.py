@@ -294,6 +294,6 @@ def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
         world_clock.set_us(25 * S)
         agent.until(lambda: agent.get("/readyz").status == 200)
         agent.until(lambda: energy_j(agent) == 7500)  # including what the counter advanced meanwhile
-        assert agent.stderr.count("restarting") == 1
+        assert agent.stderr.count("restarting to load its new library") == 1
         assert agent.process.poll() is None  # the same pid
         assert agent.end()[0] == 0

@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from otel_gpu.cli import main
-from otel_gpu.values import address
+from otel_gpu.config.values import address
 from tests.agent_process import agent_process
 from tests.cli import otel_gpu
 from tests.web import ask

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from otel_gpu.view.builder import Subject
 from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
 from otel_gpu.web.server import WebServer

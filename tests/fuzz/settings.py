@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.config import SETTINGS, load
-from otel_gpu.configfile import parse_config
+from otel_gpu.config.yaml_file import parse_config
 from otel_gpu.errors import UsageError
 from otel_gpu.web.web_config import parse_web_config
 from tests.fuzz.target import ODD_BYTES, Target, mutated

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.agent_process import AgentProcess, agent_process
 from tests.cli import clean_environment
 from tests.real.parts import answers, free_addresses, needed

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from otel_gpu.config import Loaded, load
-from otel_gpu.settings_check import check_exports
+from otel_gpu.config.checks import check_exports
 from tests.cli import clean_environment
 from tests.real.parts import needed
 
@@ -244,11 +244,11 @@ def listening(directory: Path, objects: Sequence[Object]) -> dict[str, int]:
     """The agent's ports by name: those that its configuration opens, its own and those of whom it stands in for."""
     [pod] = [one for one in pods(objects) if any(each["name"] == "otel-gpu" for each in containers(one))]
     config = loaded(directory, objects).config
-    opened = {"metrics": config.listen.port}
-    opened |= {one.exporter.removesuffix("-exporter"): one.address.port for one in config.compat}
+    opened = {"metrics": config.web.listen.port}
+    opened |= {one.exporter.removesuffix("-exporter"): one.address.port for one in config.compat.listeners}
     declared = {port["name"]: port["containerPort"] for port in agent(pod)["ports"]}
     assert declared == opened
-    assert config.listen.host in ("0.0.0.0", "::")
+    assert config.web.listen.host in ("0.0.0.0", "::")
     return declared
 
 

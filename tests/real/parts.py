@@ -16,7 +16,7 @@ from wsgiref.types import WSGIApplication
 
 import pytest
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.web import ask
 
 LOOPBACK: Final = "127.0.0.1"

@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 
 GPU = {"hw.id": "GPU-one"}
 

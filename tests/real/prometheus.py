@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.agent_process import AgentProcess, agent_process
 from tests.real.parts import answers, free_addresses, needed_program
 from tests.web import ask

@@ -14,7 +14,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.real.collector import CONFIGURATIONS, Addresses, Collector, collector, read_file, to_file, validate
 from tests.real.parts import LOOPBACK, free_addresses, serving
 from tests.real.payload import attributes, energies, over_grpc, over_http, points, send, workloads

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from tests.agent_process import AgentProcess, agent_process
 from tests.real.parts import free_addresses
 from tests.real.prometheus import Prometheus, prometheus, promtool

@@ -75,8 +75,8 @@ def test_in_place_of_another_exporter_its_port_is_reached_from_this_host_only() 
     plain, agent = composed("compose.yaml")["agent"], composed("compose.yaml", "compat.yaml")["agent"]
     added = {key: value for key, value in agent["environment"].items() if key not in plain["environment"]}
     config = load({"listen": agent["command"][agent["command"].index("--listen") + 1]}, added).config
-    assert config.listen.host == "0.0.0.0"
-    [stood_in_for] = config.compat
+    assert config.web.listen.host == "0.0.0.0"
+    [stood_in_for] = config.compat.listeners
     port = stood_in_for.address.port
     assert (stood_in_for.exporter, port) == ("dcgm-exporter", 9400)
     assert published(agent) == published(plain) | {port: ("127.0.0.1", str(port))}

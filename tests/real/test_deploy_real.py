@@ -221,7 +221,7 @@ def test_with_a_collector_nobody_scrapes_and_the_collector_takes_its_configurati
     assert {str(Path(queue.rpartition(":-")[2].rstrip("}")).parent) for queue in queues} == mounts - {"/etc/otelcol"}
     service = only(objects, "Service")
     [port] = [one["port"] for one in service["spec"]["ports"] if one["name"] == "otlp-grpc"]
-    assert str(config.otlp_endpoint) == f"http://{service['metadata']['name']}:{port}"
+    assert str(config.export.otlp.endpoint) == f"http://{service['metadata']['name']}:{port}"
     assert service["spec"]["internalTrafficPolicy"] == "Local"
 
 

@@ -103,7 +103,7 @@ def started(text: str, environment: Mapping[str, str], directory: Path) -> Itera
     words = ["unshare", "--net", "bash", "-c", f"ip link set lo up && exec {text}"]
     agent = AgentProcess(words, environment, directory)
     try:
-        agent.until(lambda: "is running; look at" in agent.stderr)
+        agent.until(lambda: "is running" in agent.stderr)
         yield agent
     finally:
         agent.process.kill()

@@ -12,9 +12,9 @@ from typing import Final
 import bcrypt
 import pytest
 
+from otel_gpu.config.values import Address, address
 from otel_gpu.export.document import to_json
 from otel_gpu.model import Pod
-from otel_gpu.values import Address, address
 from tests.agent_process import AgentProcess, agent_process
 from tests.real.chromium import Browser, Tab, chromium
 from tests.real.page_view import CARDS, CONTRAST, NAMES, NARROW, TABLE, WIDE, assert_innocent, opened, shows

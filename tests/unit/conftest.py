@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_gpu.logs import CLIENTS
+from otel_gpu.cli.logs import CLIENTS
 
 
 @pytest.fixture

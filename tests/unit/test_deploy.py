@@ -15,7 +15,7 @@ import yaml
 
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS, load
-from otel_gpu.settings_check import check_exports
+from otel_gpu.config.checks import check_exports
 from otel_gpu.sources.names import candidates
 from otel_gpu.state.gap_marker import marker_directories
 from otel_gpu.version import __version__
@@ -303,7 +303,7 @@ def test_probes_ask_the_port_at_which_the_agent_listens() -> None:
         assert port == 9464
         assert agent["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
     for path in CONFIGURATIONS:
-        assert load({"config": str(path)}, {}).config.listen.port == 9464
+        assert load({"config": str(path)}, {}).config.web.listen.port == 9464
 
 
 def test_grafana_finds_its_dashboards_where_they_are_mounted() -> None:

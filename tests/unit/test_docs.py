@@ -15,9 +15,10 @@ import bcrypt
 import pytest
 import yaml
 
-from otel_gpu import commandline
 from otel_gpu.attribution.energy import Consumer, EnergyDivider, EnergyPolicy, Interval
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.cli.commands import COMMANDS
+from otel_gpu.cli.parser import make_parser
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS
 from otel_gpu.metrics.catalogue import METRICS
@@ -75,7 +76,7 @@ OTHER_VARIABLES: Final = {
 
 def own_flags() -> set[str]:
     """Every flag of every command, and those of exporters that are stood in for."""
-    parser = commandline._parser()
+    parser = make_parser()
     [subcommands] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     parsers = [parser, *subcommands.choices.values()]
     own = {flag for each in parsers for action in each._actions for flag in action.option_strings}
@@ -194,7 +195,7 @@ def test_flags_exist(page: str) -> None:
 def test_commands_exist(page: str) -> None:
     codes = set(spans(TEXTS[page])) - MESSAGES
     named = {word for code in codes for word in re.findall(r"^otel-gpu ([a-z]\S*)", code)}
-    assert named <= commandline._COMMANDS.keys()
+    assert named <= COMMANDS.keys()
 
 
 def test_every_command_is_on_its_page() -> None:
@@ -204,7 +205,7 @@ def test_every_command_is_on_its_page() -> None:
         for code in re.findall(r"(?m)^\| (.+?) \|", table)
         for code in spans(code)
     }
-    assert commandline._COMMANDS.keys() <= named
+    assert COMMANDS.keys() <= named
 
 
 @by_page

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 
 from otel_gpu.agent import embed
-from otel_gpu.settings_names import NAMES_SETTINGS
+from otel_gpu.config import Topic, keys
 from tests.docs_commands import ROOT, blocks
 from tests.unit.export.collectors import HttpCollector
 
@@ -64,4 +64,4 @@ def test_the_view_of_the_page_is_one() -> None:
 def test_the_page_lists_every_setting_of_a_service_but_those_of_names() -> None:
     listed = PAGE.partition("* **Settings**")[2].partition("`environment`")[0]
     named = {name.replace("_", "-") for name in re.findall(r"`([a-z_]+)`", listed)}
-    assert named == set(embed._KEYS) - {setting.key for setting in NAMES_SETTINGS}
+    assert named == set(embed._KEYS) - set(keys(Topic.NAMES))

@@ -33,7 +33,7 @@ from bench.fleet.report import as_text
 from bench.fleet.run import Moment, Options, Outage, Result, TierCost
 from bench.fleet.sums import Assumed, Measured, fleet_sums, measured
 from bench.fleet.world import GPUS, LASTING_WORKLOADS, fleet_world, host_name
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 
 
 def export(time_ns: int, joules: Mapping[str, float], host: str = "a") -> MetricsData:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from otel_gpu.config import SETTINGS
-from otel_gpu.settings_names import Environment
+from otel_gpu.config.groups import Environment
 from otel_gpu.sources.names import candidates
 
 PAGE = (Path(__file__).parents[2] / "docs/names.md").read_text(encoding="utf-8")

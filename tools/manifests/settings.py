@@ -21,7 +21,7 @@ def with_settings(schema: dict[str, Any]) -> dict[str, Any]:
     config = schema["properties"]["config"] | {
         "properties": {
             setting.key: {
-                "description": f"{setting.help}; allowed: {setting.allowed}",
+                "description": f"{setting.help}; valid: {setting.type.use}",
                 "type": ["string", "number", "boolean"],
             }
             for setting in SETTINGS

@@ -18,9 +18,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import otel_gpu
 from otel_gpu.agent import embed
 from otel_gpu.agent.host import Host
+from otel_gpu.config.groups import KubernetesApi
 from otel_gpu.errors import UsageError
 from otel_gpu.model import SourceState
-from otel_gpu.settings_names import KubernetesApi
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses
 
@@ -98,7 +98,7 @@ def test_only_settings_of_sampling_and_attribution_are_read_from_the_file(
         until(lambda: "gpu.workload.energy" in service.names())
         assert not any(name.startswith("gpu.process.") for name in service.names())
     path.write_text("source: nowhere\n", encoding="utf-8")
-    assert refusal(service.provider) == f"{path}:1: source is 'nowhere'; allowed is nvml, sim or auto"
+    assert refusal(service.provider) == f"{path}:1: source: 'nowhere' is not a valid value; use nvml, sim or auto"
 
 
 def test_an_argument_takes_precedence_over_a_variable_of_sampling(
@@ -106,26 +106,26 @@ def test_an_argument_takes_precedence_over_a_variable_of_sampling(
 ) -> None:
     monkeypatch.setenv("OTEL_GPU_SOURCE", "sim")
     monkeypatch.setenv("OTEL_GPU_INTERVAL", "never")
-    assert refusal(service.provider).startswith("OTEL_GPU_INTERVAL: interval is 'never'; ")
+    assert refusal(service.provider).startswith("OTEL_GPU_INTERVAL: 'never' is not a valid duration; ")
     with otel_gpu.instrument(service.provider, interval="2s"):
         until(lambda: "hw.energy" in service.names())
 
 
 def test_an_invalid_value_is_refused_with_its_origin() -> None:
     assert refusal(interval="soon") == (
-        "instrument(): interval is 'soon'; allowed is a duration from 1s to 1h, such as 5s"
+        "instrument(): interval: 'soon' is not a valid duration; use 1s to 1h, for example 5s"
     )
 
 
 def test_a_value_that_is_not_text_is_refused() -> None:
-    assert refusal(interval=5) == ("instrument(): interval is 5; allowed is text: a duration from 1s to 1h, such as 5s")
+    assert refusal(interval=5) == ("instrument(): interval: 5 is not text; use 1s to 1h, for example 5s")
 
 
 @pytest.mark.parametrize("name", ["listen", "otlp_headers", "web_config", "log_level", "exporters"])
 def test_a_setting_without_effect_is_refused(name: str) -> None:
     settings: dict[str, Any] = {name: ""}
     message = refusal(source="sim", **settings)
-    assert message.startswith(f"instrument(): {name} would do nothing here; allowed are interval, ")
+    assert message.startswith(f"instrument(): {name} would do nothing here; use interval, ")
 
 
 def test_all_settings_without_effect_are_named() -> None:
@@ -142,10 +142,10 @@ def test_an_object_that_is_not_a_provider_is_refused() -> None:
 
 
 def test_the_service_account_is_used_only_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert embed._load({}).kubernetes_api is KubernetesApi.NEVER
-    assert embed._load({"kubernetes_api": "auto"}).kubernetes_api is KubernetesApi.AUTO
+    assert embed._load({}).names.kubernetes_api is KubernetesApi.NEVER
+    assert embed._load({"kubernetes_api": "auto"}).names.kubernetes_api is KubernetesApi.AUTO
     monkeypatch.setenv("OTEL_GPU_KUBERNETES_API", "always")
-    assert embed._load({}).kubernetes_api is KubernetesApi.ALWAYS
+    assert embed._load({}).names.kubernetes_api is KubernetesApi.ALWAYS
 
 
 # ---------------------------------------------------------------------------- a provider's life

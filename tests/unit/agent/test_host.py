@@ -28,6 +28,10 @@ def config(tmp_path: Path) -> Config:
     return load({"proc-root": str(tmp_path / "proc"), "deadline": "100ms"}, {}).config
 
 
+def from_source(config: Config, source: SourceChoice) -> Config:
+    return replace(config, sampling=replace(config.sampling, source=source))
+
+
 @pytest.fixture
 def stuck_maps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Reading ``maps`` blocks, as for a process that is stuck in the driver with its memory map locked."""
@@ -54,7 +58,7 @@ def test_reading_processes_has_a_deadline_for_a_process_stuck_in_the_driver(
 
 
 def test_a_one_shot_read_has_all_processes_at_once(config: Config) -> None:
-    tree = ProcTree(config.proc_root)
+    tree = ProcTree(config.sampling.proc_root)
     for pid in range(1000, 1300):
         tree.add(pid, fds=["/dev/nvidia0"] if pid == 1299 else ["/dev/null"])
     read = host.open_procfs(config, ManualClock(), one_shot=True).read([])
@@ -107,7 +111,7 @@ def test_the_reason_for_a_simulated_host_does_not_suggest_the_demo(
         raise missing
 
     monkeypatch.setattr(NvmlSource, "open", fail)
-    found = host.open_host(replace(config, source=SourceChoice.AUTO), ManualClock())
+    found = host.open_host(from_source(config, SourceChoice.AUTO), ManualClock())
     assert found.simulated_because is not None
     assert found.simulated_because.startswith("libnvidia-ml.so.1 is not found: install the NVIDIA driver")
     assert "demo" not in found.simulated_because
@@ -115,5 +119,5 @@ def test_the_reason_for_a_simulated_host_does_not_suggest_the_demo(
 
 def test_a_simulated_host_opens_no_other_name_source(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NameSourceFactory, "open_all", lambda *_, **__: pytest.fail("a name source is opened"))
-    opened = host.open_host(replace(config, source=SourceChoice.SIM), ManualClock())
+    opened = host.open_host(from_source(config, SourceChoice.SIM), ManualClock())
     assert [source.name for source in opened.names] == ["names"]

@@ -45,7 +45,7 @@ def python(script: str, *arguments: str) -> str:
 
 
 def test_the_command_line_loads_no_module_of_other_commands() -> None:
-    script = "import sys, otel_gpu.commands; print(*(set(sys.argv[1:]) & set(sys.modules)), end='')"
+    script = "import sys, otel_gpu.cli.run; print(*(set(sys.argv[1:]) & set(sys.modules)), end='')"
     assert python(script, *OTHER_COMMANDS) == ""
 
 

@@ -406,5 +406,5 @@ def test_a_pod_without_visible_processes_gets_a_fix() -> None:
 
 
 def test_the_scope_is_a_setting_like_any_other() -> None:
-    assert load({}, {"OTEL_GPU_SCOPE": "pod"}).config.scope is Scope.POD
-    assert load({"scope": "node"}, {"OTEL_GPU_SCOPE": "pod"}).config.scope is Scope.NODE
+    assert load({}, {"OTEL_GPU_SCOPE": "pod"}).config.sampling.scope is Scope.POD
+    assert load({"scope": "node"}, {"OTEL_GPU_SCOPE": "pod"}).config.sampling.scope is Scope.NODE

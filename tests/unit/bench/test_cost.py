@@ -83,7 +83,7 @@ def test_a_tool_that_does_not_push_has_no_figures_of_a_push() -> None:
 
 
 def test_a_turn_has_as_many_pushes_as_the_default_interval_gives() -> None:
-    assert load({}, {}).config.export_interval_s == PUSH_EVERY_CYCLES
+    assert load({}, {}).config.export.interval_s == PUSH_EVERY_CYCLES
     assert Options().cycles % PUSH_EVERY_CYCLES == 0
 
 

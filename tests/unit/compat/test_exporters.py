@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.compat.exporters import EXPORTERS
-from otel_gpu.compat.listener import Listener
 from otel_gpu.compat.render import render
 from otel_gpu.compat.schema import Aggregation, Exporter, Family, Kind, RenderContext
+from otel_gpu.config.groups import Listener
 from otel_gpu.export.prometheus import Exposition
 from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import WorkloadNames

@@ -12,9 +12,9 @@ from otel_gpu.agent.agent import Agent
 from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
+from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.values import Address
 from tests.builders import GIB, FakeGpus, FakeProcesses, gpu, gpu_read, listed, memory
 from tests.real.parts import free_addresses
 from tests.web import ask

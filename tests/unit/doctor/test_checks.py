@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu import commandline
+from otel_gpu.cli import main
 from otel_gpu.doctor.checks import ConcurrentChecks
 from otel_gpu.doctor.findings import Finding, Verdict, ok
 from tests.cli import otel_gpu
@@ -105,8 +105,8 @@ def test_a_pipe_instead_of_a_certificate_is_refused_without_opening_it(
     os.mkfifo(pipe := tmp_path / "pipe")
     monkeypatch.setattr(Path, "open", lambda path, *_: pytest.fail(f"{path} is opened"))
     flags = [f"--{key}", str(pipe), "--otlp-endpoint", "https://127.0.0.1:1"]
-    assert commandline.main([command, *flags]) == 2
-    refusal = f"otel-gpu: --{key}: {key} is '{pipe}'; allowed is a regular file\n"
+    assert main([command, *flags]) == 2
+    refusal = f"otel-gpu: --{key}: '{pipe}' is not a regular file\n"
     assert capsys.readouterr().err == refusal
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.clock import ManualClock
+from otel_gpu.config.locations import ControlSocket, StateDir
 from otel_gpu.control.server import ControlServer
-from otel_gpu.control.socket_path import ControlSocket
 from otel_gpu.doctor import directories
 from otel_gpu.doctor.directories import check_control_socket, check_state_directory
 from otel_gpu.doctor.findings import Finding, Verdict
-from otel_gpu.settings_state import StateDir
 from tests.kubelet_servers import socket_directory
 from tests.state_dirs import BOOT, StatefulAgent
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.config import Config, load
+from otel_gpu.config.values import Address
 from otel_gpu.doctor.endpoints import check_address, check_otlp, endpoint_checks
 from otel_gpu.doctor.findings import Finding, Verdict
-from otel_gpu.values import Address
 from otel_gpu.web.response import Response
 from otel_gpu.web.server import WebServer
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, Pki, unused_url
@@ -229,7 +229,7 @@ def test_each_compat_listener_is_checked_at_its_own_port() -> None:
         free, taken = address(probe).port, address(listening).port
         probe.close()
         chosen = config(compat=f"dcgm-exporter:{taken},gpu-inference:{free}", exporters="none")
-        checks = endpoint_checks(replace(chosen, web_config=Path("/nowhere")))
+        checks = endpoint_checks(replace(chosen, web=replace(chosen.web, config_file=Path("/nowhere"))))
         found = [check() for subject, check in checks if subject.startswith("compat")]
     assert [finding.subject for finding in found] == ["compat dcgm-exporter", "compat gpu-inference"]
     assert f"127.0.0.1:{taken} is in use" in found[0].found

@@ -8,8 +8,8 @@ import pytest
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind
 from otel_gpu.doctor.gpus import check_gpus, check_modes, parse_module_version
 from otel_gpu.model import GpuHealth, GpuReading, SourceState
-from otel_gpu.setup import GpuAccounting, Mode
 from otel_gpu.sources.base import GpuRead
+from otel_gpu.sources.nvml.accounting import GpuAccounting, Mode
 from otel_gpu.sources.nvml.inventory import UnidentifiedGpu
 from tests.builders import failed_gpu, gpu, gpu_read, listed, memory, mig
 from tests.nvml_stage import Stage

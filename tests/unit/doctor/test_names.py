@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind
 from otel_gpu.doctor.names import SourceAnswer, check_names, with_conflicts
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.settings_names import Environment
 from otel_gpu.sources.base import Claim, NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.candidates import Candidate, Kind, Presence, Socket
 from tests.unit.doctor.hosts import complete_gpu

@@ -209,7 +209,7 @@ def unused_url() -> str:
 def sender(url: str, timeout_s: float = 5.0, /, **flags: str) -> Iterator[Sender]:
     """A sender made from flags, as the agent makes it."""
     words = {key.replace("_", "-"): text for key, text in flags.items()}
-    made = open_otlp(load({"otlp-endpoint": url, **words}, {}).config, RESOURCES, timeout_s)
+    made = open_otlp(load({"otlp-endpoint": url, **words}, {}).config.export, RESOURCES, timeout_s)
     try:
         yield made
     finally:

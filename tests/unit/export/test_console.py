@@ -79,7 +79,9 @@ def test_every_export_of_a_whole_host_is_one_line_of_json() -> None:
     clock = SystemClock()
     config = load({"source": "sim"}, {}).config
     host = open_host(config, clock)
-    engine = Engine(gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=config.attribution)
+    engine = Engine(
+        gpus=host.gpus, processes=host.processes, names=host.names, clock=clock, options=config.attribution.options
+    )
     account = SelfAccount(started_ns=clock.wall_ns(), cpu_s=lambda: 1.5, memory_bytes=lambda: 1 << 20)
     metrics = AgentMetrics(CycleMetrics(engine.sample, account))
     printed = io.StringIO()

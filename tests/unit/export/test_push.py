@@ -360,7 +360,7 @@ def pipeline() -> Iterator[Callable[..., ExportPipeline]]:
 
     def make(collect: Callable[[], Collection | None], **flags: str) -> ExportPipeline:
         words = {key.replace("_", "-"): text for key, text in flags.items()}
-        each = ExportPipeline(load(words, {}).config, RESOURCES, collect, time.monotonic)
+        each = ExportPipeline(load(words, {}).config.export, RESOURCES, collect, time.monotonic)
         made.append(each)
         return each
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu import commands
+from otel_gpu.cli.metrics import metrics
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
@@ -38,7 +38,7 @@ def test_rows_of_a_table_have_as_many_cells_as_its_heading() -> None:
 
 
 def test_the_command_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.metrics(as_markdown=True) == 0
+    assert metrics(as_markdown=True) == 0
     assert capsys.readouterr().out == markdown()
 
 
@@ -47,7 +47,7 @@ def test_the_command_prints_all_of_each_metric_and_no_line_is_too_long(
     columns: int, headings: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert commands.metrics(as_markdown=False) == 0
+    assert metrics(as_markdown=False) == 0
     heading, *lines = capsys.readouterr().out.splitlines()
     assert re.split(r"\s{2,}", heading) == ["METRIC", "KIND", "UNIT", "IN PROMETHEUS"][:headings]
     assert max(map(len, lines)) <= columns
@@ -62,5 +62,5 @@ def test_without_a_terminal_it_is_as_wide_as_a_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert commands.metrics(as_markdown=False) == 0
+    assert metrics(as_markdown=False) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 120

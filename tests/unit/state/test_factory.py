@@ -37,7 +37,7 @@ def open_attributor(
 ) -> PersistentAttributor | None:
     simulated = host.simulated_because is not None
     attributor = factory.open_attributor(
-        config.attribution, config.state_dir, clock, environment, simulated=simulated, own_proc=own_proc
+        config.attribution.options, config.state.directory, clock, environment, simulated=simulated, own_proc=own_proc
     )
     if attributor is not None:
         _opened.append(attributor)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 import pytest
@@ -52,16 +53,16 @@ def test_flags_of_this_host_are_refused_for_an_agent(
     complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = complaint("--url", "http://127.0.0.1:9464", "--interval", "1s")
-    assert line == "--interval is about this host, and --url names a running agent, which has its own"
+    assert line == "--interval is for this host, but --url names a running agent, which has its own settings"
     monkeypatch.setenv("OTEL_GPU_URL", "http://127.0.0.1:9464")
-    assert complaint("--source", "sim").startswith("--source is about this host, and OTEL_GPU_URL names")
+    assert complaint("--source", "sim").startswith("--source is for this host, but OTEL_GPU_URL names")
 
 
 def test_settings_of_this_host_do_not_matter_for_an_agent(
     complaint: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_GPU_INTERVAL", "nonsense")
-    assert "interval is 'nonsense'" in complaint()
+    assert "'nonsense' is not a valid duration" in complaint()
     assert "standard output" in complaint("--url", "http://127.0.0.1:9464")
 
 
@@ -71,7 +72,7 @@ def test_it_has_the_flags_of_once_and_prices_and_none_of_exporters(
     with pytest.raises(SystemExit):
         main(["top", "--help"])
     text = capsys.readouterr().out
-    flags = {setting.key for setting in SETTINGS if f"{setting.flag} VALUE" in text}
+    flags = {setting.key for setting in SETTINGS if re.search(rf"^  {setting.flag} ", text, re.MULTILINE)}
     assert {"interval", "source", "price-kwh", "scope"} <= flags
     assert not flags & {"exporters", "listen", "state-dir", "control-socket", "web-config"}
     assert "default 2s" in text

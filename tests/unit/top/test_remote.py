@@ -14,10 +14,10 @@ import pytest
 import trustme
 
 from otel_gpu.clock import SystemClock
+from otel_gpu.config.values import Address
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import Latest, LatestView, Outage
 from otel_gpu.top.remote import PORT, RemoteViews, agent, events
-from otel_gpu.values import Address
 from otel_gpu.version import __version__
 from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
 from otel_gpu.web.request import Request

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import bcrypt
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.compat.listener import Listener
 from otel_gpu.config import load
+from otel_gpu.config.groups import Listener
+from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.rows import ReportRows, report_rows
-from otel_gpu.values import Address
 from otel_gpu.web.compat_servers import CompatServers
 from otel_gpu.web.response import Response
 from tests.unit.export.exposition import simulated_report
@@ -21,7 +21,7 @@ from tests.web import ask
 
 def listener(name: str, **options: str) -> Listener:
     """The listener of these settings, on any free port."""
-    (found,) = load({"compat": name, **options}, {"POD_NAME": "p"}).config.compat
+    (found,) = load({"compat": name, **options}, {"POD_NAME": "p"}).config.compat.listeners
     return replace(found, address=Address(found.address.host, 0))
 
 

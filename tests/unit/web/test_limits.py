@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.values import Address
+from otel_gpu.config.values import Address
 from otel_gpu.web.access_policy import AccessPolicy
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from otel_gpu.config.values import Address
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.series import Collection
-from otel_gpu.values import Address
 from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
-from otel_gpu.values import Address
 from otel_gpu.web.server import WebServer
 from tests.unit.web.harness import ROUTES, basic, bcrypt_hash, connect, serving, write_atomically
 from tests.unit.web.pki import Pki

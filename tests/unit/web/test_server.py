@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 import pytest
 
+from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
-from otel_gpu.values import Address
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route

@@ -1,0 +1,160 @@
+"""Parses the command line. Every mistake is a UsageError in one line."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+from otel_gpu.cli import stdio
+from otel_gpu.cli.commands import COMMANDS, SETUPS, Command
+from otel_gpu.config import BY_KEY, SETTINGS, Setting, Topic, nearest
+from otel_gpu.errors import UsageError
+from otel_gpu.version import __version__
+
+_ABOUT: Final = "Which workloads use the GPUs of this host, how much, and which only hold them."
+_NOTES: Final = (
+    "Every flag is also a key of the configuration file (--config) and a variable: --interval is OTEL_GPU_INTERVAL.\n"
+    "Standard OTEL_ variables are honoured. otel-gpu config shows the effective values."
+)
+_WIDTH: Final = 32
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_WIDTH)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        """Without the line that only names the group of commands."""
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public name for it
+            return self._join_parts(self._format_action(command) for command in self._iter_indented_subactions(action))
+        return super()._format_action(action)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises UsageError for mistakes."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
+        """Print help or version. argparse's own method ignores write errors."""
+        stdio.write(sys.stdout, message)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command, ``None`` for none, and its flags by key."""
+    _refuse_flags_before_the_command(arguments)
+    first = next((word for word in arguments if not word.startswith("-")), None)
+    if first is not None and first not in COMMANDS:
+        raise UsageError(f"there is no command {first!r}; {nearest(first, COMMANDS)}")
+    parsed, unknown = make_parser().parse_known_args(arguments)
+    if unknown:
+        word = unknown[0].partition("=")[0]
+        takes = "one thing to set up, and flags" if parsed.command == "setup" else "flags only"
+        hint = nearest(word, _flags_of(parsed)) if word.startswith("-") else f"{parsed.command} takes {takes}"
+        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {hint}")
+    if parsed.command == "setup" and parsed.what not in {None, *SETUPS}:
+        raise UsageError(f"setup does not know {parsed.what!r}; {nearest(parsed.what, SETUPS)}")
+    return parsed
+
+
+def print_help() -> None:
+    """Print the help of ``otel-gpu`` itself."""
+    make_parser().print_help()
+
+
+def setting_flags(parsed: argparse.Namespace) -> dict[str, str]:
+    """The flags of settings, and ``config``, that are on the command line."""
+    words: Mapping[str, str | None] = vars(parsed)
+    return {key: text for key in ("config", *BY_KEY) if (text := words.get(key)) is not None}
+
+
+def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
+    """Show the correct order for a command line that starts with a flag of a command."""
+    own = {f"--{flag.name}" for command in COMMANDS.values() for flag in command.flags}
+    known = {"--config", *own, *(setting.flag for setting in SETTINGS)}
+    if not arguments or arguments[0].partition("=")[0] not in known:
+        return
+    command = next((word for word in arguments if word in COMMANDS), None)
+    rest = list(arguments)
+    if command is not None:
+        rest.remove(command)
+    raise UsageError(f"flags come after the command: otel-gpu {command or 'COMMAND'} {shlex.join(rest)}")
+
+
+def _flags_of(parsed: argparse.Namespace) -> list[str]:
+    """The flags of the command on the line."""
+    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word not in {"command", "what"}]
+    return [f"--{word}" for word in (*own, "help")]
+
+
+# ---------------------------------------------------------------------------- help
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of ``otel-gpu`` with all its commands."""
+    parser = _Parser(
+        prog="otel-gpu",
+        usage="otel-gpu COMMAND [FLAGS]",
+        description=_ABOUT,
+        epilog="Example: otel-gpu demo\n\notel-gpu COMMAND --help shows the flags of a command.",
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="Commands", parser_class=_Parser)
+    own = parser.add_argument_group("Flags")
+    own.add_argument("-h", "--help", action="help", help="show this help")
+    own.add_argument("--version", action="version", version=f"otel-gpu {__version__}", help="show the version")
+    for command in COMMANDS.values():
+        _add(commands, command)
+    return parser
+
+
+def _add(commands: argparse._SubParsersAction[Any], command: Command) -> None:
+    what = " [WHAT]" if command.name == "setup" else ""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        command.name,
+        usage=f"otel-gpu {command.name}{what} [FLAGS]",
+        help=command.summary,
+        description=f"{command.summary[0].upper()}{command.summary[1:]}.\n\nExample: {command.example}",
+        epilog=_NOTES if command.settings else None,
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    own = parser.add_argument_group("Flags")
+    own.add_argument("-h", "--help", action="help", help="show this help")
+    if command.name == "setup":
+        own.add_argument("what", nargs="?", metavar="WHAT", help=f"what to set up: {', '.join(SETUPS)}")
+    for flag in command.flags:
+        own.add_argument(f"--{flag.name}", **flag.options)
+    if command.settings:
+        own.add_argument("--config", metavar="FILE", help="configuration file in YAML (OTEL_GPU_CONFIG)")
+    for topic in Topic:
+        settings = [setting for setting in SETTINGS if setting.topic is topic and setting.key in command.settings]
+        group = parser.add_argument_group(topic.value) if settings else own
+        for setting in settings:
+            _add_setting(group, setting, command)
+
+
+def _add_setting(group: argparse._ArgumentGroup, setting: Setting, command: Command) -> None:
+    is_fixed = setting.key in command.fixed  # accepted with the same value, not listed
+    options: dict[str, Any] = {"nargs": "?", "const": "true"} if setting.is_switch else {}
+    group.add_argument(
+        setting.flag,
+        metavar=setting.type.metavar,
+        dest=setting.key,
+        help=argparse.SUPPRESS if is_fixed else flag_help(setting, command).replace("%", "%%"),
+        **options,
+    )
+
+
+def flag_help(setting: Setting, command: Command) -> str:
+    """The help of a flag: what it does, its default, and variables of others that set it."""
+    default = command.defaults.get(setting.key, setting.default) or setting.when_empty or "none"
+    variables = f"; also {', '.join(setting.variables[1:])}" if setting.variables[1:] else ""
+    return f"{setting.help} (default {default}{variables})"

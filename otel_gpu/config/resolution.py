@@ -1,0 +1,217 @@
+"""Resolves the configuration: defaults < file < environment < flags. Every value keeps its origin."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_gpu.config.compat import resolve_listeners
+from otel_gpu.config.groups import Config, build_config
+from otel_gpu.config.schema import BY_KEY, SETTINGS
+from otel_gpu.config.setting import Found, Setting
+from otel_gpu.errors import UsageError
+
+if TYPE_CHECKING:
+    from otel_gpu.config.yaml_file import FileValue
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+DEFAULT: Final = "default"
+"""The origin of a value that is not configured."""
+
+_RETENTION: Final = (BY_KEY["retention"].default, DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The text of one value, without secrets, and its origin."""
+
+    key: str
+    text: str
+    origin: str
+
+    @property
+    def where(self) -> str:
+        """The start of an error about this value."""
+        return BY_KEY[self.key].where(self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The configuration, the origin of each value, and ``OTEL_GPU_…`` variables that are not settings."""
+
+    config: Config
+    values: tuple[Value, ...]
+    unknown_variables: tuple[str, ...]
+
+    def value(self, key: str) -> Value:
+        """One value."""
+        return next(value for value in self.values if value.key == key)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Every value, valid or not, and the configuration, or the first error."""
+
+    values: tuple[Value, ...]
+    unknown_variables: tuple[str, ...]
+    config: Config | UsageError
+
+    def loaded(self) -> Loaded:
+        """The configuration. UsageError for an invalid value names its origin, the value and what is valid."""
+        if isinstance(self.config, UsageError):
+            raise self.config
+        return Loaded(self.config, self.values, self.unknown_variables)
+
+
+def load(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    defaults: Mapping[str, str] = _NONE,
+    fixed: Mapping[str, str] = _NONE,
+    command: str = "",
+    only: Collection[str] = BY_KEY,
+) -> Loaded:
+    """Resolve every setting. UsageError for an invalid value names its origin, the value and what is valid."""
+    return resolve(flags, environment, defaults=defaults, fixed=fixed, command=command, only=only).loaded()
+
+
+def resolve(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    defaults: Mapping[str, str] = _NONE,
+    fixed: Mapping[str, str] = _NONE,
+    command: str = "",
+    only: Collection[str] = BY_KEY,
+) -> Resolved:
+    """Find every value, so that it can be shown even if it is invalid.
+
+    ``defaults`` are a command's own defaults. ``fixed`` values override variables and the file, which configure all
+    commands; a flag that contradicts one is an error. Settings that are not in ``only`` have their defaults, whatever
+    variables and the file contain.
+    """
+    in_file: Mapping[str, FileValue] = {}
+    errors: list[UsageError] = []
+    try:
+        in_file = _read_file(flags.get("config") or environment.get("OTEL_GPU_CONFIG") or None)
+        _refuse_unknown(in_file)
+    except UsageError as error:
+        errors.append(error)
+    found: list[Value] = []
+    fields: dict[str, Any] = {}
+    for setting in SETTINGS:
+        own_default = defaults.get(setting.key)
+        given = setting.key in only and (
+            _from_command(setting, fixed, flags, command)
+            or _from_flags(setting, flags)
+            or _from_environment(setting, environment)
+            or _from_file(setting, in_file)
+        )
+        value = given or Found(own_default or setting.default, f"default of {command}" if own_default else DEFAULT)
+        found.append(Value(setting.key, setting.shown(value.text), value.origin))
+        try:
+            fields[setting.field] = _parse(setting, value)
+        except UsageError as error:
+            errors.append(error)
+    unknown = _unknown_variables(environment)
+    if errors:
+        return Resolved(tuple(found), unknown, errors[0])
+    config, found = _with_room_for_exports(build_config(fields), found)
+    try:
+        config, found = _with_listeners(config, found, environment)
+    except UsageError as error:
+        return Resolved(tuple(found), unknown, error)
+    return Resolved(tuple(found), unknown, config)
+
+
+def _with_listeners(config: Config, found: list[Value], environment: Mapping[str, str]) -> tuple[Config, list[Value]]:
+    """Apply variables and flags of other exporters, and show each with its port."""
+    if not config.compat.listeners:
+        return config, found
+    given = next(value for value in found if value.key == "compat")
+    listeners, variables = resolve_listeners(config, environment, given.where)
+    shown = Value("compat", ",".join(map(str, listeners)), ", ".join((given.origin, *variables)))
+    compat = replace(config.compat, listeners=listeners)
+    return replace(config, compat=compat), [shown if each.key == shown.key else each for each in found]
+
+
+def _with_room_for_exports(config: Config, found: list[Value]) -> tuple[Config, list[Value]]:
+    """Raise the default retention to two export intervals, so that final values are exported."""
+    needed_s = 2 * config.export.interval_s
+    is_enough = not config.export.pushes or config.attribution.retention_s >= needed_s
+    if is_enough or Value("retention", *_RETENTION) not in found:
+        return config, found
+    raised = Value("retention", f"{needed_s:g}s", "default, raised for export-interval")
+    attribution = replace(config.attribution, retention_s=needed_s)
+    return replace(config, attribution=attribution), [raised if each.key == raised.key else each for each in found]
+
+
+def _read_file(path: str | None) -> Mapping[str, FileValue]:
+    if path is None:
+        return {}
+    # Imported here: most commands start without a file, and importing YAML takes longer than all of this.
+    from otel_gpu.config.yaml_file import read_config_file  # noqa: PLC0415
+
+    return read_config_file(Path(path))
+
+
+def _refuse_unknown(in_file: Mapping[str, FileValue]) -> None:
+    for key, value in in_file.items():
+        if key not in BY_KEY:
+            raise UsageError(f"{value.origin}: there is no setting {key!r}; {nearest(key, BY_KEY)}")
+
+
+def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Found | None:
+    text = fixed.get(setting.key)
+    if text is None:
+        return None
+    flag = _from_flags(setting, flags)
+    if flag is not None and _parse(setting, flag) != setting.type.parse(text):
+        raise UsageError(f"{setting.flag}: {flag.text!r} is not possible; {command} always uses {text!r}")
+    return Found(text, command)
+
+
+def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Found | None:
+    text = flags.get(setting.key)
+    return None if text is None else Found(text, setting.flag)
+
+
+def _from_environment(setting: Setting, environment: Mapping[str, str]) -> Found | None:
+    for variable in (setting.variable, *setting.also_variables):
+        text = environment.get(variable)
+        if text:  # OpenTelemetry: an empty variable counts as unset
+            return Found(text, variable)
+    return None if setting.from_variables is None else setting.from_variables(environment)
+
+
+def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Found | None:
+    found = in_file.get(setting.key)
+    return None if found is None else Found(found.text, found.origin)
+
+
+def _parse(setting: Setting, found: Found) -> Any:
+    try:
+        return setting.type.parse(found.text if found.meaning is None else found.meaning)
+    except UsageError as error:  # the parser explains more than the type does
+        raise UsageError(
+            f"{setting.where(found.origin)}: {setting.shown(found.text)!r} is not a valid {setting.type.noun}: {error}"
+        ) from None
+    except ValueError:
+        raise UsageError(setting.invalid(found)) from None
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    known = {setting.variable for setting in SETTINGS} | {"OTEL_GPU_CONFIG", "OTEL_GPU_URL"}
+    return tuple(sorted(name for name in environment if name.startswith("OTEL_GPU_") and name not in known))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word: the nearest known word, or all of them."""
+    candidates = sorted(known)
+    close = difflib.get_close_matches(word, candidates, n=1)
+    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(candidates)}"

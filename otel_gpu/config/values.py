@@ -1,0 +1,246 @@
+"""Parsers of values: durations, addresses, choices. Each parser raises ValueError and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import unquote_to_bytes, urlsplit
+
+E = TypeVar("E", bound=StrEnum)
+
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SWITCH: Final = {"on": True, "true": True, "off": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a listener."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address of a server. ``scheme`` and ``path`` are empty if the text has none.
+
+    The path includes the query, which is not printed because it may hold a secret.
+    """
+
+    scheme: str
+    authority: str
+    path: str
+
+    def __str__(self) -> str:
+        path, asked, _ = self.path.partition("?")
+        return f"{self.scheme}{'://' if self.scheme else ''}{self.authority}{path}{'?…' if asked else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The address of a container engine: a URL, and for ``unix://`` the path of its socket."""
+
+    url: str
+    socket: Path | None = None
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def duration_s(shortest_s: float, longest_s: float) -> Callable[[str], float]:
+    """A parser of ``500ms``, ``5s``, ``5m``, ``1h`` within bounds; the value is in seconds."""
+
+    def parse(text: str) -> float:
+        match = _DURATION.fullmatch(text.strip())
+        if match is None:
+            raise ValueError(text)
+        seconds = float(match[1]) * _SECONDS[match[2]]
+        if not shortest_s <= seconds <= longest_s:
+            raise ValueError(text)
+        return seconds
+
+    return parse
+
+
+def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
+    """A parser of decimal whole numbers within bounds."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,19}", text.strip(), re.ASCII):
+            raise ValueError(text)
+        number = int(text)
+        if not smallest <= number <= largest:
+            raise ValueError(text)
+        return number
+
+    return parse
+
+
+def choice(kinds: type[E]) -> Callable[[str], E]:
+    """A parser of one of an enumeration's values."""
+
+    def parse(text: str) -> E:
+        return kinds(text.strip().lower())
+
+    return parse
+
+
+def one_of(words: Iterable[str]) -> str:
+    """A list of words for a message: ``a, b or c``."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def absolute_path(text: str) -> Path:
+    """An absolute path."""
+    path = Path(text)
+    if not text or "\0" in text or not path.is_absolute():
+        raise ValueError(text)
+    return path
+
+
+def optional_file(text: str) -> Path | None:
+    """The path of a file, absolute or relative to the working directory; an empty text is ``None``."""
+    if "\0" in text or text.endswith("/"):
+        raise ValueError(text)
+    return Path(text) if text.strip() else None
+
+
+def optional_directory(text: str) -> Path | None:
+    """The path of a directory, absolute or relative to the working directory; an empty text is ``None``."""
+    if "\0" in text:
+        raise ValueError(text)
+    return Path(text) if text.strip() else None
+
+
+def socket_path(text: str) -> Path | None:
+    """The path of a socket, alone or as ``unix:///path``; an empty text is ``None``."""
+    text = text.strip()
+    return absolute_path(text.removeprefix("unix://")) if text else None
+
+
+def daemon(text: str) -> Daemon | None:
+    """The address of a container engine: ``unix:///path``, or ``tcp://``, ``http://``, ``https://`` with a host.
+
+    An empty text is ``None``. Docker's ``npipe://`` is for Windows, and ``ssh://`` would run another program.
+    """
+    text = text.strip()
+    scheme, separator, rest = text.partition("://")
+    if not text:
+        return None
+    if scheme == "unix" or not separator:
+        socket = absolute_path(rest if separator else text)
+        return Daemon(f"unix://{socket}", socket)
+    if scheme not in ("tcp", "http", "https"):
+        raise ValueError(text)
+    found = endpoint(f"http://{rest}")
+    if found is None or "?" in found.path:
+        raise ValueError(text)
+    return Daemon(f"{scheme}://{found.authority}{found.path.rstrip('/')}")
+
+
+def address(text: str) -> Address:
+    """``host:port``; an IPv6 host in brackets."""
+    host, separator, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(text)
+    if not separator or not host or any(character.isspace() for character in host):
+        raise ValueError(text)
+    return Address(host, whole_number(0, 65535)(port))
+
+
+def endpoint(text: str) -> Endpoint | None:
+    """``http(s)://host:port/path`` or ``host:port``; an empty text is ``None``. A path of ``/.`` is the root."""
+    text = text.strip()
+    if not text:
+        return None
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    if any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError(text)
+    if parts.scheme not in ("", "http", "https") or not parts.hostname or "@" in parts.netloc or parts.fragment:
+        raise ValueError(text)
+    if parts.port is None and not parts.scheme:  # a word alone is not an address; .port raises for a bad port
+        raise ValueError(text)
+    path = "" if parts.path == "/" else "/" if parts.path == "/." else parts.path
+    path = f"{path or '/'}?{parts.query}" if parts.query else path
+    return Endpoint(parts.scheme, parts.netloc, path)
+
+
+def key_values(text: str) -> dict[str, str]:
+    """``key=value`` pairs separated by commas, percent-encoded, as OpenTelemetry writes attributes."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (_decoded(piece.strip()) for piece in part.partition("="))
+        if not separator or not key or key in found:
+            raise ValueError(text)
+        found[key] = value
+    return found
+
+
+def headers(text: str) -> dict[str, str]:
+    """``key=value`` pairs of HTTP headers: names in lower case, values in printable ASCII."""
+    found = {key.lower(): value for key, value in key_values(text).items()}
+    for key, value in found.items():
+        if not re.fullmatch(r"[-!#$%&'*+.^_`|~0-9a-z]+", key) or not re.fullmatch(r"[ -~]*", value):
+            raise ValueError(text)
+    return found
+
+
+def switch(text: str) -> bool:
+    """``on``, ``off``, ``true`` or ``false``."""
+    word = text.strip().lower()
+    if word not in _SWITCH:
+        raise ValueError(text)
+    return _SWITCH[word]
+
+
+def optional_switch(text: str) -> bool | None:
+    """On or off; an empty text is ``None``."""
+    return switch(text) if text.strip() else None
+
+
+def price(text: str) -> float | None:
+    """An amount of money of 0 or more; an empty text is ``None``."""
+    return _amount(text) if text.strip() else None
+
+
+def prices(text: str) -> dict[str, float]:
+    """``2.5`` for every GPU, ``A100=2.5, H100=4`` by words of the GPU's name, or both."""
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        word, separator, amount = part.rpartition("=")
+        word = word.strip()
+        if (separator and not word) or word in found:
+            raise ValueError(text)
+        found[word] = _amount(amount)
+    return found
+
+
+def currency(text: str) -> str:
+    """An ISO 4217 currency code."""
+    if not re.fullmatch(r"[A-Z]{3}", text.strip()):
+        raise ValueError(text)
+    return text.strip()
+
+
+def _decoded(text: str) -> str:
+    """Percent-decode; UnicodeDecodeError, which is a ValueError, if the result is not UTF-8."""
+    if re.search(r"%(?![0-9a-fA-F]{2})", text):
+        raise ValueError(text)
+    return unquote_to_bytes(text).decode()
+
+
+def _amount(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", text.strip(), re.ASCII):
+        raise ValueError(text)
+    return float(text)

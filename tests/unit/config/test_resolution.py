@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+import pytest
+
+from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
+from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, Scope, SourceChoice, Value, load, nearest
+from otel_gpu.config.groups import (
+    AttributionConfig,
+    CompatConfig,
+    Compression,
+    DockerConfig,
+    Environment,
+    ExportConfig,
+    Exporter,
+    KubernetesApi,
+    LogConfig,
+    NamesConfig,
+    OtlpConfig,
+    Protocol,
+    SamplingConfig,
+    StateConfig,
+    Temporality,
+    WebConfig,
+)
+from otel_gpu.config.locations import ControlSocket, StateDir
+from otel_gpu.config.values import Address
+from otel_gpu.errors import UsageError
+
+A_VALUE = {
+    "interval": ("7s", "8s", "9s"),
+    "deadline": ("3s", "4s", "5s"),
+    "source": ("sim", "auto", "sim"),
+    "seed": ("2", "3", "4"),
+    "proc-root": ("/a", "/b", "/c"),
+    "sys-root": ("/a", "/b", "/c"),
+    "scope": ("pod", "node", "pod"),
+    "retention": ("6m", "7m", "8m"),
+    "energy-policy": ("sm", "memory", "none"),
+    "energy-model": ("sm", "learned", "sm"),
+    "price-gpu-hour": ("1", "A100=2", "A100=2,H100=3"),
+    "price-kwh": ("0.1", "0.2", "0.3"),
+    "currency": ("EUR", "CHF", "SEK"),
+    "listen": ("a:1", "b:2", "c:3"),
+    "web-config": ("a.yml", "/b.yml", "c/d.yml"),
+    "control-socket": ("/a.sock", "none", "/c.sock"),
+    "state-dir": ("/a", "none", "/c"),
+    "log-level": ("debug", "warning", "error"),
+    "log-format": ("json", "json", "json"),
+    "environment": ("docker", "slurm", "host"),
+    "docker-host": ("unix:///a.sock", "tcp://b:2375", "https://c:2376"),
+    "docker-tls-verify": ("on", "true", "on"),
+    "docker-cert-path": ("a", "/b", "c/"),
+    "podman-host": ("/a.sock", "unix:///b.sock", "http://c:1"),
+    "cri-socket": ("/a.sock", "unix:///b.sock", "/c.sock"),
+    "pod-resources-socket": ("/a.sock", "unix:///b.sock", "/c.sock"),
+    "kubernetes-api": ("always", "never", "always"),
+    "node-name": ("a", "b", "c"),
+    "container-labels": ("a", "a,b", "c"),
+    "pod-labels": ("app", "app.kubernetes.io/name", "team"),
+    "exporters": ("console", "prometheus", "none"),
+    "prometheus": ("on", "true", "on"),
+    "export-interval": ("16s", "17s", "18s"),
+    "export-timeout": ("31s", "32s", "33s"),
+    "otlp-protocol": ("grpc", "grpc", "grpc"),
+    "otlp-endpoint": ("http://a", "http://b:1", "https://c/d"),
+    "otlp-headers": ("a=1", "b=2", "c=3"),
+    "otlp-timeout": ("11s", "12s", "13s"),
+    "otlp-compression": ("gzip", "gzip", "gzip"),
+    "otlp-certificate": ("a.pem", "/b.pem", "c/d.pem"),
+    "otlp-client-key": ("a.key", "/b.key", "c/d.key"),
+    "otlp-client-certificate": ("a.crt", "/b.crt", "c/d.crt"),
+    "otlp-insecure": ("true", "false", "true"),
+    "otlp-temporality": ("delta", "lowmemory", "delta"),
+    "resource-attributes": ("a=b", "c=d", "e=f,g=h"),
+    "service-name": ("a", "b", "c"),
+    "process-metrics": ("off", "false", "off"),
+    "openmetrics-created": ("on", "true", "on"),
+    "compat": ("gpu-inference:1", "gpu-idle-exporter:2,dcgm-exporter:3", "my-gpu-exporter:4"),
+    "my-gpu-exporter-flags": ("--log-level=info", "--metric-prefix=a", "--metrics-path=/m"),
+}
+"""For each setting something that may stand in the file, the environment and a flag."""
+
+
+def value_of(loaded: Loaded, key: str) -> Value:
+    return next(value for value in loaded.values if value.key == key)
+
+
+def complaint(flags: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(flags, environment)
+    return str(caught.value)
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+# ---------------------------------------------------------------------------- where values come from
+
+
+def test_the_defaults() -> None:
+    loaded = load({}, {})
+    assert loaded.config == Config(
+        sampling=SamplingConfig(
+            interval_s=5.0,
+            deadline_s=2.0,
+            source=SourceChoice.NVML,
+            seed=1,
+            proc_root=Path("/proc"),
+            sys_root=Path("/sys"),
+            scope=Scope.NODE,
+        ),
+        attribution=AttributionConfig(
+            retention_s=300.0,
+            energy_policy=EnergyPolicy.RESIDENT,
+            energy_model=EnergyModel.LEARNED,
+            price_gpu_hour={},
+            price_kwh=None,
+            currency="USD",
+        ),
+        names=NamesConfig(
+            environment=Environment.AUTO,
+            docker=DockerConfig(host=None, tls_verify=False, cert_path=None),
+            podman_host=None,
+            cri_socket=None,
+            pod_resources_socket=None,
+            kubernetes_api=KubernetesApi.AUTO,
+            node_name="",
+            container_labels=(),
+            pod_labels=(),
+        ),
+        export=ExportConfig(
+            exporters=(Exporter.OTLP,),
+            prometheus=False,
+            interval_s=15.0,
+            timeout_s=30.0,
+            process_metrics=True,
+            openmetrics_created=False,
+            resource_attributes={},
+            service_name="",
+            otlp=OtlpConfig(
+                protocol=Protocol.HTTP,
+                endpoint=None,
+                headers={},
+                timeout_s=10.0,
+                compression=Compression.NONE,
+                certificate=None,
+                client_key=None,
+                client_certificate=None,
+                insecure=None,
+                temporality=Temporality.CUMULATIVE,
+            ),
+        ),
+        web=WebConfig(listen=Address("127.0.0.1", 9464), config_file=None),
+        compat=CompatConfig(listeners=(), my_gpu_exporter_flags={}),
+        state=StateConfig(directory=StateDir(auto=True), control_socket=ControlSocket(auto=True)),
+        log=LogConfig(level=LogLevel.INFO, format=LogFormat.LOGFMT),
+    )
+    assert {value.origin for value in loaded.values} == {"default"}
+    assert loaded.unknown_variables == ()
+
+
+def dotted_fields(group: type[Any], prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(group)
+    for field in fields(group):
+        if is_dataclass(hints[field.name]) and field.name not in ("listen", "directory", "control_socket"):
+            yield from dotted_fields(cast("type[Any]", hints[field.name]), f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def test_every_field_of_the_configuration_has_a_setting_and_every_setting_a_field() -> None:
+    assert sorted(setting.field for setting in SETTINGS) == sorted(dotted_fields(Config))
+    assert set(A_VALUE) == {setting.key for setting in SETTINGS}
+
+
+def test_the_field_of_a_setting_ends_with_its_unit() -> None:
+    assert all(setting.field.endswith(f"_{setting.type.unit}") for setting in SETTINGS if setting.type.unit)
+
+
+@pytest.mark.parametrize("key", A_VALUE)
+def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_default(key: str, tmp_path: Path) -> None:
+    setting = next(setting for setting in SETTINGS if setting.key == key)
+    in_file, in_environment, in_flag = A_VALUE[key]
+    path = written(tmp_path / "agent.yaml", f"# a comment\n{key}: {in_file}\n")
+
+    from_default = value_of(load({}, {}), key)
+    from_file = value_of(load({"config": path}, {}), key)
+    from_environment = value_of(load({"config": path}, {setting.variable: in_environment}), key)
+    from_flag = value_of(load({"config": path, key: in_flag}, {setting.variable: in_environment}), key)
+
+    assert from_default == Value(key, setting.default, "default")
+    assert from_file == Value(key, setting.shown(in_file), f"{path}:2")
+    assert from_environment == Value(key, setting.shown(in_environment), setting.variable)
+    assert from_flag == Value(key, setting.shown(in_flag), f"--{key}")
+
+
+def test_values_are_parsed_into_the_configuration(tmp_path: Path) -> None:
+    path = written(tmp_path / "agent.yaml", "interval: 1.5s\nlisten: '[::1]:80'\nlog-format: JSON\n")
+    config = load({"config": path, "seed": "42"}, {"OTEL_GPU_SOURCE": "Sim", "OTEL_GPU_DEADLINE": "250ms"}).config
+    assert (config.sampling.interval_s, config.sampling.deadline_s, config.sampling.seed) == (1.5, 0.25, 42)
+    assert (config.sampling.source, config.log.format, config.web.listen) == (
+        SourceChoice.SIM,
+        LogFormat.JSON,
+        Address("::1", 80),
+    )
+
+
+def test_variables_are_named_after_their_keys() -> None:
+    assert {setting.key: setting.variable for setting in SETTINGS}["proc-root"] == "OTEL_GPU_PROC_ROOT"
+
+
+@pytest.mark.parametrize("variable", ["OTEL_GPU_INTERVAL", "HOST_PROC", "OTEL_EXPORTER_PROMETHEUS_PORT"])
+def test_an_empty_variable_counts_as_unset(variable: str) -> None:
+    assert load({}, {variable: ""}).values == load({}, {}).values
+
+
+def test_an_empty_flag_is_a_bad_value_and_not_an_unset_one() -> None:
+    assert complaint({"interval": ""}, {}).startswith("--interval: '' is not a valid duration; use ")
+
+
+def test_defaults_of_a_command_have_the_lowest_precedence(tmp_path: Path) -> None:
+    own = {"interval": "1s"}
+    assert value_of(load({}, {}, defaults=own, command="once"), "interval") == Value(
+        "interval", "1s", "default of once"
+    )
+    assert value_of(load({}, {}, defaults=own, command="once"), "deadline") == Value("deadline", "2s", "default")
+    path = written(tmp_path / "agent.yaml", "interval: 3s\n")
+    assert load({"config": path}, {}, defaults=own, command="once").config.sampling.interval_s == 3.0
+
+
+# ---------------------------------------------------------------------------- variables others have given a meaning
+
+
+def test_the_proc_root_may_be_given_as_host_proc() -> None:
+    loaded = load({}, {"HOST_PROC": "/host/proc"})
+    assert loaded.config.sampling.proc_root == Path("/host/proc")
+    assert value_of(loaded, "proc-root").origin == "HOST_PROC"
+
+
+def test_our_own_variable_beats_host_proc() -> None:
+    loaded = load({}, {"HOST_PROC": "/host/proc", "OTEL_GPU_PROC_ROOT": "/mnt/proc"})
+    assert value_of(loaded, "proc-root") == Value("proc-root", "/mnt/proc", "OTEL_GPU_PROC_ROOT")
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "expected", "origin"),
+    [
+        (
+            "0.0.0.0",
+            "9000",
+            Address("0.0.0.0", 9000),
+            "OTEL_EXPORTER_PROMETHEUS_HOST and OTEL_EXPORTER_PROMETHEUS_PORT",
+        ),
+        ("0.0.0.0", "", Address("0.0.0.0", 9464), "OTEL_EXPORTER_PROMETHEUS_HOST"),
+        ("", "9000", Address("127.0.0.1", 9000), "OTEL_EXPORTER_PROMETHEUS_PORT"),
+        ("::", "9000", Address("::", 9000), "OTEL_EXPORTER_PROMETHEUS_HOST and OTEL_EXPORTER_PROMETHEUS_PORT"),
+        ("[::1]", "1", Address("::1", 1), "OTEL_EXPORTER_PROMETHEUS_HOST and OTEL_EXPORTER_PROMETHEUS_PORT"),
+    ],
+)
+def test_the_prometheus_variables_of_opentelemetry_make_one_address(
+    host: str, port: str, expected: Address, origin: str
+) -> None:
+    loaded = load({}, {"OTEL_EXPORTER_PROMETHEUS_HOST": host, "OTEL_EXPORTER_PROMETHEUS_PORT": port})
+    assert loaded.config.web.listen == expected
+    assert value_of(loaded, "listen").origin == origin
+
+
+def test_our_own_listen_beats_the_prometheus_variables_which_beat_the_file(tmp_path: Path) -> None:
+    theirs = {"OTEL_EXPORTER_PROMETHEUS_PORT": "9000"}
+    path = written(tmp_path / "agent.yaml", "listen: 127.0.0.1:1\n")
+    assert load({"config": path}, theirs).config.web.listen.port == 9000
+    assert load({}, {**theirs, "OTEL_GPU_LISTEN": "localhost:2"}).config.web.listen == Address("localhost", 2)
+
+
+def test_an_error_about_the_prometheus_port_names_its_variable() -> None:
+    text = complaint({}, {"OTEL_EXPORTER_PROMETHEUS_PORT": "http"})
+    assert text.startswith("OTEL_EXPORTER_PROMETHEUS_PORT: '127.0.0.1:http' is not a valid address; use HOST:PORT")
+
+
+def test_unknown_variables_with_our_prefix_are_listed() -> None:
+    environment = {"OTEL_GPU_INTREVAL": "1s", "OTEL_GPU_SEED": "2", "OTEL_GPU_CONFIG": "", "OTEL_SERVICE_NAME": "x"}
+    environment["OTEL_GPU_URL"] = "http://127.0.0.1:9464"  # top's own, and no setting
+    assert load({}, environment).unknown_variables == ("OTEL_GPU_INTREVAL",)
+
+
+# ---------------------------------------------------------------------------- the file
+
+
+def test_the_file_may_be_named_by_a_variable_and_the_flag_beats_it(tmp_path: Path) -> None:
+    first, second = (written(tmp_path / name, f"seed: {seed}\n") for name, seed in (("a.yaml", 11), ("b.yaml", 22)))
+    environment = {"OTEL_GPU_CONFIG": first}
+    assert load({}, environment).config.sampling.seed == 11
+    assert load({"config": second}, environment).config.sampling.seed == 22
+
+
+def test_an_unknown_key_is_refused_with_file_line_and_the_nearest_key(tmp_path: Path) -> None:
+    path = written(tmp_path / "agent.yaml", "seed: 1\n\nintervall: 5s\n")
+    assert complaint({"config": path}, {}) == f"{path}:3: there is no setting 'intervall'; did you mean interval?"
+
+
+def test_an_unknown_key_without_a_near_one_is_refused_with_all_keys(tmp_path: Path) -> None:
+    path = written(tmp_path / "agent.yaml", "zzz: 1\n")
+    expected = "use one of " + ", ".join(sorted(setting.key for setting in SETTINGS))
+    assert complaint({"config": path}, {}) == f"{path}:1: there is no setting 'zzz'; {expected}"
+
+
+def test_a_missing_file_is_an_error_and_not_an_empty_configuration(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.yaml")
+    assert complaint({"config": path}, {}) == f"cannot read the configuration file {path}: No such file or directory"
+
+
+# ---------------------------------------------------------------------------- bad values
+
+DAEMON = ("URL", "unix:///run/x.sock, tcp://host:2376, http://host:2375 or https://host:2376")
+SOCKET = ("socket", "the path of a socket, for example unix:///run/x.sock or /run/x.sock")
+LABELS = ("list", "label keys separated by commas, for example team,app.kubernetes.io/name")
+PAIRS = ("list", "key=value pairs separated by commas, percent-encoded where needed")
+ROOT = ("path", "an absolute path, for example /host/proc")
+FILE = ("file", "the path of a file")
+SWITCH = ("value", "on or off")
+
+BAD = {
+    "interval": ("999ms", "duration", "1s to 1h, for example 5s"),
+    "deadline": ("2", "duration", "100ms to 1m, for example 2s"),
+    "source": ("cuda", "value", "nvml, sim or auto"),
+    "seed": ("-1", "whole number", "0 to 9223372036854775807"),
+    "proc-root": ("proc", *ROOT),
+    "sys-root": ("sys", *ROOT),
+    "scope": ("cluster", "value", "node or pod"),
+    "retention": ("0s", "duration", "1s to 24h, for example 5m"),
+    "energy-policy": ("fair", "value", "resident, sm, memory or none"),
+    "energy-model": ("magic", "value", "sm or learned"),
+    "price-gpu-hour": (
+        "A100=",
+        "price",
+        "an amount, for example 2.5 for every GPU, or amounts by model, for example A100=2.5,H100=4",
+    ),
+    "price-kwh": ("-1", "price", "an amount, for example 0.3"),
+    "currency": ("euro", "currency", "three capital letters, for example EUR"),
+    "listen": (
+        "9464",
+        "address",
+        "HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9464 or [::1]:9464",
+    ),
+    "web-config": ("certs/", *FILE),
+    "control-socket": ("off", "path", "auto, none, or an absolute path of at most 107 bytes"),
+    "state-dir": ("here", "path", "auto, none, or an absolute path"),
+    "log-level": ("loud", "value", "debug, info, warning or error"),
+    "log-format": ("xml", "value", "logfmt or json"),
+    "environment": ("cloud", "value", "auto, docker, podman, kubernetes, slurm or host"),
+    "docker-host": ("ssh://a", *DAEMON),
+    "docker-tls-verify": ("maybe", *SWITCH),
+    "podman-host": ("a.sock", *DAEMON),
+    "cri-socket": ("tcp://a:1", *SOCKET),
+    "pod-resources-socket": ("a.sock", *SOCKET),
+    "kubernetes-api": ("sometimes", "value", "auto, always or never"),
+    "container-labels": ("a b", *LABELS),
+    "pod-labels": ("a b", *LABELS),
+    "exporters": ("none,otlp", "list", "otlp, prometheus, console, several of them separated by commas, or none"),
+    "prometheus": ("maybe", *SWITCH),
+    "export-interval": ("99ms", "duration", "100ms to 1h, for example 15s"),
+    "export-timeout": ("2h", "duration", "100ms to 1h, for example 30s"),
+    "otlp-protocol": ("http/json", "value", "http/protobuf or grpc"),
+    "otlp-endpoint": (
+        "ftp://a",
+        "endpoint",
+        "a URL such as http://localhost:4318 or https://collector:4317, without user name and password",
+    ),
+    "otlp-headers": ("…", *PAIRS),
+    "otlp-timeout": ("0s", "duration", "100ms to 10m, for example 10s"),
+    "otlp-compression": ("zstd", "value", "none or gzip"),
+    "otlp-certificate": ("certs/", *FILE),
+    "otlp-client-key": ("certs/", *FILE),
+    "otlp-client-certificate": ("certs/", *FILE),
+    "otlp-insecure": ("perhaps", "value", "true or false"),
+    "otlp-temporality": ("monthly", "value", "cumulative, delta or lowmemory"),
+    "resource-attributes": ("a", *PAIRS),
+    "process-metrics": ("2", *SWITCH),
+    "openmetrics-created": ("2", *SWITCH),
+    "compat": (
+        "gpu-inference:0",
+        "list",
+        (
+            "NAME or NAME:PORT separated by commas, each once, with a port from 1 to 65535, of gpu-inference, "
+            "my-gpu-exporter, gpu-idle-exporter, container-gpu-exporter, dcgm-exporter"
+        ),
+    ),
+    "my-gpu-exporter-flags": (
+        "metric-prefix",
+        "list of flags",
+        "the flags of its command line, for example --metric-prefix=gpu --kubernetes-enabled",
+    ),
+}
+
+
+def test_every_setting_has_a_bad_value_here() -> None:
+    any_text = {"service-name", "node-name", "docker-cert-path"}
+    assert set(BAD) == {setting.key for setting in SETTINGS} - any_text
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_an_invalid_value_is_refused_with_its_origin_and_what_is_valid(key: str, tmp_path: Path) -> None:
+    setting = next(setting for setting in SETTINGS if setting.key == key)
+    text, noun, use = BAD[key]
+    path = written(tmp_path / "agent.yaml", f"{key}: {text}\n")
+    problem = f"'{text}' is not a valid {noun}; use {use}"
+    assert complaint({key: text}, {}) == f"--{key}: {problem}"
+    assert complaint({}, {setting.variable: text}) == f"{setting.variable}: {problem}"
+    assert complaint({"config": path}, {}) == f"{path}:1: {key}: {problem}"
+
+
+def test_a_value_of_several_lines_is_quoted_in_one() -> None:
+    assert complaint({}, {"OTEL_GPU_SOURCE": "a\nb"}).splitlines() == [
+        "OTEL_GPU_SOURCE: 'a\\nb' is not a valid value; use nvml, sim or auto"
+    ]
+
+
+def test_an_invalid_value_does_not_fall_back_to_a_lower_precedence() -> None:
+    assert complaint({"seed": "x"}, {"OTEL_GPU_SEED": "2"}).startswith("--seed: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("intervl", "did you mean interval?"), ("", "use one of interval, seed"), ("qqqq", "use one of interval, seed")],
+)
+def test_the_nearest_word_is_proposed_only_if_one_is_near(word: str, hint: str) -> None:
+    assert nearest(word, ["seed", "interval"]) == hint
+
+
+# ---------------------------------------------------------------------------- what a command is about
+
+
+def test_a_fixed_setting_overrides_variables_and_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "agent.yaml", "source: auto\n")
+    loaded = load({"config": path}, {"OTEL_GPU_SOURCE": "nvml"}, fixed={"source": "sim"}, command="demo")
+    assert loaded.config.sampling.source is SourceChoice.SIM
+    assert value_of(loaded, "source") == Value("source", "sim", "demo")
+
+
+def test_a_flag_may_repeat_a_fixed_setting_but_not_change_it() -> None:
+    assert (
+        load({"source": " Sim "}, {}, fixed={"source": "sim"}, command="demo").config.sampling.source
+        is SourceChoice.SIM
+    )
+    with pytest.raises(UsageError, match=r"^--source: 'nvml' is not possible; demo always uses 'sim'$"):
+        load({"source": "nvml"}, {}, fixed={"source": "sim"}, command="demo")
