@@ -289,7 +289,7 @@ def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
         (libraries / "new").replace(libraries / LIBRARY)
         world_clock.set_us(12 * S)
         # The new process finds a version mismatch as well, but its library is the one on disk, so it does not restart.
-        agent.until(lambda: agent.stderr.count(f"look at\n  http://{address}/") == 2)
+        agent.until(lambda: agent.stderr.count(f"is running:\n  http://{address}/") == 2)
         agent.until(lambda: agent.stderr.count("nvml is unavailable") == 2)
         world_clock.set_us(25 * S)
         agent.until(lambda: agent.get("/readyz").status == 200)

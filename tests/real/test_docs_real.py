@@ -133,7 +133,7 @@ def web_config(directory: Path) -> Path:
 def test_an_agent_starts_as_a_page_says(command: Command, environment: dict[str, str], tmp_path: Path) -> None:
     text = command.text.replace(WEB_CONFIG, str(web_config(tmp_path)))
     with started(text, environment, tmp_path) as agent:
-        listed = agent.stderr.partition("look at\n")[2]
+        listed = agent.stderr.partition("is running:\n")[2]
         assert "/healthz" in listed
         assert ("/metrics" in listed) == any(word in text for word in ("prometheus", "--compat"))
         assert ("as dcgm-exporter" in listed) == ("dcgm-exporter" in text)
