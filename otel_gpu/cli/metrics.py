@@ -7,10 +7,10 @@ import textwrap
 from typing import Final
 
 from otel_gpu.cli.stdio import stdout_paint, terminal_size, write
-from otel_gpu.view.terminal import Column, table
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.names import prometheus_name
 from otel_gpu.metrics.reference import attributes_text, markdown
+from otel_gpu.view.terminal import Column, table
 
 _DONE: Final = 0
 _NARROWEST: Final = 20

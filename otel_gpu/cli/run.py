@@ -20,11 +20,11 @@ from otel_gpu.cli.stdio import stdout_paint, table_size, write
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config
 from otel_gpu.control.restart import restart
-from otel_gpu.view.terminal import pad
+from otel_gpu.export.live_table import LiveTable
 from otel_gpu.model import Report
 from otel_gpu.state.factory import open_attributor
 from otel_gpu.version import __version__
-from otel_gpu.export.live_table import LiveTable
+from otel_gpu.view.terminal import pad
 
 log = logging.getLogger(__name__)
 

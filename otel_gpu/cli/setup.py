@@ -9,9 +9,9 @@ from typing import Final
 from otel_gpu.cli.notices import show_progress
 from otel_gpu.cli.stdio import write
 from otel_gpu.config import Config
-from otel_gpu.view.terminal import cells, pad, printable
 from otel_gpu.sources.nvml.accounting import GpuAccounting, Mode, accounting, is_done
 from otel_gpu.sources.nvml.api import NvmlApi
+from otel_gpu.view.terminal import cells, pad, printable
 
 _DONE: Final = 0
 _FAILED: Final = 1

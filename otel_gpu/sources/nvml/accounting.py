@@ -14,7 +14,6 @@ from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
 from otel_gpu.sources.nvml.api import Handle, NvmlApi
 from otel_gpu.sources.nvml.errors import NotPermitted
 from otel_gpu.sources.workers import Pending, Worker
-from otel_gpu.view.terminal import cells, pad, printable
 
 T = TypeVar("T")
 

@@ -216,7 +216,9 @@ def test_a_table_without_a_report_writes_nothing() -> None:
 def test_an_ascii_stream_gets_ascii_bars() -> None:
     written = io.BytesIO()
     stream = io.TextIOWrapper(written, encoding="ascii")
-    LiveTable(stream, write, paint=Paint(enabled=False), size=lambda: (WIDTH, HEIGHT), simulated=False).show(attribution())
+    LiveTable(stream, write, paint=Paint(enabled=False), size=lambda: (WIDTH, HEIGHT), simulated=False).show(
+        attribution()
+    )
     stream.flush()
     assert b"##############%....." in written.getvalue()
 
