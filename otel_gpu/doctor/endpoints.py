@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,22 +50,14 @@ def endpoint_checks(config: Config) -> Iterator[tuple[str, Callable[[], Finding]
         yield "otlp", lambda: check_otlp(config)
     if Exporter.CONSOLE in config.export.exporters:
         yield "console", lambda: ok("console", "metrics are written to standard output")
+    web = config.web
     purpose = "the page and /metrics" if config.export.serves_prometheus else "the page (--prometheus adds /metrics)"
-    yield (
-        "listen",
-        lambda: check_address("listen", config.web.listen, config.web.config_file, purpose, "--listen HOST:PORT"),
-    )
+    yield "listen", partial(check_address, "listen", web.listen, web.config_file, purpose, "--listen HOST:PORT")
     for listener in config.compat.listeners:
-        address = Address(listener.address.host or config.web.listen.host, listener.address.port)
+        address = Address(listener.address.host or web.listen.host, listener.address.port)
         subject, flag = f"compat {listener.exporter}", f"--compat {listener.exporter}:PORT"
         purpose = f"the metrics of {listener.exporter}"
-
-        def check(
-            subject: str = subject, address: Address = address, purpose: str = purpose, flag: str = flag
-        ) -> Finding:
-            return check_address(subject, address, config.web.config_file, purpose, flag)
-
-        yield subject, check
+        yield subject, partial(check_address, subject, address, web.config_file, purpose, flag)
 
 
 def check_otlp(config: Config, timeout_s: float = PROBE_TIMEOUT_S) -> Finding:

@@ -223,6 +223,11 @@ def test_every_exporter_and_address_has_a_check() -> None:
     assert subjects(compat="dcgm-exporter,gpu-inference")[2:] == ["compat dcgm-exporter", "compat gpu-inference"]
 
 
+def test_the_listening_address_is_for_the_page_whatever_else_listens() -> None:
+    checks = dict(endpoint_checks(config(listen="127.0.0.1:0", compat="dcgm-exporter", exporters="none")))
+    assert checks["listen"]().found.endswith("is free for the page (--prometheus adds /metrics)")
+
+
 def test_each_compat_listener_is_checked_at_its_own_port() -> None:
     with socket.socket() as probe, socket.create_server(("127.0.0.1", 0)) as listening:
         probe.bind(("127.0.0.1", 0))
