@@ -30,7 +30,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until told: for tests, and for running a simulated host faster than life."""
+    """A clock that advances only by method calls: for tests, and for simulated hosts that run faster than real time."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
         self._lock = threading.Lock()

@@ -1,3 +1,3 @@
-"""The version, where everybody may import it from."""
+"""The package version, importable from any module without a cycle."""
 
 __version__ = "0.1.0.dev0"
