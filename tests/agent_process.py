@@ -1,4 +1,4 @@
-"""``otel-gpu run`` as a process of its own, which is gone when the test is over, however it ends."""
+"""``otel-gpu run`` as a process that ends with the test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AgentProcess:
 
     @property
     def whole_stderr(self) -> str:
-        """All of that."""
+        """Everything it wrote to stderr so far."""
         return self._err.read_text(encoding="utf-8")
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -51,7 +51,7 @@ class AgentProcess:
 
     @property
     def address(self) -> Address:
-        """Where it serves, as it says itself."""
+        """The address it serves at, from its own output."""
         self.until(lambda: "/healthz" in self.stderr)
         found = re.search(r"http://(\S+)/healthz", self.stderr)
         assert found is not None

@@ -1,4 +1,4 @@
-"""Runs ``otel-gpu`` as a user would: a process of its own, a clean environment, an end for certain."""
+"""Runs ``otel-gpu`` as a user would: in a process of its own, with a clean environment and a time limit."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def without_progress(stderr: str) -> str:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without anything the agent would heed, and with ``extra``.
+    """This process's environment without variables that the agent reads, and with ``extra``.
 
-    Nothing is kept over restarts unless a test says where: what one test leaves is not for another to find, nor that it
-    was not kept. Nor does an agent listen at the host's one control socket, for which others would contend.
+    By default there is no state directory and no control socket: tests must not share state, and agents would contend
+    for the host's control socket.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     ours = {"OTEL_GPU_STATE_DIR": "none", "OTEL_GPU_CONTROL_SOCKET": "none", "RUNTIME_DIRECTORY": "/nonexistent/run"}
@@ -39,7 +39,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def otel_gpu(
     *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60, progress: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; what it says of its ``progress`` is left out unless that is asked for."""
+    """Run a command to its end; its progress lines are left out unless ``progress`` is set."""
     result = subprocess.run(
         command(*arguments),
         env=clean_environment(environment),

@@ -22,9 +22,9 @@ settings.load_profile("quick")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Each of several workers begins with other modules: pytest prepares a module once, and keeps it for the rest.
+    """Let each worker start with different modules: pytest rewrites a module once and caches it for the other workers.
 
-    In a fresh clone that is most of what collecting costs, and all workers collect the same at the same time.
+    In a fresh clone this is most of the cost of collection, and all workers collect the same modules at the same time.
     """
     worker = getattr(session.config, "workerinput", None)  # of pytest-xdist; None where there is one process
     if worker is None or not all(Path(each).is_dir() for each in session.config.args):
@@ -45,13 +45,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests that stay to the end are not for the garbage collector to look through again and again."""
+    """Freeze collected tests: the garbage collector need not traverse thousands of them again and again."""
     gc.freeze()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Where CI says that every part is installed, a skipped test is a failed one."""
+    """Where CI declares that every part is installed, a skipped test fails."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's result object
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("OTEL_GPU_TEST_NO_SKIP"):

@@ -1,10 +1,10 @@
-"""Commands in the pages, and how each is known to be true.
+"""Commands in the pages, and how each is checked.
 
-Blocks of shell are taken apart into commands, and a table says of each how it is checked: it is run, or as much of it
-as changes nothing, or another test covers it, or it cannot be run where tests run, for a reason. A rule fits a command
-as a whole. What no rule knows is an error, so that nobody adds a command that nothing checks. Whatever becomes of it,
-what the agent is told must be taken by its own parser, other programs' flags must be known (docs_programs.py), and
-files that are named must be there.
+Blocks of shell are split into commands. A table has the check of each command: it is run, or the part of it that
+changes nothing is run, or another test covers it, or it cannot run in tests, for a stated reason. A rule matches a
+whole command. A command without a rule is an error, so that no command is added without a check. In every command the
+agent's arguments must be accepted by its own parser, other programs' flags must be known (docs_programs.py), and named
+files must exist.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ PAGES: Final = tuple(
 )
 SHELL: Final = frozenset({"sh", "bash", "console", "shell"})
 MESSAGES: Final = frozenset({"otel-gpu is running"})
-"""What the agent says, and nobody types."""
+"""Messages of the agent that look like commands."""
 PLACES: Final = r"(?<![\w/.<-])((?:bench|collector-config|constraints|deploy|docs|otel_gpu|tests|tools)/[\w./*-]*[\w*])"
-"""Paths of this repository, wherever they stand."""
+"""Paths of this repository."""
 MADE: Final = frozenset({"deploy/compose/.env"})
-"""Those that a page has somebody make."""
+"""Paths that the reader of a page creates."""
 
 _FENCE: Final = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
 _SPAN: Final = re.compile(r"(?<!`)(?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)", re.S)
@@ -72,14 +72,14 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """Its words, of the first part if it is a pipe, without where its output goes."""
+        """Its words, without pipes and redirections."""
         words = shlex.split(self.text)
         end = min((words.index(word) for word in ("|", ">") if word in words), default=len(words))
         return words[:end]
 
     @property
     def of_otel_gpu(self) -> list[str] | None:
-        """What ``otel-gpu`` is told in it, also inside a container; ``None`` where that is not what it runs."""
+        """The arguments of ``otel-gpu``, also inside a container; ``None`` if it runs another program."""
         words = self.words
         if Path(words[0]).name == "otel-gpu":
             return words[1:]
@@ -88,23 +88,23 @@ class Command:
 
     @property
     def misuse(self) -> str | None:
-        """What is wrong with it as far as text tells: flags, subcommands, values, files; ``None`` if nothing is."""
+        """The error in its text: a flag, subcommand, value or file; ``None`` without one."""
         words = self.words
         files = re.findall(PLACES, self.text)
         try:
             if program_of(words) is not None:
                 files += [file for file in taken_apart(words).files if not file.startswith("/")]
-            told = self.of_otel_gpu
-            if told is not None:
-                check_told(told)
+            arguments = self.of_otel_gpu
+            if arguments is not None:
+                check_arguments(arguments)
         except (Misused, UsageError) as error:
             return str(error)
         missing = [file for file in files if file not in MADE and not list(ROOT.glob(file))]
         return f"there is no {missing[0]}" if missing else None
 
 
-def check_told(words: list[str]) -> None:
-    """UsageError if the agent would not take it: a command, its flags, and the value of each."""
+def check_arguments(words: list[str]) -> None:
+    """Raise UsageError if the agent does not accept these arguments."""
     parsed = parse(words)
     if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
         return
@@ -132,7 +132,7 @@ def blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def spans(text: str) -> list[str]:
-    """What stands between backticks in the text around blocks, on one line each."""
+    """Code between backticks outside of blocks, each on one line."""
     return [" ".join(found["code"].split()) for found in _SPAN.finditer(_FENCE.sub("", text))]
 
 
@@ -157,7 +157,7 @@ def all_blocks() -> list[Block]:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line begins as a command does: with a program that pages use, and a word that it could be told."""
+    """Whether a line starts like a command: a program that pages use, and an argument."""
     words = line.removeprefix("$ ").split(" ")
     return len(words) > 1 and (
         program_of(words) is not None
@@ -187,7 +187,7 @@ def named_commands() -> list[Command]:
 
 
 def anchors(text: str) -> set[str]:
-    """What can be linked to in a page: its headings, as GitHub makes them."""
+    """The anchors of a page: its headings, as GitHub makes them."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.+?)\s*$", _FENCE.sub("", text), re.M):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
@@ -205,11 +205,11 @@ def links(text: str) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r'(?:src|srcset|href)="([^"]+)"', prose)
 
 
-# ---------------------------------------------------------------------------- how each is checked
+# ---------------------------------------------------------------------------- checks
 
 
 class How(StrEnum):
-    """How a command is known to be true."""
+    """How a command is checked."""
 
     RUN = "run"
     """As it stands, on a simulated host: by test_docs.py, or by test_docs_real.py in a network of its own."""
@@ -252,7 +252,7 @@ _COLLECTOR: Final = "tests/real/test_collector_config_real.py"
 _STALE: Final = f"{_PAGES}::test_what_is_made_is_not_stale"
 
 RULES: Final = (
-    # otel-gpu itself: what it is told is settled (misuse), whatever becomes of it here.
+    # otel-gpu itself; Command.misuse checks its arguments in any case
     Rule(r"\. \.venv/bin/activate", How.RUN, f"{_REAL}::test_the_program_is_where_the_readme_says"),
     Rule(r"otel-gpu (run|demo)( .+)?", How.RUN, f"{_REAL}::test_an_agent_starts_as_a_page_says"),
     Rule(r"otel-gpu (once|config|metrics|doctor)( .+)?", How.RUN, f"{_REAL}::test_a_command_answers_as_a_page_says"),
@@ -298,14 +298,14 @@ RULES: Final = (
         r"(docker|podman) run .+ (otel-gpu(:\S+)?|…)", How.NOT_HERE,
         "needs a GPU and NVIDIA's runtime; test_image_real.py goes without",
     ),
-    Rule(r"docker push …", How.NOT_HERE, "needs somebody's registry"),
+    Rule(r"docker push …", How.NOT_HERE, "needs a registry"),
     Rule(
         r"docker compose( -f deploy/compose/(compose|demo|compat)\.yaml)+ (up --build -d|exec agent otel-gpu doctor)",
         How.COVERED, _COMPOSE, ("compose.yaml", "demo.yaml", "compat.yaml"),
     ),
     Rule(
         r"cp deploy/compose/\.env\.example deploy/compose/\.env", How.RUN,
-        f"{_PAGES}::test_what_compose_has_to_be_told_is_in_its_example",
+        f"{_PAGES}::test_the_required_variables_of_compose_are_in_its_example",
     ),
     # clusters
     Rule(r"(kubectl|oc) apply -k \S+", How.CHECKED, f"{_REAL}::test_what_a_page_applies_can_be_built"),
@@ -346,7 +346,7 @@ RULES: Final = (
 
 
 def rule(command: Command) -> Rule | None:
-    """How it is checked; ``None`` where no rule knows it."""
+    """Its rule; ``None`` without one."""
     return next((each for each in RULES if re.fullmatch(each.pattern, command.text)), None)
 
 

@@ -1,6 +1,6 @@
-"""Other programs as far as pages use them: subcommands and flags, in a list of their own, so that none is misspelt.
+"""Subcommands and flags of other programs that pages use, listed so that misspelt ones are found.
 
-What is not in the list may be right all the same: look it up before you add it.
+A correct flag may be missing from the list: look it up before you add it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 AGENT: Final = "otel-gpu"
 LEFT_OUT: Final = "…"
 FILES: Final = frozenset({"-f", "-k", "-r", "--config"})
-"""Flags of all of them that name a file or a directory to be read."""
+"""Flags that name a file or a directory to be read."""
 
 
 class Misused(Exception):
@@ -24,7 +24,7 @@ class Misused(Exception):
 class Form:
     """A subcommand: flags that stand alone, and those that take a value.
 
-    ``inside`` is for those that start a program in a container: what follows the first word is that program's.
+    ``inside`` is for subcommands that run a program in a container: the words after the first are its own.
     """
 
     alone: str = ""
@@ -72,12 +72,12 @@ _BEFORE: Final[Mapping[str, Form]] = {
     "systemctl": Form("--user"),
     "docker compose": Form("", "-f"),
 }
-"""Flags that stand before the subcommand."""
+"""Flags before the subcommand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A command taken apart: its subcommand, the files it reads, its other words, what runs inside a container."""
+    """A parsed command: its subcommand, the files it reads, its other words, and the command inside a container."""
 
     subcommand: str
     files: tuple[str, ...]
@@ -86,7 +86,7 @@ class Call:
 
     @property
     def of_agent(self) -> tuple[str, ...] | None:
-        """What the agent is told inside the container; ``None`` if that is not what it runs, or is told nothing."""
+        """The agent's arguments inside the container; ``None`` without any, or for another program."""
         if self.subcommand == "run":  # the image's entry point
             image = Path(self.words[0]).name.partition(":")[0] if self.words else ""
             return self.inside if image == AGENT and self.inside else None
@@ -94,7 +94,7 @@ class Call:
 
 
 def taken_apart(words: Sequence[str]) -> Call:
-    """A command of one of these programs; Misused if it has a subcommand or a flag that is not in the list."""
+    """Parse a command. Raises Misused for a subcommand or a flag that is not in the list."""
     program = program_of(words)
     if program is None:
         raise Misused(f"{words[0]} is no program that is in the list")
@@ -119,14 +119,14 @@ def taken_apart(words: Sequence[str]) -> Call:
 
 
 def program_of(words: Sequence[str]) -> str | None:
-    """Which of these programs it is; ``None`` if it is none."""
+    """The program in the list; ``None`` for any other."""
     return next(
         (each for each in sorted(PROGRAMS, reverse=True) if list(words[: len(each.split())]) == each.split()), None
     )
 
 
 def _take_flags(form: Form, rest: list[str], files: list[str], where: str) -> None:
-    """Take flags off the beginning."""
+    """Remove leading flags from ``rest``."""
     while rest and rest[0].startswith("-") and rest[0] != "--":
         flag, given, value = rest.pop(0).partition("=")
         if flag in form.valued.split():

@@ -225,8 +225,8 @@ class Judge:
         self.reported_last = 0
         self.wrong: list[str] = []
 
-    def hear(self, new: Counters) -> None:
-        """Take in a report."""
+    def check(self, new: Counters) -> None:
+        """Check a report."""
         self.cycles += 1
         self.wrong += [f"{key} fell from {before} to {after}" for key, before, after in fallen(self.reported, new)]
         self.reported |= new
@@ -276,24 +276,24 @@ class Day:
             os.waitpid(pid, 0)
 
     def _serve(self, pid: int, questions: int, answers: int, cycles: int | None) -> None:
-        heard = 0
+        reports = 0
         while (question := receive(questions)) is not None:
             what, *arguments = question
             if what == "report":
-                self.judge.hear(arguments[0])
-                heard += 1
+                self.judge.check(arguments[0])
+                reports += 1
                 self.clock.advance(CYCLE_S)
-                if cycles is None and heard >= 3 and self.clock.monotonic_ns() >= self._day_s * 1e9:
+                if cycles is None and reports >= 3 and self.clock.monotonic_ns() >= self._day_s * 1e9:
                     send(answers, "end")
                     return
             send(answers, self._answer(what, arguments))
-            if heard == cycles and what == "names":
+            if reports == cycles and what == "names":
                 # It has read everything: within some milliseconds it writes, attributes and reports the cycle.
                 time.sleep(self._dice.choice((0.001, 0.01, 0.03)) * self._dice.random())
                 os.kill(pid, signal.SIGKILL)
                 while (question := receive(questions)) is not None:
                     if question[0] == "report":  # it was faster, and the report counts as exported
-                        self.judge.hear(question[1])
+                        self.judge.check(question[1])
                         self.judge.reported_last += 1
                 return
 
@@ -323,7 +323,7 @@ class Day:
         self._xids[uuid] += self._dice.random() < 0.05
         return replace(gpu, xid_errors=self._xids[uuid], last_xid=79 if self._xids[uuid] else None)
 
-    def away(self, seconds: float) -> None:
+    def run_without_agent(self, seconds: float) -> None:
         """Let the host run without an agent."""
         self.clock.advance(seconds)
 
@@ -356,7 +356,7 @@ def play(
         if number % 20 == 0:
             say(f"killed {number} of {kills} times\n")
         day.life(dice.randrange(most_cycles))
-        day.away(dice.choice((0.0, 1.0, dice.uniform(0.0, LONGEST_AWAY_S))))
+        day.run_without_agent(dice.choice((0.0, 1.0, dice.uniform(0.0, LONGEST_AWAY_S))))
     day.life(None)
     return day.judge, day.judge.wrong + day.missing()
 

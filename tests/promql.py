@@ -1,4 +1,4 @@
-"""Queries wherever there are some, in dashboards, rules and pages, and what they name, as far as text tells."""
+"""Queries in dashboards, rules and pages, and the metrics and labels that they name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS: Final = frozenset({"and", "or", "unless", "bool", "offset"})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A query, and where it stands."""
+    """A query and its place."""
 
     where: str
     expr: str

@@ -1,12 +1,12 @@
 """A simulated week in fast-forward: ``python -m tests.soak --days 7``, or ``make soak``.
 
 The real engine with the real rules and a real state directory samples a simulated host on which jobs come and go and
-GPUs, the driver, /proc and the runtime fail. A real exporter pushes to a receiver that goes away, refuses and hangs; a
-real listener is scraped. Now and then the agent is stopped, or killed, and another one takes over.
+GPUs, the driver, /proc and the runtime fail. A real exporter pushes to a receiver that is down, refuses or hangs; a
+real listener is scraped. Now and then the agent is stopped or killed, and another one continues.
 
-In every cycle energy and memory must add up, nothing may have fallen, and what was ever told to whom must be what the
-counters of the GPUs advanced by, to the millijoule. Over all of it memory, threads and descriptors must not grow.
-``--leak`` keeps the answer of every cycle, which must be found.
+In every cycle energy and memory must add up, no counter may fall, and all energy must equal the advance of the GPUs'
+counters, to the millijoule. Memory, threads and descriptors must not grow. ``--leak`` keeps the report of every cycle,
+which must be detected as a leak.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.web.metrics_route import metrics_route
 from otel_gpu.web.server import WebServer
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
-from tests.soak_judge import Books, Footprint, not_flat, summary
+from tests.soak_judge import Audit, Footprint, not_flat, summary
 from tests.soak_receiver import Mood, Receiver
 from tests.state_dirs import OPTIONS, StatefulAgent, counters, killed
 
@@ -50,13 +50,13 @@ SAVE_EVERY_S: Final = 10 * CYCLE_S
 SCRAPE_EVERY: Final = 40
 RESTART_EVERY_S: Final = 6 * HOUR_S
 MOOD_EVERY_S: Final = HOUR_S
-"""Roughly so often the receiver changes; it is up every other time."""
+"""The mean time between changes of the receiver; it is up every other time."""
 
 LAST_EXPORT_S: Final = 0.5
 
 
 class Agent:
-    """One run of the agent: engine, attributor, exporter and listener, as the real one has them, without its clock."""
+    """One run of the agent: engine, attributor, exporter and listener, as in the real agent, on a manual clock."""
 
     def __init__(self, host: SoakHost, directory: Path, receiver: Receiver, *, delta: bool) -> None:
         self.directory = directory
@@ -87,7 +87,7 @@ class Agent:
         self.export_pipeline.start()
 
     def scrape(self) -> str:
-        """What Prometheus would get."""
+        """The response to a scrape."""
         connection = http.client.HTTPConnection(self.web.address.host, self.web.address.port, timeout=30)
         try:
             connection.request("GET", "/metrics")
@@ -96,12 +96,12 @@ class Agent:
             connection.close()
 
     def exports(self) -> Counter[str]:
-        """How many exports there were."""
+        """Numbers of exports by result."""
         (pusher,) = self.export_pipeline.pushers
         return Counter({"ok": pusher.exports_ok, "failed": pusher.exports_failed})
 
     def close(self) -> None:
-        """End properly: export, save, let go."""
+        """Stop cleanly: export, save, close."""
         self.export_pipeline.stop(LAST_EXPORT_S)
         self.web.stop()
         self.attributor.close()
@@ -112,7 +112,7 @@ class Soak:
     """A host, a receiver, and one agent after the other."""
 
     def __init__(self, seed: int, root: Path) -> None:
-        self.books = Books()
+        self.audit = Audit()
         self.footprints: list[Footprint] = []
         self.restarts: Counter[str] = Counter()
         self.exports: Counter[str] = Counter()
@@ -130,17 +130,17 @@ class Soak:
         return self.host.clock.monotonic_ns() / 1e9
 
     def run(self, until_s: float, *, leak: list[Any] | None, progress: Callable[[float], None]) -> None:
-        """Cycle by cycle."""
+        """Run cycle by cycle."""
         footprint_every_s = max(CYCLE_S, min(HOUR_S, until_s / 40))
         footprint_s = 0.0
         while self.now_s < until_s:
             self.host.clock.advance(CYCLE_S)
             answer = self._agent.engine.sample()
-            self.books.hear(answer, self.host.expected_mj)
+            self.audit.check(answer, self.host.expected_mj)
             if leak is not None:
                 leak.append((answer, counters(answer)))
-            if self.books.cycles % SCRAPE_EVERY == 0:
-                self.books.scraped(self._agent.scrape())
+            if self.audit.cycles % SCRAPE_EVERY == 0:
+                self.audit.check_scrape(self._agent.scrape())
                 self.scrapes += 1
             if self.now_s >= self._mood_s:
                 self._change_receiver()
@@ -152,13 +152,13 @@ class Soak:
                 self._restart()
 
     def close(self) -> None:
-        """End the agent, then the receiver, who is there for the last export."""
+        """Stop the agent, then the receiver, which must be up for the last export."""
         self._receiver.become(Mood.UP)
         self._end()
         self._receiver.close()
 
     def received(self) -> dict[str, int]:
-        """What came to the receiver."""
+        """Requests and bytes at the receiver."""
         receiver = self._receiver
         return {"taken": receiver.taken, "refused": receiver.refused, "bytes": receiver.taken_bytes}
 
@@ -173,12 +173,12 @@ class Soak:
         return self.now_s + seconds * self._dice.uniform(0.5, 1.5)
 
     def _change_receiver(self) -> None:
-        away = self._receiver.mood is Mood.UP
-        self._receiver.become(self._dice.choice((Mood.DOWN, Mood.BUSY, Mood.HANGING)) if away else Mood.UP)
+        is_up = self._receiver.mood is Mood.UP
+        self._receiver.become(self._dice.choice((Mood.DOWN, Mood.BUSY, Mood.HANGING)) if is_up else Mood.UP)
         self._mood_s = self._soon(MOOD_EVERY_S)
 
     def _restart(self) -> None:
-        """End this agent, or kill it: then the next one finds what a copy of its directory has."""
+        """Stop or kill this agent. After a kill the next one starts on a copy of the directory."""
         directory = self._agent.directory
         how = self._dice.choice(("stopped", "killed"))
         if how == "killed":
@@ -196,7 +196,7 @@ class Soak:
 def soak(
     hours: float, seed: int = 1, *, leak: bool = False, progress: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Play so many hours; everything that can be told of them."""
+    """Play this many hours; returns the summary."""
     begun_s = time.monotonic()
     kept: list[Any] | None = [] if leak else None
     with tempfile.TemporaryDirectory() as root:
@@ -205,23 +205,23 @@ def soak(
             played.run(hours * HOUR_S, leak=kept, progress=progress)
         finally:
             played.close()
-    books = played.books
-    wrong = books.wrong + not_flat(played.footprints)
+    audit = played.audit
+    wrong = audit.wrong + not_flat(played.footprints)
     if not played.received()["taken"]:
         wrong.append("no export has ever arrived")
     return {
         "simulated_hours": hours,
         "seconds": round(time.monotonic() - begun_s, 1),
-        "cycles": books.cycles,
+        "cycles": audit.cycles,
         "cycle_s": CYCLE_S,
-        "workloads": books.workloads,
-        "processes": books.processes,
+        "workloads": audit.workloads,
+        "processes": audit.processes,
         "faults": dict(sorted(played.host.faults.items())),
         "restarts": dict(sorted(played.restarts.items())),
         "exports": dict(sorted(played.exports.items())),
         "receiver": played.received(),
         "scrapes": played.scrapes,
-        "series_begun_again": books.begun_again,
+        "restarted_series": audit.restarted_series,
         "footprint": summary(played.footprints),
         "wrong": wrong,
     }
@@ -232,10 +232,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="a simulated week in fast-forward")
     parser.add_argument("--days", type=float, default=7.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--leak", action="store_true", help="keep the answer of every cycle, which must be found")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the summary is written as well")
+    parser.add_argument("--leak", action="store_true", help="keep the report of every cycle; the leak must be detected")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the summary to a file")
     options = parser.parse_args(arguments)
-    logging.disable(logging.ERROR)  # faults are what this is about
+    logging.disable(logging.ERROR)  # faults are injected
     begun_s, shown = time.monotonic(), [-1]
 
     def progress(part: float) -> None:

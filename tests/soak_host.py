@@ -1,4 +1,4 @@
-"""The host of a soak: everything that a simulated host has, and everything that goes wrong with it."""
+"""The host of a soak: a simulated host with faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORTEST_S, LONGEST_S = 60.0, 900.0
 
 
 class Kind(StrEnum):
-    """What goes wrong: with one GPU, or with a source as a whole."""
+    """A fault of one GPU, or of a source as a whole."""
 
     LOST = "gpu lost"
     HUNG = "gpu hung"
@@ -32,8 +32,8 @@ class Kind(StrEnum):
     NO_POWER = "one figure missing"
     RESET = "gpu reset"
     RELOAD = "driver reloaded"
-    NAMES = "names away"
-    PROC = "proc away"
+    NAMES = "names unavailable"
+    PROC = "proc unavailable"
 
 
 _OF_ONE_GPU: Final = {
@@ -43,12 +43,12 @@ _OF_ONE_GPU: Final = {
     Kind.ASLEEP: (GpuHealth.ASLEEP, "runtime-suspended"),
 }
 _NOT_LOADED: Final = "NVML: the NVIDIA driver is not loaded"
-_COUNTS_ANEW: Final = (Kind.RESET, Kind.RELOAD)
+_RESETS_COUNTERS: Final = (Kind.RESET, Kind.RELOAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong from when until when (monotonic s), and with which GPU, where it is one."""
+    """A fault, its start and end (monotonic s), and its GPU if it has one."""
 
     kind: Kind
     begins_s: float
@@ -63,31 +63,31 @@ def soak_world(seed: int) -> WorldSpec:
 
 
 class SoakHost:
-    """A simulated host with faults, one after the other. It outlives the agents that look at it."""
+    """A simulated host with faults, one after the other. It outlives its agents."""
 
     def __init__(self, seed: int, clock: ManualClock) -> None:
         self.clock = clock
         self.host = SimulatedHost(soak_world(seed), clock)
         self.faults: Counter[str] = Counter()
         self.expected_mj: dict[str, int] = {}
-        """What the counters of the GPUs have advanced by, as far as anybody could see it: between two readings."""
+        """What the counters of the GPUs have advanced by, as far as it is observable: between two readings."""
         self._dice = random.Random(seed)
         self._last_mj: dict[str, int] = {}
         self._base_mj: dict[str, int] = {}
         self._fault = self._next_fault()
 
     def fault(self) -> Fault | None:
-        """What is wrong now."""
+        """The present fault."""
         now_s = self.clock.monotonic_ns() / 1e9
         if now_s >= self._fault.ends_s:
             self.faults[self._fault.kind] += 1
-            if self._fault.kind in _COUNTS_ANEW:
+            if self._fault.kind in _RESETS_COUNTERS:
                 self._restart_counters(self._fault)
             self._fault = self._next_fault()
         return self._fault if now_s >= self._fault.begins_s else None
 
     def delivered(self, read: GpuRead) -> GpuRead:
-        """What the driver says, if that is what is to be expected of it from now on."""
+        """Add the counters of a read that the agent gets to ``expected_mj``."""
         for gpu in read.gpus:
             if gpu.energy_mj is not None:
                 uuid = gpu.identity.uuid
@@ -97,7 +97,7 @@ class SoakHost:
         return read
 
     def counted(self, gpu: GpuReading) -> GpuReading:
-        """A GPU whose counter began anew when it was last reset."""
+        """A reading with the counter since the last reset."""
         base_mj = self._base_mj.get(gpu.identity.uuid, 0)
         return gpu if gpu.energy_mj is None else replace(gpu, energy_mj=gpu.energy_mj - base_mj)
 
@@ -125,7 +125,7 @@ class SoakGpus:
         self._seen = {gpu.uuid for gpu in known}
 
     def read(self) -> GpuRead:
-        """Every GPU, as well as it can be had now; one that has never answered an agent has no name to it."""
+        """Every GPU with the present fault. A GPU that has never answered an agent is unknown to it."""
         read = self._read()
         self._seen.update(gpu.identity.uuid for gpu in read.gpus if gpu.answered)
         return replace(read, gpus=tuple(gpu for gpu in read.gpus if gpu.identity.uuid in self._seen))
@@ -145,7 +145,7 @@ class SoakGpus:
         return self._host.delivered(GpuRead(gpus, read.driver, state, reason, errors=1, by_gpu=True))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _with(fault: Fault, gpu: GpuReading) -> GpuReading:
@@ -168,7 +168,7 @@ class SoakProcesses:
         self._source = host.host.process_source()
 
     def read(self, pids: Collection[int], measured: Collection[int] = ()) -> ProcessRead:
-        """Processes, or that there is no /proc."""
+        """Processes, or the fault."""
         fault = self._host.fault()
         if fault is not None and fault.kind is Kind.PROC:
             return ProcessRead(
@@ -178,7 +178,7 @@ class SoakProcesses:
 
 
 class SoakNames:
-    """Whoever knows names on that host."""
+    """The name source of that host."""
 
     name = "names"
 
@@ -188,7 +188,7 @@ class SoakNames:
         self._last = NameRead()
 
     def read(self, workloads: Mapping[WorkloadRef, Collection[int]]) -> NameRead:
-        """Names, or that nobody answers: what was known stays on the board, as with every real source."""
+        """Names, or the fault: known names persist, as in every real source."""
         fault = self._host.fault()
         if fault is not None and fault.kind is Kind.NAMES:
             return replace(self._last, state=SourceState.UNAVAILABLE, reason="connection refused", errors=1)
@@ -196,8 +196,8 @@ class SoakNames:
         return self._last
 
     def wait(self, timeout_s: float) -> bool:
-        """Nothing has to be found out."""
+        """Wait for pending look-ups."""
         return self._source.wait(timeout_s)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""What must hold in every cycle of a soak, and over all of it. It keeps no more than the last cycle itself."""
+"""Checks of every cycle of a soak, and of its whole length. Only the last cycle is kept."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, Report
 from tests.state_dirs import counters, fallen
 
 WARM_UP: Final = 0.25
-"""The part of a soak in which memory may still grow: tables fill, caches warm up, the allocator settles."""
+"""The fraction of a soak in which memory may grow: tables fill, caches warm up, the allocator settles."""
 
 MOST_GROWTH: Final = {"blocks": 0.02, "rss_bytes": 0.05}
-"""What may be between the halves of the rest, as a part of what there is, beside what chance makes of it."""
+"""The allowed growth between the halves of the rest, as a ratio, in addition to the standard error."""
 
 MOST_MORE: Final = 1
-"""How many more threads and descriptors there may be in the second half, by their medians."""
+"""The allowed growth of threads and descriptors between the halves, by their medians."""
 
 _STANDARD_ERRORS: Final = 4.0
-_NOBODY: Final = f'"{UNIDENTIFIED_WORKLOAD.id}"'
+_UNIDENTIFIED: Final = f'"{UNIDENTIFIED_WORKLOAD.id}"'
 _LONGEST: Final = 400
 MOST_WRONG: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What the process takes at one moment: Python's blocks of memory, its resident set, threads, descriptors."""
+    """The process at one moment: Python's blocks of memory, resident set, threads, descriptors."""
 
     blocks: int
     rss_bytes: int
@@ -42,7 +42,7 @@ class Footprint:
 
     @classmethod
     def now(cls) -> Footprint:
-        """Of this process, with what nobody refers to any more cleared away."""
+        """The footprint of this process after a garbage collection."""
         gc.collect()
         resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return cls(
@@ -53,61 +53,63 @@ class Footprint:
         )
 
 
-class Books:
-    """Every cycle's counters against the last ones', and against what the hardware counted."""
+class Audit:
+    """Compares the counters of every cycle with those of the previous one, and with the hardware's counters."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
         self.cycles = 0
         self.workloads = self.processes = 0
-        self._told: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        self._last: dict[tuple[Any, ...], tuple[int, ...]] = {}
         self._gone_mj: dict[str, int] = {}
-        self._scraped: dict[str, float] = {}
+        self._last_scrape: dict[str, float] = {}
         self._epoch_ns: int | None = None
         self._silent = False
-        self.begun_again = 0
-        """Series that had ended and began again under the same labels, at 0 with a start of their own.
+        self.restarted_series = 0
+        """Series that ended and started again with the same labels, at 0 with a later start.
 
-        Not those of processes that /proc never showed: they are others each time, under one name.
+        Without those of processes that /proc never showed: different processes share one name.
         """
         self._starts: dict[tuple[Any, ...], int] = {}
 
     def complain(self, what: str) -> None:
-        """Note what is wrong, if not too much is already."""
+        """Record a violation, up to a maximum."""
         if len(self.wrong) < MOST_WRONG:
             self.wrong.append(f"cycle {self.cycles}: {what}"[:_LONGEST])
 
-    def hear(self, answer: Report, expected_mj: Mapping[str, int]) -> None:
-        """Judge a cycle: what it says of itself, that nothing fell, and that nothing is missing since the beginning."""
+    def check(self, answer: Report, expected_mj: Mapping[str, int]) -> None:
+        """Check a cycle: its own sums, that no counter fell, and that no energy is missing since the start."""
         self.cycles += 1
         self._silent = all(gpu.totals is None for gpu in answer.gpus)
         if self._silent:
-            return  # an agent that has found no driver yet counts nothing: what was told before stands
+            return  # without a driver an agent has no counters yet; the last ones remain valid
         if answer.epoch_ns != self._epoch_ns:
             if self._epoch_ns is not None:
-                self.complain("the books began anew")
+                self.complain("the ledger started again")
             self._epoch_ns = answer.epoch_ns
         for gpu in answer.gpus:
             if gpu.energy_error_mj:
                 self.complain(f"{gpu.identity.uuid}: {gpu.energy_error_mj} mJ do not add up")
             if gpu.memory is not None and gpu.memory.conservation_error_bytes:
                 self.complain(f"{gpu.identity.uuid}: {gpu.memory.conservation_error_bytes} bytes do not add up")
-        told = counters(answer)
-        for key, before, after in fallen(self._told, told):
+        current = counters(answer)
+        for key, before, after in fallen(self._last, current):
             self.complain(f"{key} fell from {before} to {after}")
-        for key in self._told.keys() - told.keys():
+        for key in self._last.keys() - current.keys():
             if key[0] == "workload":
-                self._gone_mj[key[-3]] = self._gone_mj.get(key[-3], 0) + sum(self._told[key][:3])
-        new = told.keys() - self._told.keys()
+                self._gone_mj[key[-3]] = self._gone_mj.get(key[-3], 0) + sum(self._last[key][:3])
+        new = current.keys() - self._last.keys()
         self.workloads += sum(key[0] == "workload" for key in new)
         self.processes += sum(key[0] == "process" for key in new)
-        self.begun_again += sum(self._starts.get(key[:-1], key[-1]) != key[-1] for key in new if not _is_nobodys(key))
-        self._told = told
+        self.restarted_series += sum(
+            self._starts.get(key[:-1], key[-1]) != key[-1] for key in new if not _is_unidentified(key)
+        )
+        self._last = current
         self._balance(answer, expected_mj)
 
     def _balance(self, answer: Report, expected_mj: Mapping[str, int]) -> None:
         booked = dict(self._gone_mj)
-        for key, sums in self._told.items():
+        for key, sums in self._last.items():
             if key[0] == "workload":
                 booked[key[-3]] = booked.get(key[-3], 0) + sum(sums[:3])
         for gpu in answer.gpus:
@@ -116,29 +118,29 @@ class Books:
                 continue
             missing_mj = expected_mj[uuid] - booked.get(uuid, 0) - totals.idle_mj - totals.unattributed_mj
             if missing_mj:
-                self.complain(f"{uuid}: {missing_mj} mJ are missing since the beginning")
+                self.complain(f"{uuid}: {missing_mj} mJ are missing since the start")
 
-    def scraped(self, text: str) -> None:
-        """Judge a scrape: of what the agent says of others, nothing fell since the last one."""
+    def check_scrape(self, text: str) -> None:
+        """Check a scrape: no counter except the agent's own fell since the last one."""
         values = {}
         for line in text.splitlines():
             series, _, value = line.rpartition(" ")
-            if "_total" in series and not series.startswith(("#", "otel_gpu_")) and _NOBODY not in series:
+            if "_total" in series and not series.startswith(("#", "otel_gpu_")) and _UNIDENTIFIED not in series:
                 values[series] = float(value)
         if self._silent:
             if values:
-                self.complain("a scrape has counters of books that are not taken up yet")
+                self.complain("a scrape has counters of a ledger that is not resumed yet")
             return
         if not values:
             self.complain("a scrape has no counters")
-        for series in values.keys() & self._scraped.keys():
-            if values[series] < self._scraped[series]:
-                self.complain(f"fell from {self._scraped[series]} to {values[series]}: {series}")
-        self._scraped = values
-        self._starts = {key[:-1]: key[-1] for key in self._told}
+        for series in values.keys() & self._last_scrape.keys():
+            if values[series] < self._last_scrape[series]:
+                self.complain(f"fell from {self._last_scrape[series]} to {values[series]}: {series}")
+        self._last_scrape = values
+        self._starts = {key[:-1]: key[-1] for key in self._last}
 
 
-def _is_nobodys(key: tuple[Any, ...]) -> bool:
+def _is_unidentified(key: tuple[Any, ...]) -> bool:
     return key[1:3] == UNIDENTIFIED_WORKLOAD.key or (key[0] == "process" and key[2] == START_UNKNOWN)
 
 
@@ -146,7 +148,7 @@ def _is_nobodys(key: tuple[Any, ...]) -> bool:
 
 
 def not_flat(footprints: Sequence[Footprint]) -> list[str]:
-    """What grew, by the medians of the two halves after the warm-up."""
+    """The figures that grew, by the medians of the two halves after the warm-up."""
     first, second = _halves(footprints)
     if min(len(first), len(second)) < 2:
         return ["too short to tell whether memory is flat"]
@@ -162,7 +164,7 @@ def not_flat(footprints: Sequence[Footprint]) -> list[str]:
 
 
 def _standard_error(halves: Sequence[Sequence[float]]) -> float:
-    """Of the difference of two medians: a median's is 1.25 of a mean's, for values that vary normally."""
+    """The standard error of the difference of two medians: 1.25 times a mean's, for normally distributed values."""
     return 1.25 * math.sqrt(sum(statistics.variance(half) / len(half) for half in halves))
 
 
@@ -172,11 +174,15 @@ def _halves(footprints: Sequence[Footprint]) -> tuple[Sequence[Footprint], Seque
 
 
 def summary(footprints: Sequence[Footprint]) -> dict[str, dict[str, float]]:
-    """The medians of both halves, and the most there was."""
+    """The medians of both halves, and the maximum."""
     first, second = _halves(footprints)
-    told = {}
+    figures = {}
     for name in ("blocks", "rss_bytes", "threads", "descriptors"):
         halves = [[getattr(each, name) for each in half] for half in (first, second)]
         medians = [statistics.median(half) if half else 0.0 for half in halves]
-        told[name] = {"first_half": medians[0], "second_half": medians[1], "most": max(map(max, filter(None, halves)))}
-    return told
+        figures[name] = {
+            "first_half": medians[0],
+            "second_half": medians[1],
+            "most": max(map(max, filter(None, halves))),
+        }
+    return figures

@@ -1,4 +1,4 @@
-"""Who an agent exports to in a soak: a receiver of OTLP that goes away, comes back, refuses and hangs."""
+"""The OTLP receiver of a soak, which can be up, down, busy or hanging."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Mood(StrEnum):
-    """How the receiver is."""
+    """The state of the receiver."""
 
     UP = "up"
     DOWN = "down"
@@ -18,7 +18,7 @@ class Mood(StrEnum):
 
 
 class Receiver:
-    """Takes requests at one address, reads them, and keeps nothing but their number."""
+    """Reads requests at one address and counts them."""
 
     def __init__(self) -> None:
         self.mood = Mood.UP
@@ -30,11 +30,11 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where it is, whether it is there or not."""
+        """The URL, which stays the same while it is down."""
         return f"http://127.0.0.1:{self._address[1]}"
 
     def become(self, mood: Mood) -> None:
-        """Change. Somebody who hangs answers at last."""
+        """Change the state. Hanging requests are answered."""
         if mood is self.mood:
             return
         self._awake.set()
@@ -48,7 +48,7 @@ class Receiver:
             self.close()
 
     def close(self) -> None:
-        """Go away."""
+        """Stop listening."""
         self._awake.set()
         if self._thread.is_alive():
             self._server.shutdown()
@@ -68,7 +68,7 @@ class Receiver:
                 receiver._answer(self)
 
             def log_message(self, *_: Any) -> None:
-                """Nobody reads it."""
+                """Log nothing."""
 
         return Handler
 
@@ -91,4 +91,4 @@ class _Server(HTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever has gone away meanwhile needs no answer."""
+        """Ignore errors of closed connections."""

@@ -142,13 +142,15 @@ def counters(answer: Report) -> dict[tuple[Any, ...], tuple[int, ...]]:
     return found
 
 
-def _of(kind: str, who: tuple[Any, ...], part: WorkloadGpu | ProcessReport) -> dict[tuple[Any, ...], tuple[int, ...]]:
+def _of(
+    kind: str, identity: tuple[Any, ...], part: WorkloadGpu | ProcessReport
+) -> dict[tuple[Any, ...], tuple[int, ...]]:
     totals = part.totals
     if totals is None:
         return {}
     energy, place = totals.energy, (part.gpu_uuid, part.mig_uuid)
     return {
-        (kind, *who, *place, totals.since_ns): (
+        (kind, *identity, *place, totals.since_ns): (
             energy.measured_mj or 0,
             energy.estimated_mj or 0,
             energy.inferred_mj or 0,

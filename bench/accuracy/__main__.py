@@ -42,22 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = [verdict for verdict in verdicts if not verdict.passed]
     reached = f"{len(verdicts) - len(failed)} of {len(verdicts)} targets reached"
     print(reached)
-    is_told = _is_told(options, "\n".join((*table.as_markdown(parts), "", reached)))
+    is_current = _page_is_current(options, "\n".join((*table.as_markdown(parts), "", reached)))
     for verdict in failed:
         print(f"FAIL {verdict.target.section}, {verdict.target.row}: {verdict}")
     gating = [verdict for verdict in failed if not options.quick or verdict.target.section == CONSERVATION]
-    return 1 if (gating and options.gate) or not is_told else 0
+    return 1 if (gating and options.gate) or not is_current else 0
 
 
-def _is_told(options: argparse.Namespace, figures: str) -> bool:
-    """Whether the page, if one is to be looked at, has these figures; it has once it is written."""
+def _page_is_current(options: argparse.Namespace, figures: str) -> bool:
+    """Whether the page has these figures; with ``--write``, write them. Without a page: true."""
     if options.page is None:
         return True
     text = options.page.read_text(encoding="utf-8")
-    told = _FIGURES.sub(lambda found: f"{found[1]}{figures}{found[2]}", text)
+    updated = _FIGURES.sub(lambda found: f"{found[1]}{figures}{found[2]}", text)
     if options.write:
-        options.page.write_text(told, encoding="utf-8")
-    elif told != text:
+        options.page.write_text(updated, encoding="utf-8")
+    elif updated != text:
         print(f"{options.page} has other figures: python -m bench.accuracy --page {options.page} --write")
         return False
     return True

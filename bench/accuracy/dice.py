@@ -1,4 +1,4 @@
-"""Random choices that are fixed by a seed, drawn one after the other."""
+"""Reproducible random draws from a seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Dice:
-    """Draws that depend on (name, seed) and on how many were made before, and on nothing else."""
+    """Draws that depend only on name, seed and the number of earlier draws."""
 
     __slots__ = ("_drawn", "seed")
 
@@ -21,12 +21,12 @@ class Dice:
         self._drawn = 0
 
     def between(self, low: float, high: float) -> float:
-        """A number from ``low`` to ``high``, all alike."""
+        """A number from ``low`` to ``high``, uniformly distributed."""
         self._drawn += 1
         return low + (high - low) * uniform(self.seed, 11, self._drawn)
 
     def log_between(self, low: float, high: float) -> float:
-        """A number from ``low`` to ``high``, each doubling alike."""
+        """A number from ``low`` to ``high``, with a uniformly distributed logarithm."""
         return math.exp(self.between(math.log(low), math.log(high)))
 
     def integer(self, low: int, high: int) -> int:

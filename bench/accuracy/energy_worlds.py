@@ -1,4 +1,4 @@
-"""Worlds to score energy and busy time on: who works when, and how many watts that work draws.
+"""Worlds to score energy and busy time on: patterns of work, and the watts that the work draws.
 
 Watts per unit of SM share differ by up to three times among the sharers, except in the families of equal watts. Only
 in ``power-capped`` do they reach the GPU's limit.
@@ -16,13 +16,13 @@ from otel_gpu.sources.sim.world import GpuSpec, GpuUse, WorldSpec
 
 _SEEDS: Final = 12
 _SPREAD: Final = 3.0
-"""The most demanding work draws this many times the watts of the least demanding."""
+"""Ratio of the most demanding work's watts to the least demanding work's."""
 
 _Works = Callable[[Dice, int], Sequence[Signal]]
 
 
 def _full_w(gpu: GpuSpec) -> float:
-    """Watts of a whole GPU's worth of the most demanding work: it stays just below the limit."""
+    """Watts of the most demanding work on the whole GPU, just below the limit."""
     return 0.95 * (gpu.power_limit_w - gpu.static_w - gpu.context_w)
 
 
@@ -51,7 +51,7 @@ def _world(
 
 
 def _family(name: str, works: _Works, *, equal_watts: bool = False) -> Family:
-    """Worlds that differ in who works when, and in nothing else."""
+    """Worlds that differ only in the pattern of work."""
 
     def make(seed: int) -> WorldSpec:
         dice = Dice(name, seed)
@@ -63,7 +63,7 @@ def _family(name: str, works: _Works, *, equal_watts: bool = False) -> Family:
     return Family(name, Kind.ENERGY, make, _SEEDS)
 
 
-# ---------------------------------------------------------------------------- who works when
+# ---------------------------------------------------------------------------- patterns of work
 
 
 def _levels(dice: Dice, count: int, sum_: float) -> list[Signal]:
@@ -99,7 +99,7 @@ def _alternating(dice: Dice, count: int) -> Sequence[Signal]:
 
 
 def _phases(dice: Dice, count: int) -> Sequence[Signal]:
-    """Phases between a fifth of what each wants at most and all of it; together more than there is, mostly."""
+    """Phases between a fifth of a peak and the peak; the sum usually exceeds the GPU."""
     peaks = _levels(dice, count, dice.between(1.8, 3.0))
     return [
         Product(peak, Wander(0.2, 1.0, dice.between(20.0, 60.0), dice.seed + number))
@@ -108,7 +108,7 @@ def _phases(dice: Dice, count: int) -> Sequence[Signal]:
 
 
 def _collinear(dice: Dice, count: int) -> Sequence[Signal]:
-    """All at the same times, so that nothing tells one from the other."""
+    """All at the same times, so that no data distinguishes them."""
     duty, period_s = dice.between(0.3, 0.6), dice.between(10.0, 40.0)
     return [Bursty(dice.between(0.2, 0.8), duty, period_s, dice.seed) for _ in range(count)]
 
@@ -118,7 +118,7 @@ def _light_beside_busy(dice: Dice, count: int) -> Sequence[Signal]:
     return [*_levels(dice, count - light, dice.between(0.7, 0.84)), *([Steady(0.02)] * light)]
 
 
-# ---------------------------------------------------------------------------- what differs in more than that
+# ---------------------------------------------------------------------------- other differences
 
 
 def _on_off_sublinear(seed: int) -> WorldSpec:

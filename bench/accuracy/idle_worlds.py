@@ -1,7 +1,7 @@
 """Worlds to score idleness on: processes of known duty that stop for good at some time, alone or beside a busy one.
 
 The duty is the share of the GPU wanted: always that much (steady), or in bursts about every two seconds that are
-that much on average (bursty). What works all through is called ``NEIGHBOUR`` and is not scored.
+that much on average (bursty). The process that never stops is named ``NEIGHBOUR`` and is not scored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BESIDE: Final = "beside busy"
 
 
 def label(duty_percent: int) -> str:
-    """What a process of this duty is called."""
+    """The name of a process of this duty."""
     return f"{duty_percent} %"
 
 

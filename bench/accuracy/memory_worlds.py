@@ -1,8 +1,7 @@
 """Worlds to score inferred memory on: 2 to 8 processes hold memory that the driver's lists do not show.
 
-Beside them one process is listed as it should be. Each family comes with evidence from mappings (``/dev/nvidia-uvm``
-of 1 to 1.4 times what is resident, which no one has checked on hardware) and without. Nobody works: that is scored
-elsewhere.
+One more process is listed correctly. Each family exists with evidence from mappings (``/dev/nvidia-uvm`` of 1 to 1.4
+times the resident size, which is not verified on hardware) and without. No process works: that is scored elsewhere.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from otel_gpu.sources.sim.signals import Points, Signal, Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, Visibility, WorldSpec
 
 MAPPED: Final = ", mapped"
-"""Ends the name of a family whose worlds show the sizes of mappings."""
+"""Suffix of a family's name if its worlds show the sizes of mappings."""
 
 _SEEDS: Final = 10
 
@@ -31,18 +30,18 @@ def _sizes(dice: Dice, count: int, largest_gib: float = 9.0) -> list[float]:
 
 
 def _slots(dice: Dice, count: int, *, until_s: float, first_s: float = 7.0) -> list[float]:
-    """Start times apart from one another: one at a random place in the first third of each of ``count`` slots."""
+    """Separate start times: one at a random place in the first third of each of ``count`` slots."""
     width_s = (until_s - first_s) / count
     return [first_s + width_s * (number + dice.between(0.0, 0.33)) for number in range(count)]
 
 
 def _step(dice: Dice, size: float) -> Signal:
-    """All at once, at most 4 s after the start: a context comes before what is put into it."""
+    """All at once, at most 4 s after the start: a context precedes its allocations."""
     begin_s = dice.between(0.0, 4.0)
     return Points(((begin_s, 0.0), (begin_s, size)))
 
 
-# ---------------------------------------------------------------------------- who holds what when
+# ---------------------------------------------------------------------------- memory over time
 
 
 def _staggered(dice: Dice, count: int) -> Sequence[Life]:
@@ -51,12 +50,12 @@ def _staggered(dice: Dice, count: int) -> Sequence[Life]:
 
 
 def _ramps(dice: Dice, count: int) -> Sequence[Life]:
-    """One ramp after the other; some time later each frees up to a quarter of it."""
+    """One ramp after the other; later each process frees up to a quarter of its memory."""
     return _ramps_and_frees(dice, count, kept=(0.75, 1.0), regained=(0.0, 0.0))
 
 
 def _large_frees(dice: Dice, count: int) -> Sequence[Life]:
-    """The same, but each frees up to two thirds, and takes some of that back later: nothing tells whose it was."""
+    """The same, but each frees up to two thirds and later allocates some of it again, without evidence of the owner."""
     return _ramps_and_frees(dice, count, kept=(0.33, 0.75), regained=(0.2, 1.0))
 
 
@@ -77,7 +76,7 @@ def _ramps_and_frees(
 
 
 def _overlapping(dice: Dice, count: int) -> Sequence[Life]:
-    """Everybody starts within two and a half minutes, and takes up to four to fill."""
+    """All start within two and a half minutes, and grow for up to four minutes."""
     return [
         (start_s, None, Points(((0.0, 0.0), (dice.between(60.0, 240.0), size))))
         for start_s, size in zip(_slots(dice, count, until_s=157.0), _sizes(dice, count), strict=True)
@@ -85,7 +84,7 @@ def _overlapping(dice: Dice, count: int) -> Sequence[Life]:
 
 
 def _slow_growth(dice: Dice, count: int) -> Sequence[Life]:
-    """Known steps first; from the fifth minute on about half of them grow, by up to as much again."""
+    """Known steps first; from the fifth minute on about half of them grow, at most to twice their size."""
     lives: list[Life] = []
     for start_s, size in zip(_slots(dice, count, until_s=207.0), _sizes(dice, count, 4.5), strict=True):
         grown = size * (1.0 + max(0.0, dice.between(-1.0, 1.0)))
@@ -100,7 +99,7 @@ def _simultaneous(dice: Dice, count: int) -> Sequence[Life]:
 
 
 def _held_already(dice: Dice, count: int) -> Sequence[Life]:
-    """All long before the first poll; some end while being watched."""
+    """All start long before the first poll; some end between polls."""
     lives: list[Life] = []
     for number, size in enumerate(_sizes(dice, count)):
         ends = number > 0 and dice.between(0.0, 1.0) < 0.4
@@ -130,7 +129,7 @@ def _world(dice: Dice, lives: Sequence[Life], openers_s: Sequence[float], *, age
 
 
 def _families(name: str, lives: _Lives, *, age_s: float = 0.0, openers: bool = False) -> tuple[Family, Family]:
-    """The family without and with evidence from mappings: otherwise the same worlds."""
+    """The family without and with evidence from mappings; the worlds are otherwise equal."""
 
     def make(seed: int, *, mapped: bool) -> WorldSpec:
         dice = Dice(name, seed)
@@ -138,7 +137,7 @@ def _families(name: str, lives: _Lives, *, age_s: float = 0.0, openers: bool = F
         held = lives(dice, count)
         openers_s: list[float] = []
         if openers:
-            # In the second half of the slots, where nobody else starts.
+            # In the second half of the slots, where no other process starts.
             width_s = 400.0 / count
             slots = dice.shuffled(range(count))[: dice.integer(1, max(1, count // 2))]
             openers_s = [7.0 + width_s * (slot + dice.between(0.6, 0.8)) for slot in sorted(slots)]

@@ -1,4 +1,4 @@
-"""The agent itself on a simulated host, and what is scored of its answers. Nothing missing is taken for 0."""
+"""The agent on a simulated host, and the figures scored from its reports. A missing figure is not 0."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Sampler(Protocol):
 
 
 class Start(Protocol):
-    """Starts what is scored on a host; ``model`` is an energy model's name."""
+    """Starts a sampler on a host; ``model`` is an energy model's name."""
 
     def __call__(self, host: SimulatedHost, clock: Clock, model: str) -> Sampler:
-        """One more observer of this host."""
+        """A new observer of this host."""
 
 
 def start(host: SimulatedHost, clock: Clock, model: str) -> Sampler:
-    """The agent's engine with the policy that everything here is scored under."""
+    """The agent's engine with the energy policy of the bench."""
     return Engine(
         gpus=host.gpu_source(),
         processes=host.process_source(),
@@ -65,16 +65,16 @@ def _parts(answer: Report) -> dict[str, WorkloadGpu]:
     for workload in answer.workloads:
         for part in workload.gpus:
             if workload.ref.id in parts:
-                raise BenchError(f"workload {workload.ref.id[:12]} stands twice on one GPU")
+                raise BenchError(f"workload {workload.ref.id[:12]} occurs twice on one GPU")
             parts[workload.ref.id] = part
     return parts
 
 
 def energy_mj(answer: Report) -> dict[str, int]:
-    """Energy of each workload so far, all methods together."""
+    """Energy of each workload so far, by all methods."""
     return {
-        who: _needed(_needed(part.totals, "totals of a workload").energy.total_mj, "energy of a workload")
-        for who, part in _parts(answer).items()
+        workload_id: _needed(_needed(part.totals, "totals of a workload").energy.total_mj, "energy of a workload")
+        for workload_id, part in _parts(answer).items()
     }
 
 
@@ -86,29 +86,36 @@ def process_energy_mj(answer: Report) -> int:
 
 def busy_s(answer: Report) -> dict[str, float]:
     """Compute time of each workload so far."""
-    return {who: _needed(part.totals, "totals of a workload").compute_us / 1e6 for who, part in _parts(answer).items()}
+    return {
+        workload_id: _needed(part.totals, "totals of a workload").compute_us / 1e6
+        for workload_id, part in _parts(answer).items()
+    }
 
 
 def standing_w(answer: Report) -> float:
-    """The power the agent takes the GPU to draw with contexts and no work."""
+    """The agent's estimate of the GPU's power with contexts and without work."""
     return _needed(only_gpu(answer).basis, "energy basis").context_power_w
 
 
 def inferred_bytes(answer: Report) -> dict[str, int]:
-    """Inferred memory of each workload; here, and only here, none is the same as 0."""
-    return {who: part.inferred_bytes or 0 for who, part in _parts(answer).items()}
+    """Inferred memory of each workload. Only here absent counts as 0."""
+    return {workload_id: part.inferred_bytes or 0 for workload_id, part in _parts(answer).items()}
 
 
 def states(answer: Report) -> dict[str, GpuState]:
-    """What each workload is said to do."""
-    return {who: _needed(part.state, "state of a workload") for who, part in _parts(answer).items() if part.active}
+    """The reported state of each active workload."""
+    return {
+        workload_id: _needed(part.state, "state of a workload")
+        for workload_id, part in _parts(answer).items()
+        if part.active
+    }
 
 
 # ---------------------------------------------------------------------------- conservation
 
 
 class Conservation:
-    """Checks in every cycle that nothing was lost or invented; remembers the largest error, in bytes and mJ."""
+    """Checks conservation in every cycle, and keeps the largest error in bytes and mJ."""
 
     def __init__(self) -> None:
         self.memory_bytes = 0
@@ -117,14 +124,14 @@ class Conservation:
         self._workloads_mj: dict[str, int] = {}
 
     def check(self, answer: Report) -> None:
-        """One cycle."""
+        """Check one cycle."""
         gpu = only_gpu(answer)
         self._check_memory(answer, gpu)
         counter_mj = _needed(gpu.reading.energy_mj, "energy counter")
         if self._start_mj is None:
             self._start_mj = counter_mj
         totals = _needed(gpu.totals, "totals of a GPU")
-        # What ended longer ago than the retention is no longer in the answer; what it used still counts.
+        # Workloads that ended before the retention are not in the answer, but their energy counts.
         self._workloads_mj.update(energy_mj(answer))
         misses = [
             totals.total_mj - (counter_mj - self._start_mj),

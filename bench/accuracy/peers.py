@@ -1,25 +1,24 @@
-"""The formulas in use today, written from their description, on the same GPU at the same times as the agent.
+"""The formulas of other exporters, written from their documentation, polled on the same GPU as the agent.
 
-**Energy.** All of them divide by a figure of work per process; they differ in which one they take from the driver's
-ring of samples, each of which names one process (facts: SM samples are winner-take-all):
+**Energy.** All of them divide by a figure of work per process, taken from the driver's ring of samples. Each sample
+names one process (SM samples are winner-take-all). The formulas differ in how they read the ring:
 
 * ``last sample``: the newest sample decides (OpenLIT: one sample wins);
 * ``last of each``: the newest sample of each process (what a dictionary filled in a loop over the samples keeps);
 * ``maximum``: the largest sample of each process in the buffer (Kepler);
 * ``mean rows``: the driver's own mean over the samples after the newest one seen before, where it gives that;
-* ``equal``: no figure, equal shares among whom the driver lists.
+* ``equal``: no figure, equal shares among the listed processes.
 
 Each is scored twice against the same truth, that of the policy ``resident`` (``score.resident_energy_mj``): *as it
-is*, power x Δt x share; and *with our standing power*, where it gets everything else the agent has (the energy
-counter, the baseline the agent found in that cycle, equal parts of it among residents) and only the rest is divided by
-its share. ``mean rows`` is not scored that way: it would be the agent's own model ``sm``. The table shows the better
-of the two.
+is*, power x Δt x share; and *with our standing power*, where it uses the agent's energy counter, the agent's baseline
+of that cycle and equal parts of it among residents, and divides only the rest by its share. ``mean rows`` is not scored
+that way: it would be the agent's own model ``sm``. The table shows the better of the two.
 
 **Busy time.** The same figures x Δt; ``equal`` divides the device's utilisation.
 
 **Memory.** What is used and not listed, equally among the processes that have the device open and are not listed
 (``equal``), or with three times the weight for names that look like AI (``names``; as described, by parts of words).
-They are spared their habit of counting what the driver reserves as used.
+Unlike in the originals, memory that the driver reserves does not count as used.
 
 **Idle.** No work shown in ``n`` polls in a row: one (gpu-idle-exporter, for a process seen before) or two.
 """
@@ -38,8 +37,8 @@ class Look:
     """What one poll shows of the world's only GPU; processes by workload id, of which each has one.
 
     ``samples`` are (workload, SM percent), oldest first, and ``rows`` their mean per workload, both after the newest
-    sample of the poll before. ``held_bytes`` is ``None`` for whoever is listed without a figure. ``working`` is who
-    has any row above 0 in the reading the agent sees too.
+    sample of the previous poll. ``held_bytes`` is ``None`` for a workload listed without a figure. ``working`` are the
+    workloads with a row above 0 in the reading that the agent gets too.
     """
 
     window_s: float
@@ -56,7 +55,7 @@ class Look:
 
 
 class Watcher:
-    """Looks at a host whenever asked, as an exporter of its own would."""
+    """Polls a host as a separate exporter does."""
 
     def __init__(self, host: SimulatedHost) -> None:
         self._host = host
@@ -107,30 +106,30 @@ class Watcher:
 
 LAST, LAST_OF_EACH, MAXIMUM, MEAN_ROWS, EQUAL = "last sample", "last of each", "maximum", "mean rows", "equal"
 STANDING: Final = " + standing"
-"""Ends the name of a formula that was given our standing power."""
+"""Suffix of a formula's name if it uses our standing power."""
 
 
 def _last(look: Look) -> dict[str, float]:
-    return {who: float(sm) for who, sm in look.samples[-1:]}
+    return {workload: float(sm) for workload, sm in look.samples[-1:]}
 
 
 def _last_of_each(look: Look) -> dict[str, float]:
-    return {who: float(sm) for who, sm in look.samples}
+    return {workload: float(sm) for workload, sm in look.samples}
 
 
 def _maximum(look: Look) -> dict[str, float]:
     largest: dict[str, float] = {}
-    for who, sm in look.samples:
-        largest[who] = max(largest.get(who, 0.0), float(sm))
+    for workload, sm in look.samples:
+        largest[workload] = max(largest.get(workload, 0.0), float(sm))
     return largest
 
 
 def _mean_rows(look: Look) -> dict[str, float]:
-    return {who: float(sm) for who, sm in look.rows.items()}
+    return {workload: float(sm) for workload, sm in look.rows.items()}
 
 
 def _equal(look: Look) -> dict[str, float]:
-    return {who: 100 * look.utilization / len(look.held_bytes) for who in look.held_bytes}
+    return {workload: 100 * look.utilization / len(look.held_bytes) for workload in look.held_bytes}
 
 
 _FIGURES: Final[Mapping[str, Callable[[Look], dict[str, float]]]] = {
@@ -157,8 +156,8 @@ class PeerMeters:
         """Book one poll; ``standing_w`` is the agent's baseline with contexts and no work."""
         for name, figure in _FIGURES.items():
             percents = figure(look)
-            _book(self.busy_s[name], {who: percent / 100 for who, percent in percents.items()}, look.window_s)
-            # Equal shares need nobody's work; the others bill nobody while nobody works.
+            _book(self.busy_s[name], {workload: percent / 100 for workload, percent in percents.items()}, look.window_s)
+            # Equal shares do not depend on work; the other formulas attribute nothing while no process works.
             weights = dict.fromkeys(look.held_bytes, 1.0) if name == EQUAL else percents
             shares = _shares(weights)
             _book(self.energy_mj[name], shares, look.power_w * look.window_s * 1e3)
@@ -173,12 +172,12 @@ class PeerMeters:
 
 def _shares(weights: Mapping[str, float]) -> dict[str, float]:
     whole = sum(weights.values())
-    return {who: weight / whole for who, weight in weights.items()} if whole > 0 else {}
+    return {workload: weight / whole for workload, weight in weights.items()} if whole > 0 else {}
 
 
 def _book(sums: dict[str, float], shares: Mapping[str, float], amount: float) -> None:
-    for who, share in shares.items():
-        sums[who] = sums.get(who, 0.0) + share * amount
+    for workload, share in shares.items():
+        sums[workload] = sums.get(workload, 0.0) + share * amount
 
 
 # ---------------------------------------------------------------------------- memory
@@ -190,7 +189,7 @@ _AI_WEIGHT: Final = 3.0
 
 
 def looks_like_ai(name: str) -> bool:
-    """Whether a name has a part that names of AI workloads have: so have "mail" and "html"."""
+    """Whether a name has a part that is typical of AI workloads; "mail" and "html" match too."""
     return any(part in name.lower() for part in _PARTS_OF_AI)
 
 
@@ -198,9 +197,9 @@ def hidden_memory(look: Look) -> dict[str, dict[str, int]]:
     """Bytes by formula and workload: what is used and not listed, divided among the candidates."""
     unknown = max(0, look.used_bytes - sum(held for held in look.held_bytes.values() if held is not None))
     equal = dict.fromkeys(look.candidates, 1.0)
-    names = {who: _AI_WEIGHT if looks_like_ai(name) else 1.0 for who, name in look.candidates.items()}
+    names = {workload: _AI_WEIGHT if looks_like_ai(name) else 1.0 for workload, name in look.candidates.items()}
     return {
-        formula: {who: round(unknown * share) for who, share in _shares(weights).items()}
+        formula: {workload: round(unknown * share) for workload, share in _shares(weights).items()}
         for formula, weights in ((EQUAL, equal), (NAMES, names))
     }
 
@@ -212,13 +211,16 @@ IDLE_FORMULAS: Final[Mapping[str, int]] = {ONE_ZERO: 1, TWO_ZEROS: 2}
 
 
 class ZeroPolls:
-    """Calls idle whoever showed no work in this many polls in a row."""
+    """A workload is idle after this many polls in a row without work."""
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
         self._zeros: dict[str, int] = {}
 
     def idle(self, look: Look) -> frozenset[str]:
-        """Who is idle after this poll."""
-        self._zeros = {who: 0 if who in look.working else self._zeros.get(who, 0) + 1 for who in look.held_bytes}
-        return frozenset(who for who, zeros in self._zeros.items() if zeros >= self._needed)
+        """The workloads that are idle after this poll."""
+        self._zeros = {
+            workload: 0 if workload in look.working else self._zeros.get(workload, 0) + 1
+            for workload in look.held_bytes
+        }
+        return frozenset(workload for workload, zeros in self._zeros.items() if zeros >= self._needed)

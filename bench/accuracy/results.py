@@ -1,4 +1,4 @@
-"""Outcomes of many worlds, summed up by what the rows and columns of the table are."""
+"""Outcomes of many worlds, summarised by the rows and columns of the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Results:
     worlds: int = 0
 
     def best_other(self, family: str) -> tuple[str, Summary] | None:
-        """The energy formula in use today that comes closest in a family, and how close."""
+        """The other energy formula with the smallest error in a family, and its error."""
         formulas = self.errors.get((ENERGY, family), {})
         others = [(name, formulas[name]) for name in peers.ENERGY_FORMULAS if name in formulas]
         return min(others, key=lambda other: other[1].mean, default=None)

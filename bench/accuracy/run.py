@@ -36,15 +36,15 @@ def _play(job: Job) -> Outcome:
 
 
 def play_all(jobs: Sequence[Job], workers: int, progress: TextIO = sys.stderr) -> list[Outcome]:
-    """Play them, on this many cores; says how far it is."""
-    return list(_told(_outcomes(jobs, workers), len(jobs), progress))
+    """Play them, on this many cores; writes progress."""
+    return list(_with_progress(_outcomes(jobs, workers), len(jobs), progress))
 
 
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
     if workers <= 1:
         yield from map(_play, jobs)
         return
-    # Not forked: whoever calls may have threads.
+    # Spawned, not forked: the caller may have threads.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(_play, job) for job in jobs]
         try:
@@ -54,15 +54,15 @@ def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _told(outcomes: Iterator[Outcome], total: int, progress: TextIO) -> Iterator[Outcome]:
-    began_s = time.monotonic()
+def _with_progress(outcomes: Iterator[Outcome], total: int, progress: TextIO) -> Iterator[Outcome]:
+    started_s = time.monotonic()
     step = max(1, total // (100 if progress.isatty() else 10))
     end = "\r" if progress.isatty() else "\n"
-    progress.write(f"{total} worlds to play …{end}")  # the first ones take seconds, with processes to start
+    progress.write(f"{total} worlds to play …{end}")  # the first results take seconds because processes start
     progress.flush()
     for number, outcome in enumerate(outcomes, start=1):
         yield outcome
         if number % step == 0 or number == total:
             last = "\n" if number == total else end
-            progress.write(f"{number}/{total} worlds, {time.monotonic() - began_s:.0f} s{last}")
+            progress.write(f"{number}/{total} worlds, {time.monotonic() - started_s:.0f} s{last}")
             progress.flush()

@@ -1,4 +1,4 @@
-"""Errors, and what many of them come to. Pure: truth and claims in, figures out."""
+"""Errors and their summaries, as pure functions of truth and claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def summarise(errors: Sequence[float]) -> Summary:
 
 
 def percentile(values: Sequence[float], quantile: float) -> float:
-    """The value at a quantile (0 to 1), on the line between its two neighbours."""
+    """The value at a quantile (0 to 1), linearly interpolated."""
     ordered = sorted(values)
     place = quantile * (len(ordered) - 1)
     low = math.floor(place)
@@ -36,17 +36,17 @@ def percentile(values: Sequence[float], quantile: float) -> float:
 
 
 def relative_errors(truth: Mapping[str, float], claims: Mapping[str, float]) -> list[float]:
-    """|claim - truth| in percent of the truth, of everybody who has any; no claim is a claim of 0."""
-    return [100 * abs(claims.get(who, 0.0) - true) / true for who, true in sorted(truth.items()) if true > 0]
+    """|claim - truth| in percent of the truth, for every key with a truth above 0; a missing claim counts as 0."""
+    return [100 * abs(claims.get(workload, 0.0) - true) / true for workload, true in sorted(truth.items()) if true > 0]
 
 
 # ---------------------------------------------------------------------------- energy and busy time
 
 
 def resident_energy_mj(truth: GpuTruth) -> dict[str, float]:
-    """What each workload is due under the policy ``resident``, in mJ, by workload id.
+    """The energy due to each workload under the policy ``resident``, in mJ, by workload id.
 
-    What its own work drew, and of the power the GPU draws without work an equal part while it is resident.
+    The energy of its own work, and while it is resident an equal part of the power that the GPU draws without work.
     """
     standing_w = truth.static_w + truth.context_w
     due: dict[str, float] = {}
@@ -68,7 +68,7 @@ def busy_s(truth: GpuTruth) -> dict[str, float]:
 
 
 def hidden_bytes(truth: GpuTruth) -> dict[str, int]:
-    """What each workload holds that no list shows, by workload id."""
+    """Bytes of each workload that no list shows, by workload id."""
     held: dict[str, int] = {}
     for process in truth.processes:
         if process.hidden:
@@ -79,8 +79,8 @@ def hidden_bytes(truth: GpuTruth) -> dict[str, int]:
 class ByteTime:
     """Errors of a memory figure over time: Σ |claim - truth| over the polls in percent of Σ truth, per workload.
 
-    So a figure that is right at the end, but was wrong for minutes, is not called right; and bytes given to somebody
-    before it held any, or after it left, count against it.
+    A figure that is right at the end but was wrong for minutes has an error. Bytes claimed for a workload before or
+    after it held any count as errors, too.
     """
 
     def __init__(self) -> None:
@@ -89,21 +89,21 @@ class ByteTime:
 
     def add(self, truth: Mapping[str, int], claims: Mapping[str, int]) -> None:
         """One poll."""
-        for who in truth.keys() | claims.keys():
-            true = truth.get(who, 0)
-            self._held[who] = self._held.get(who, 0) + true
-            self._missed[who] = self._missed.get(who, 0) + abs(claims.get(who, 0) - true)
+        for workload in truth.keys() | claims.keys():
+            true = truth.get(workload, 0)
+            self._held[workload] = self._held.get(workload, 0) + true
+            self._missed[workload] = self._missed.get(workload, 0) + abs(claims.get(workload, 0) - true)
 
     def errors(self) -> list[float]:
-        """In percent, of everybody who held anything."""
-        return [100 * self._missed[who] / held for who, held in sorted(self._held.items()) if held > 0]
+        """In percent, for every workload that held memory."""
+        return [100 * self._missed[workload] / held for workload, held in sorted(self._held.items()) if held > 0]
 
 
 # ---------------------------------------------------------------------------- idleness
 
 
 class IdlePoll(NamedTuple):
-    """One poll of one process: had it worked since the one before, and was it called idle?"""
+    """One poll of one process: whether it worked since the previous poll, and whether it was called idle."""
 
     at_s: float
     worked: bool
@@ -112,10 +112,10 @@ class IdlePoll(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IdleRecord:
-    """How a rule did with one process. ``working_s`` is the time until it stopped for good.
+    """The result of a rule for one process. ``working_s`` is the time until its final stop.
 
-    A false alarm is a run of polls that call it idle while it worked in at least one of them; ``false_s`` is the time
-    of those that do. ``delay_s`` is from its stop until it is called idle for good; ``None`` if it never is.
+    A false alarm is a run of polls that call it idle although it worked in at least one of them; ``false_s`` is the
+    time of the polls with work. ``delay_s`` is the time from the stop until the final idle run; ``None`` without one.
     """
 
     working_s: float
@@ -125,7 +125,7 @@ class IdleRecord:
 
 
 def idle_record(polls: Sequence[IdlePoll], stopped_s: float) -> IdleRecord:
-    """Judge the polls of a process that stopped for good at a time."""
+    """Judge the polls of a process with a final stop."""
     false_alarms, false_s, run_is_false = 0, 0.0, False
     since_s: float | None = None
     previous_s = polls[0].at_s if polls else 0.0
@@ -162,7 +162,7 @@ class IdleSummary:
 
 
 def summarise_idle(records: Iterable[IdleRecord]) -> IdleSummary:
-    """All records together; where nobody worked there can be no false alarm."""
+    """All records together; without work there is no false alarm."""
     known = list(records)
     working_s = sum(record.working_s for record in known)
     delays_s = [record.delay_s for record in known if record.delay_s is not None]

@@ -1,4 +1,4 @@
-"""The table: what was measured, row by row, with a verdict where there is a target. As text or as Markdown."""
+"""The table of measured errors with the verdicts of targets, as text or as Markdown."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _conservation(results: Results, judged: _Judged) -> Section:
     return Section(f"Conservation, {results.worlds} worlds", rows)
 
 
-# ---------------------------------------------------------------------------- on paper
+# ---------------------------------------------------------------------------- formats
 
 
 def as_text(parts: Iterable[Section]) -> Iterator[str]:

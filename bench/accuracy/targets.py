@@ -1,4 +1,4 @@
-"""What the agent must reach, as data, and whether it does. A figure is judged as it is, not as it is printed."""
+"""Targets of the agent as data, and their verdicts. Figures are judged before rounding."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bench.accuracy.trials import ENERGY, MEMORY, OURS
 IDLE: Final = "idle"
 CONSERVATION: Final = "conservation"
 DEFAULT_MODEL: Final = ours.LEARNED
-"""The energy model that is held against the other formulas."""
+"""The energy model that is compared with the other formulas."""
 
 _WHOLE_BYTES: Final = 1e-9
-"""By this part two figures differ that divide the same bytes: each rounds to whole ones in its own way."""
+"""Relative tolerance between two divisions of the same bytes, which round differently."""
 _MOST_DECIMALS: Final = 9
 
 
 class Measure(StrEnum):
-    """What is held against a limit."""
+    """What is compared with a limit."""
 
     MEAN = "mean %"
     TO_BEST = "/best other"
@@ -39,7 +39,7 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """In a row of a section of the table, this measure must not be above the limit."""
+    """A limit of a measure in one row of a section of the table."""
 
     section: str
     row: str
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether it was reached; a figure that is not a number was not."""
+        """Whether the target was reached; NaN has not reached it."""
         return self.value <= self.target.limit * (1.0 + _WHOLE_BYTES)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Verdict:
         return f"{self.target.measure} {self._figure()} {sign} {self.target.limit:g}"
 
     def _figure(self) -> str:
-        """To two decimals, or as many as show on which side of the limit it is."""
+        """Two decimals, or as many as are needed to show the side of the limit."""
         for decimals in range(2, _MOST_DECIMALS):
             figure = f"{self.value:.{decimals}f}"
             if (float(figure) <= self.target.limit) is self.passed:
@@ -112,7 +112,7 @@ TARGETS: Final = (
 
 
 def judge(results: Results) -> tuple[Verdict, ...]:
-    """Every target of the worlds that were played."""
+    """Verdicts of the targets whose worlds were played."""
     verdicts = ((target, _value(target, results)) for target in TARGETS)
     return tuple(Verdict(target, value) for target, value in verdicts if value is not None)
 

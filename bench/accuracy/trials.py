@@ -1,4 +1,4 @@
-"""One world played from start to end, looked at by the agent and by the peers' formulas, and scored."""
+"""One world played to its end, polled by the agent and by the peers' formulas, and scored."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from otel_gpu.sources.sim.truth import GpuTruth
 
 OURS: Final = "ours"
 _SAMPLED_S: Final = 0.2
-"""Work in the last fifth of a second before a poll need not be in the driver's samples yet: nobody can know of it."""
+"""Work in the last fifth of a second before a poll may not be in the driver's samples yet, so it is not expected."""
 
 ENERGY, BUSY, MEMORY = "energy", "busy time", "memory"
-"""What errors are of."""
+"""The quantities that have errors."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one world came to: errors in percent by (what, formula), and records of idleness by (group, formula)."""
+    """The result of one world: errors in percent by (what, formula), and idle records by (group, formula)."""
 
     family: str
     seed: int
@@ -33,7 +33,7 @@ class Outcome:
     conservation_mj: int = 0
 
     def conserved(self, *checks: ours.Conservation) -> None:
-        """Take over the largest errors."""
+        """Keep the largest errors."""
         self.conservation_bytes = max(self.conservation_bytes, *(check.memory_bytes for check in checks))
         self.conservation_mj = max(self.conservation_mj, *(check.energy_mj for check in checks))
 
@@ -55,7 +55,7 @@ def play(family: Family, seed: int, start: ours.Start = ours.start) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A host, the clock that drives it, and how to start what looks at it."""
+    """A host, its clock, and how to start samplers on it."""
 
     host: SimulatedHost
     clock: ManualClock
@@ -120,7 +120,7 @@ def _idle(stage: Stage, outcome: Outcome, group: str) -> None:
     watcher = peers.Watcher(stage.host)
     rules = {formula: peers.ZeroPolls(needed) for formula, needed in peers.IDLE_FORMULAS.items()}
     called = {process.workload.ref.id: process.name for process in stage.host.spec.processes}
-    scored = [who for who, name in called.items() if name != NEIGHBOUR]
+    scored = [workload for workload, name in called.items() if name != NEIGHBOUR]
     polls: dict[tuple[str, str], list[score.IdlePoll]] = {}
     busy_s = score.busy_s(stage.truth())
     for poll in stage.polls:
@@ -128,23 +128,23 @@ def _idle(stage: Stage, outcome: Outcome, group: str) -> None:
         if poll:
             stage.clock.advance(CADENCE_S - _SAMPLED_S)
             seen_s = score.busy_s(stage.truth())
-            worked = {who for who, seconds in seen_s.items() if seconds > busy_s.get(who, 0.0)}
+            worked = {workload for workload, seconds in seen_s.items() if seconds > busy_s.get(workload, 0.0)}
             stage.clock.advance(_SAMPLED_S)
         answer = sampler.sample()
         check.check(answer)
         busy_s = score.busy_s(stage.truth())
         look = watcher.look()
         idle = {formula: rule.idle(look) for formula, rule in rules.items()}
-        idle[OURS] = frozenset(who for who, state in ours.states(answer).items() if state is GpuState.IDLE)
-        for who in scored:
-            for formula, idlers in idle.items():
-                record = score.IdlePoll(poll * CADENCE_S, who in worked, who in idlers)
-                polls.setdefault((who, formula), []).append(record)
+        idle[OURS] = frozenset(workload for workload, state in ours.states(answer).items() if state is GpuState.IDLE)
+        for workload in scored:
+            for formula, idle_workloads in idle.items():
+                record = score.IdlePoll(poll * CADENCE_S, workload in worked, workload in idle_workloads)
+                polls.setdefault((workload, formula), []).append(record)
     stopped_s = {process.workload.id: process.idle_since_s for process in stage.truth().processes}
-    for (who, formula), seen in polls.items():
-        since_s = stopped_s[who]
+    for (workload, formula), seen in polls.items():
+        since_s = stopped_s[workload]
         if since_s is None:
-            raise ours.BenchError(f"{called[who]} of {outcome.family} never stops: its delay cannot be scored")
-        records = outcome.idle.setdefault((f"{group}, {called[who]}", formula), [])
+            raise ours.BenchError(f"{called[workload]} of {outcome.family} never stops: its delay cannot be scored")
+        records = outcome.idle.setdefault((f"{group}, {called[workload]}", formula), [])
         records.append(score.idle_record(seen, since_s))
     outcome.conserved(check)

@@ -1,12 +1,12 @@
 """The kinds of worlds attribution is scored on, and their seeds.
 
-A family makes a world from a seed. ``TUNE`` seeds are for finding parameters, ``HOLDOUT`` seeds for the table; nothing
-may be chosen by looking at the latter. The worlds themselves were not drawn blind: what was left open about them (how
-far sharers differ in use, how fast watts drift, how much a ramp frees, how closely ramps overlap) was settled after
-first scores, mostly of ``TUNE`` seeds, had been seen. ``large frees`` keeps what was found too hard for ``ramps``.
+A family makes a world from a seed. ``TUNE`` seeds are for finding parameters, ``HOLDOUT`` seeds for the table; no
+parameter may be chosen by results of the latter. The worlds themselves were not designed blind: some properties (how
+far sharers differ in use, how fast watts drift, how much a ramp frees, how closely ramps overlap) were chosen after
+first scores, mostly of ``TUNE`` seeds. ``large frees`` has the cases that were too hard for ``ramps``.
 
-Every world is one GPU, looked at for ten minutes, with one process per workload; energy and memory worlds have 2 to 8
-sharers. GPUs, levels, watts, sizes and times are drawn anew for each seed.
+Every world is one GPU, polled for ten minutes, with one process per workload; energy and memory worlds have 2 to 8
+sharers. GPUs, levels, watts, sizes and times are drawn for each seed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _NAMES: Final = (
     "ray-tracer",
     "ml-batch",
 )
-"""What people call containers; what they hold does not follow from it."""
+"""Container names, independent of what the containers run."""
 
 
 class Kind(StrEnum):
-    """What a family's worlds are scored for."""
+    """The quantity that a family's worlds are scored on."""
 
     ENERGY = "energy"
     MEMORY = "memory"
@@ -67,7 +67,7 @@ class Family:
 
 
 def make_gpu(dice: Dice, *, power_exponent: float = 1.0) -> GpuSpec:
-    """A GPU with 80 GiB that draws 11 to 25 % of its limit before anyone works, as data-centre parts do."""
+    """A GPU with 80 GiB that draws 11 to 25 % of its limit without work, as data-centre GPUs do."""
     limit_w = dice.between(150.0, 700.0)
     sample_period_us, ring_size = dice.pick(((139_000, 72), (167_000, 100)))
     return GpuSpec(
@@ -88,7 +88,7 @@ def make_gpu(dice: Dice, *, power_exponent: float = 1.0) -> GpuSpec:
 def make_process(
     dice: Dice, number: int, use: GpuUse, *, start_s: float = 0.0, end_s: float | None = None, name: str | None = None
 ) -> ProcessSpec:
-    """A process alone in a container, named by chance unless told."""
+    """A process alone in a container, with a random name unless one is given."""
     called = f"{dice.pick(_NAMES)}-{number}" if name is None else name
     ref = WorkloadRef(WorkloadKind.CONTAINER, container_id(seed_for(dice.seed, f"container {number}")), "docker")
     workload = WorkloadSpec(ref, WorkloadNames(container=called))

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", usual.processes, _count, "processes that agents share")
     add("--nodes", usual.nodes, _count, "Collectors of the first tier")
     add("--gateways", usual.gateways, _count, "Collectors of the second tier; one of them is killed")
-    add("--seconds", usual.seconds, _seconds, "how long all agents push; a gateway is away in the middle third")
+    add("--seconds", usual.seconds, _seconds, "how long all agents push; a gateway is down in the middle third")
     add("--interval", usual.interval_s, _seconds, "seconds between an agent's samples")
     add("--export-interval", usual.export_interval_s, _seconds, "seconds between an agent's exports")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print (text)")

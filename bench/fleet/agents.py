@@ -28,14 +28,14 @@ from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.sources.sim.host import SimulatedHost
 
 LAST_EXPORT_S: Final = 20.0
-"""What an agent's last export may take."""
+"""Time limit of an agent's last export."""
 
 _TOGETHER: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Agents of one process: their numbers, whom each sends to, how often they sample and export (s)."""
+    """Agents of one process: their numbers, the Collectors of their nodes, and their intervals (s)."""
 
     numbers: range
     nodes: Sequence[Address]
@@ -45,9 +45,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the agents of one process have done and cost so far.
+    """Activity and cost of the agents of one process so far.
 
-    ``simulation_cpu_s`` is what of ``cpu_s`` went into the simulated hosts; a real one costs other time, in the driver.
+    ``simulation_cpu_s`` is the part of ``cpu_s`` that simulates hosts; real hosts take time in the driver instead.
     """
 
     agents: int
@@ -61,7 +61,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last word of one process's agents; ``plain_bytes`` and ``gzip_bytes`` are of one agent's last export."""
+    """The final result of one process's agents; ``plain_bytes`` and ``gzip_bytes`` are of one agent's last export."""
 
     look: Look
     sent: Sequence[Sent]
@@ -71,7 +71,7 @@ class End:
 
 
 class _Account:
-    """What one agent sent, as its senders saw it."""
+    """The requests of one agent, recorded by its senders."""
 
     def __init__(self, host: str, resources: Resources) -> None:
         self.host = host
@@ -82,11 +82,11 @@ class _Account:
         self._last_ns = 0
 
     def note(self, batch: Batch, *, accepted: bool) -> None:
-        """Record one request after it was answered or given up."""
+        """Record one request after its answer or its failure."""
         points = sum(len(block.points) for block in batch.blocks)
         self.points[batch.time_ns] = self.points.get(batch.time_ns, 0) + points
         if not accepted:
-            self.untaken_points += points  # the receiver may have it all the same: only the answer was late
+            self.untaken_points += points  # the receiver may have it if only the answer was late
         if batch.time_ns == self._last_ns:
             self._last.append(batch)
         else:
@@ -116,7 +116,7 @@ class _Noting:
 
 
 class FleetAgent:
-    """One agent, as ``otel-gpu run`` puts it together, without a listener of its own."""
+    """One agent with the parts of ``otel-gpu run``, without a listener."""
 
     def __init__(self, number: int, plan: Plan, clock: Clock) -> None:
         node = plan.nodes[number % len(plan.nodes)]
@@ -152,20 +152,20 @@ class FleetAgent:
 
     @property
     def simulation_cpu_s(self) -> float:
-        """CPU time that the simulated host took."""
+        """CPU time of the simulated host."""
         return self._metered.cpu_s
 
     def start(self) -> None:
-        """Begin to sample and to export."""
+        """Start sampling and exporting."""
         self._sampling.start()
         self.pusher.start()
 
     def begin_stop(self) -> None:
-        """Ask for the last export."""
+        """Request the last export."""
         self.pusher.begin_stop(LAST_EXPORT_S)
 
     def finish_stop(self) -> None:
-        """Wait for it, and end."""
+        """Wait for the last export, and stop."""
         self.pusher.finish_stop()
         self._sampling.stop()
 
@@ -181,7 +181,7 @@ class Crew:
         self._started = 0
 
     def start(self, stop: threading.Event) -> None:
-        """Start them one after the other within an export's interval, as hosts of a fleet are not in step either."""
+        """Start them one after the other within one export interval, because hosts of a fleet are not synchronised."""
         pause_s = self._plan.export_interval_s / len(self._agents)
         for agent in self._agents:
             agent.start()
@@ -190,7 +190,7 @@ class Crew:
                 return
 
     def look(self) -> Look:
-        """What they have done and cost so far."""
+        """Activity and cost so far."""
         return Look(
             agents=len(self._agents),
             cycles=sum(agent.cycles for agent in self._agents),
@@ -202,7 +202,7 @@ class Crew:
         )
 
     def end(self) -> End:
-        """Let all export once more, and stop, a few at a time: hosts of a fleet do not go down in step either."""
+        """Export once more and stop, a few agents at a time, because hosts of a fleet are not synchronised."""
         running = self._agents[: self._started]
         for first in range(0, len(running), _TOGETHER):
             few = running[first : first + _TOGETHER]

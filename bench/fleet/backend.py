@@ -1,7 +1,7 @@
-"""A backend that stores nothing and counts everything: OTLP over HTTP in, points of each series and time out.
+"""A backend that counts the points of each series and time in OTLP requests over HTTP, and stores no values.
 
-It remembers which series it has of each export, so that a point that comes twice (an answer got lost, a Collector was
-killed) is told from one that is missing.
+It records the series of each export, to distinguish a point that arrives twice (after a lost answer or a killed
+Collector) from a missing one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Attributes: TypeAlias = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True)
 class Totals:
-    """What has come in. ``late_points`` came after a newer one of the same series; ``wire_bytes`` are compressed."""
+    """Received amounts. ``late_points`` arrived after a newer point of their series; ``wire_bytes`` are compressed."""
 
     requests: int = 0
     points: int = 0
@@ -61,7 +61,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Host:
-    """The series of a host, and of each time which of them were there, as bits by their numbers."""
+    """The series of a host, and for each time a bit set of the series received."""
 
     series: dict[int, _Series] = field(default_factory=dict)
     seen: dict[int, int] = field(default_factory=dict)
@@ -76,16 +76,16 @@ class _Host:
         return Received(points, {name: math.fsum(of) for name, of in values.items()})
 
 
-class Books:
-    """Who was heard of, and when."""
+class ReceivedPoints:
+    """Points received, by host and time."""
 
     def __init__(self) -> None:
         self.totals = Totals()
         self._hosts: dict[str, _Host] = {}
         self._lock = threading.Lock()
 
-    def take(self, body: bytes, wire_bytes: int) -> None:
-        """Book one request. ``DecodeError`` if it is none."""
+    def add(self, body: bytes, wire_bytes: int) -> None:
+        """Count one request. Raises DecodeError for an invalid one."""
         request = ExportMetricsServiceRequest.FromString(body)
         with self._lock:
             self.totals.requests += 1
@@ -94,8 +94,8 @@ class Books:
             for resource in request.resource_metrics:
                 self._take_resource(resource)
 
-    def received(self) -> Mapping[str, Received]:
-        """What there is of every host."""
+    def by_host(self) -> Mapping[str, Received]:
+        """Received points of every host."""
         with self._lock:
             return {name: host.received() for name, host in self._hosts.items()}
 
@@ -109,7 +109,7 @@ class Books:
                     self._take_point(host, attributes, metric, point)
 
     def _take_point(self, host: _Host, resource: Attributes, metric: Metric, point: NumberDataPoint) -> None:
-        # 64 bits for the few hundred series of a host: two are not taken for one.
+        # A 64-bit hash: collisions among the few hundred series of a host are negligible.
         key = hash((resource, metric.name, _attributes(point.attributes)))
         series = host.series.get(key)
         if series is None:
@@ -137,14 +137,14 @@ def _attributes(attributes: Iterable[KeyValue]) -> Attributes:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, books: Books) -> None:
-        self.books = books
+    def __init__(self, received: ReceivedPoints) -> None:
+        self.received = received
         super().__init__((LOOPBACK, 0), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A sender that was killed is no news; it sends again what has had no answer."""
+        """Ignore OSErrors: a killed sender repeats requests without an answer."""
         if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]  # theirs, handed back
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # as the base class passes it
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_POST(self) -> None:
-        """Take a request of OTLP; an answer of no bytes is a response without partial success."""
+        """Accept an OTLP request. An empty body is a response without partial success."""
         length = int(self.headers.get("Content-Length", 0))
         body = wire = self.rfile.read(length)
         if len(wire) < length:
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(wire)
             if status is HTTPStatus.OK:
-                self.server.books.take(body, len(wire))
+                self.server.received.add(body, len(wire))
         except (DecodeError, OSError, EOFError, zlib.error):
             status = HTTPStatus.BAD_REQUEST
         self.send_response(status)
@@ -171,47 +171,47 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 # ---------------------------------------------------------------------------- in a process of its own
 
 
 class Backend:
-    """The backend as others see it: where it listens, and what it has."""
+    """The address and the contents of a backend process."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self.address = Address(LOOPBACK, child.hear(int))
+        self.address = Address(LOOPBACK, child.receive(int))
 
     def totals(self) -> Totals:
-        """What has come in so far."""
-        self._child.say("totals")
-        return self._child.hear(Totals)
+        """Received amounts so far."""
+        self._child.send("totals")
+        return self._child.receive(Totals)
 
     def received(self) -> Mapping[str, Received]:
-        """What there is of every host."""
-        self._child.say("received")
-        found: dict[str, Received] = self._child.hear(dict)
+        """Received points of every host."""
+        self._child.send("received")
+        found: dict[str, Received] = self._child.receive(dict)
         return found
 
 
 @contextmanager
 def backend() -> Iterator[Backend]:
-    """A backend in a process of its own, on a port of its own, so that what it does is at nobody else's cost."""
+    """A backend in a process of its own, so that its CPU time is not measured with others."""
     with child("backend", _serve) as one:
         yield Backend(one)
 
 
 def _serve(connection: Connection) -> None:
-    books = Books()
-    with _Server(books) as server:
+    received = ReceivedPoints()
+    with _Server(received) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,))
         thread.start()
         try:
             connection.send(server.server_port)
             while True:
-                connection.send(books.totals if connection.recv() == "totals" else books.received())
+                connection.send(received.totals if connection.recv() == "totals" else received.by_host())
         finally:
             server.shutdown()
             thread.join()

@@ -1,4 +1,4 @@
-"""Processes of ours that are asked questions over a pipe, and are gone when whoever asks is."""
+"""Child processes that answer requests over a pipe, and end with their parent."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _END_S: Final = 5.0
 
 
 class Child:
-    """A process, as the one who asks it sees it."""
+    """The parent's end of a child process."""
 
     def __init__(self, name: str, connection: Connection, pid: int) -> None:
         self.name = name
         self.pid = pid
         self._connection = connection
 
-    def say(self, message: object) -> None:
-        """Ask, or order."""
+    def send(self, message: object) -> None:
+        """Send a request."""
         try:
             self._connection.send(message)
         except OSError:
             raise FleetError(f"{self.name} has ended") from None
 
-    def hear(self, kind: type[T]) -> T:
-        """The answer, which is of this kind."""
+    def receive(self, kind: type[T]) -> T:
+        """The next answer, which must be of this type."""
         try:
             if not self._connection.poll(_PATIENCE_S):
                 raise FleetError(f"{self.name} has not answered for {_PATIENCE_S:g} s")
@@ -41,15 +41,15 @@ class Child:
         except (EOFError, OSError):
             raise FleetError(f"{self.name} has ended") from None
         if not isinstance(answer, kind):
-            raise FleetError(f"{self.name} said {answer!r}")
+            raise FleetError(f"{self.name} answered {answer!r}")
         return answer
 
 
 @contextmanager
 def child(name: str, serve: Callable[..., None], *arguments: object) -> Iterator[Child]:
-    """``serve(connection, *arguments)`` in a process of its own. Not forked: whoever calls may have threads.
+    """``serve(connection, *arguments)`` in a process of its own. Spawned, not forked: the caller may have threads.
 
-    It ends when its connection does; killed at the end if it still runs.
+    The process ends when its connection is closed, and is killed if it does not.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -66,7 +66,7 @@ def child(name: str, serve: Callable[..., None], *arguments: object) -> Iterator
 
 
 def _run(connection: Connection, serve: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    # Ctrl-C goes to all at a terminal: the one who asks decides what it means.
+    # Ctrl-C at a terminal reaches all processes; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError, OSError):  # nobody asks any more
+    with suppress(EOFError, OSError):  # the parent has closed the pipe
         serve(connection, *arguments)

@@ -14,24 +14,24 @@ from otel_gpu.config.values import Address
 
 
 class Agents:
-    """All agents, as whoever runs them sees them."""
+    """All agents, in their child processes."""
 
     def __init__(self, crews: Sequence[Child]) -> None:
         self._crews = crews
 
     def start(self) -> None:
-        """Begin, one after the other within an export's interval; this does not wait for it."""
-        self._say("start")
+        """Start agents one after the other within one export interval, without waiting."""
+        self._send("start")
 
     def look(self) -> Look:
-        """What they have done and cost so far, together."""
-        self._say("look")
-        return _together([crew.hear(Look) for crew in self._crews])
+        """The sums of activity and cost so far."""
+        self._send("look")
+        return _together([crew.receive(Look) for crew in self._crews])
 
     def end(self) -> End:
-        """Let all export once more, and stop; what was sent, and what it took."""
-        self._say("end")
-        ends = [crew.hear(End) for crew in self._crews]
+        """Export once more and stop; returns what was sent, and the cost."""
+        self._send("end")
+        ends = [crew.receive(End) for crew in self._crews]
         return End(
             look=_together([end.look for end in ends]),
             sent=[one for end in ends for one in end.sent],
@@ -40,16 +40,16 @@ class Agents:
             points=sum(end.points for end in ends),
         )
 
-    def _say(self, message: str) -> None:
+    def _send(self, message: str) -> None:
         for crew in self._crews:
-            crew.say(message)
+            crew.send(message)
 
 
 @contextmanager
 def agents(
     count: int, *, processes: int, nodes: Sequence[Address], interval_s: float, export_interval_s: float
 ) -> Iterator[Agents]:
-    """So many agents, ready to start, divided among processes."""
+    """``count`` agents in child processes, ready to start."""
     with ExitStack() as held:
         crews = [
             held.enter_context(
@@ -62,12 +62,12 @@ def agents(
             for place in range(min(processes, count))
         ]
         for crew in crews:
-            crew.hear(Look)  # ready
+            crew.receive(Look)  # ready
         yield Agents(crews)
 
 
 def _serve(connection: Connection, plan: Plan) -> None:
-    logging.disable(logging.WARNING)  # what was not taken is counted
+    logging.disable(logging.WARNING)  # rejected requests are counted
     crew = Crew(plan)
     stop = threading.Event()
     starting = threading.Thread(target=crew.start, args=(stop,), daemon=True)

@@ -1,7 +1,7 @@
-"""What can go wrong with a fleet before there is a result."""
+"""Errors of a fleet run without a result."""
 
 from __future__ import annotations
 
 
 class FleetError(Exception):
-    """One line for whoever runs it: what did not start, or ended by itself."""
+    """One line for the user: a part that did not start, or that ended unexpectedly."""

@@ -1,4 +1,4 @@
-"""Both ends of the pipeline, and what became of the points between them."""
+"""Compares the points that agents sent with those that the backend received."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one agent made of exports: points by their time (Unix time in ns), whether or not they were taken.
+    """The exports of one agent: points by their time (Unix time in ns), accepted or not.
 
-    ``untaken_points`` are those among them that the node's Collector did not say it has. ``counters`` are the sums over
+    ``untaken_points`` are those that the node's Collector did not confirm. ``counters`` are the sums over
     all series of each counter in the last export.
     """
 
@@ -26,7 +26,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What the backend has of one host: points by their time, each series once; and as ``counters`` in the last one."""
+    """The points of one host at the backend, by time, each series once; ``counters`` are those of the last export."""
 
     points: Mapping[int, int]
     counters: Mapping[str, float]
@@ -34,7 +34,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """All of it together. A point is of one series at one time; one that came twice was received once."""
+    """The totals. A point is one series at one time; a duplicate counts as received once."""
 
     sent_points: int
     received_points: int
@@ -45,7 +45,7 @@ class Balance:
 
     @property
     def holds(self) -> bool:
-        """Whether everything that was sent is there, and nothing else."""
+        """Whether the backend has exactly what was sent."""
         return not (self.lost_points or self.unknown_points or self.hosts_with_other_counters)
 
 

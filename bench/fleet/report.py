@@ -83,11 +83,11 @@ def _delivery(result: Result) -> Iterator[tuple[str, str]]:
     yield (
         outage.gateway,
         (
-            f"killed, away for {outage.away_s:.0f} s, in which {outage.sent_points:,} points were sent "
+            f"killed, down for {outage.away_s:.0f} s, in which {outage.sent_points:,} points were sent "
             f"and nodes kept up to {outage.node_queue_bytes / 1e6:.1f} MB"
         ),
     )
-    yield "all there", f"{result.drained.time_s - result.ended.time_s:.0f} s after the agents were told to stop"
+    yield "all received", f"{result.drained.time_s - result.ended.time_s:.0f} s after the agents were stopped"
 
 
 def _cost(result: Result, found: Measured) -> Iterator[tuple[str, str]]:
@@ -120,5 +120,5 @@ def _fleet(sums: Sums, assumed: Assumed) -> Iterator[tuple[str, str]]:
             f"{assumed.backend_answer_s:g} s ({sums.gateways_by_answers}), and one to spare"
         ),
     )
-    yield f"disk, gateways away {outage}", f"{sums.host_queue_bytes / 1e6:.0f} MB on each host"
-    yield f"disk, backend away {outage}", f"{sums.gateway_queue_bytes / 1e9:.0f} GB on each gateway"
+    yield f"disk, gateways down {outage}", f"{sums.host_queue_bytes / 1e6:.0f} MB on each host"
+    yield f"disk, backend down {outage}", f"{sums.gateway_queue_bytes / 1e9:.0f} GB on each gateway"

@@ -1,4 +1,4 @@
-"""One run: start everything, let agents push, kill a gateway meanwhile, bring it back, wait for all, compare."""
+"""One run: start everything, push, kill a gateway, restart it, wait until all points arrive, and compare."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from bench.fleet.tiers import Collector, Cost, Tiers, tiers
 from otel_gpu.config.values import Address
 
 DRAIN_S: Final = 180.0
-"""How long to wait for the rest at the end. Nodes wait up to 45 s between two tries (30 s, half more or less)."""
+"""Time limit for the remaining points at the end. Nodes wait up to 45 s between two attempts (30 s ± 50 %)."""
 
 _SETTLE_S: Final = 10.0
 _TURN_S: Final = 0.5
-_TOLD_EVERY_S: Final = 10.0
+_PROGRESS_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How large, how long, how often. The gateway is away for the middle third of ``seconds``."""
+    """Size, duration and intervals. One gateway is down in the middle third of ``seconds``."""
 
     agents: int = 200
     processes: int = 4
@@ -41,7 +41,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What it was like while a gateway was away: whether its ports refused, what was sent, what nodes had to keep."""
+    """Figures of a gateway's outage: whether its ports refused, points sent, and bytes queued at nodes."""
 
     gateway: str
     away_s: float
@@ -52,7 +52,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class TierCost:
-    """What a tier's Collectors have taken together so far, and hold now."""
+    """CPU time of a tier's Collectors so far, and their memory now."""
 
     collectors: int
     cpu_s: float
@@ -61,7 +61,7 @@ class TierCost:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Everybody's figures at one time (monotonic, in s)."""
+    """All figures at one time (monotonic, in s)."""
 
     time_s: float
     agents: Look
@@ -72,8 +72,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything that a run found. ``began`` is when the last agent had started, ``ended`` when they all stopped, and
-    ``drained`` when the backend had all, or it was given up.
+    """The result of a run. ``began`` is when the last agent had started, ``ended`` when all stopped, and ``drained``
+    when the backend had all points, or at the time limit.
     """
 
     options: Options
@@ -86,35 +86,35 @@ class Result:
 
 
 class Progress:
-    """Says what is being done: at once where that is new, and every ten seconds while it goes on."""
+    """Progress lines: at once for each new phase, and every ten seconds during it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._began_s = self._told_s = time.monotonic()
+        self._started_s = self._last_s = time.monotonic()
 
-    def say(self, text: str) -> None:
-        """Something new."""
-        self._told_s = time.monotonic()
-        self._stream.write(f"fleet: {self._told_s - self._began_s:4.0f} s  {text}\n")
+    def write(self, text: str) -> None:
+        """Write a line."""
+        self._last_s = time.monotonic()
+        self._stream.write(f"fleet: {self._last_s - self._started_s:4.0f} s  {text}\n")
         self._stream.flush()
 
-    def still(self, text: Callable[[], str]) -> None:
-        """The same as before, if it has not been told for a while."""
-        if time.monotonic() - self._told_s >= _TOLD_EVERY_S:
-            self.say(text())
+    def repeat(self, text: Callable[[], str]) -> None:
+        """Write a line if the last one is old enough."""
+        if time.monotonic() - self._last_s >= _PROGRESS_EVERY_S:
+            self.write(text())
 
 
 def run(options: Options, stream: TextIO) -> Result:
-    """Run a fleet in a directory of its own; everything has ended when this returns, or raises."""
+    """Run a fleet in a temporary directory. All processes have ended on return."""
     progress = Progress(stream)
     with (
         TemporaryDirectory(prefix="otel-gpu-fleet-") as name,
         backend() as end,
         tiers(Path(name), nodes=options.nodes, gateways=options.gateways, backend=end.address) as collectors,
     ):
-        progress.say(f"starting {options.gateways} gateways and {options.nodes} node Collectors")
+        progress.write(f"starting {options.gateways} gateways and {options.nodes} node Collectors")
         collectors.start()
-        progress.say(f"making {options.agents} agents in {options.processes} processes")
+        progress.write(f"making {options.agents} agents in {options.processes} processes")
         with agents(
             options.agents,
             processes=options.processes,
@@ -136,15 +136,15 @@ class _Run:
     def play(self) -> Result:
         options = self._options
         third_s = options.seconds / 3
-        self._progress.say(f"starting agents, one after the other within {options.export_interval_s:g} s")
+        self._progress.write(f"starting agents, one after the other within {options.export_interval_s:g} s")
         self._agents.start()
         self._pass(options.export_interval_s, "starting")
         began = self._moment(self._agents.look())
-        self._progress.say(f"all push, every {options.export_interval_s:g} s")
-        self._pass(third_s, "all is up")
+        self._progress.write(f"all push, every {options.export_interval_s:g} s")
+        self._pass(third_s, "all are up")
         outage = self._outage(self._collectors.gateways[-1], third_s)
         self._pass(third_s, f"{outage.gateway} is back")
-        self._progress.say("agents export once more and stop")
+        self._progress.write("agents export once more and stop")
         ended = self._moment(self._agents.look())
         last = self._agents.end()
         self._drain(last.look.points)
@@ -162,33 +162,33 @@ class _Run:
         )
 
     def _outage(self, gateway: Collector, seconds: float) -> Outage:
-        """Kill one, let time pass, start it again."""
+        """Kill a gateway, wait, and start it again."""
         before = self._agents.look().points
         gateway.kill()
         killed_s = time.monotonic()
-        self._progress.say(f"{gateway.name} is killed (SIGKILL)")
-        most_bytes = self._pass(seconds, f"{gateway.name} is away")
+        self._progress.write(f"{gateway.name} is killed (SIGKILL)")
+        most_bytes = self._pass(seconds, f"{gateway.name} is down")
         refused = _refuses(gateway.addresses.otlp_grpc) and _refuses(gateway.addresses.member)
         sent = self._agents.look().points - before
         self._collectors.start_gateway(gateway)
         gateway.wait()
         away_s = time.monotonic() - killed_s
-        self._progress.say(f"{gateway.name} is back; nodes kept {most_bytes / 1e6:.1f} MB meanwhile")
+        self._progress.write(f"{gateway.name} is back; nodes kept {most_bytes / 1e6:.1f} MB meanwhile")
         return Outage(gateway.name, away_s, refused, sent, most_bytes)
 
     def _pass(self, seconds: float, what: str) -> int:
-        """Let time pass; the most that waited in all nodes' queues, in bytes."""
+        """Wait; returns the largest total of all nodes' queues, in bytes."""
         until_s = time.monotonic() + seconds
         most_bytes = 0
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(_TURN_S, left_s))
             self._collectors.check()
             most_bytes = max(most_bytes, sum(node.queue_bytes() for node in self._collectors.nodes))
-            self._progress.still(lambda: f"{what}: {self._figures()}")
+            self._progress.repeat(lambda: f"{what}: {self._figures()}")
         return most_bytes
 
     def _drain(self, sent: int) -> None:
-        """Wait until the backend has everything, and then a little for what comes twice; not for ever."""
+        """Wait until the backend has all points, then a little longer for duplicates; with a time limit."""
         until_s = time.monotonic() + DRAIN_S
         complete = False
         while time.monotonic() < until_s:
@@ -196,10 +196,10 @@ class _Run:
             received = self._backend.totals().distinct_points
             if received >= sent and not complete:
                 complete, until_s = True, time.monotonic() + _SETTLE_S
-            everybody = (*self._collectors.nodes, *self._collectors.gateways)
-            if complete and not any(one.queue_bytes() for one in everybody):
+            all_collectors = (*self._collectors.nodes, *self._collectors.gateways)
+            if complete and not any(one.queue_bytes() for one in all_collectors):
                 return
-            self._progress.still(lambda: f"waiting for the rest: {self._figures()}")
+            self._progress.repeat(lambda: f"waiting for the rest: {self._figures()}")
             time.sleep(_TURN_S)
 
     def _figures(self) -> str:

@@ -1,4 +1,4 @@
-"""What a run on one machine says of a fleet of thousands: arithmetic, with every assumption by its name."""
+"""Extrapolates a run on one machine to a fleet of thousands, with named assumptions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bench.fleet.run import Result
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one host, one point and one Collector take, as a run found it.
+    """Measured cost of one host, one point and one Collector.
 
-    ``plain`` is OTLP as it lies in queues on disk, ``gzip`` one host's export as a node sends it to a gateway. The CPU
+    ``plain`` is OTLP as queues store it on disk, ``gzip`` one host's export as a node sends it to a gateway. The CPU
     time of a point at a gateway is for both of its layers.
     """
 
@@ -28,7 +28,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What a run does not find. A gateway's CPU is used to half, so that one can be away and a backlog is made up for.
+    """Assumptions. Gateways use half of their CPU, so that one may be down and a backlog can be worked off.
 
     ``disk_per_byte`` is what the file of a queue takes per byte that waits in it: 1.08 for 68 MB, measured apart.
     """
@@ -45,7 +45,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """A fleet. Gateways are as many as CPU or the backend's answers ask for, and one to spare."""
+    """A fleet. The number of gateways follows from CPU or from the backend's latency, plus one spare."""
 
     series: int
     points_per_s: float

@@ -1,4 +1,4 @@
-"""The two tiers of Collectors, on the configurations that are shipped: a node's and a gateway's."""
+"""The two tiers of Collectors, with the shipped configurations of a node and of a gateway."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_collector() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU time so far, in s, of all its lives, and resident memory now."""
+    """CPU time so far over all restarts, in s, and resident memory now."""
 
     cpu_s: float
     memory_bytes: int
@@ -58,7 +58,7 @@ class Collector:
         self._past_cpu_s = 0.0
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Start it; ``wait`` tells when it is there. It has a session of its own: Ctrl-C is not for it."""
+        """Start it without waiting for it (see ``wait``). It has its own session, so Ctrl-C does not reach it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         given = {"QUEUE_DIRECTORY": str(self.directory / "queue"), **self.addresses.environment(), **environment}
         with (self.directory / "log").open("ab") as log:
@@ -81,12 +81,12 @@ class Collector:
             time.sleep(0.05)
 
     def check(self) -> None:
-        """FleetError if it has ended by itself."""
+        """Raise FleetError if it has ended unexpectedly."""
         if self._process is not None and self._process.poll() is not None:
             raise FleetError(f"{self.name} ended with {self._process.returncode}: {self._last_words()}")
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end; nothing if it does not run."""
+        """Send SIGKILL and wait for its end; do nothing if it does not run."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -95,7 +95,7 @@ class Collector:
         process.wait()
 
     def queue_bytes(self) -> int:
-        """What waits in its queue, as it says itself; 0 while it is not there."""
+        """Bytes in its queue by its own metrics; 0 while it does not respond."""
         try:
             text = ask(self._telemetry, "/metrics").body
         except (OSError, http.client.HTTPException):
@@ -103,35 +103,35 @@ class Collector:
         return sum(int(float(line.rpartition(" ")[2])) for line in text.splitlines() if line.startswith(_QUEUE))
 
     def cost(self) -> Cost:
-        """What it takes."""
+        """Its cost so far."""
         now = Cost(0.0, 0) if self._process is None else _cost(self._process.pid)
         return Cost(self._past_cpu_s + now.cpu_s, now.memory_bytes)
 
     def _own_port(self) -> str:
-        """Its own metrics, on a port of its own instead of 8888, where all would meet."""
+        """Serve its own metrics on a separate port instead of 8888, which all would share."""
         at = f"{{host: {self._telemetry.host}, port: {self._telemetry.port}}}"
         return f"yaml:service: {{telemetry: {{metrics: {{readers: [{{pull: {{exporter: {{prometheus: {at}}}}}}}]}}}}}}"
 
     def _last_words(self) -> str:
         lines = (self.directory / "log").read_text(encoding="utf-8", errors="replace").splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """All Collectors. Of two nodes, each sends to another gateway; gateways hand on to whoever is in charge."""
+    """All Collectors. Nodes are spread over the gateways; a gateway forwards each series to its responsible member."""
 
     nodes: Sequence[Collector]
     gateways: Sequence[Collector]
     backend: Address
 
     def start_gateway(self, gateway: Collector) -> None:
-        """Start one, which knows all members."""
+        """Start a gateway with the addresses of all members."""
         members = ", ".join(str(one.addresses.member) for one in self.gateways)
         gateway.start({"GATEWAY_MEMBERS": f"[{members}]", "BACKEND_ENDPOINT": f"http://{self.backend}"})
 
     def start(self) -> None:
-        """Start all, and wait until they are there."""
+        """Start all, and wait until they are healthy."""
         for gateway in self.gateways:
             self.start_gateway(gateway)
         for place, node in enumerate(self.nodes):
@@ -141,16 +141,16 @@ class Tiers:
             collector.wait()
 
     def check(self) -> None:
-        """FleetError if one has ended by itself."""
+        """Raise FleetError if one has ended unexpectedly."""
         for collector in (*self.gateways, *self.nodes):
             collector.check()
 
 
 @contextmanager
 def tiers(directory: Path, *, nodes: int, gateways: int, backend: Address) -> Iterator[Tiers]:
-    """Collectors that are not started yet, and that are killed at the end."""
+    """Collectors, not yet started; killed at the end."""
     program = find_collector()
-    # All at once: of two draws one could be in the other.
+    # In one call: two calls could return the same port.
     free = iter(free_addresses(_ADDRESSES * (nodes + gateways)))
 
     def made(kind: str, count: int) -> list[Collector]:

@@ -1,1 +1,1 @@
-"""Seeded random inputs through everything that reads what others wrote: ``python -m tests.fuzz``."""
+"""Seeded random inputs for everything that reads untrusted data: ``python -m tests.fuzz``."""

@@ -1,6 +1,6 @@
 """``python -m tests.fuzz --inputs N --seed S [--only NAME]``: N inputs each. Exit code 1 if any failed.
 
-An input follows from target, seed and number alone, so that one that failed can be made again by itself.
+An input follows from target, seed and number alone, so that one that failed can be reproduced alone.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ FAILURES_SHOWN: Final = 10
 
 
 def generator(seed: int, number: int) -> random.Random:
-    """The chance that makes one input."""
+    """The random generator of one input."""
     return random.Random((seed << 64) + number)
 
 
 def failure(target: Target[Any], made: Any) -> str | None:
-    """What is wrong with what became of an input; ``None`` if nothing."""
+    """The violation of an input; ``None`` without one."""
     try:
         return target.violation(made)
     except Exception as error:
@@ -49,7 +49,7 @@ def failure(target: Target[Any], made: Any) -> str | None:
 
 
 def fuzz(target: Target[Any], seed: int, numbers: range, say: Callable[[str], object]) -> int:
-    """Feed these inputs to a target, telling what it does when that takes long; how many failed."""
+    """Feed these inputs to a target, with progress every few seconds; returns the number of failures."""
     failures = 0
     said_s = time.monotonic()
     for number in numbers:
@@ -76,7 +76,7 @@ def fuzz_state(inputs: int, seed: int) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses in one line."""
+    """Reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")

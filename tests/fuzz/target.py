@@ -1,4 +1,4 @@
-"""What is fuzzed, and how inputs are made: from valid examples, changed a little or much, and from nothing at all."""
+"""Fuzz targets and their inputs: valid examples with small or large changes, and random bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Input = TypeVar("Input", bytes, str)
 
 @dataclass(frozen=True, slots=True)
 class Target(Generic[Input]):
-    """Makes an input of a generator of chance, and says what is wrong with what became of it; raising is wrong too."""
+    """Makes an input from a random generator, and returns the violation of its result. An exception is one, too."""
 
     name: str
     make: Callable[[random.Random], Input]
@@ -106,15 +106,15 @@ def _changed(rng: random.Random, value: Any) -> Any:
 
 
 def unfit(text: str | None, longest: int = 1024) -> str | None:
-    """What is wrong with a name that will be told."""
+    """The defect of a name that will be exported; ``None`` without one."""
     if text is None:
         return None
     if not text:
-        return "an empty name is told"
+        return "an empty name is exported"
     if len(text) > longest:
-        return f"a name of {len(text)} characters is told"
+        return f"a name of {len(text)} characters is exported"
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return f"a name that no exporter can encode is told: {text!a}"
+        return f"a name that no exporter can encode is exported: {text!a}"
     return None

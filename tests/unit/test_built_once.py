@@ -1,4 +1,4 @@
-"""``tools/built-once.sh``: what takes minutes says what it is doing, and nothing of that outlives it."""
+"""``tools/built-once.sh``: a long build shows progress, and leaves no process behind."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from otel_gpu.clock import Clock, ManualClock, SystemClock
 
 
-def test_the_system_clock_tells_unix_time_and_monotonic_time_in_nanoseconds() -> None:
+def test_the_system_clock_has_unix_time_and_monotonic_time_in_nanoseconds() -> None:
     clock: Clock = SystemClock()
     wall_before, monotonic_before = time.time_ns(), time.monotonic_ns()
     wall, monotonic = clock.wall_ns(), clock.monotonic_ns()
@@ -15,7 +15,7 @@ def test_the_system_clock_tells_unix_time_and_monotonic_time_in_nanoseconds() ->
     assert monotonic_before <= monotonic <= time.monotonic_ns()
 
 
-def test_a_manual_clock_stands_still_until_told() -> None:
+def test_a_manual_clock_stands_still_until_it_is_advanced() -> None:
     clock = ManualClock(wall_ns=5, monotonic_ns=7)
     assert [(clock.wall_ns(), clock.monotonic_ns()) for _ in range(3)] == [(5, 7)] * 3
 

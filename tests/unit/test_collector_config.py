@@ -76,7 +76,7 @@ def test_a_configuration_says_which_collector_it_is_for_and_what_it_does(file: P
 def test_the_settings_a_configuration_reads_are_those_it_explains(file: Path) -> None:
     document = load(file)
     read = {name for text in strings(document) for name in re.findall(r"\$\{env:(\w+)", text)}
-    # Two components read variables that they are told of in other ways.
+    # Two components get their variables in other ways.
     if "env" in document["processors"].get("resource_detection", {}).get("detectors", []):
         read.add("OTEL_RESOURCE_ATTRIBUTES")
     if "k8s_attributes" in document["processors"]:
@@ -91,8 +91,8 @@ def test_a_default_in_the_text_is_the_one_that_is_set(file: Path) -> None:
     explained = " ".join(line.removeprefix("#").strip() for line in header(file).splitlines())
     for text in strings(load(file)):
         for _, default in re.findall(r"\$\{env:(\w+):-([^}]+)\}", text):
-            told = "none" if default == "[]" else default
-            assert re.search(rf"[(\s]{re.escape(told)}[),;]", explained), default
+            shown = "none" if default == "[]" else default
+            assert re.search(rf"[(\s]{re.escape(shown)}[),;]", explained), default
 
 
 @every_file

@@ -242,7 +242,7 @@ def test_values_are_put_in_as_grafana_does() -> None:
 # ---------------------------------------------------------------------------- alerts
 
 
-def test_every_alert_says_what_it_is_how_long_it_waits_and_where_to_read_on() -> None:
+def test_every_alert_has_a_severity_a_delay_annotations_and_a_page() -> None:
     page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE))
     assert sections.keys() == alerts().keys()
@@ -250,42 +250,42 @@ def test_every_alert_says_what_it_is_how_long_it_waits_and_where_to_read_on() ->
         assert re.fullmatch(r"\d+[mh]", alert["for"])
         assert alert["labels"]["severity"] in {"critical", "warning"}
         assert sections[name].startswith(f"`{alert['labels']['severity']}`")
-        told = alert["annotations"]
-        assert set(told) == {"summary", "description", "runbook_url"}
-        assert told["runbook_url"] == f"docs/alerts.md#{name.lower()}"
-        named = set(re.findall(r"\$labels\.(\w+)", told["summary"] + told["description"]))
-        assert named <= labels(alert["expr"]), "else it would be told as nothing"
+        annotations = alert["annotations"]
+        assert set(annotations) == {"summary", "description", "runbook_url"}
+        assert annotations["runbook_url"] == f"docs/alerts.md#{name.lower()}"
+        named = set(re.findall(r"\$labels\.(\w+)", annotations["summary"] + annotations["description"]))
+        assert named <= labels(alert["expr"]), "else the annotation would be empty"
 
 
 def sources_of(alert: str) -> list[str]:
-    """The expressions by which an alert chooses sources."""
+    """The expressions by which an alert selects sources."""
     return re.findall(r'otel_gpu_source=~?"([^"]*)"', alerts()[alert]["expr"])
 
 
-def test_names_are_missed_of_those_who_tell_names_and_of_nobody_else() -> None:
-    [who] = sources_of("GpuNamesUnavailable")
+def test_the_names_alert_is_about_all_name_sources_and_no_others() -> None:
+    [pattern] = sources_of("GpuNamesUnavailable")
     for source in (*Kind, "podman-1000", "podman-user", "environment"):
-        assert re.fullmatch(who, source), source
+        assert re.fullmatch(pattern, source), source
     for source in ("nvml", "procfs", "sim", "state", "attribution"):
-        assert not re.fullmatch(who, source), source
+        assert not re.fullmatch(pattern, source), source
     assert sources_of("GpuStateNotSaved") == [SOURCE_NAME]
 
 
-def test_the_dashboard_counts_as_blind_whom_the_alert_tells_of() -> None:
+def test_the_dashboard_counts_the_blind_agents_of_the_alert() -> None:
     [panel] = [panel for where, panel in panels() if where == "fleet: Agents blind or gone"]
     shown = panel["targets"][0]["expr"].replace('host_name=~"$host", ', "").replace('{host_name=~"$host"}', "")
     of_alert = alerts()["GpuAgentBlind"]["expr"].replace("(host_name, otel_gpu_source)", "(host_name)")
     assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", f"count({of_alert}) or vector(0)")
 
 
-def test_the_dashboard_counts_as_gone_whom_the_alert_tells_of() -> None:
+def test_the_dashboard_counts_the_gone_agents_of_the_alert() -> None:
     [panel] = [panel for where, panel in panels() if where == "fleet: Agents blind or gone"]
     shown = panel["targets"][1]["expr"].replace('{host_name=~"$host"}', "").replace("count by", "group by")
     assert re.sub(r"\s", "", shown) == re.sub(r"\s", "", f"count({alerts()['GpuAgentGone']['expr']}) or vector(0)")
 
 
 @pytest.mark.parametrize(("where", "of_now"), [("node: Workloads", "ABCD"), ("workload: Workloads", "ABCH")])
-def test_a_figure_of_now_is_of_those_who_are_there_now(where: str, of_now: str) -> None:
+def test_a_present_figure_is_of_present_workloads(where: str, of_now: str) -> None:
     [panel] = [panel for at, panel in panels() if at == where and panel["type"] == "table"]
     for target in panel["targets"]:
         narrowed = re.search(r" and group by \(([^)]*)\) \(gpu_workload_access\{[^}]*\} == 1\)$", target["expr"])
@@ -353,8 +353,8 @@ def test_every_alert_is_tested_when_it_fires_just_below_and_when_it_is_over() ->
             for each in test.get("alert_rule_test", ()):
                 fires.setdefault(each["alertname"], []).append(bool(each["exp_alerts"]))
     assert fires.keys() == alerts().keys()
-    for name, told in fires.items():
-        assert told[:3] == [False, True, False], name
+    for name, fired in fires.items():
+        assert fired[:3] == [False, True, False], name
     recording = (ROOT / "tests/rules/recording.yaml").read_text(encoding="utf-8")
     assert set(re.findall(r"- expr: (\S+)", recording)) == set(recorded())
 

@@ -140,7 +140,7 @@ def test_what_the_next_pod_must_know_of_state_is_noted_on_the_node_where_the_age
     assert Path(volume) in marker_directories(variables)
 
 
-def test_who_sees_only_itself_has_no_privilege() -> None:
+def test_an_agent_that_sees_only_its_own_pod_has_no_privilege() -> None:
     for pod in pods():
         if not pod.get("hostPID") and "hostPath" not in json.dumps(pod.get("volumes", [])):
             assert pod["securityContext"]["runAsNonRoot"] is True
@@ -177,7 +177,7 @@ def test_every_mount_has_its_volume_and_every_volume_is_mounted() -> None:
 
 
 def test_services_of_the_namespace_are_not_taken_for_settings() -> None:
-    """The kubelet tells of a Service named otel-gpu as OTEL_GPU_PORT, and of one named exporter as EXPORTER_PORT."""
+    """The kubelet sets OTEL_GPU_PORT for a Service named otel-gpu, and EXPORTER_PORT for one named exporter."""
     for pod in pods():
         if pod["containers"][0]["name"] == "otel-gpu":
             assert pod["enableServiceLinks"] is False
@@ -268,7 +268,7 @@ def test_every_image_has_a_version_and_those_of_one_program_the_same() -> None:
 @pytest.mark.parametrize("path", COLLECTORS, ids=named)
 def test_a_collector_runs_what_is_checked_elsewhere(path: Path) -> None:
     checked = {one.read_text(encoding="utf-8") for one in (ROOT / "collector-config").glob("*.yaml")}
-    assert path.read_text(encoding="utf-8") in checked, "copy it anew from collector-config/"
+    assert path.read_text(encoding="utf-8") in checked, "copy it again from collector-config/"
 
 
 def test_the_agent_finds_the_sockets_where_they_are_mounted() -> None:
@@ -335,7 +335,7 @@ def test_what_a_page_links_to_is_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/deployment.md"])
-def test_who_stands_in_for_another_exporter_in_a_container_lets_its_port_out(page: str) -> None:
+def test_a_container_that_replaces_another_exporter_publishes_its_port(page: str) -> None:
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     [(line, name)] = [(line, name) for line in lines for name in re.findall(r"-e OTEL_GPU_COMPAT=([a-z-]+)", line)]
     assert f"-p 127.0.0.1:{EXPORTERS[name].port}:{EXPORTERS[name].port}" in line

@@ -41,7 +41,7 @@ def test_the_container_serves_metrics_and_health_on_the_port_it_exposes() -> Non
 
 
 @pytest.mark.parametrize("status", [HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE])
-def test_the_health_check_says_what_healthz_says(status: HTTPStatus) -> None:
+def test_the_health_check_has_the_result_of_healthz(status: HTTPStatus) -> None:
     asked = []
 
     def healthz(request: WSGIEnvironment, respond: StartResponse) -> list[bytes]:
@@ -60,11 +60,11 @@ def test_the_health_check_says_what_healthz_says(status: HTTPStatus) -> None:
 
 def test_without_an_agent_the_health_check_fails() -> None:
     *_, option, program = words(r"HEALTHCHECK .*?CMD")
-    nobody = program.replace(exposed(), "1")
-    assert subprocess.run([sys.executable, option, nobody], check=False, capture_output=True).returncode != 0
+    unused = program.replace(exposed(), "1")
+    assert subprocess.run([sys.executable, option, unused], check=False, capture_output=True).returncode != 0
 
 
-def test_whoever_runs_the_image_without_a_word_is_not_root() -> None:
+def test_the_image_does_not_run_as_root_by_default() -> None:
     [user] = re.findall(r"^USER (.*)$", FINAL, re.MULTILINE)
     assert re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", user)  # numbers: runAsNonRoot cannot look up names
 

@@ -133,8 +133,8 @@ def test_nothing_is_misspelt_in_a_command(command: str) -> None:
     assert Command("", 0, command).misuse is None
 
 
-def test_what_compose_has_to_be_told_is_in_its_example(tmp_path: Path) -> None:
-    [command] = run_by("test_what_compose_has_to_be_told_is_in_its_example")
+def test_the_required_variables_of_compose_are_in_its_example(tmp_path: Path) -> None:
+    [command] = run_by("test_the_required_variables_of_compose_are_in_its_example")
     shutil.copytree(ROOT / "deploy/compose", tmp_path / "deploy/compose")
     subprocess.run(["bash", "-c", command.text], cwd=tmp_path, check=True)
     needed = set(re.findall(r"\$\{(\w+):\?", (ROOT / "deploy/compose/compose.yaml").read_text(encoding="utf-8")))
@@ -295,7 +295,7 @@ def test_the_energy_of_the_example_divides_as_the_page_says() -> None:
     page = TEXTS["docs/concepts.md"]
     for policy in EnergyPolicy:
         [(cells)] = re.findall(rf"^\| `{policy}` \| (.+) \|$", page, re.MULTILINE)
-        told = [int(cell.rpartition("= ")[2].removesuffix(" J")) for cell in cells.split(" | ")]
+        shown = [int(cell.rpartition("= ")[2].removesuffix(" J")) for cell in cells.split(" | ")]
         consumers = [
             Consumer(
                 ProcessOnDevice(ProcessKey(pid, 1), DeviceKey("GPU-0", "")),
@@ -309,10 +309,10 @@ def test_the_energy_of_the_example_divides_as_the_page_says() -> None:
         interval = Interval(3_000_000, 10.0, consumers, context_power_w=100.0)
         division = EnergyDivider(policy).divide(interval)
         given = [*(division.parts_mj[consumer.at] for consumer in consumers), division.idle_mj]
-        assert [mj / 1000 for mj in given] == told
+        assert [mj / 1000 for mj in given] == shown
         assert division.unattributed_mj == 0
 
 
 def test_the_pictures_are_of_the_page_as_it_is() -> None:
-    told = (IMAGES / MADE_OF).read_text(encoding="ascii").strip()
-    assert told == digest(), "stale; take them anew with: make pictures"
+    recorded = (IMAGES / MADE_OF).read_text(encoding="ascii").strip()
+    assert recorded == digest(), "stale; update with: make pictures"

@@ -1,4 +1,4 @@
-"""Commands are found in pages, taken apart, and noticed where they are wrong (tests/docs_commands.py)."""
+"""Commands are found in pages, parsed, and checked (tests/docs_commands.py)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.docs_commands import Command, anchors, blocks, commands, is_command, 
         "rm -rf build",
     ],
 )
-def test_a_command_that_is_wrong_is_noticed(text: str) -> None:
+def test_a_wrong_command_is_found(text: str) -> None:
     command = Command("P.md", 1, text)
     assert command.misuse is not None or rule(command) is None
 
@@ -48,7 +48,7 @@ def test_a_command_that_is_wrong_is_noticed(text: str) -> None:
         ("otel-gpu pause --for yesterday", "--for: 'yesterday'"),
     ],
 )
-def test_what_is_wrong_with_a_command_is_told(text: str, wrong: str) -> None:
+def test_the_error_of_a_command_is_reported(text: str, wrong: str) -> None:
     assert wrong in (Command("P.md", 1, text).misuse or "")
 
 
@@ -57,13 +57,13 @@ def test_a_block_without_a_language_has_commands_if_a_line_of_it_is_one() -> Non
     assert [is_shell(block) for block in blocks("P.md", page)] == [True, False, False]
 
 
-def test_a_command_between_backticks_is_one_whoever_s_it_is() -> None:
-    told = ("docker run --pid=host", "otel-gpu top", ".venv/bin/otel-gpu once", "nvidia-smi -L", "make run")
-    assert all(map(is_command, told))
+def test_commands_of_all_programs_are_recognised() -> None:
+    recognised = ("docker run --pid=host", "otel-gpu top", ".venv/bin/otel-gpu once", "nvidia-smi -L", "make run")
+    assert all(map(is_command, recognised))
     assert not any(map(is_command, ("otel-gpu", "docker", "otel-gpu 0.1.0", "--pid=host", "gpu_state")))
 
 
-def test_commands_are_taken_apart_by_lines_continuations_and_ands_without_comments() -> None:
+def test_commands_are_split_at_lines_and_ands_and_joined_at_continuations_without_comments() -> None:
     shell_text = "make run   # it\ndocker run \\\n  -v a:b \\\n  x\na b && c # d\n# alone\n\n"
     [shell, plain] = blocks("P.md", f"# T\n\n```sh\n{shell_text}```\n```\nmake no\n```\n")
     assert (shell.language, plain.language) == ("sh", "")
@@ -86,7 +86,7 @@ def test_commands_are_taken_apart_by_lines_continuations_and_ands_without_commen
         ("kubectl label namespace otel-gpu x=y", None),
     ],
 )
-def test_what_otel_gpu_is_told_is_found_wherever_it_runs(text: str, words: list[str] | None) -> None:
+def test_the_arguments_of_otel_gpu_are_found_also_inside_containers(text: str, words: list[str] | None) -> None:
     assert Command("P.md", 1, text).of_otel_gpu == words
 
 

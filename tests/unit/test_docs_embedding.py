@@ -30,7 +30,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpCollector]:
     started.close()
 
 
-def test_the_service_of_the_page_exports_who_uses_the_gpus(collector: HttpCollector) -> None:
+def test_the_service_of_the_page_exports_the_users_of_its_gpus(collector: HttpCollector) -> None:
     service: dict[str, Any] = {}
 
     def serve() -> None:

@@ -27,7 +27,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from bench.fleet.__main__ import main
 from bench.fleet.agents import Crew, End, Look, Plan
-from bench.fleet.backend import PATH, Books, Totals, backend
+from bench.fleet.backend import PATH, ReceivedPoints, Totals, backend
 from bench.fleet.ledger import Received, Sent, balance, counters_of
 from bench.fleet.report import as_text
 from bench.fleet.run import Moment, Options, Outage, Result, TierCost
@@ -37,7 +37,7 @@ from otel_gpu.config.values import Address
 
 
 def export(time_ns: int, joules: Mapping[str, float], host: str = "a") -> MetricsData:
-    """An export of these workloads: a counter and a gauge each, told apart by their Resources alone."""
+    """An export of these workloads: a counter and a gauge each, distinguished only by their Resources."""
 
     def point(value: float) -> NumberDataPoint:
         return NumberDataPoint({"hw.id": "GPU-one"}, 0, time_ns, value)
@@ -61,44 +61,44 @@ def encoded(data: MetricsData) -> bytes:
     return encode_metrics(data).SerializeToString()
 
 
-def booked(*exports: MetricsData) -> Books:
-    books = Books()
+def received_points(*exports: MetricsData) -> ReceivedPoints:
+    received = ReceivedPoints()
     for data in exports:
-        books.take(encoded(data), 10)
-    return books
+        received.add(encoded(data), 10)
+    return received
 
 
-def test_a_point_that_comes_twice_is_received_once() -> None:
-    books = booked(export(1, {"x": 1.0, "y": 2.0}), export(2, {"x": 3.0}), export(1, {"x": 1.0}))
-    assert (books.totals.points, books.totals.twice_points, books.totals.distinct_points) == (8, 2, 6)
-    assert books.received()["a"].points == {1: 4, 2: 2}
-    assert books.totals.late_points == 0
+def test_a_duplicate_point_is_received_once() -> None:
+    received = received_points(export(1, {"x": 1.0, "y": 2.0}), export(2, {"x": 3.0}), export(1, {"x": 1.0}))
+    assert (received.totals.points, received.totals.twice_points, received.totals.distinct_points) == (8, 2, 6)
+    assert received.by_host()["a"].points == {1: 4, 2: 2}
+    assert received.totals.late_points == 0
 
 
-def test_a_point_older_than_what_is_there_is_late_and_does_not_count_as_the_newest() -> None:
-    books = booked(export(2, {"x": 3.0}), export(1, {"x": 1.0}))
-    assert books.totals.late_points == 2
-    assert books.received()["a"] == Received({1: 2, 2: 2}, {"energy": 3.0})
+def test_a_point_older_than_the_newest_is_late_and_does_not_replace_it() -> None:
+    received = received_points(export(2, {"x": 3.0}), export(1, {"x": 1.0}))
+    assert received.totals.late_points == 2
+    assert received.by_host()["a"] == Received({1: 2, 2: 2}, {"energy": 3.0})
 
 
 def test_counters_at_the_end_are_those_of_the_last_export_and_no_gauges() -> None:
-    books = booked(export(1, {"gone": 9.0, "x": 1.0}), export(2, {"x": 3.0, "y": 0.25}))
+    received = received_points(export(1, {"gone": 9.0, "x": 1.0}), export(2, {"x": 3.0, "y": 0.25}))
     assert (
-        books.received()["a"].counters == {"energy": 3.25} == counters_of([encoded(export(2, {"y": 0.25, "x": 3.0}))])
+        received.by_host()["a"].counters == {"energy": 3.25} == counters_of([encoded(export(2, {"y": 0.25, "x": 3.0}))])
     )
 
 
-def test_hosts_have_their_own_books() -> None:
-    books = booked(export(1, {"x": 1.0}), export(1, {"x": 1.0}, host="b"))
-    assert books.totals.twice_points == 0
-    assert set(books.received()) == {"a", "b"}
+def test_points_are_counted_by_host() -> None:
+    received = received_points(export(1, {"x": 1.0}), export(1, {"x": 1.0}, host="b"))
+    assert received.totals.twice_points == 0
+    assert set(received.by_host()) == {"a", "b"}
 
 
 SENT = Sent("a", {1: 4, 2: 2}, 0, {"energy": 3.0})
 THERE = Received({1: 4, 2: 2}, {"energy": 3.0})
 
 
-def test_all_that_was_sent_and_nothing_else_is_a_balance_that_holds() -> None:
+def test_a_balance_holds_if_exactly_what_was_sent_is_received() -> None:
     found = balance([SENT], {"a": THERE})
     assert found.holds
     assert (found.sent_points, found.received_points) == (6, 6)
@@ -116,7 +116,7 @@ def test_all_that_was_sent_and_nothing_else_is_a_balance_that_holds() -> None:
         ({}, 6, 0, ("a",)),
     ],
 )
-def test_a_balance_does_not_hold_if_anything_is_missing_or_other(
+def test_a_balance_does_not_hold_if_anything_is_missing_or_different(
     received: Mapping[str, Received], lost: int, unknown: int, differing: tuple[str, ...]
 ) -> None:
     found = balance([SENT], received)
@@ -202,7 +202,7 @@ def test_the_sums_of_a_fleet_are_plain_arithmetic() -> None:
     assert sums.gateway_queue_bytes == 48_000_000_000
 
 
-def test_a_backend_that_answers_at_once_leaves_it_to_the_cpu_how_many_gateways() -> None:
+def test_with_a_fast_backend_the_number_of_gateways_follows_from_cpu() -> None:
     sums = fleet_sums(MEASURED, Assumed(backend_answer_s=0.001))
     assert (sums.gateways_by_cpu, sums.gateways_by_answers, sums.gateways) == (4, 1, 5)
 
@@ -249,12 +249,12 @@ def test_a_lost_point_makes_it_fail(
         assert "too many agents" not in out
 
 
-def test_a_machine_that_does_not_keep_up_is_told_of() -> None:
+def test_a_machine_that_does_not_keep_up_is_reported() -> None:
     assert any("5 of 10 that were due; too many agents" in line for line in as_text(result(lost_points=0, exports=5)))
 
 
 @pytest.mark.parametrize("words", [["--agents", "0"], ["--seconds", "soon"], ["--format", "xml"], ["--nodes", "-1"]])
-def test_bad_usage_is_told_in_a_line_and_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_line_and_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2

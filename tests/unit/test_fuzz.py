@@ -1,4 +1,4 @@
-"""The driver of ``make fuzz``: what it finds, it tells, with the way to find it again."""
+"""The driver of ``make fuzz``: failures are reported with a command that reproduces them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def test_a_few_inputs_of_every_target_are_understood_or_refused(
     assert fuzz(target, 0, range(150), print) == 0, capsys.readouterr().out
 
 
-def test_what_raises_and_what_is_wrong_are_told_with_the_input_and_how_to_make_it_again() -> None:
+def test_exceptions_and_violations_are_reported_with_the_input_and_a_command_to_reproduce_it() -> None:
     def violation(data: bytes) -> str | None:
         if data == b"2":
             raise KeyError("lost")
         return "it is odd" if data == b"3" else None
 
-    told: list[str] = []
+    reported: list[str] = []
     numbers = {generator(7, number).random(): number for number in range(10)}
     target = Target("digits", lambda rng: str(numbers[rng.random()]).encode(), violation)
-    assert fuzz(target, 7, range(10), told.append) == 2
-    assert "digits: raised KeyError('lost') at test_fuzz.py:" in told[0]
-    assert "input  b'2'" in told[0]
-    assert "python -m tests.fuzz --only digits --seed 7 --from 2 --inputs 1" in told[0]
-    assert "it is odd" in told[1]
-    assert told[2] == "digits: 10 inputs, 2 failures\n"
+    assert fuzz(target, 7, range(10), reported.append) == 2
+    assert "digits: raised KeyError('lost') at test_fuzz.py:" in reported[0]
+    assert "input  b'2'" in reported[0]
+    assert "python -m tests.fuzz --only digits --seed 7 --from 2 --inputs 1" in reported[0]
+    assert "it is odd" in reported[1]
+    assert reported[2] == "digits: 10 inputs, 2 failures\n"
 
 
 def test_an_input_follows_from_seed_and_number_alone() -> None:

@@ -1,4 +1,4 @@
-"""The Makefile where something is missing: one line that says what, and nothing left that breaks the next try."""
+"""The Makefile where something is missing: a one-line error, and nothing left that breaks the next attempt."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_environment_whose_making_failed_does_not_count_as_made(tmp_path: Pat
         assert "setting up" in result.stderr
 
 
-def test_a_python_too_old_is_told_with_the_way_out(tmp_path: Path, venv: Path) -> None:
+def test_a_python_that_is_too_old_is_reported_with_the_fix(tmp_path: Path, venv: Path) -> None:
     assert "needs Python 3.11" in complaint(
         make(f"{venv}/.venv", f"VENV={venv}", f"PYTHON={python(tmp_path, 'exit 1')}")
     )

@@ -53,7 +53,7 @@ def test_the_daemonset_has_what_nvml_and_the_processes_of_others_take() -> None:
     dockerfile = (Path(__file__).parents[2] / "Dockerfile").read_text(encoding="utf-8")
     assert "HOST_PROC=/host/proc" in dockerfile
     assert "/host/proc" in [mount["mountPath"] for mount in container["volumeMounts"]]
-    # Who asks for a GPU takes it from those who compute.
+    # A pod that requests a GPU takes it from pods that compute.
     assert "resources" not in container or "nvidia.com/gpu" not in str(container["resources"])
 
 

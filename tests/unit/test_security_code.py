@@ -1,4 +1,4 @@
-"""What the package's code does not do, whoever asks: run a program, run text, or unpack objects of somebody else's."""
+"""The package does not run programs, does not evaluate text, and does not unpickle untrusted objects."""
 
 from __future__ import annotations
 

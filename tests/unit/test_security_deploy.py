@@ -206,7 +206,7 @@ def test_openshifts_constraint_allows_no_more() -> None:
     assert not any(scc[key] for key in ("allowHostIPC", "allowHostNetwork", "allowHostPorts"))
 
 
-def test_the_image_runs_as_nobody_without_a_shell_or_an_installer() -> None:
+def test_the_image_runs_unprivileged_without_a_shell_or_an_installer() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     _, _, final = re.split(r"^FROM .*$", text, flags=re.MULTILINE)
     users = re.findall(r"^USER (\S+)$", final, re.MULTILINE)

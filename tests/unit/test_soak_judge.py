@@ -1,4 +1,4 @@
-"""The judge of a soak finds what it is there for."""
+"""The checks of a soak detect violations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_gpu.model import UNIDENTIFIED_WORKLOAD, Report
 from tests.builders import snapshot
 from tests.soak import CYCLE_S
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
-from tests.soak_judge import Books, Footprint, not_flat
+from tests.soak_judge import Audit, Footprint, not_flat
 
 HOURS = 7 * 24
 CYCLES_AN_HOUR = 3600 / CYCLE_S
@@ -31,7 +31,7 @@ def week(**per_hour: float) -> list[Footprint]:
     return hours
 
 
-def test_what_varies_and_does_not_grow_is_flat() -> None:
+def test_figures_that_vary_without_growth_are_flat() -> None:
     assert not_flat(week()) == []
 
 
@@ -40,7 +40,7 @@ def test_a_warm_up_is_no_leak() -> None:
     assert not_flat(early + week()[HOURS // 4 :]) == []
 
 
-def test_one_small_object_that_is_kept_of_every_cycle_is_found_in_a_week() -> None:
+def test_one_small_object_kept_per_cycle_is_found_in_a_week() -> None:
     (found,) = not_flat(week(blocks=2 * CYCLES_AN_HOUR))  # a dict and its table
     assert found.startswith("blocks grow: ")
 
@@ -51,15 +51,15 @@ def test_memory_outside_python_threads_and_descriptors_that_grow_are_found(name:
     assert found.startswith(f"{name} grow: ")
 
 
-def test_a_soak_too_short_to_tell_does_not_say_that_all_is_well() -> None:
+def test_a_soak_that_is_too_short_does_not_pass() -> None:
     assert not_flat([IDLE]) != []
 
 
-# ---------------------------------------------------------------------------- books
+# ---------------------------------------------------------------------------- counters
 
 
 def played(cycles: int = 4) -> tuple[list[Report], list[dict[str, int]]]:
-    """Some cycles of the soak's host, each with what its GPUs had counted by then."""
+    """Some cycles of the soak's host, each with the expected energy of its GPUs."""
     host = SoakHost(1, ManualClock())
     engine = Engine(gpus=SoakGpus(host), processes=SoakProcesses(host), names=[SoakNames(host)], clock=host.clock)
     answers, expected = [], []
@@ -71,50 +71,50 @@ def played(cycles: int = 4) -> tuple[list[Report], list[dict[str, int]]]:
 
 
 def judged(answers: Sequence[Report], expected: Sequence[Mapping[str, int]]) -> list[str]:
-    books = Books()
+    audit = Audit()
     for answer, expected_mj in zip(answers, expected, strict=True):
-        books.hear(answer, expected_mj)
-    return books.wrong
+        audit.check(answer, expected_mj)
+    return audit.wrong
 
 
-def test_a_millijoule_that_nobody_was_told_of_is_found() -> None:
+def test_a_missing_millijoule_is_found() -> None:
     answers, expected = played()
     assert judged(answers, expected) == []
     uuid = answers[-1].gpus[0].identity.uuid
     expected[-1][uuid] += 1
-    assert judged(answers, expected) == [f"cycle 4: {uuid}: 1 mJ are missing since the beginning"]
+    assert judged(answers, expected) == [f"cycle 4: {uuid}: 1 mJ are missing since the start"]
 
 
-def test_what_has_left_is_not_forgotten() -> None:
+def test_energy_of_a_departed_workload_still_counts() -> None:
     answers, expected = played()
     answers[-1] = replace(answers[-1], workloads=answers[-1].workloads[1:])
     (lost,) = {part.gpu_uuid for part in answers[-2].workloads[0].gpus}
     wrong = judged(answers, expected)
-    assert len(wrong) == 1  # only what it was given in the last cycle is missing
+    assert len(wrong) == 1  # only its energy of the last cycle is missing
     assert lost in wrong[0]
 
 
-def test_an_agent_that_has_found_no_driver_yet_tells_nothing_and_forgets_nothing() -> None:
+def test_a_cycle_without_a_driver_has_no_counters_and_loses_none() -> None:
     answers, expected = played()
     nothing = Attributor().observe(snapshot())
     assert nothing.gpus == ()
     assert judged([*answers[:2], nothing, *answers[2:]], [*expected[:2], expected[1], *expected[2:]]) == []
 
 
-def test_counters_of_books_that_are_not_taken_up_yet_are_found() -> None:
+def test_counters_of_a_ledger_that_is_not_resumed_yet_are_found() -> None:
     answers, expected = played()
-    books = Books()
-    books.hear(replace(answers[0], gpus=tuple(gpu._replace(totals=None) for gpu in answers[0].gpus)), expected[0])
-    books.scraped("up 1\n")
-    assert books.wrong == []
-    books.scraped("x_total 0\n")
-    assert books.wrong == ["cycle 1: a scrape has counters of books that are not taken up yet"]
+    audit = Audit()
+    audit.check(replace(answers[0], gpus=tuple(gpu._replace(totals=None) for gpu in answers[0].gpus)), expected[0])
+    audit.check_scrape("up 1\n")
+    assert audit.wrong == []
+    audit.check_scrape("x_total 0\n")
+    assert audit.wrong == ["cycle 1: a scrape has counters of a ledger that is not resumed yet"]
 
 
-def test_books_that_begin_anew_are_found() -> None:
+def test_a_ledger_that_starts_again_is_found() -> None:
     answers, expected = played()
     answers[-1] = replace(answers[-1], epoch_ns=answers[-1].epoch_ns + 1)
-    assert judged(answers, expected)[0] == "cycle 4: the books began anew"
+    assert judged(answers, expected)[0] == "cycle 4: the ledger started again"
 
 
 def test_a_counter_that_falls_is_found() -> None:
@@ -123,33 +123,33 @@ def test_a_counter_that_falls_is_found() -> None:
 
 
 def test_a_counter_that_falls_from_one_scrape_to_the_next_is_found_and_the_agents_own_may() -> None:
-    books = Books()
+    audit = Audit()
     for value in (3, 4, 4, 2):
         own = f"otel_gpu_cpu_time_seconds_total {9 - value}"
-        books.scraped(f'# TYPE x counter\nx_total{{a="b c"}} {value}\n{own}\n')
-    assert books.wrong == ['cycle 0: fell from 4.0 to 2.0: x_total{a="b c"}']
-    books.scraped("up 1\n")
-    assert books.wrong[-1].endswith("a scrape has no counters")
+        audit.check_scrape(f'# TYPE x counter\nx_total{{a="b c"}} {value}\n{own}\n')
+    assert audit.wrong == ['cycle 0: fell from 4.0 to 2.0: x_total{a="b c"}']
+    audit.check_scrape("up 1\n")
+    assert audit.wrong[-1].endswith("a scrape has no counters")
 
 
-def test_a_series_that_ended_and_began_again_is_counted_and_has_fallen() -> None:
+def test_a_series_that_ended_and_started_again_is_counted_and_has_fallen() -> None:
     answers, expected = played()
-    books = Books()
-    books.hear(answers[0], expected[0])
-    books.scraped("x_total 9\n")
-    begun = answers[1].workloads[0]
-    totals = begun.gpus[0].totals
+    audit = Audit()
+    audit.check(answers[0], expected[0])
+    audit.check_scrape("x_total 9\n")
+    restarted = answers[1].workloads[0]
+    totals = restarted.gpus[0].totals
     assert totals is not None
-    again = begun._replace(gpus=(begun.gpus[0]._replace(totals=totals._replace(since_ns=totals.since_ns + 1)),))
-    books.hear(replace(answers[1], workloads=(again, *answers[1].workloads[1:])), {})
-    books.scraped("x_total 1\n")
-    assert (books.begun_again, books.wrong) == (1, ["cycle 2: fell from 9.0 to 1.0: x_total"])
+    again = restarted._replace(gpus=(restarted.gpus[0]._replace(totals=totals._replace(since_ns=totals.since_ns + 1)),))
+    audit.check(replace(answers[1], workloads=(again, *answers[1].workloads[1:])), {})
+    audit.check_scrape("x_total 1\n")
+    assert (audit.restarted_series, audit.wrong) == (1, ["cycle 2: fell from 9.0 to 1.0: x_total"])
 
 
-def test_whom_nobody_knows_may_begin_again_being_somebody_else() -> None:
+def test_a_series_of_unidentified_processes_may_start_again() -> None:
     answers, _ = played()
-    books = Books()
-    nobody = [
+    audit = Audit()
+    unidentified = [
         workload._replace(
             ref=UNIDENTIFIED_WORKLOAD,
             gpus=tuple(
@@ -158,8 +158,8 @@ def test_whom_nobody_knows_may_begin_again_being_somebody_else() -> None:
         )
         for start, workload in ((5, answers[0].workloads[0]), (6, answers[1].workloads[0]))
     ]
-    books.hear(replace(answers[0], workloads=(nobody[0],)), {})
-    books.scraped('x_total 9\ny_total{id="unidentified"} 9\n')
-    books.hear(replace(answers[1], workloads=(nobody[1],)), {})
-    books.scraped('x_total 9\ny_total{id="unidentified"} 1\n')
-    assert (books.begun_again, books.wrong) == (0, [])
+    audit.check(replace(answers[0], workloads=(unidentified[0],)), {})
+    audit.check_scrape('x_total 9\ny_total{id="unidentified"} 9\n')
+    audit.check(replace(answers[1], workloads=(unidentified[1],)), {})
+    audit.check_scrape('x_total 9\ny_total{id="unidentified"} 1\n')
+    assert (audit.restarted_series, audit.wrong) == (0, [])

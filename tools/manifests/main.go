@@ -66,7 +66,7 @@ func kubernetes(names []string) error {
 	return errors.Join(wrong...)
 }
 
-// objects decodes every document of a file, and goes on after one that is wrong.
+// objects decodes every document of a file and continues after an invalid one.
 func objects(name string, serializer runtime.Decoder) error {
 	text, err := read(name)
 	if err != nil {

@@ -1,4 +1,4 @@
-"""A small agent for the bench's own tests: it divides by SM share and makes the sums come out."""
+"""A small agent for the bench's own tests: it divides by SM share, and its sums add up."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ IDLE_POLLS = 2
 
 
 def totals(energy_mj: int, compute_us: int = 0) -> Totals:
-    """Totals with an estimate of energy and nothing else of note."""
+    """Totals with only an estimate of energy."""
     return Totals(0, MethodEnergy(0, energy_mj, 0), compute_us, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass
 class StandIn:
-    """Looks at one GPU; everything it says is simple and adds up."""
+    """Attributes one GPU with simple figures that add up."""
 
     host: SimulatedHost
     clock: Clock

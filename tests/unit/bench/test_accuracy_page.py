@@ -1,4 +1,4 @@
-"""The page that tells how accurate the agent is has the figures of a run, or the run fails."""
+"""The accuracy page must have the figures of a run, or the run fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is scored of the agent's answers, and that nothing missing passes for 0."""
+"""Figures scored from the agent's reports. A missing figure is never 0."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_answer_without_a_basis_or_a_gpu_is_refused() -> None:
         ours.standing_w(replace(answer, gpus=()))
 
 
-def test_a_workload_that_stands_twice_on_a_gpu_is_refused() -> None:
+def test_a_workload_that_occurs_twice_on_a_gpu_is_refused() -> None:
     answer = answers(1)[0]
     with pytest.raises(BenchError, match="twice"):
         ours.energy_mj(replace(answer, workloads=(*answer.workloads, answer.workloads[0])))
@@ -73,7 +73,7 @@ def test_figures_are_taken_by_workload() -> None:
     assert ours.inferred_bytes(answer) == {busy: 0, still: 0}
 
 
-def test_an_agent_whose_sums_come_out_has_no_conservation_error() -> None:
+def test_an_agent_whose_sums_add_up_has_no_conservation_error() -> None:
     check = Conservation()
     for answer in answers(10):
         check.check(answer)

@@ -1,4 +1,4 @@
-"""The formulas in use today do what their descriptions say."""
+"""The formulas of other exporters follow their documentation."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ LOOK = Look(
 def test_a_formula_divides_power_times_time_by_its_own_figure_of_work(formula: str, expected: dict[str, float]) -> None:
     meters = PeerMeters()
     meters.add(LOOK, standing_w=100.0)
-    assert meters.energy_mj[formula] == pytest.approx({who: share * 1_100_000 for who, share in expected.items()})
+    assert meters.energy_mj[formula] == pytest.approx(
+        {workload: share * 1_100_000 for workload, share in expected.items()}
+    )
     if formula != MEAN_ROWS:
-        # The counter says 1,000 J, of which 500 J stand and are divided equally.
-        shared = {who: 250_000 + expected.get(who, 0.0) * 500_000 for who in ("a", "b")}
+        # The counter says 1,000 J, of which 500 J are standing energy and are divided equally.
+        shared = {workload: 250_000 + expected.get(workload, 0.0) * 500_000 for workload in ("a", "b")}
         assert meters.energy_mj[formula + STANDING] == pytest.approx(shared)
 
 
@@ -76,7 +78,7 @@ def test_busy_time_is_the_figure_of_work_times_the_window(formula: str, expected
     assert meters.busy_s[formula] == pytest.approx(expected)
 
 
-def test_while_nobody_works_only_equal_shares_bill_anyone_and_with_our_standing_power_all_do() -> None:
+def test_without_work_only_equal_shares_attribute_energy_and_with_our_standing_power_all_do() -> None:
     meters = PeerMeters()
     meters.add(replace(LOOK, samples=(), rows={}, utilization=0.0, working=frozenset()), standing_w=100.0)
     assert {name for name, sums in meters.energy_mj.items() if sums and STANDING not in name} == {EQUAL}
@@ -93,12 +95,12 @@ def test_with_our_standing_power_a_formula_divides_exactly_the_counter() -> None
             assert sum(sums.values()) == pytest.approx(3_000_000)
 
 
-def test_what_nobody_lists_is_divided_equally_or_by_names() -> None:
+def test_unlisted_memory_is_divided_equally_or_by_names() -> None:
     look = replace(LOOK, used_bytes=6 * GIB, candidates={"x": "web", "y": "mail-relay"})
     assert hidden_memory(look) == {EQUAL: {"x": 2 * GIB, "y": 2 * GIB}, NAMES: {"x": GIB, "y": 3 * GIB}}
 
 
-def test_with_no_candidate_or_nothing_hidden_nothing_is_given_away() -> None:
+def test_without_a_candidate_or_hidden_memory_nothing_is_attributed() -> None:
     assert hidden_memory(replace(LOOK, used_bytes=6 * GIB)) == {EQUAL: {}, NAMES: {}}
     assert hidden_memory(replace(LOOK, candidates={"x": "web"}))[EQUAL] == {"x": 0}
 
@@ -111,12 +113,12 @@ def test_names_are_matched_by_parts_of_words(name: str, ai: bool) -> None:
 def test_so_many_zero_polls_in_a_row_make_a_process_idle_and_one_with_work_ends_it() -> None:
     one, two = ZeroPolls(1), ZeroPolls(2)
     working = [{"a", "b"}, {"a"}, {"a"}, {"a", "b"}]
-    looks = [replace(LOOK, working=frozenset(who)) for who in working]
+    looks = [replace(LOOK, working=frozenset(workloads)) for workloads in working]
     assert [one.idle(look) for look in looks] == [set(), {"b"}, {"b"}, set()]
     assert [two.idle(look) for look in looks] == [set(), set(), {"b"}, set()]
 
 
-def test_a_watcher_sees_each_sample_once_and_who_holds_what() -> None:
+def test_a_watcher_sees_each_sample_once_and_the_memory_of_each_workload() -> None:
     stops = Points(((0.0, 0.5), (4.0, 0.5), (4.0, 0.0)))
     spec = world(
         process(1, use(stops)),

@@ -141,7 +141,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return jobs
 
 
-def test_the_command_fails_if_a_target_is_missed_unless_told_not_to(
+def test_the_command_fails_if_a_target_is_missed_unless_gating_is_off(
     played: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--workers", "1", "--seeds", "2", "--family", "steady"]
@@ -179,7 +179,7 @@ def test_all_figures_can_be_had_as_json(
     assert "| bursty | 1 |" in capsys.readouterr().out
 
 
-def test_an_agent_that_cannot_be_scored_is_told_in_one_line(
+def test_an_agent_that_cannot_be_scored_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def play(family: Family, seed: int) -> Outcome:
@@ -191,7 +191,7 @@ def test_an_agent_that_cannot_be_scored_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seeds", "x"], ["--family", "nonsense"], ["--set", "all"]])
-def test_bad_usage_is_told_with_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_exit_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         command.main(arguments)
     assert exit_.value.code == 2
@@ -208,8 +208,8 @@ def test_a_quick_run_takes_some_seeds_of_every_family() -> None:
 
 def test_worlds_played_on_several_cores_come_out_as_on_one() -> None:
     jobs = [("staggered", 1), ("simultaneous", 2)]
-    told = io.StringIO()
-    one = collect(run.play_all(jobs, 1, told))
-    two = collect(run.play_all(jobs, 2, told))
+    progress = io.StringIO()
+    one = collect(run.play_all(jobs, 1, progress))
+    two = collect(run.play_all(jobs, 2, progress))
     assert one == two
-    assert told.getvalue().count("2/2 worlds") == 2
+    assert progress.getvalue().count("2/2 worlds") == 2

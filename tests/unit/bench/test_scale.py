@@ -1,4 +1,4 @@
-"""Far more than any host has: the work grows with it and not faster, memory has an end, and sums stay exact."""
+"""Far larger than any host: work grows linearly, memory is bounded, and sums stay exact."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cycles(gpus: Sequence[GpuReading], processes: Sequence[ProcessFacts], count:
 
 
 def many_processes(count: int) -> tuple[list[GpuReading], list[ProcessFacts]]:
-    """One GPU, and everybody on it in a container of his own."""
+    """One GPU, with every process in a container of its own."""
     pids = range(1, count + 1)
     reading = gpu(0, [listed(pid, MIB) for pid in pids], memory=memory(used_gib=count / 1024, total_gib=80))
     return [reading], [facts(pid, container(pid)) for pid in pids]
@@ -113,15 +113,15 @@ def exported(answer: Report, names: WorkloadNames | None = None) -> tuple[list[i
     if names is not None:
         named = tuple(each._replace(names=names, awaiting_names=False) for each in answer.workloads)
         answer = replace(answer, workloads=named)
-    told = MetricCollector(lambda: SelfStats(started_ns=1), include_awaiting_names=True).collect(answer)
-    batches = split_by_size(told, RESOURCES)
+    collection = MetricCollector(lambda: SelfStats(started_ns=1), include_awaiting_names=True).collect(answer)
+    batches = split_by_size(collection, RESOURCES)
     requests = [encode(batch, RESOURCES).ByteSize() for batch in batches]
-    series = sum(len(block.values) for block in told.blocks)
-    return requests, len(PrometheusRenderer(RESOURCES).render(told, Exposition.TEXT)), series
+    series = sum(len(block.values) for block in collection.blocks)
+    return requests, len(PrometheusRenderer(RESOURCES).render(collection, Exposition.TEXT)), series
 
 
 def check_sums(answer: Report, seconds: int) -> None:
-    """Not a millijoule or a byte is missing, and none is there twice."""
+    """Every millijoule and every byte is attributed exactly once."""
     for device in answer.gpus:
         assert device.energy_error_mj == 0
         assert device.totals is not None
@@ -171,7 +171,7 @@ def test_four_times_as_many_take_no_more_than_five_times_the_work(
 
 
 def _calls(world: tuple[list[GpuReading], list[ProcessFacts]]) -> tuple[int, int]:
-    """What attributing a cycle takes, and telling it."""
+    """The cost of attributing and exporting a cycle."""
     attributor = Attributor()
     first, second, third = cycles(*world)
     attributor.observe(first)

@@ -51,7 +51,7 @@ def test_an_error_is_the_distance_in_percent_of_the_truth() -> None:
     assert relative_errors(truth, {"a": 150.0, "b": 75.0}) == [25.0, 50.0, 100.0]
 
 
-def test_whoever_has_no_truth_to_speak_of_has_no_error_in_percent() -> None:
+def test_a_truth_of_zero_has_no_relative_error() -> None:
     assert relative_errors({"a": 0.0}, {"a": 5.0}) == []
 
 
@@ -87,7 +87,7 @@ def test_memory_wrong_for_half_of_the_time_is_half_wrong() -> None:
     assert score.errors() == [50.0]
 
 
-def test_bytes_given_to_somebody_after_it_left_count_against_it() -> None:
+def test_bytes_claimed_for_a_departed_workload_count_as_errors() -> None:
     score = ByteTime()
     score.add({"a": 100, "b": 100}, {"a": 100, "b": 100})
     score.add({"b": 100}, {"a": 50, "b": 100, "ghost": 10})
@@ -128,6 +128,6 @@ def test_records_are_summed_up_over_the_hours_of_work() -> None:
     assert (summary.mean_delay_s, summary.worst_delay_s, summary.never) == (10.0, 10.0, 1)
 
 
-def test_where_nobody_worked_there_is_no_false_alarm() -> None:
+def test_without_work_there_is_no_false_alarm() -> None:
     summary = summarise_idle([IdleRecord(0.0, 0, 0.0, 5.0)])
     assert (summary.alarms_per_hour, summary.false_percent, summary.mean_delay_s) == (0.0, 0.0, 5.0)

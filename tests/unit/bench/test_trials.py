@@ -1,4 +1,4 @@
-"""A world played to its end is scored the same way every time, and a broken agent is seen to be broken."""
+"""Scores of a world are reproducible, and the errors of a broken agent are found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEED = TUNE[0]
 
 
 class Leaky(StandIn):
-    """Loses a millijoule of its books in every cycle."""
+    """Loses a millijoule of its totals in every cycle."""
 
     def sample(self) -> Report:
         self.energy_mj = {pid: max(0, energy - 1) for pid, energy in self.energy_mj.items()}
@@ -29,7 +29,7 @@ class Leaky(StandIn):
 
 
 class Mute(StandIn):
-    """Says nothing of totals."""
+    """Reports no totals."""
 
     def sample(self) -> Report:
         answer = super().sample()
@@ -76,7 +76,7 @@ def test_an_agent_that_loses_energy_is_found_out() -> None:
     assert play(FAMILIES["steady"], SEED, Leaky).conservation_mj >= 1
 
 
-def test_an_agent_that_says_nothing_is_not_scored() -> None:
+def test_an_agent_without_totals_is_not_scored() -> None:
     for name in ("steady", "staggered", "steady, alone, 2 %"):
         with pytest.raises(ours.BenchError, match="no totals of a GPU"):
             play(FAMILIES[name], SEED, Mute)

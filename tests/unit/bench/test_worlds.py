@@ -82,7 +82,7 @@ def test_only_in_power_capped_worlds_the_limit_is_reached(family: Family) -> Non
 
 
 @pytest.mark.parametrize("family", ENERGY, ids=lambda family: family.name)
-def test_everybody_who_shares_works_within_ten_minutes(family: Family) -> None:
+def test_every_sharer_works_within_ten_minutes(family: Family) -> None:
     for seed in SEEDS:
         for process in family.make(seed).processes:
             times_s = range(round(DURATION_S - process.start_s))
@@ -126,7 +126,7 @@ def test_staggered_starts_are_polls_apart_and_simultaneous_ones_between_two() ->
         assert len({start_s // CADENCE_S for start_s in together_s}) == 1
 
 
-def test_on_a_late_start_everybody_holds_already() -> None:
+def test_on_a_late_start_all_processes_hold_memory_already() -> None:
     for seed in SEEDS:
         world = family("late start").make(seed)
         assert all(process.start_s < world.age_s - 2 * CADENCE_S for process in world.processes)

@@ -129,7 +129,7 @@ def test_a_gpu_without_processes_is_not_blind(own_proc: ProcTree) -> None:
             True,
             "--cap-add SYS_PTRACE",
         ),
-        ("the workload of 1 process cannot be told … (docker run --cgroupns=host)", True, "docker run --cgroupns=host"),
+        ("the workload of 1 process is unknown … (docker run --cgroupns=host)", True, "docker run --cgroupns=host"),
         ("NVML does not show processes", False, "hostPID: true"),
         ("start times are unknown", True, "HOST_PROC"),
     ],

@@ -85,7 +85,7 @@ def test_a_gpu_without_any_figure_has_the_same_keys_with_null_in_them() -> None:
     }
 
 
-def test_a_gpu_is_told_in_bytes_millijoules_watts_degrees_and_ratios() -> None:
+def test_a_gpu_is_reported_in_bytes_millijoules_watts_degrees_and_ratios() -> None:
     first, second, _ = document(attribution())["gpus"]
     assert first["memory"] == {
         "limit": 80 * GIB,
@@ -103,7 +103,7 @@ def test_a_gpu_is_told_in_bytes_millijoules_watts_degrees_and_ratios() -> None:
     assert second["mig"][0]["memory"]["measured"] == 4 * GIB
 
 
-def test_a_workload_is_told_with_the_names_that_are_known() -> None:
+def test_a_workload_is_reported_with_its_known_names() -> None:
     workloads = {workload["id"]: workload for workload in document(attribution())["workloads"]}
     vllm = workloads[CONTAINER_ID]
     assert {key: vllm[key] for key in ("kind", "name", "namespace", "pod", "pod_uid", "container", "image")} == {
@@ -122,7 +122,7 @@ def test_a_workload_is_told_with_the_names_that_are_known() -> None:
     assert nameless["gpus"][0]["mig"] == "MIG-1"
 
 
-def test_a_pod_uid_that_only_the_cgroup_tells_is_told() -> None:
+def test_a_pod_uid_known_only_from_the_cgroup_is_reported() -> None:
     nameless = attribution()
     nameless = replace(nameless, workloads=tuple(one._replace(names=None) for one in nameless.workloads))
     workloads = {workload["id"]: workload for workload in document(nameless)["workloads"]}
@@ -177,10 +177,10 @@ def test_figures_that_later_rules_find_have_their_place() -> None:
             processes=(process,),
         )
     )
-    told = whole["workloads"][0]["gpus"][0]
-    assert told["memory"] == {"measured": part.measured_bytes, "inferred": 5, "confidence": 0.5}
-    assert told["energy_mj"] == {"measured": 3, "estimated": None, "inferred": 4}
-    assert (told["utilization"], told["state"], told["idle_seconds"]) == (0.25, "idle", 12.5)
+    part_document = whole["workloads"][0]["gpus"][0]
+    assert part_document["memory"] == {"measured": part.measured_bytes, "inferred": 5, "confidence": 0.5}
+    assert part_document["energy_mj"] == {"measured": 3, "estimated": None, "inferred": 4}
+    assert (part_document["utilization"], part_document["state"], part_document["idle_seconds"]) == (0.25, "idle", 12.5)
     of_process = whole["processes"][0]
     assert (of_process["utilization"], of_process["energy_mj"], of_process["state"]) == (0.75, 7, "busy")
     assert of_process["idle_seconds"] == 0.0

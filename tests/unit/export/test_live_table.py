@@ -70,11 +70,11 @@ def view(stream: io.StringIO, columns: int = WIDTH, lines: int = HEIGHT, *, simu
 
 def crowd(gpus: int = 4, processes: int = 30, troubles: int = 0) -> Report:
     """An answer that no small screen holds."""
-    everybody = [listed(pid) for pid in range(100, 100 + processes)]
+    entries = [listed(pid) for pid in range(100, 100 + processes)]
     return attribute(
         None,
         snapshot(
-            gpu(0, everybody, memory=memory(used_gib=60)),
+            gpu(0, entries, memory=memory(used_gib=60)),
             *(gpu(index) for index in range(1, gpus)),
             processes=[facts(pid, name=f"p{pid}") for pid in range(100, 100 + processes)],
             sources=[SourceOutcome(f"s{i}", SourceState.DEGRADED, "something is wrong") for i in range(troubles)],

@@ -327,7 +327,7 @@ def test_after_a_value_that_cannot_be_rendered_the_next_rendering_is_complete() 
 def test_workloads_are_distinguished_by_identity() -> None:
     first, same, other = identity(k8s_pod_name="a"), identity(k8s_pod_name="a"), identity(k8s_pod_name="b")
     states: list[tuple[WorkloadIdentity, str]] = [(first, "busy"), (same, "idle"), (other, "idle")]
-    points = [Point(1.0, {**GPU, "gpu.state": state}, who) for who, state in states]
+    points = [Point(1.0, {**GPU, "gpu.state": state}, workload) for workload, state in states]
     exposed = render(collection(gpu_workload_time=points), NOWHERE, TEXT)
     found = labels_of(exposed, "gpu_workload_time_seconds_total")
     assert [labels["k8s_pod_name"] for labels in found] == ["a", "a", "b"]

@@ -76,7 +76,7 @@ def sections(text: str) -> list[list[str]]:
 
 
 def blocks(lines: list[str]) -> int:
-    """How many columns stand side by side, told by gutters of two spaces that run through all lines."""
+    """The number of columns, which are separated by two blanks in all lines."""
     width = max(len(line) for line in lines)
     blank = "".join(
         " " if all(position >= len(line) or line[position] == " " for line in lines) else "x"
@@ -138,14 +138,14 @@ def test_a_name_cannot_act_on_the_terminal(name: str) -> None:
 
 
 def test_text_of_a_driver_cannot_act_on_the_terminal() -> None:
-    def told(word: str) -> str:
+    def rendered(word: str) -> str:
         reading = gpu(0, [], name=word, mig=[mig("MIG-1", (1, 0), [listed(1)], profile=word)])
         sources = [SourceOutcome("nvml", SourceState.DEGRADED, word)]
         return render(attribute(None, snapshot(reading, sources=sources)), width=200)
 
-    text = told("\x1b[2J\n")
+    text = rendered("\x1b[2J\n")
     assert "\x1b" not in text
-    assert len(text.splitlines()) == len(told("innocent").splitlines())
+    assert len(text.splitlines()) == len(rendered("innocent").splitlines())
     assert "\nnvml: degraded: \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}\n" in text
 
 
@@ -203,7 +203,7 @@ def test_with_one_gpu_without_process_lists_the_workloads_are_unknown(silent: Gp
     text = render(attribute(None, snapshot(gpu(0), silent)))
     assert "Unknown which workloads use a GPU" in text
     assert "Unknown which processes use a GPU" in text
-    assert "nobody" not in text
+    assert "No workload uses a GPU" not in text
 
 
 def test_process_lists_of_instances_are_those_of_the_gpu() -> None:
@@ -362,7 +362,7 @@ def test_whole_units_add_up_to_the_rounded_sum() -> None:
     assert whole([14, -4, 0], 10) == [1, 0, 0]
 
 
-# ---------------------------------------------------------------------------- who, when, what the marks mean
+# ---------------------------------------------------------------------------- workloads, times, marks
 
 
 def test_the_title_has_version_host_time_and_driver() -> None:

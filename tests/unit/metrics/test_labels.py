@@ -102,7 +102,7 @@ def test_a_job_goes_by_its_own_name_and_keeps_its_id() -> None:
     assert (found["gpu.workload.name"], found["slurm.job.id"]) == ("train-llm", "4242")
 
 
-def test_the_runtime_is_what_the_cgroup_says_or_else_whoever_knows_the_container() -> None:
+def test_the_runtime_comes_from_the_cgroup_or_else_from_the_source_of_the_name() -> None:
     names = WorkloadNames(runtime="podman")
     assert known(CONTAINER, names)["container.runtime.name"] == "containerd"
     assert known(replace(CONTAINER, runtime=None), names)["container.runtime.name"] == "podman"
@@ -112,10 +112,8 @@ def test_the_runtime_is_what_the_cgroup_says_or_else_whoever_knows_the_container
     ("outer", "name"),
     [("f" * 64, f"{'f' * 12}/{'a' * 12}"), ("trainer", f"trainer/{'a' * 12}")],
 )
-def test_who_is_inside_of_another_container_has_its_own_id_and_the_outermost_one_beside_it(
-    outer: str, name: str
-) -> None:
-    """A node of kind: the innermost counts, and whoever counts it can tell it from one outside."""
+def test_a_nested_container_has_its_own_id_and_that_of_the_outermost_one(outer: str, name: str) -> None:
+    """A node of kind: the innermost container is the workload, and its outer id distinguishes it."""
     inside = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64, outer_container_id=outer)
     assert known(inside) == {
         "gpu.workload.kind": "container",

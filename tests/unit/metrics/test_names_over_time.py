@@ -75,14 +75,14 @@ def test_no_series_jumps_and_workloads_sum_to_the_device(names: list[str | None]
     for number, name in enumerate(names):
         attribution, collection = cycles.next(name)
         now = series_of(collection)
-        for who, (kind, point) in now.items():
-            if kind is not Kind.COUNTER or who not in before:
+        for series, (kind, point) in now.items():
+            if kind is not Kind.COUNTER or series not in before:
                 continue
-            earlier = before[who][1]
+            earlier = before[series][1]
             if earlier.start_ns == point.start_ns:
-                assert point.value >= earlier.value, (number, who)
+                assert point.value >= earlier.value, (number, series)
             else:
-                assert (point.start_ns or 0) > (earlier.start_ns or 0), (number, who)
+                assert (point.start_ns or 0) > (earlier.start_ns or 0), (number, series)
         [device] = attribution.gpus
         assert device.totals is not None
         booked_mj = sum(
@@ -119,10 +119,10 @@ def test_a_name_is_awaited_for_two_cycles_and_then_the_workload_is_exported_with
 
 @pytest.mark.parametrize("names", HISTORIES.values(), ids=HISTORIES.keys())
 def test_deltas_are_never_negative_and_sum_to_what_the_workloads_drew(names: list[str | None]) -> None:
-    told, deltas, resources = Cycles(), Deltas(), Resources({"host.name": "here"}, {})
+    cycles, deltas, resources = Cycles(), Deltas(), Resources({"host.name": "here"}, {})
     sums_mj: dict[str, int] = {"gpu.workload.energy": 0, "attributed": 0}
     for name in names:
-        attribution, collection = told.next(name)
+        attribution, collection = cycles.next(name)
         growth = deltas.growth(collection)
         deltas.accept(growth)
         for resource in encode(growth, resources, delta=True).resource_metrics:

@@ -1,4 +1,4 @@
-"""Every fault as it appears, persists and goes away: what is told, what is logged, and that it all adds up."""
+"""Every fault as it appears, persists and ends: reports, log lines and sums."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ASLEEP, PAUSED = GpuHealth.ASLEEP, GpuHealth.PAUSED
 
 
 def never(_: Watched) -> None:
-    """Nothing to be done."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A fault: how the world has it, and what is told while it holds.
+    """A fault: how the world has it, and what is reported during it.
 
-    ``asked`` is how many calls the second GPU may get in the 16 cycles of the fault. ``reloaded``: counters start anew.
+    ``asked`` is how many calls the second GPU may get in the 16 cycles of the fault. ``reloaded``: counters are reset.
     """
 
     name: str
@@ -77,14 +77,14 @@ def hangs(world: World, ill: WorldGpu) -> None:
     world.hang(on=ill, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
 
-def hangs_as_it_is_loaded(world: World, _: WorldGpu) -> None:
-    """The driver is unloaded, and does not answer when it is there again."""
+def hangs_while_it_is_loaded(world: World, _: WorldGpu) -> None:
+    """The driver is unloaded, and does not respond after it is loaded again."""
     world.error(9, from_us=BEGINS_S * S, until_us=(BEGINS_S + 4) * S)
     world.hang(function="nvmlInitWithFlags", from_us=(BEGINS_S + 4) * S, until_us=ENDS_S * S)
 
 
-def hangs_as_it_is_let_go(world: World, _: WorldGpu) -> None:
-    """Letting go of the driver takes until the end of the fault."""
+def hangs_while_it_is_released(world: World, _: WorldGpu) -> None:
+    """Releasing the driver takes until the end of the fault."""
     world.hang(function="nvmlShutdown", from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
 
@@ -138,7 +138,7 @@ ROWS = [
     is_gone(999, "/dev/nvidia"),
     Row(
         "NVML hangs as it is initialised",
-        hangs_as_it_is_loaded,
+        hangs_while_it_is_loaded,
         healths=(FAILED, FAILED),
         state=SourceState.UNAVAILABLE,
         says="NVML: ",
@@ -147,7 +147,7 @@ ROWS = [
     ),
     Row(
         "NVML hangs as it is shut down for a pause",
-        hangs_as_it_is_let_go,
+        hangs_while_it_is_released,
         begins=is_paused,
         ends=is_resumed,
         healths=(FAILED, FAILED),
@@ -179,7 +179,7 @@ ROWS = [
 
 
 def others(answer: Report) -> set[SourceState]:
-    """How every source but NVML did."""
+    """The states of all sources except NVML."""
     return {source.state for source in answer.sources if source.name != "nvml"}
 
 
@@ -206,7 +206,7 @@ def test_a_fault_appears_persists_and_goes_away(
     assert len(during) == 16
     for cycle, answer in enumerate(during, start=len(before)):
         assert health(answer) == row.healths
-        assert others(answer) == {SourceState.OK}  # who else is read, is read in every cycle
+        assert others(answer) == {SourceState.OK}  # the other sources are read in every cycle
         if row.healths[WELL] is OK:
             unharmed = of(answer, WELL)
             assert unharmed.totals is not None
@@ -243,7 +243,7 @@ def test_a_fault_appears_persists_and_goes_away(
             assert counter == counter_mj(index, read_s)
             assert totals.total_mj == counter - counter_mj(index, 0)
             continue
-        # What a counter had between the last reading and its end, and before the next reading, nobody can know.
+        # What a counter had between the last reading and its end, and before the next reading, is unknown.
         base = next(of(answer, index).reading.energy_mj for answer in after if health(answer) == (OK, OK))
         assert base is not None
         assert totals.total_mj == counter_mj(index, 20) - counter_mj(index, 0) + counter - base

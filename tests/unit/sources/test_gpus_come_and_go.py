@@ -1,4 +1,4 @@
-"""GPUs and instances that come, go, move, sleep, or hang while they are let go of."""
+"""GPUs and instances that come, go, move, sleep, or hang while they are released."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OK, FAILED = GpuHealth.OK, GpuHealth.FAILED
 
 
 def mig_world(*, gone_s: int, new_s: int) -> World:
-    """One GPU in two instances, of which one is destroyed, and another made later."""
+    """One GPU in two instances, of which one is destroyed, and another is created later."""
     world = World()
     gpu = world.gpu()
     gpu.typical()
@@ -45,7 +45,7 @@ def mig_world(*, gone_s: int, new_s: int) -> World:
     return world
 
 
-def test_instances_that_are_destroyed_and_made_change_nothing_for_the_others(stage: Stage, lines: list[str]) -> None:
+def test_destroyed_and_created_instances_change_nothing_for_the_others(stage: Stage, lines: list[str]) -> None:
     watched = Watched(stage, mig_world(gone_s=BEGINS_S, new_s=ENDS_S))
     instances = [tuple(mig.uuid for mig in of(answer, 0).reading.mig or ()) for answer in watched.until(200)]
     assert instances == [("MIG-100", "MIG-200")] * 5 + [("MIG-100",)] * 16 + [("MIG-100", "MIG-201")] * 19
@@ -57,7 +57,7 @@ def test_instances_that_are_destroyed_and_made_change_nothing_for_the_others(sta
     assert lines == []
 
 
-def test_a_gpu_that_is_no_longer_divided_tells_of_work_again(stage: Stage) -> None:
+def test_a_gpu_without_mig_again_has_utilization_again(stage: Stage) -> None:
     world, well, _ = two_gpus()
     well.mig_mode(0, enabled=True)
     well.mig_mode(BEGINS_S * S, enabled=False)
@@ -67,9 +67,7 @@ def test_a_gpu_that_is_no_longer_divided_tells_of_work_again(stage: Stage) -> No
     assert of(watched.until(BEGINS_S + 10)[-1], WELL).reading.utilization is not None
 
 
-def test_a_gpu_that_is_added_is_found_and_one_that_is_removed_is_told_and_then_forgotten(
-    stage: Stage, lines: list[str]
-) -> None:
+def test_an_added_gpu_is_found_and_a_removed_one_is_reported_and_then_forgotten(stage: Stage, lines: list[str]) -> None:
     alone = World()
     first = alone.gpu()
     first.typical()
@@ -100,7 +98,7 @@ def test_a_gpu_that_is_added_is_found_and_one_that_is_removed_is_told_and_then_f
     assert watched.totals_mj[uuid] == counter_mj(WELL, watched.now_s - CYCLE_S) - counter_mj(WELL, 0)
 
 
-def test_gpus_that_come_back_in_another_order_keep_their_books(stage: Stage) -> None:
+def test_gpus_that_return_in_another_order_keep_their_counters(stage: Stage) -> None:
     def world(*order: int) -> World:
         made = World()
         for index in order:
@@ -128,7 +126,7 @@ def test_gpus_that_sleep_from_the_start_are_not_even_enumerated(stage: Stage, li
     inits, calls = stage.calls("nvmlInitWithFlags"), stage.device_calls(ILL)
     watched = Watched(stage, world)
     answers = watched.until(20)
-    assert {nvml(answer).state for answer in answers} == {SourceState.DEGRADED}, "who sleeps has not failed"
+    assert {nvml(answer).state for answer in answers} == {SourceState.DEGRADED}, "a sleeping GPU has not failed"
     assert {nvml(answer).errors for answer in answers} == {0}
     assert stage.calls("nvmlInitWithFlags") == inits
     assert lines == [f"nvml is degraded: {nvml(answers[0]).reason}"]
@@ -136,12 +134,12 @@ def test_gpus_that_sleep_from_the_start_are_not_even_enumerated(stage: Stage, li
     woken = watched.until(40)
     assert [gpu.reading.health for gpu in woken[-1].gpus] == [OK]
     assert stage.device_calls(ILL) == calls
-    assert "GPU 1: asleep" in (nvml(woken[-1]).reason or "")  # nobody knows yet who that is
+    assert "GPU 1: asleep" in (nvml(woken[-1]).reason or "")  # its identity is not known yet
     stage.bus.set_status(ILL, "active")
     assert health(watched.until(60)[-1]) == (OK, OK)
 
 
-def test_a_gpu_that_hangs_while_nvml_is_let_go_of_is_let_go_of_once_it_returns(stage: Stage) -> None:
+def test_nvml_is_released_after_a_hung_call_returns(stage: Stage) -> None:
     world, _, ill = two_gpus()
     world.hang(on=ill, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
     watched = Watched(stage, world, deadline_s=0.2)

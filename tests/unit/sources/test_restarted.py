@@ -1,4 +1,4 @@
-"""An agent that starts again while a GPU is lost: it was told of by name before, and is now."""
+"""An agent that restarts while a GPU is lost reports the GPU under its known name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAME, OTHER = BOOT, "99999999-2222-3333-4444-555555555555"
 
 
 def restarted(stage: Stage, world: World, state: Path, *, boot_id: str, init_deadline_s: float = 30.0) -> Watched:
-    """An agent that ran until the fault began and was stopped, and one that begins where it ended."""
+    """An agent that was stopped when the fault began, and its successor."""
     agent = StatefulAgent(state)
     before = Watched(stage, world, rules=agent)
     assert {health(answer) for answer in before.until(BEGINS_S)} == {(OK, OK)}
@@ -65,19 +65,19 @@ def test_a_gpu_that_is_lost_over_a_restart_is_failed_under_its_name_until_it_is_
         assert nvml(answer).state is SourceState.DEGRADED
         totals = of(answer, ILL).totals
         assert totals is not None
-        assert totals.total_mj == counter_mj(ILL, 20) - counter_mj(ILL, 0)  # as it was counted before
+        assert totals.total_mj == counter_mj(ILL, 20) - counter_mj(ILL, 0)  # as before the restart
     (line,) = [line for line in lines if line.startswith(("GPU ", "nvml "))]
     assert line.startswith("GPU 1 (")
     assert "is failed: GPU is lost" in line
     last = watched.until(300)[-1]
     assert health(last) == (OK, OK)
-    assert of(last, ILL).identity.minor == 1  # who he is in full, he says himself
+    assert of(last, ILL).identity.minor == 1  # complete from its own answer
     totals = of(last, ILL).totals
     assert totals is not None
     assert totals.total_mj == counter_mj(ILL, 295) - counter_mj(ILL, 0)
 
 
-def test_after_another_boot_nobody_is_missed(stage: Stage, tmp_path: Path) -> None:
+def test_after_another_boot_no_gpu_is_missed(stage: Stage, tmp_path: Path) -> None:
     world, _, ill = two_gpus()
     world.error(15, on=ill, from_us=BEGINS_S * S)
     watched = restarted(stage, world, tmp_path / "state", boot_id=OTHER)
@@ -86,7 +86,7 @@ def test_after_another_boot_nobody_is_missed(stage: Stage, tmp_path: Path) -> No
     assert "GPU 1: GPU is lost" in (nvml(answer).reason or "")
 
 
-def test_a_gpu_that_is_not_found_after_a_restart_is_told_and_then_forgotten(stage: Stage, tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_found_after_a_restart_is_reported_and_then_forgotten(stage: Stage, tmp_path: Path) -> None:
     world, *_ = two_gpus()
     alone = World()
     gpu = alone.gpu()
@@ -115,8 +115,8 @@ def test_a_gpu_that_was_taken_out_long_ago_is_not_missed_again_after_a_restart(s
     assert [gpu.uuid for gpu in StatefulAgent(tmp_path / "state").known_gpus] == [left.identity.uuid]
 
 
-def counters_told(answer: Report) -> set[str]:
-    """Every counter that it has, but for the agent's own."""
+def exported_counters(answer: Report) -> set[str]:
+    """Every counter except the agent's own."""
     found = collected(answer).blocks
     return {each.metric.name for each in found if each.metric.kind is Kind.COUNTER} - OF_THE_AGENT
 
@@ -125,15 +125,15 @@ def unloaded(world: World) -> None:
     world.error(9, from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
 
-def hangs_as_it_is_initialised(world: World) -> None:
+def hangs_while_it_is_initialised(world: World) -> None:
     world.hang(function="nvmlInitWithFlags", from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
 
-def is_let_go_of(_: World) -> None:
+def is_released(_: World) -> None:
     pass
 
 
-def test_gpus_that_all_sleep_as_the_agent_starts_are_told_of_by_name(stage: Stage, tmp_path: Path) -> None:
+def test_gpus_that_all_sleep_when_the_agent_starts_are_reported_by_name(stage: Stage, tmp_path: Path) -> None:
     world, *_ = two_gpus()
     stage.bus.set_gpus(2)
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
@@ -141,21 +141,21 @@ def test_gpus_that_all_sleep_as_the_agent_starts_are_told_of_by_name(stage: Stag
         stage.bus.set_status(index, "suspended")
     answer = watched.cycle()
     assert health(answer) == (GpuHealth.ASLEEP, GpuHealth.ASLEEP)
-    assert counters_told(answer) == set()
+    assert exported_counters(answer) == set()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "as_told"),
-    [(unloaded, FAILED), (hangs_as_it_is_initialised, FAILED), (is_let_go_of, GpuHealth.PAUSED)],
+    ("spoil", "expected"),
+    [(unloaded, FAILED), (hangs_while_it_is_initialised, FAILED), (is_released, GpuHealth.PAUSED)],
 )
-def test_without_a_driver_gpus_are_told_of_by_name_from_the_first_cycle_on_and_the_books_wait(
+def test_without_a_driver_gpus_are_reported_by_name_from_the_first_cycle_on_and_counters_wait(
     spoil: Callable[[World], None],
-    as_told: GpuHealth,
+    expected: GpuHealth,
     stage: Stage,
     tmp_path: Path,
     lines: list[str],
 ) -> None:
-    state = SourceState.PAUSED if as_told is GpuHealth.PAUSED else SourceState.UNAVAILABLE
+    state = SourceState.PAUSED if expected is GpuHealth.PAUSED else SourceState.UNAVAILABLE
     world, *_ = two_gpus()
     spoil(world)
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME, init_deadline_s=1.0)
@@ -164,10 +164,10 @@ def test_without_a_driver_gpus_are_told_of_by_name_from_the_first_cycle_on_and_t
     del lines[:]
     during = watched.until(ENDS_S)
     for answer in during:
-        assert health(answer) == (as_told, as_told)  # with hw.status checked as every answer is
+        assert health(answer) == (expected, expected)  # with hw.status checked as every answer is
         assert nvml(answer).state is state
         assert (answer.workloads, answer.processes) == ((), ())
-        assert counters_told(answer) == set()  # at 0 they would fall, or have to go on from there
+        assert exported_counters(answer) == set()  # at 0 they would fall, or accrue from there
     assert [line.split(":")[0].split(" at ")[0] for line in lines] == [f"nvml is {state.value}"]
     watched.source.resume()
     deadline_s = time.monotonic() + 20

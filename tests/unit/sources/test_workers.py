@@ -51,7 +51,7 @@ class Driver:
         return f"answer {self.calls}"
 
     def release(self) -> None:
-        """Let calls return that hang."""
+        """Release hanging calls."""
         self._free.set()
 
 

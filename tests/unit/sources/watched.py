@@ -1,4 +1,4 @@
-"""The engine on the NVML stub, with every answer checked as it comes: what tests of faults share."""
+"""The engine on the NVML stub with a check of every report, for tests of faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIB = 1 << 30
 S = 1_000_000
 CYCLE_S = 5
 BEGINS_S, ENDS_S = 22, 102
-"""From when until when the fault holds; cycles are at whole multiples of their length, so none meets an edge."""
+"""Start and end of the fault. Cycles are at whole multiples of their length, so none is at an edge."""
 
 WELL, ILL = 0, 1
 POWER_W = {WELL: 300, ILL: 200}
@@ -36,7 +36,7 @@ WORKLOADS = {pid: WorkloadRef(WorkloadKind.CONTAINER, f"{pid:064x}") for pids in
 
 
 def counter_mj(gpu: int, at_s: float) -> int:
-    """The energy counter as the world has it: it steps once a second."""
+    """The energy counter of the world, which steps once a second."""
     return 1_000_000 + POWER_W[gpu] * 1000 * int(at_s)
 
 
@@ -55,7 +55,7 @@ def two_gpus() -> tuple[World, WorldGpu, WorldGpu]:
 
 
 class Watched:
-    """The engine on a stage, with every answer checked as it comes and its log lines as an agent would write them."""
+    """The engine on a stage, with a check of every report, and the log lines of an agent."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Watched:
         self.source.recall(gpus)
 
     def cycle(self) -> Report:
-        """One cycle, checked for what must hold in all of them."""
+        """One cycle, with the checks that hold in all of them."""
         answer = self.engine.sample()
         self._states.observe(answer.sources)
         self._gpus.observe(answer)
