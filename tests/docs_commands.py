@@ -249,7 +249,7 @@ _URL: Final = "tests/unit/top/test_command.py::test_a_wrong_url_is_reported_firs
 _SCHEMA: Final = "tests/unit/test_deploy.py::test_the_schema_of_the_chart_has_every_setting_and_no_other"
 _PRINTED: Final = "tests/unit/metrics/test_docs.py::test_the_command_prints_the_page"
 _COLLECTOR: Final = "tests/real/test_collector_config_real.py"
-_STALE: Final = f"{_PAGES}::test_what_is_made_is_not_stale"
+_STALE: Final = f"{_PAGES}::test_generated_parts_are_not_stale"
 
 RULES: Final = (
     # otel-gpu itself; Command.misuse checks its arguments in any case
@@ -336,7 +336,7 @@ RULES: Final = (
     ),
     Rule(
         r"install -D -m (644|600) deploy/systemd/\S+ /etc/(systemd/system|otel-gpu)/\S+", How.RUN,
-        f"{_PAGES}::test_files_of_the_unit_come_where_systemd_and_the_unit_look_for_them",
+        f"{_PAGES}::test_files_of_the_unit_are_installed_where_systemd_and_the_unit_read_them",
     ),
     Rule(
         r"systemctl (daemon-reload|enable --now otel-gpu)", How.NOT_HERE, "needs systemd as the init of this machine"

@@ -27,7 +27,7 @@ def build(directory: Path, body: str, *, every_s: int) -> subprocess.CompletedPr
     )
 
 
-def test_a_long_build_says_for_how_long_and_what_it_said_last(tmp_path: Path) -> None:
+def test_a_long_build_reports_its_time_and_its_last_output(tmp_path: Path) -> None:
     result = build(tmp_path, "echo first; echo compiling; sleep 0.3; : >$1/made", every_s=0)
     said = result.stderr.splitlines()
     assert (result.returncode, result.stdout) == (0, "")

@@ -81,7 +81,7 @@ def test_two_at_once_build_once_and_print_the_same(environment: dict[str, str]) 
     assert builds(environment) == 1
 
 
-def test_a_build_that_fails_says_why_and_leaves_nothing(environment: dict[str, str]) -> None:
+def test_a_failed_build_reports_the_reason_and_leaves_nothing(environment: dict[str, str]) -> None:
     Path(environment["FAIL"]).touch()
     assert run(environment) == (
         1,
@@ -106,7 +106,7 @@ def test_without_go_it_is_one_line(environment: dict[str, str]) -> None:
     assert err == "collector: building it needs Go; or name a binary in OTEL_GPU_COLLECTOR\n"
 
 
-def test_a_binary_that_is_named_is_taken_if_it_is_one(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_named_binary_is_used_if_it_is_executable(environment: dict[str, str], tmp_path: Path) -> None:
     assert run(environment | {"OTEL_GPU_COLLECTOR": "/bin/sh"}) == (0, "/bin/sh\n", "")
     code, out, err = run(environment | {"OTEL_GPU_COLLECTOR": str(tmp_path)})
     assert (code, out, err) == (1, "", f"collector: OTEL_GPU_COLLECTOR={tmp_path} is not a program\n")

@@ -57,7 +57,7 @@ def strings(node: object) -> Iterator[str]:
 
 
 @every_file
-def test_flags_that_a_file_speaks_of_are_the_agents(file: Path) -> None:
+def test_flags_named_in_a_file_exist(file: Path) -> None:
     known = {setting.flag for setting in SETTINGS} | {"--web.enable-remote-write-receiver"}  # that one is Prometheus's
     assert set(re.findall(r"--[a-z][a-z.-]*[a-z]", file.read_text(encoding="utf-8"))) <= known
 
@@ -67,13 +67,13 @@ def test_there_are_configurations() -> None:
 
 
 @every_file
-def test_a_configuration_says_which_collector_it_is_for_and_what_it_does(file: Path) -> None:
+def test_a_configuration_starts_with_its_collector_version_and_purpose(file: Path) -> None:
     version = load(MANIFEST)["dist"]["version"].removesuffix(".0")
     assert re.match(rf"# OpenTelemetry Collector v{re.escape(version)} \((core|contrib)(, k8s)?\): \S", header(file))
 
 
 @every_file
-def test_the_settings_a_configuration_reads_are_those_it_explains(file: Path) -> None:
+def test_a_configuration_explains_exactly_the_variables_it_reads(file: Path) -> None:
     document = load(file)
     read = {name for text in strings(document) for name in re.findall(r"\$\{env:(\w+)", text)}
     # Two components get their variables in other ways.
@@ -87,7 +87,7 @@ def test_the_settings_a_configuration_reads_are_those_it_explains(file: Path) ->
 
 
 @every_file
-def test_a_default_in_the_text_is_the_one_that_is_set(file: Path) -> None:
+def test_a_default_in_the_text_is_the_default_in_use(file: Path) -> None:
     explained = " ".join(line.removeprefix("#").strip() for line in header(file).splitlines())
     for text in strings(load(file)):
         for _, default in re.findall(r"\$\{env:(\w+):-([^}]+)\}", text):
@@ -96,7 +96,7 @@ def test_a_default_in_the_text_is_the_one_that_is_set(file: Path) -> None:
 
 
 @every_file
-def test_no_component_goes_by_a_name_it_had_before(file: Path) -> None:
+def test_no_component_has_a_deprecated_name(file: Path) -> None:
     document = load(file)
     for kind, old in OLD_NAMES.items():
         assert not components(document, kind) & old
@@ -115,7 +115,7 @@ def test_every_component_is_used_and_every_pipeline_starts_with_a_limit_on_memor
 
 
 @every_file
-def test_what_is_retried_for_ever_waits_on_disk_and_leaves_in_order(file: Path) -> None:
+def test_exports_retried_without_limit_are_queued_on_disk_in_order(file: Path) -> None:
     for exporter in load(file)["exporters"].values():
         queue = exporter.get("sending_queue", {})
         on_disk = queue.get("storage") == "file_storage"
@@ -132,7 +132,7 @@ def test_series_that_differ_only_in_the_workload_stay_apart_on_their_way_to_prom
         assert exporter["resource_to_telemetry_conversion"] == {"enabled": True}
 
 
-def test_pods_are_found_by_what_a_resource_says_and_never_by_the_connection() -> None:
+def test_pods_are_found_by_resource_attributes_and_never_by_the_connection() -> None:
     processor = load(DIRECTORY / "kubernetes.yaml")["processors"]["k8s_attributes"]
     sources = [source for rule in processor["pod_association"] for source in rule["sources"]]
     assert sources == [
@@ -149,7 +149,7 @@ def test_the_readme_has_every_file_in_its_table_and_no_other() -> None:
     )
 
 
-def test_what_the_configurations_use_is_what_the_collector_is_built_of() -> None:
+def test_the_collector_is_built_of_the_components_that_configurations_use() -> None:
     """Components are named by their module's last part, in one word: ``otlp_grpc`` is in ``otlpexporter``."""
     used = {(kind, name) for file in FILES for kind in KINDS for name in components(load(file), kind)}
     modules = {

@@ -62,7 +62,7 @@ def panels() -> Iterator[tuple[str, dict[str, Any]]]:
 # ---------------------------------------------------------------------------- what is made
 
 
-def test_what_is_shipped_is_what_the_tool_makes_today() -> None:
+def test_shipped_files_are_up_to_date() -> None:
     assert stale(ROOT) == [], "run: make dashboards"
     assert len(SHIPPED) == len(DASHBOARDS) == 4
 
@@ -88,7 +88,7 @@ def test_a_metric_that_was_renamed_is_an_error() -> None:
         rendered(Dashboard("a", "A", "", "", (), (section,)))
 
 
-def test_every_metric_of_a_dashboard_is_asked_for_within_its_choice() -> None:
+def test_every_query_of_a_dashboard_is_limited_to_the_selected_values() -> None:
     asked = promql('<hw.status>{<hw.state>="ok"} / rate(<hw.energy>[5m])', '<host.name>="$host"')
     assert asked == 'hw_status{host_name="$host", hw_state="ok"} / rate(hw_energy_joules_total{host_name="$host"}[5m])'
     assert promql("sum by (<host.name>) (<hw.power>)") == "sum by (host_name) (hw_power_watts)"
@@ -102,7 +102,7 @@ def test_no_name_is_both_a_metric_and_an_attribute() -> None:
 # ---------------------------------------------------------------------------- names
 
 
-def test_every_query_names_metrics_and_labels_that_there_are() -> None:
+def test_every_query_names_existing_metrics_and_labels() -> None:
     known = {prometheus_name(metric) for metric in METRICS} | set(recorded()) | FOREIGN
     every = list(everything())
     assert len(every) > 100
@@ -119,7 +119,7 @@ def test_every_name_of_a_query_is_found() -> None:
     assert names('label_replace(m, "x", "$1", "y", "(.+)") / 3.6e6') == {"m"}
 
 
-def test_names_and_addresses_of_dashboards_stay() -> None:
+def test_names_and_addresses_of_dashboards_do_not_change() -> None:
     assert {name: (one["uid"], one["title"]) for name, one in SHIPPED.items()} == {
         "fleet": ("otel-gpu-fleet", "GPU / Fleet"),
         "node": ("otel-gpu-node", "GPU / Node"),
@@ -146,7 +146,7 @@ def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_panels_have_their_own_ids_and_lie_beside_each_other(name: str) -> None:
+def test_panels_have_unique_ids_and_do_not_overlap(name: str) -> None:
     every = SHIPPED[name]["panels"]
     assert len({panel["id"] for panel in every}) == len(every)
     taken: set[tuple[int, int]] = set()
@@ -160,7 +160,7 @@ def test_panels_have_their_own_ids_and_lie_beside_each_other(name: str) -> None:
         taken |= cells
 
 
-def test_every_panel_says_how_its_figures_are_obtained_and_in_which_unit() -> None:
+def test_every_panel_has_a_description_and_a_unit() -> None:
     for where, panel in panels():
         if panel["type"] == "row":
             continue
@@ -202,7 +202,7 @@ def test_every_column_of_a_table_is_a_label_or_a_value_of_its_queries() -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_variables_that_are_used_are_declared_and_the_other_way_round(name: str) -> None:
+def test_exactly_the_used_variables_are_declared(name: str) -> None:
     one = SHIPPED[name]
     declared = [variable["name"] for variable in one["templating"]["list"]]
     text = json.dumps(one)
@@ -215,7 +215,7 @@ def test_variables_that_are_used_are_declared_and_the_other_way_round(name: str)
     assert repeated <= set(declared)
 
 
-def test_a_link_leads_to_a_dashboard_that_there_is_and_sets_a_variable_of_it() -> None:
+def test_a_link_leads_to_an_existing_dashboard_and_sets_one_of_its_variables() -> None:
     links = re.findall(r"/d/([\w-]+)\?var-(\w+)=", "".join(json.dumps(one) for one in SHIPPED.values()))
     assert links
     declared = {one["uid"]: {each["name"] for each in one["templating"]["list"]} for one in SHIPPED.values()}
@@ -303,7 +303,7 @@ def test_no_two_workloads_are_shown_as_one_because_their_names_are_the_same() ->
             assert apart <= {key.strip() for key in keys.split(",")}, one
 
 
-def test_time_and_energy_are_compared_with_work_only_where_drivers_tell_of_work() -> None:
+def test_time_and_energy_are_compared_with_work_only_where_drivers_report_work() -> None:
     divided = [
         one.expr
         for one in everything()
@@ -324,7 +324,7 @@ def test_a_gpu_that_failed_is_named_with_its_state(where: str) -> None:
     assert query["expr"].endswith("== 1"), "a state that it is not in is a 0"
 
 
-def test_time_of_workloads_is_in_no_unit_of_gpus_since_several_share_one() -> None:
+def test_time_of_workloads_is_not_in_units_of_gpus() -> None:
     seen = set()
     for where, panel in panels():
         units = {

@@ -91,7 +91,7 @@ def test_a_file_is_yaml(path: Path) -> None:
     assert documents(path)
 
 
-def test_there_is_something_to_check() -> None:
+def test_there_are_manifests_to_check() -> None:
     assert {manifest["kind"] for manifest in MANIFESTS} >= {"DaemonSet", "Deployment", "Pod", "ClusterRole"}
     assert len(list(pods())) >= 4
     assert len(list(agents())) >= 3
@@ -101,7 +101,7 @@ def test_there_is_something_to_check() -> None:
 # ---------------------------------------------------------------------------- least privilege
 
 
-def test_every_container_goes_without_what_it_does_not_need() -> None:
+def test_every_container_is_restricted() -> None:
     for container in containers():
         context = container["securityContext"]
         assert context["readOnlyRootFilesystem"] is True
@@ -111,7 +111,7 @@ def test_every_container_goes_without_what_it_does_not_need() -> None:
         assert "privileged" not in context
 
 
-def test_every_pod_has_the_runtimes_seccomp_profile_and_says_whether_it_wants_a_token() -> None:
+def test_every_pod_has_the_runtimes_seccomp_profile_and_decides_about_its_token() -> None:
     for pod in pods():
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert isinstance(pod["automountServiceAccountToken"], bool)
@@ -119,7 +119,7 @@ def test_every_pod_has_the_runtimes_seccomp_profile_and_says_whether_it_wants_a_
         assert not pod.get("hostIPC")
 
 
-def test_whatever_of_the_node_is_mounted_for_an_agent_cannot_be_written_but_its_own_state() -> None:
+def test_an_agent_can_write_no_mount_of_the_node_except_its_state() -> None:
     own = [{"path": path, "type": "DirectoryOrCreate"} for path in ("/var/lib/otel-gpu", "/run/otel-gpu")]
     for pod in pods():
         of_node = {one["name"] for one in pod.get("volumes", ()) if "hostPath" in one} - {"state", "notes"}
@@ -131,7 +131,7 @@ def test_whatever_of_the_node_is_mounted_for_an_agent_cannot_be_written_but_its_
                 assert all(one["readOnly"] for one in container.get("volumeMounts", ()) if one["name"] in of_node)
 
 
-def test_what_the_next_pod_must_know_of_state_is_noted_on_the_node_where_the_agent_looks_for_it() -> None:
+def test_the_gap_marker_is_on_the_node_where_the_next_pod_reads_it() -> None:
     [pod] = [pod for pod in pods() if pod["containers"][0]["name"] == "otel-gpu" and pod.get("hostPID")]
     [volume] = [one["hostPath"]["path"] for one in pod["volumes"] if one["name"] == "notes"]
     [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "notes"]
@@ -148,7 +148,7 @@ def test_an_agent_that_sees_only_its_own_pod_has_no_privilege() -> None:
                 assert "add" not in container["securityContext"]["capabilities"]
 
 
-def test_in_the_cluster_pods_may_be_read_and_nothing_be_changed() -> None:
+def test_in_the_cluster_an_agent_may_only_read_pods() -> None:
     rules = [rule for manifest in MANIFESTS if manifest["kind"] == "ClusterRole" for rule in manifest["rules"]]
     assert rules
     for rule in rules:
@@ -158,7 +158,7 @@ def test_in_the_cluster_pods_may_be_read_and_nothing_be_changed() -> None:
     assert own["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 
 
-def test_whatever_a_binding_names_is_there() -> None:
+def test_every_role_and_account_of_a_binding_exists() -> None:
     there = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in MANIFESTS}
     bindings = [one for one in MANIFESTS if one["kind"].endswith("RoleBinding")]
     assert len(bindings) == 3
@@ -176,14 +176,14 @@ def test_every_mount_has_its_volume_and_every_volume_is_mounted() -> None:
         assert mounts == {one["name"] for one in pod.get("volumes", ())}
 
 
-def test_services_of_the_namespace_are_not_taken_for_settings() -> None:
+def test_variables_of_services_are_not_taken_for_settings() -> None:
     """The kubelet sets OTEL_GPU_PORT for a Service named otel-gpu, and EXPORTER_PORT for one named exporter."""
     for pod in pods():
         if pod["containers"][0]["name"] == "otel-gpu":
             assert pod["enableServiceLinks"] is False
 
 
-def test_everywhere_the_agent_is_given_the_same_two_capabilities() -> None:
+def test_the_agent_has_the_same_two_capabilities_everywhere() -> None:
     [scc] = documents(DEPLOY / "openshift/scc.yaml")
     assert scc["allowedCapabilities"] == NEEDED
     assert scc["requiredDropCapabilities"] == ["ALL"]
@@ -194,7 +194,7 @@ def test_everywhere_the_agent_is_given_the_same_two_capabilities() -> None:
     assert f"\nAmbientCapabilities={both}\nCapabilityBoundingSet={both}\n" in unit
 
 
-def test_every_service_of_compose_is_locked_down_and_reached_from_this_host_only() -> None:
+def test_every_service_of_compose_is_locked_down_and_reachable_from_this_host_only() -> None:
     for service in services().values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
@@ -266,7 +266,7 @@ def test_every_image_has_a_version_and_those_of_one_program_the_same() -> None:
 
 
 @pytest.mark.parametrize("path", COLLECTORS, ids=named)
-def test_a_collector_runs_what_is_checked_elsewhere(path: Path) -> None:
+def test_a_deployed_collector_has_a_checked_configuration(path: Path) -> None:
     checked = {one.read_text(encoding="utf-8") for one in (ROOT / "collector-config").glob("*.yaml")}
     assert path.read_text(encoding="utf-8") in checked, "copy it again from collector-config/"
 
@@ -322,7 +322,7 @@ PAGES: Final = [*files("README.md"), ROOT / "docs/deployment.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_page_links_to_is_there(path: Path) -> None:
+def test_every_link_of_a_page_leads_to_an_existing_heading(path: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
         if "://" in target:
             continue

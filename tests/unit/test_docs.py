@@ -94,24 +94,24 @@ def own_names() -> set[str]:
 # ---------------------------------------------------------------------------- commands
 
 
-def test_every_command_has_a_rule_that_says_how_it_is_checked() -> None:
+def test_every_command_has_a_rule() -> None:
     unknown = [str(command) for command in all_commands() if rule(command) is None]
     assert unknown == [], "add a rule to tests/docs_commands.py"
 
 
-def test_every_rule_is_of_some_command() -> None:
+def test_every_rule_matches_a_command() -> None:
     used = {rule(command) for command in all_commands()}
     assert [each.pattern for each in RULES if each not in used] == []
 
 
 @pytest.mark.parametrize("test", sorted({each.by for each in RULES if each.how is not How.NOT_HERE}))
-def test_what_a_rule_points_at_is_there(test: str) -> None:
+def test_every_test_named_by_a_rule_exists(test: str) -> None:
     file, _, function = test.partition("::")
     assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("each", [each for each in RULES if each.how is How.COVERED], ids=lambda each: each.pattern)
-def test_what_covers_a_command_does_the_same(each: Rule) -> None:
+def test_a_test_that_covers_a_command_contains_it(each: Rule) -> None:
     file = each.by.partition("::")[0]
     covering = (ROOT / file).read_text(encoding="utf-8")
     typed = [command.text for command in all_commands() if rule(command) is each]
@@ -122,14 +122,14 @@ def test_what_covers_a_command_does_the_same(each: Rule) -> None:
     assert [text for text in typed if not any(part in text for part in each.same)] == []
 
 
-def test_shell_understands_every_block_of_it() -> None:
+def test_every_block_of_shell_has_valid_syntax() -> None:
     shell = "\n".join(block.text for block in all_blocks() if is_shell(block))
     result = subprocess.run(["bash", "-n"], input=shell, capture_output=True, encoding="utf-8", check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("command", sorted({each.text for each in (*all_commands(), *named_commands())}))
-def test_nothing_is_misspelt_in_a_command(command: str) -> None:
+def test_no_command_is_misused(command: str) -> None:
     assert Command("", 0, command).misuse is None
 
 
@@ -142,8 +142,8 @@ def test_the_required_variables_of_compose_are_in_its_example(tmp_path: Path) ->
     assert set(given) == needed != set()
 
 
-def test_files_of_the_unit_come_where_systemd_and_the_unit_look_for_them(tmp_path: Path) -> None:
-    for command in run_by("test_files_of_the_unit_come_where_systemd_and_the_unit_look_for_them"):
+def test_files_of_the_unit_are_installed_where_systemd_and_the_unit_read_them(tmp_path: Path) -> None:
+    for command in run_by("test_files_of_the_unit_are_installed_where_systemd_and_the_unit_read_them"):
         subprocess.run(["bash", "-c", command.text.replace(" /etc/", f" {tmp_path}/")], cwd=ROOT, check=True)
     there = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
     unit = "systemd/system/otel-gpu.service"
@@ -277,12 +277,12 @@ def test_a_block_can_be_read(block: Block) -> None:
 
 
 @pytest.mark.parametrize("tool", [configuration_page, readme_table], ids=["configuration_page", "readme_table"])
-def test_what_is_made_is_not_stale(tool: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_parts_are_not_stale(tool: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main(["--check"]) == 0, f"run: python -m {tool.__name__}"  # type: ignore[attr-defined]
     assert capsys.readouterr().out == ""
 
 
-def test_a_table_that_is_stale_is_noticed_and_nothing_around_it_is_touched() -> None:
+def test_a_stale_table_is_found_and_only_the_table_is_replaced() -> None:
     page = TEXTS["docs/configuration.md"]
     stale = page.replace("| `interval` | `5s` |", "| `interval` | `9s` |")
     assert stale != page

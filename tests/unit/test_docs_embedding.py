@@ -57,7 +57,7 @@ def names(collector: HttpCollector) -> set[str]:
     }
 
 
-def test_the_view_of_the_page_is_one() -> None:
+def test_the_sdk_view_of_the_page_is_valid() -> None:
     assert isinstance(eval(VIEW, {"View": View, "DropAggregation": DropAggregation}), View)
 
 

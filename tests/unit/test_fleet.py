@@ -135,7 +135,7 @@ def post(address: Address, path: str, body: bytes, encoding: str | None) -> int:
         connection.close()
 
 
-def test_the_backend_counts_what_it_can_read_and_refuses_the_rest() -> None:
+def test_the_backend_counts_valid_requests_and_refuses_others() -> None:
     body = encoded(export(1, {"x": 1.0}))
     with backend() as end:
         assert post(end.address, PATH, gzip.compress(body), "gzip") == 200
@@ -150,7 +150,7 @@ def test_the_backend_counts_what_it_can_read_and_refuses_the_rest() -> None:
 
 
 @pytest.mark.long
-def test_agents_send_what_they_say_they_sent() -> None:
+def test_agents_send_what_they_report_as_sent() -> None:
     with backend() as end:
         crew = Crew(Plan(range(2), [end.address], interval_s=1.0, export_interval_s=1.0))
         crew.start(threading.Event())
@@ -167,7 +167,7 @@ def test_agents_send_what_they_say_they_sent() -> None:
     assert 0 < last.look.simulation_cpu_s < last.look.cpu_s
 
 
-def test_hosts_are_alike_and_share_no_gpu_and_no_workload() -> None:
+def test_hosts_are_similar_and_share_no_gpu_and_no_workload() -> None:
     one, other = fleet_world(1), fleet_world(2)
     assert len(one.gpus) == len(other.gpus) == GPUS
     assert {gpu.identity.uuid for gpu in one.gpus}.isdisjoint(gpu.identity.uuid for gpu in other.gpus)
@@ -227,7 +227,7 @@ def result(*, lost_points: int, exports: int) -> Result:
     )
 
 
-def test_what_a_run_found_is_per_host_and_per_point() -> None:
+def test_results_are_per_host_and_per_point() -> None:
     found = measured(result(lost_points=0, exports=10))
     assert (found.series_per_host, found.plain_bytes_per_point, found.gzip_bytes_per_point) == (6, 200, 20)
     assert found.agent_cpu_s_per_cycle == pytest.approx(0.5 / 20)  # a second, half of which was the simulated host's

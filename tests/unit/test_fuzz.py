@@ -12,7 +12,7 @@ from tests.fuzz.target import Target, mutated, mutated_json
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_a_few_inputs_of_every_target_are_understood_or_refused(
+def test_a_few_inputs_of_every_target_are_accepted_or_refused(
     target: Target[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fuzz(target, 0, range(150), print) == 0, capsys.readouterr().out

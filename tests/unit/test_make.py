@@ -89,7 +89,7 @@ def test_tests_without_a_c_compiler_are_one_line_at_once(venv: Path) -> None:
     assert not venv.exists()
 
 
-def test_a_compiler_that_is_there_is_not_complained_about(tmp_path: Path) -> None:
+def test_an_existing_compiler_gives_no_error(tmp_path: Path) -> None:
     compiler = python(tmp_path, "exit 0")
     assert make("compiler", f"CC={compiler}").stderr == ""
 

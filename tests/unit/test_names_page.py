@@ -40,7 +40,7 @@ def test_the_daemonset_mounts_directories_in_which_the_agent_finds_the_sockets()
     assert all(path in ("/host/proc", volumes[name]) for path, name in mounts.items())
 
 
-def test_the_daemonset_has_what_nvml_and_the_processes_of_others_take() -> None:
+def test_the_daemonset_has_the_privileges_for_nvml_and_other_processes() -> None:
     """Without NVIDIA's runtime there is no libnvidia-ml in the container, and without the variables no GPU."""
     pod = manifest("DaemonSet")["spec"]["template"]["spec"]
     [container] = pod["containers"]
@@ -58,7 +58,7 @@ def test_the_daemonset_has_what_nvml_and_the_processes_of_others_take() -> None:
 
 
 @pytest.mark.parametrize("path", [*candidates._CRI, *candidates._POD_RESOURCES])
-def test_every_place_that_is_looked_at_is_on_the_page(path: str) -> None:
+def test_every_searched_path_is_on_the_page(path: str) -> None:
     assert f"`/{path}`" in PAGE or f"`/{Path(path).parent}`" in PAGE
 
 

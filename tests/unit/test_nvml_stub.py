@@ -36,7 +36,7 @@ def test_memory_v2_excludes_reserved_and_v1_includes_it(stage: Stage) -> None:
     assert code_of(pynvml.nvmlDeviceGetMemoryInfo, handle(), version=2) == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 
 
-def test_a_value_holds_from_its_time_until_the_next_whatever_the_order_of_lines(stage: Stage) -> None:
+def test_a_value_holds_from_its_time_until_the_next_in_any_order_of_lines(stage: Stage) -> None:
     world = World()
     gpu = world.gpu()
     for at_s, millijoules in ((3, 30), (1, 9), (1, 10), (2, 20)):
@@ -163,7 +163,7 @@ def test_too_small_a_buffer_gets_the_needed_count_and_nothing_else(stage: Stage)
     assert (code, count.value, entries[0].pid) == (pynvml.NVML_ERROR_INSUFFICIENT_SIZE, 3, 0)
 
 
-def test_accounting_plays_a_life_and_its_end(stage: Stage) -> None:
+def test_accounting_plays_the_run_and_the_end_of_a_process(stage: Stage) -> None:
     world, gpu = typical()
     gpu.accounting_mode(S, enabled=True)
     gpu.accounting(2 * S, 10, start_us=S, gpu_percent=40, memory_percent=None, max_memory_bytes=99)
@@ -188,7 +188,7 @@ def test_accounting_plays_a_life_and_its_end(stage: Stage) -> None:
     assert code_of(pynvml.nvmlDeviceGetAccountingStats, h, 10) == pynvml.NVML_ERROR_NOT_FOUND
 
 
-def test_accounting_is_set_by_root_until_the_last_shutdown_and_off_forgets_the_books(stage: Stage) -> None:
+def test_accounting_is_set_by_root_until_the_last_shutdown_and_off_drops_the_records(stage: Stage) -> None:
     world = World(root=True)
     gpu = world.gpu()
     gpu.typical()
@@ -290,7 +290,7 @@ def test_the_newer_utilisation_call_gives_the_same_rows(stage: Stage) -> None:
     ] == rows_of(4)
 
 
-def test_rows_can_be_given_word_for_word_stale_or_impossible(stage: Stage) -> None:
+def test_rows_can_be_given_verbatim_stale_or_implausible(stage: Stage) -> None:
     world, gpu = sampled()
     gpu.rows(8, [Row(7, -5 * S, 101, 2, 3, 4), Row(7, 3, 5000)])
     gpu.rows(9, [])

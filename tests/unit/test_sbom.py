@@ -55,7 +55,7 @@ def test_it_is_cyclonedx_with_what_its_schema_requires(sbom: dict[str, Any]) -> 
             assert re.fullmatch(r"[0-9a-f]{64}", one["content"])
 
 
-def test_every_package_that_is_pinned_for_linux_is_in_it_with_all_its_hashes(sbom: dict[str, Any]) -> None:
+def test_every_package_pinned_for_linux_has_all_its_hashes(sbom: dict[str, Any]) -> None:
     entries = re.split(r"\n(?=\S)", RUNTIME.strip())
     pinned = {
         entry.partition("==")[0]: set(re.findall(r"sha256:([0-9a-f]{64})", entry))

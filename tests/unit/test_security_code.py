@@ -92,11 +92,11 @@ def test_a_module_runs_no_program_no_text_and_unpacks_no_objects(module: str) ->
         "run('x', shell=True)",
     ],
 )
-def test_what_is_forbidden_is_seen(source: str) -> None:
+def test_forbidden_code_is_found(source: str) -> None:
     assert list(violations(source, "x.py"))
 
 
-def test_what_replaces_itself_takes_its_own_words_and_nothing_from_outside() -> None:
+def test_a_restart_executes_only_the_original_command_line() -> None:
     """``os.execve`` of Python itself, with the words this process was started with."""
     tree = ast.parse((PACKAGE / REPLACES_ITSELF).read_text(encoding="utf-8"))
     (call,) = (

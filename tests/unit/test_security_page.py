@@ -20,7 +20,7 @@ def rows(heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("pointer", POINTERS)
-def test_what_a_claim_points_at_is_there(pointer: str) -> None:
+def test_every_target_of_a_claim_exists(pointer: str) -> None:
     path = ROOT / "tests" / pointer
     assert path.exists()
     assert path.is_dir() or "def test_" in path.read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_links_lead_somewhere() -> None:
         assert (ROOT / target).exists(), target
 
 
-def test_the_rights_it_names_are_those_that_manifests_give() -> None:
+def test_the_privileges_it_names_are_those_of_the_manifests() -> None:
     daemonset = (ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text(encoding="utf-8")
     for name in re.findall(r"CAP_([A-Z_]+)", PAGE):
         assert name in daemonset

@@ -119,7 +119,7 @@ def test_one_byte_too_many_is_found_wherever_it_is() -> None:
         assert check.memory_bytes == 1
 
 
-def test_what_a_forgotten_workload_used_still_counts() -> None:
+def test_energy_of_a_forgotten_workload_still_counts() -> None:
     good = answers(3)
     gone = replace(good[-1], workloads=good[-1].workloads[1:], processes=good[-1].processes[1:])
     check = Conservation()

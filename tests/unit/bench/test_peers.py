@@ -110,7 +110,7 @@ def test_names_are_matched_by_parts_of_words(name: str, ai: bool) -> None:
     assert looks_like_ai(name) is ai
 
 
-def test_so_many_zero_polls_in_a_row_make_a_process_idle_and_one_with_work_ends_it() -> None:
+def test_a_process_is_idle_after_enough_zero_polls_until_a_poll_with_work() -> None:
     one, two = ZeroPolls(1), ZeroPolls(2)
     working = [{"a", "b"}, {"a"}, {"a"}, {"a", "b"}]
     looks = [replace(LOOK, working=frozenset(workloads)) for workloads in working]

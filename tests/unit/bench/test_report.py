@@ -31,7 +31,7 @@ def reached(results: Results, row: str, measure: Measure) -> Verdict:
     return verdict
 
 
-def test_outcomes_are_summed_up_by_family_whatever_their_order() -> None:
+def test_outcomes_are_summarised_by_family_in_any_order() -> None:
     outcomes = [energy_outcome("bursty", 2.0, 8.0, 20.0, 1), energy_outcome("bursty", 4.0, 8.0, 20.0, 2)]
     results = collect(outcomes)
     assert results == collect(reversed(outcomes))
@@ -59,17 +59,17 @@ def test_the_best_other_formula_is_the_best_of_all_its_variants() -> None:
         (5.0 + 1e-12, "0.50 ≤ 0.5"),
     ],
 )
-def test_a_figure_is_judged_unrounded_and_printed_so_that_one_sees_why(learned: float, said: str) -> None:
+def test_a_figure_is_judged_unrounded_and_printed_with_enough_decimals(learned: float, said: str) -> None:
     verdict = reached(collect([energy_outcome("bursty", learned, 10.0, 20.0)]), "bursty", Measure.TO_SM)
     assert verdict.passed is ("≤" in said)
     assert str(verdict) == f"learned/sm {said}"
 
 
-def test_where_nothing_may_be_lost_a_single_byte_is_too_much() -> None:
+def test_a_single_lost_byte_misses_the_conservation_target() -> None:
     assert not Verdict(Target(CONSERVATION, "all", Measure.LOST_BYTES, 0.0), 1.0).passed
 
 
-def test_what_is_not_a_number_has_not_been_reached() -> None:
+def test_a_target_is_not_reached_by_nan() -> None:
     assert not Verdict(Target(ENERGY, "bursty", Measure.MEAN, 3.0), math.nan).passed
 
 
@@ -81,7 +81,7 @@ def test_every_target_is_of_a_row_that_is_played() -> None:
     assert len(set(TARGETS)) == len(TARGETS)
 
 
-def test_only_what_was_played_is_judged_and_conservation_always() -> None:
+def test_only_played_families_are_judged_and_conservation_always() -> None:
     verdicts = judge(collect([energy_outcome("steady", 4.0, 4.0, 20.0)]))
     assert {verdict.target.row for verdict in verdicts} == {"steady", "every cycle of every world"}
     leaked = collect([Outcome("steady", 1, conservation_mj=3)])
@@ -152,7 +152,7 @@ def test_the_command_fails_if_a_target_is_missed_unless_gating_is_off(
     assert played[:2] == [("steady", HOLDOUT[0]), ("steady", HOLDOUT[1])]
 
 
-def test_a_quick_run_prints_what_is_missed_and_fails_only_for_what_is_lost(
+def test_a_quick_run_prints_missed_targets_and_fails_only_for_conservation(
     played: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--workers", "1", "--quick", "--family", "steady"]
@@ -164,7 +164,7 @@ def test_a_quick_run_prints_what_is_missed_and_fails_only_for_what_is_lost(
     assert "FAIL conservation" in capsys.readouterr().out
 
 
-def test_all_figures_can_be_had_as_json(
+def test_all_figures_are_available_as_json(
     played: list[tuple[str, int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "accuracy.json"
@@ -206,7 +206,7 @@ def test_a_quick_run_takes_some_seeds_of_every_family() -> None:
     assert {seed for _, seed in whole} <= set(HOLDOUT)
 
 
-def test_worlds_played_on_several_cores_come_out_as_on_one() -> None:
+def test_worlds_played_on_several_cores_have_the_same_results_as_on_one() -> None:
     jobs = [("staggered", 1), ("simultaneous", 2)]
     progress = io.StringIO()
     one = collect(run.play_all(jobs, 1, progress))

@@ -161,7 +161,7 @@ def test_a_thousand_mig_instances_are_booked_to_the_millijoule() -> None:
     [(many_processes, 250, 1_000), (many_instances, 18, 72)],
     ids=["processes", "instances"],
 )
-def test_four_times_as_many_take_no_more_than_five_times_the_work(
+def test_four_times_the_size_takes_at_most_five_times_the_work(
     world: Callable[[int], tuple[list[GpuReading], list[ProcessFacts]]], small: int, large: int
 ) -> None:
     counts = [_calls(world(size)) for size in (small, large)]

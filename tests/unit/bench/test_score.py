@@ -98,12 +98,12 @@ def polls(*said: tuple[bool, bool]) -> list[IdlePoll]:
     return [IdlePoll(5.0 * number, worked, idle) for number, (worked, idle) in enumerate(said)]
 
 
-def test_a_process_called_idle_two_polls_after_its_stop_is_called_so_late_and_not_falsely() -> None:
+def test_a_process_called_idle_two_polls_after_its_stop_has_a_delay_and_no_false_alarm() -> None:
     record = idle_record(polls((False, False), (True, False), (True, False), (False, False), (False, True)), 9.0)
     assert record == IdleRecord(working_s=9.0, false_alarms=0, false_s=0.0, delay_s=11.0)
 
 
-def test_one_run_of_false_polls_is_one_alarm_however_long() -> None:
+def test_one_run_of_false_polls_of_any_length_is_one_alarm() -> None:
     said = polls((False, False), (True, True), (True, True), (True, False), (True, True), (False, True))
     record = idle_record(said, 20.0)
     assert (record.false_alarms, record.false_s) == (2, 15.0)

@@ -72,7 +72,7 @@ def test_the_same_world_has_the_same_outcome() -> None:
     assert play(family, SEED, StandIn) == play(family, SEED, StandIn)
 
 
-def test_an_agent_that_loses_energy_is_found_out() -> None:
+def test_lost_energy_of_an_agent_is_found() -> None:
     assert play(FAMILIES["steady"], SEED, Leaky).conservation_mj >= 1
 
 

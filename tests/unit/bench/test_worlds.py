@@ -38,7 +38,7 @@ def test_no_seed_is_both_for_tuning_and_for_the_table() -> None:
     assert max(family.seeds for family in FAMILIES.values()) <= len(HOLDOUT)
 
 
-def test_no_family_hides_another_of_the_same_name() -> None:
+def test_names_of_families_are_unique() -> None:
     assert len(FAMILIES) == len(ENERGY) + len(MEMORY) + len(IDLE)
 
 
@@ -133,7 +133,7 @@ def test_on_a_late_start_all_processes_hold_memory_already() -> None:
         assert all(process.end_s is None or process.end_s > world.age_s for process in world.processes)
 
 
-def test_device_files_open_without_memory_are_there_beside_the_holders() -> None:
+def test_processes_with_open_device_files_and_no_memory_exist_beside_the_holders() -> None:
     for seed in SEEDS:
         world = family("open, no memory").make(seed)
         openers = [process for process in world.processes if not process.uses[0].context]
@@ -144,7 +144,7 @@ def test_device_files_open_without_memory_are_there_beside_the_holders() -> None
 
 
 @pytest.mark.parametrize("family", IDLE, ids=lambda family: family.name)
-def test_a_process_of_some_duty_does_that_much_and_then_stops_for_good(family: Family) -> None:
+def test_a_process_works_at_its_duty_until_its_final_stop(family: Family) -> None:
     world = family.make(TUNE[0])
     truth = {process.workload.id: process for process in replay(world, DURATION_S).gpus[0].processes}
     names = [process.name for process in world.processes]

@@ -44,7 +44,7 @@ def test_coverage_is_the_attributed_part_of_the_used_memory() -> None:
     assert values_by("otel_gpu.attribution.coverage", attribution, "hw.id") == {uuid_of(0): 0.75, uuid_of(1): 1.0}
 
 
-def test_sums_that_do_not_hold_show() -> None:
+def test_sums_that_do_not_hold_are_exported() -> None:
     wrong = split()._replace(free_bytes=90)
     attribution = answer(device(gpu(energy_mj=1), memory=wrong, totals=GpuTotals(5, 0, 0), energy_error_mj=-7))
     assert values_by("otel_gpu.conservation.memory.error", attribution, "hw.id") == {uuid_of(0): 9}

@@ -106,7 +106,7 @@ def test_the_catalogue_has_the_metrics_of_the_contract_each_once_and_no_others()
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=ids)
-def test_a_metric_is_as_the_contract_has_it(metric: Metric) -> None:
+def test_a_metric_follows_the_contract(metric: Metric) -> None:
     kind, unit, prometheus, own = CONTRACT[metric.name]
     assert (metric.kind, metric.unit) == (kind, unit)
     assert prometheus_name(metric) == prometheus
@@ -143,7 +143,7 @@ def test_attributes_that_may_not_apply_or_be_unknown_are_optional() -> None:
     assert {a.key for metric in METRICS for a in metric.attributes if a.optional} == OPTIONAL
 
 
-def test_no_two_metrics_or_attributes_become_one_in_prometheus() -> None:
+def test_no_two_metrics_or_attributes_have_one_name_in_prometheus() -> None:
     names = [prometheus_name(metric) for metric in METRICS]
     assert len(names) == len(set(names))
     for metric in METRICS:
@@ -165,7 +165,7 @@ def test_labels_are_keys_with_underscores(key: str, label: str) -> None:
     assert label_name(key) == label
 
 
-def test_a_unit_that_the_name_says_already_is_not_said_again() -> None:
+def test_a_unit_in_the_name_is_not_repeated() -> None:
     metric = Metric("gpu.time.seconds", Kind.GAUGE, "s", "A name.", (), Level.DEVICE, Stability.ALPHA, of_pod=False)
     assert prometheus_name(metric) == "gpu_time_seconds"
 

@@ -14,7 +14,7 @@ from otel_gpu.metrics.reference import COMMAND, attributes_text, markdown
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
-def test_the_page_says_what_the_catalogue_says() -> None:
+def test_the_page_is_generated_from_the_catalogue() -> None:
     assert PAGE.read_text(encoding="utf-8") == markdown(), f"stale; renew it with: {COMMAND} > docs/metrics.md"
 
 

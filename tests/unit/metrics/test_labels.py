@@ -13,7 +13,7 @@ def known(ref: WorkloadRef, names: WorkloadNames | None = None) -> dict[str, str
     return dict(WorkloadIdentity.of(ref, names).attributes)
 
 
-def test_a_container_of_a_pod_is_known_by_its_pod_too() -> None:
+def test_a_container_of_a_pod_has_the_attributes_of_its_pod() -> None:
     names = WorkloadNames(container="vllm", image="vllm:1", pod="vllm-0", namespace="inference", pod_uid="uid")
     assert known(CONTAINER, names) == {
         "gpu.workload.kind": "container",

@@ -60,7 +60,7 @@ def test_a_source_that_is_gone_keeps_its_count() -> None:
     assert own.stats().source_errors == {"nvml": 2, "names": 1}
 
 
-def test_figures_are_asked_for_when_they_are_wanted_and_given_ones_do_not_change() -> None:
+def test_figures_are_read_on_demand_and_a_snapshot_of_them_does_not_change() -> None:
     spent = [1.0]
     own = SelfAccount(started_ns=STARTED_NS, cpu_s=lambda: spent[0], memory_bytes=lambda: 7)
     own.observe(cycle(1, nvml=1))

@@ -57,7 +57,7 @@ def only(name: str, attribution: Report) -> int | float | None:
 # ---------------------------------------------------------------------------- whose, where, since when
 
 
-def test_a_point_is_of_its_workload_and_says_where() -> None:
+def test_a_point_has_its_workload_and_its_device() -> None:
     (point,) = points_of("gpu.workload.utilization", on(part(sm_ratio=0.25)))
     assert point.value == 0.25
     assert point.attributes == {"hw.id": uuid_of(0), "gpu.index": "0"}
@@ -65,7 +65,7 @@ def test_a_point_is_of_its_workload_and_says_where() -> None:
     assert dict(point.workload.attributes)["gpu.workload.name"] == "vllm"
 
 
-def test_a_part_of_an_instance_says_which() -> None:
+def test_a_part_of_an_instance_has_its_uuid() -> None:
     parts = [MigReport("MIG-a", "1g.10gb", None), MigReport("MIG-b", None, None)]
     attribution = answer(
         device(gpu(mig=[mig("MIG-a", (1, 0))]), mig=parts),
