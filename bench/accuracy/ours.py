@@ -131,7 +131,7 @@ class Conservation:
         if self._start_mj is None:
             self._start_mj = counter_mj
         totals = _needed(gpu.totals, "totals of a GPU")
-        # Workloads that ended before the retention are not in the answer, but their energy counts.
+        # Workloads that ended longer ago than the retention are not in the report, but their energy counts.
         self._workloads_mj.update(energy_mj(answer))
         misses = [
             totals.total_mj - (counter_mj - self._start_mj),
