@@ -291,25 +291,25 @@ def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
         'sum(increase(gpu_device_energy_joules_total{gpu_energy_state="attributed"}[24h]))', lived.last_s
     )
     kwh = counted[0].value / 3.6e6
-    energy = answer(lived, "kWh per namespace, of a day")
-    # Who comes is first seen with what he has used since he came: no increase has that.
+    energy = answer(lived, "kWh per namespace and day")
+    # A workload is first seen with what it has used since it started: no increase contains that.
     assert sum(energy.values()) == pytest.approx(kwh, rel=0.02)
-    # Nobody leaves a GPU of the demo alone, so that none of its energy is idle.
-    assert sum(answer(lived, "kWh per model of GPU").values()) == pytest.approx(kwh)
-    priced = answer(lived, "Without prices, energy at 0.30 a kWh")
+    # No GPU of the demo is ever without a process, so none of its energy is idle.
+    assert sum(answer(lived, "kWh per GPU model").values()) == pytest.approx(kwh)
+    priced = answer(lived, "Cost of energy at 0.30 per kWh")
     assert priced == pytest.approx({name: value * KWH for name, value in energy.items()})
-    paid = answer(lived, "By what is paid for")
+    paid = answer(lived, "Cost by basis")
     assert sum(value for name, value in paid.items() if "energy" in name) == pytest.approx(
         sum(priced.values()), rel=0.02
     )
     assert sum(answer(lived, "Cost per namespace").values()) == pytest.approx(sum(paid.values()))
-    by_pod, by_method = answer(lived, "Watts per pod"), answer(lived, "How much of that was measured")
-    assert sum(answer(lived, "Of everybody, also containers").values()) == pytest.approx(sum(by_method.values()))
+    by_pod, by_method = answer(lived, "Watts per pod"), answer(lived, "Watts by method")
+    assert sum(answer(lived, "Watts of every workload").values()) == pytest.approx(sum(by_method.values()))
     assert 0 < sum(by_pod.values()) < sum(by_method.values())
-    held, used = answer(lived, "Held: time on a GPU"), answer(lived, "Used: SM share")
+    held, used = answer(lived, "Held: presence on a GPU"), answer(lived, "Used: SM share")
     assert used.keys() < held.keys(), "a namespace that is on MIG instances alone has no figure"
     assert all(0 < used[name] < held[name] for name in used)
-    assert all(0 <= share <= 1 for share in answer(lived, "Work done by time held").values())
+    assert all(0 <= share <= 1 for share in answer(lived, "Work per time held").values())
     on_mig = {
         one.labels.get("k8s_namespace_name", ""): one.value / 3600
         for one in lived.server.query(
@@ -322,8 +322,8 @@ def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
     for name, per_kj in efficiency.items():
         kj = energy[name] * 3600 - 3600 * on_mig.get("".join(name), 0.0)
         assert per_kj == pytest.approx(used[name] * 3600 / kj), name
-    wasted = answer(lived, "Workload-hours per namespace in which memory was held")
+    wasted = answer(lived, "Workload-hours per namespace with memory held")
     assert max(wasted.values()) == pytest.approx(2 * FOR_S / 3600, rel=0.05), "the notebook's and the sweep's"
-    [(pod, tokens_per_joule)] = answer(lived, "Work that your program counts itself").items()
+    [(pod, tokens_per_joule)] = answer(lived, "A program's own count of its work").items()
     [watts] = [value for name, value in by_pod.items() if pod[0] in name]
     assert tokens_per_joule == pytest.approx(TOKENS_PER_S / watts, rel=0.02)

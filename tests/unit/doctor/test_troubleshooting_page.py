@@ -30,6 +30,8 @@ def subjects() -> set[str]:
                 and node.args
             ):
                 first = node.args[0]
+            elif isinstance(node, ast.Call) and ast.unparse(node).startswith("partial(check_address, "):
+                first = node.args[1]
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("()").split(",")[0] == "subject":
                 first = node.value.elts[0] if isinstance(node.value, ast.Tuple) else node.value
             if isinstance(first, ast.JoinedStr):
