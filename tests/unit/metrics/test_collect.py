@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import pytest
-
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.series import MetricBlock
 from otel_gpu.model import MigReport, ProcessReport, Report
 from tests.unit.metrics.builders import (
     EPOCH_NS,
-    IDLE,
-    NAMES,
     STATS,
     answer,
     collected,
@@ -22,8 +18,7 @@ from tests.unit.metrics.builders import (
 )
 
 USED = totals(measured_mj=7, compute_us=5)
-RENAMED = NAMES._replace(container="other")
-ENERGY, SHARE = "gpu.process.energy", "gpu.process.utilization"
+SHARE = "gpu.process.utilization"
 
 
 def cycle(*processes: ProcessReport) -> Report:
@@ -48,51 +43,14 @@ def test_a_collection_is_as_of_when_the_host_was_read() -> None:
     assert collected(answer(at_ns=5)).time_ns == EPOCH_NS + 5
 
 
-# ---------------------------------------------------------------------------- the SeriesSet of a metric
+# ---------------------------------------------------------------------------- several reports
+# tests/property/test_points_property.py has the law: a series set is the same object exactly while it is equal.
 
 
 def blocks_of(*reports: Report) -> list[dict[str, MetricBlock]]:
     """The blocks of reports collected one after the other."""
     collector = MetricCollector(lambda: STATS)
     return [{block.metric.name: block for block in collector.collect(report).blocks} for report in reports]
-
-
-def test_the_series_set_is_the_same_object_while_only_values_change() -> None:
-    first, second = blocks_of(
-        *[cycle(process(sm_ratio=ratio, totals=USED, state=IDLE, idle_s=ratio)) for ratio in (0.5, 0.25)]
-    )
-    assert all(second[name].series is block.series for name, block in first.items())
-    assert (first[SHARE].values, second[SHARE].values) == ((0.5,), (0.25,))
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        cycle(process(totals=USED), process(101, totals=USED)),
-        cycle(process(101, totals=USED)),
-        cycle(process(totals=USED._replace(since_ns=5))),
-        cycle(process(totals=USED, name="other")),
-        cycle(process(totals=USED, gpu_index=None)),
-        answer(
-            device(),
-            workloads=[workload(part(), names=RENAMED)],
-            processes=[process(totals=USED)],
-        ),
-    ],
-    ids=["one more", "another", "another start", "another name", "a label less", "a renamed workload"],
-)
-def test_the_series_set_is_another_once_series_labels_or_starts_change(changed: Report) -> None:
-    first, second = blocks_of(cycle(process(totals=USED)), changed)
-    assert second[ENERGY].series is not first[ENERGY].series
-    (alone,) = blocks_of(changed)
-    assert second[ENERGY] == alone[ENERGY]
-
-
-def test_a_process_that_appears_leaves_the_series_of_workloads_and_gpus() -> None:
-    one, other = process(totals=USED), process(101, totals=USED)
-    first, second = blocks_of(cycle(one), cycle(one, other))
-    changed = {name for name, block in second.items() if block.series is not first[name].series}
-    assert changed == {name for name in second if name.startswith("gpu.process.")}
 
 
 def test_a_mig_instance_that_appears_and_ends_changes_the_memory_of_its_gpu() -> None:
