@@ -97,8 +97,8 @@ _UNATTRIBUTED: Final[_Place] = _IDLE + 1
 _Claims: TypeAlias = dict[_Place, float]
 """What each claims of the energy, in millijoules or any common unit."""
 
-_Methods: TypeAlias = list[Method]
-"""The method by which the part of each consumer is obtained, in their order; empty if none has a part."""
+_Methods: TypeAlias = dict[_Place, Method]
+"""The method by which the part of each consumer is obtained; empty if no consumer has a part."""
 
 _Claimant: TypeAlias = tuple[int, ProcessOnDevice]
 """Whose residue it is, whatever its place in the next interval: a process (rank 0), idle (1) or unattributed (2)."""
@@ -128,10 +128,10 @@ class EnergyDivider:
         residues = {place: self._residues.get(claimants[place], 0) for place in claims}
         parts_mj, residues = apportion(interval.delta_mj, whole_weights(claims), residues)
         self._residues = {claimants[place]: owed for place, owed in residues.items()}
-        processes = [consumer.at for consumer in interval.consumers[: len(methods)]]
+        consumers = interval.consumers
         return Division(
-            {at: parts_mj.get(place, 0) for place, at in enumerate(processes)},
-            dict(zip(processes, methods, strict=True)),
+            {consumers[place].at: parts_mj.get(place, 0) for place in methods},
+            {consumers[place].at: method for place, method in methods.items()},
             parts_mj.get(_IDLE, 0),
             parts_mj.get(_UNATTRIBUTED, 0),
         )
@@ -167,14 +167,14 @@ def _claims(
     """What each claims of the interval's energy, and the method by which its part is obtained."""
     consumers = interval.consumers
     if interval.anomalous:
-        return {_UNATTRIBUTED: 1.0}, []
+        return {_UNATTRIBUTED: 1.0}, {}
     if interval.agent_was_away:
         return _claims_of_absence(interval)
     if all(consumer.hidden for consumer in consumers):
         return _claims_of_unlisted(interval)
     if len(consumers) == 1 and interval.is_exclusive and not interval.unidentified_sm_us:
         return _all_to_the_only(Method.MEASURED)
-    methods = [Method.INFERRED if each.hidden else Method.ESTIMATED for each in consumers]
+    methods = {place: Method.INFERRED if each.hidden else Method.ESTIMATED for place, each in enumerate(consumers)}
     return _estimated_claims(interval, policy, factors), methods
 
 
@@ -184,7 +184,7 @@ def _claims_of_absence(interval: Interval) -> tuple[_Claims, _Methods]:
     is_alone = len(consumers) == 1 and interval.is_exclusive and not interval.unidentified_sm_us
     if is_alone and not interval.may_have_unseen_users:
         return _all_to_the_only(Method.INFERRED if consumers[0].hidden else Method.ESTIMATED)
-    return {_UNATTRIBUTED: 1.0}, []
+    return {_UNATTRIBUTED: 1.0}, {}
 
 
 def _claims_of_unlisted(interval: Interval) -> tuple[_Claims, _Methods]:
@@ -193,12 +193,12 @@ def _claims_of_unlisted(interval: Interval) -> tuple[_Claims, _Methods]:
     if len(consumers) == 1 and not interval.unidentified_sm_us and not interval.may_have_unseen_users:
         return _all_to_the_only(Method.INFERRED)
     if consumers or interval.unidentified_sm_us or interval.has_unexplained_memory or not interval.lists_complete:
-        return {_UNATTRIBUTED: 1.0}, []
-    return {_IDLE: 1.0}, []
+        return {_UNATTRIBUTED: 1.0}, {}
+    return {_IDLE: 1.0}, {}
 
 
 def _all_to_the_only(method: Method) -> tuple[_Claims, _Methods]:
-    return {0: 1.0}, [method]
+    return {0: 1.0}, {0: method}
 
 
 def _estimated_claims(interval: Interval, policy: EnergyPolicy, factors: Mapping[ProcessOnDevice, float]) -> _Claims:
