@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.config.values import Address, address
-from tests.cli import clean_environment, command, without_progress
+from tests.cli import clean_environment, command, restore_hangup, without_progress
 from tests.web import Answer, ask
 
 PATIENCE_S: Final = 60.0
@@ -24,7 +24,14 @@ class AgentProcess:
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
         self._out, self._err = directory / "stdout", directory / "stderr"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            self.process = subprocess.Popen(
+                words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                preexec_fn=restore_hangup,  # noqa: PLW1509
+            )
 
     @property
     def stdout(self) -> str:

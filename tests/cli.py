@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -57,3 +58,8 @@ def otel_gpu(
 def command(*arguments: str) -> Sequence[str]:
     """The words that start ``otel-gpu`` from this checkout."""
     return [sys.executable, "-m", "otel_gpu", *arguments]
+
+
+def restore_hangup() -> None:
+    """For a child before exec: SIGHUP ends it, also where these tests run under nohup, which ignores it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -14,11 +14,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tests.cli import clean_environment
+from tests.cli import clean_environment, restore_hangup
 from tests.unit.top.emulator import Emulator
 
 PATIENCE_S: Final = 60.0
 _QUIET_S: Final = 0.2
+
+
+def _take_terminal() -> None:
+    """Make stdin the terminal of this session, for the kernel to send it signals."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    restore_hangup()
 
 
 class TerminalSession:
@@ -36,8 +42,7 @@ class TerminalSession:
             stdout=self._slave,
             stderr=self._slave,
             start_new_session=True,
-            # The terminal must be its own, for the kernel to send it signals.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+            preexec_fn=_take_terminal,  # noqa: PLW1509
         )
 
     @property
