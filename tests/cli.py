@@ -17,7 +17,7 @@ _OURS: Final = (
 )  # fmt: skip
 
 
-# As otel_gpu.cli.notices has it: reading GPUs … 4 s
+# As otel_gpu.cli.logs has it: reading GPUs … 4 s
 _PROGRESS: Final = re.compile(r"^.* (?:…|\\u2026) [0-9]+ s\b.*\n", re.MULTILINE)
 
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.own_process import SelfUsage
 from otel_gpu.agent.resources import host_resources
-from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.config.values import Address

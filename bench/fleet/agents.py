@@ -12,9 +12,9 @@ from typing import Final
 from bench.fleet.ledger import Sent, counters_of, metrics_of
 from bench.fleet.metered import MeteredHost
 from bench.fleet.world import fleet_world, host_name
+from otel_gpu.agent.own_process import SelfUsage
 from otel_gpu.agent.resources import host_resources
 from otel_gpu.agent.sampling import Sampling
-from otel_gpu.agent.self_usage import SelfUsage
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.config.values import Address

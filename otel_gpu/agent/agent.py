@@ -6,19 +6,20 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.agent.engine import Engine
 from otel_gpu.agent.host import Host
-from otel_gpu.agent.routes import Health, report_route
-from otel_gpu.agent.sampler import FRESH_S
-from otel_gpu.agent.sampling import Sampling
+from otel_gpu.agent.sampling import FRESH_S, Sampling
 from otel_gpu.agent.services import Service, Services
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
 from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.server import ControlServer, pause_handlers
 from otel_gpu.errors import Unavailable
+from otel_gpu.export.document import to_json
 from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
 from otel_gpu.metrics.labels import Resources
@@ -30,10 +31,11 @@ from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
 from otel_gpu.view.builder import Subject
 from otel_gpu.web.compat_servers import CompatServers
-from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
+from otel_gpu.web.event_stream import EVENTS_PATH, EventStream, cycle_id
 from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
 from otel_gpu.web.page import Page, static_routes
-from otel_gpu.web.response import Response
+from otel_gpu.web.request import Request
+from otel_gpu.web.response import NO_SAMPLE_YET, Response
 from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer
 
@@ -41,6 +43,12 @@ log = logging.getLogger(__name__)
 
 _STOP_POLL_S: Final = 2.0
 """How often the agent checks whether to stop, for the rare signal that arrives just before it waits."""
+
+_MISSED_CYCLES: Final = 3
+"""The agent is unhealthy after this many intervals without a sample."""
+
+_START_S: Final = 30.0
+"""Additional time for the first sample: a driver without persistence mode initialises its GPUs one after the other."""
 
 
 class Agent:
@@ -179,3 +187,49 @@ def _control_services(
         return ()
     gpus.use_store(PauseFile(path.parent, clock))  # only now: another agent that listens there owns the file
     return (server,)
+
+
+# ---------------------------------------------------------------------------- JSON, liveness and readiness
+
+
+def report_route(fresh: Callable[[], Report | None]) -> Route:
+    """A route that returns the newest Report as JSON."""
+
+    def report_json(_: Request) -> Response:
+        report = fresh()
+        if report is None:
+            return NO_SAMPLE_YET
+        return Response(to_json(report) + "\n", "application/json", headers={"ETag": f'"{cycle_id(report)}"'})
+
+    return report_json
+
+
+class Health:
+    """Liveness and readiness of an agent whose engine runs a cycle every ``interval_s``."""
+
+    def __init__(self, engine: Engine, clock: Clock, *, gpu_source: str, interval_s: float, deadline_s: float) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._gpu_source = gpu_source
+        self._max_age_s = _MISSED_CYCLES * interval_s + deadline_s
+        self._started_ns = clock.monotonic_ns()
+
+    def healthz(self, _: Request) -> Response:
+        """Whether cycles run, whatever their result."""
+        age_s, max_age_s = self._engine.age_s(), self._max_age_s
+        if age_s is None:  # no cycle yet
+            age_s = (self._clock.monotonic_ns() - self._started_ns) / 1e9
+            max_age_s += _START_S
+        if age_s > max_age_s:
+            return Response(f"no sample for {age_s:.0f} s\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response("ok\n")
+
+    def readyz(self, _: Request) -> Response:
+        """Whether there are figures of GPUs."""
+        report = self._engine.latest
+        if report is None:
+            return NO_SAMPLE_YET
+        gpus = next(source for source in report.sources if source.name == self._gpu_source)
+        if not gpus.state.answers:
+            return Response(f"{gpus.name}: {gpus.reason}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response("ok\n")

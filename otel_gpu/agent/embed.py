@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import MeterProvider, get_meter_provider
 
-from otel_gpu.agent.gc_tuning import release_free_memory
 from otel_gpu.agent.host import open_host
+from otel_gpu.agent.own_process import release_free_memory
 from otel_gpu.agent.sampling import Sampling
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import SETTINGS, Config, Topic, keys, load, nearest

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from otel_gpu.agent.scope import narrowed
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
 from otel_gpu.model import (
     NO_PROCESSES,
     GpuReading,
+    GpuReport,
+    MigReading,
+    MigReport,
     Pod,
     ProcessFacts,
     Report,
@@ -216,3 +219,55 @@ def _exited(facts: ProcessFacts) -> ProcessFacts:
 def _outcome(name: str, read: GpuRead | ProcessRead | NameRead, duration_s: float) -> SourceOutcome:
     by_gpu = isinstance(read, GpuRead) and read.by_gpu
     return SourceOutcome(name, read.state, read.reason, duration_s, read.errors, by_gpu)
+
+
+# ---------------------------------------------------------------------------- scope pod
+
+
+def narrowed(report: Report, pod: Pod) -> Report:
+    """The Report of the pod's workloads and processes only, without figures of whole GPUs, which others share.
+
+    If every sidecar on a GPU, and the node's agent, reported figures of the whole GPU, a sum over a fleet would count
+    them several times.
+    """
+    workloads = tuple(workload for workload in report.workloads if pod.has(workload.ref, workload.names))
+    kept = {(workload.ref.key, workload.naming) for workload in workloads}
+    processes = tuple(
+        process
+        for process in report.processes
+        if (process.workload.key, process.naming) in kept or pod.has(process.workload, None)
+    )
+    devices = {(part.gpu_uuid, part.mig_uuid) for workload in workloads for part in workload.gpus}
+    devices |= {(process.gpu_uuid, process.mig_uuid) for process in processes}
+    uuids = {gpu_uuid for gpu_uuid, _ in devices}
+    return replace(
+        report,
+        gpus=tuple(
+            _without_figures(
+                gpu, frozenset(mig_uuid for gpu_uuid, mig_uuid in devices if gpu_uuid == gpu.identity.uuid)
+            )
+            for gpu in report.gpus
+            if gpu.identity.uuid in uuids
+        ),
+        workloads=workloads,
+        processes=processes,
+        pod=pod,
+    )
+
+
+def _without_figures(gpu: GpuReport, used: frozenset[str | None]) -> GpuReport:
+    """The identity and health of a GPU and the identity of its instances in ``used``, without their figures."""
+    reading = gpu.reading
+    instances = None if reading.mig is None else tuple(map(_identity, (m for m in reading.mig if m.uuid in used)))
+    return GpuReport(
+        reading=GpuReading(reading.identity, reading.taken_at_ns, reading.health, reading.reason, mig=instances),
+        memory=None,
+        energy=None,
+        mig=None if gpu.mig is None else tuple(MigReport(m.uuid, m.profile, None) for m in gpu.mig if m.uuid in used),
+        has_energy=gpu.has_energy,
+        has_utilization=gpu.has_utilization,
+    )
+
+
+def _identity(mig: MigReading) -> MigReading:
+    return replace(mig, sm_count=None, memory=None, processes=None)

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.agent.scope import OwnPod, find_own_pod
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, Scope, SourceChoice
 from otel_gpu.control.pause_file import PauseFile
@@ -26,7 +25,7 @@ from otel_gpu.sources.nvml.errors import DEMO_HINT
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.deadline import DeadlineProcessSource
-from otel_gpu.sources.proc.host import cgroup_namespace_is_initial
+from otel_gpu.sources.proc.host import OwnPod, cgroup_namespace_is_initial, find_own_pod
 from otel_gpu.sources.proc.source import OWN_PROC, ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
 

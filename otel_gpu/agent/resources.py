@@ -1,7 +1,9 @@
-"""The attributes of the Resources of this host."""
+"""The Resources of what this host exports: attributes of the host, of the agent, and the keys of workloads."""
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import socket
 import uuid
@@ -9,16 +11,37 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.config import Config
+from otel_gpu.config.groups import Environment
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.labels import IDENTITY_KEYS, Resources
 from otel_gpu.model import Pod
 from otel_gpu.version import __version__
+
+log = logging.getLogger(__name__)
 
 _MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _NODE_VARIABLES: Final = ("K8S_NODE_NAME", "NODE_NAME")
 _TAKEN: Final = frozenset(IDENTITY_KEYS).union(*(metric.keys for metric in METRICS))
 _INSTANCES: Final = uuid.UUID("6f8a5c52-4f0e-5b0c-9d55-0d5c1f6f6b1e")
 """Namespace of ``service.instance.id``. By the semantic conventions it is a UUID that is stable over restarts."""
+
+
+def resources_of(config: Config, pod: Pod | None = None) -> Resources:
+    """The host's Resource, and the keys of workloads. Configured attributes with a key of a metric are left out."""
+    export, names = config.export, config.names
+    # A workload may have these keys: an attribute of the host must not replace them.
+    extra_keys = names.extra_keys(slurm=names.environment in {Environment.AUTO, Environment.SLURM})
+    taken = taken_keys(export.resource_attributes, extra_keys)
+    if taken:
+        log.warning("resource-attributes %s are left out: metrics have attributes of that name", ", ".join(taken))
+    return host_resources(
+        service_name=export.service,
+        given=export.resource_attributes,
+        environment=os.environ,
+        extra_keys=extra_keys,
+        pod=pod,
+    )
 
 
 def host_resources(

@@ -1,17 +1,16 @@
-"""Sampling of one host: engine, background sampler, and readings for metrics, wired together."""
+"""Sampling of one host: the background sampler, wired to its engine and to metrics, and the log of what changes."""
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
+from collections.abc import Callable
 from typing import Final
 
-from otel_gpu.agent.engine import Engine
-from otel_gpu.agent.gpu_log import GpuLog
+from otel_gpu.agent.engine import Engine, narrowed
 from otel_gpu.agent.host import Host
-from otel_gpu.agent.sampler import Sampler
-from otel_gpu.agent.scope import narrowed
-from otel_gpu.agent.self_usage import SelfUsage
+from otel_gpu.agent.own_process import SelfUsage
 from otel_gpu.agent.services import OnStop, Services
 from otel_gpu.attribution.naming import WAIT_CYCLES
 from otel_gpu.clock import Clock
@@ -19,14 +18,117 @@ from otel_gpu.config import Config
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection
-from otel_gpu.model import Report, SourceOutcome, SourceState
+from otel_gpu.model import GpuHealth, GpuReading, Report, SourceOutcome, SourceState
 from otel_gpu.sources.names.poller import NO_ANSWER_YET
 from otel_gpu.state.persistent import PersistentAttributor
 
 log = logging.getLogger(__name__)
 
+FRESH_S: Final = 1.0
+"""The age up to which a Report is fresh enough for a reader."""
+
+FRESH_WAIT_S: Final = 0.5
+"""How long a reader waits for a fresh Report before it takes the newest one."""
+
 _FIRST_ANSWER_S: Final = 10.0
 """A source answers or reports a timeout within this time. One that does neither hangs."""
+
+
+class Sampler:
+    """A thread that runs a cycle every ``interval_s``: the driver's utilisation ring wraps in about 10 s.
+
+    The interval counts from start to start, however long a cycle takes. A cycle that a reader asks for restarts it.
+    ``on_sample`` is called with every Report, in this thread.
+    """
+
+    def __init__(self, engine: Engine, interval_s: float, on_sample: Callable[[Report], None] = lambda _: None) -> None:
+        self._engine = engine
+        self._interval_s = interval_s
+        self._on_sample = on_sample
+        # One lock with two conditions, so that asking for a cycle does not wake the readers that wait for one.
+        lock = threading.RLock()
+        self._requested, self._completed = threading.Condition(lock), threading.Condition(lock)
+        self._is_requested = True
+        self._stopped = False
+        self._cycles = 0
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._loop, name="otel-gpu-sampler", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. The first cycle runs at once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Stop after the present cycle, or without waiting for it if it takes longer than ``timeout_s``."""
+        with self._requested:
+            self._stopped = True
+            self._requested.notify_all()
+            self._completed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    @property
+    def cycles(self) -> int:
+        """The number of cycles so far, those that failed included."""
+        return self._cycles
+
+    def fresh(self, max_age_s: float = FRESH_S, wait_s: float = FRESH_WAIT_S) -> Report | None:
+        """A Report at most ``max_age_s`` old if there is one within ``wait_s``, else the newest one."""
+        age_s = self._engine.age_s()
+        if age_s is None or age_s > max_age_s:
+            with self._requested:
+                seen = self._cycles
+                self._is_requested = True
+                self._requested.notify_all()
+                self._completed.wait_for(lambda: self._cycles > seen or self._stopped, wait_s)
+        return self._engine.latest
+
+    def wait_for_cycle(self, seen: int, timeout_s: float, unless: Callable[[], bool] = lambda: False) -> int:
+        """Wait at most ``timeout_s`` until there are more than ``seen`` cycles; returns their number.
+
+        Returns at once if ``unless`` is true. ``wake`` makes a waiting thread check it again.
+        """
+        with self._completed:
+            self._completed.wait_for(lambda: self._cycles > seen or self._stopped or unless(), timeout_s)
+            return self._cycles
+
+    def wake(self) -> None:
+        """Make threads in ``wait_for_cycle`` check again. Safe in a signal handler of the waiting thread.
+
+        The lock is reentrant, and a thread releases it while it waits.
+        """
+        with self._completed:
+            self._completed.notify_all()
+
+    def _until_next_s(self) -> float:
+        """Time to the next whole interval after the start of the newest cycle. Missed cycles are not made up for."""
+        age_s = self._engine.age_s()
+        return self._interval_s if age_s is None else self._interval_s - age_s % self._interval_s
+
+    def _log_outcome(self, error: Exception | None) -> None:
+        """Log one line when sampling starts to fail or fails in another way, and one when it works again."""
+        failure = None if error is None else type(error).__name__
+        before, self._failure = self._failure, failure
+        if failure is not None and failure != before:
+            log.error("sampling failed: %s: %s", failure, error, exc_info=log.isEnabledFor(logging.DEBUG) and error)
+        elif failure is None and before is not None:
+            log.info("sampling works again")
+
+    def _loop(self) -> None:
+        while True:
+            with self._requested:
+                self._requested.wait_for(lambda: self._is_requested or self._stopped, self._until_next_s())
+                if self._stopped:
+                    return
+                self._is_requested = False
+            try:
+                self._on_sample(self._engine.sample())
+                self._log_outcome(None)
+            except Exception as error:  # a bug in one cycle must not end the agent
+                self._log_outcome(error)
+            with self._requested:
+                self._cycles += 1
+                self._completed.notify_all()
 
 
 class Sampling:
@@ -95,6 +197,9 @@ class Sampling:
         return None if self._stopped else self.sampler.fresh()
 
 
+# ---------------------------------------------------------------------------- changes of state
+
+
 class StateLog:
     """Logs one line per change of a source's state.
 
@@ -130,3 +235,36 @@ class StateLog:
                 log.info("%s is %s", source.name, source.reason, extra=extra)
             else:
                 log.warning("%s is %s: %s", source.name, state.value, source.reason, extra=extra)
+
+
+class GpuLog:
+    """Logs one line per change of a GPU's state: which GPU, the state, the reason."""
+
+    def __init__(self, source_name: str) -> None:
+        """``source_name`` is the source of the GPUs. A state of the whole source is logged there, not per GPU."""
+        self._source_name = source_name
+        self._states: dict[str, GpuHealth] | None = None
+
+    def observe(self, report: Report) -> None:
+        """Log what has changed since the last cycle."""
+        source = next(source for source in report.sources if source.name == self._source_name)
+        if source.state is not SourceState.OK and not source.by_gpu:
+            return
+        before, now = self._states, {}
+        for gpu in (gpu.reading for gpu in report.gpus):
+            now[gpu.identity.uuid] = gpu.health
+            # In the first cycle a GPU that is ok is not logged; one that appears later is.
+            known = GpuHealth.OK if before is None else before.get(gpu.identity.uuid)
+            if known is not gpu.health:
+                self._log(gpu, known)
+        self._states = now or before
+
+    def _log(self, gpu: GpuReading, before: GpuHealth | None) -> None:
+        identity = gpu.identity
+        label = f"GPU {identity.index} ({identity.name}, {identity.uuid})"
+        fields = {"gpu": identity.uuid, "index": identity.index, "state": gpu.health.value, "reason": gpu.reason}
+        if gpu.health is GpuHealth.OK:
+            log.info("%s is %s", label, "new" if before is None else "ok again", extra={"fields": fields})
+        else:
+            level = logging.INFO if gpu.health is GpuHealth.ASLEEP else logging.WARNING
+            log.log(level, "%s is %s: %s", label, gpu.health.value, gpu.reason, extra={"fields": fields})

@@ -1,4 +1,7 @@
-"""Log lines on stderr, in logfmt or JSON: one line per record, whatever text it contains. And messages for people."""
+"""What a command writes to stderr: log lines in logfmt or JSON, and messages for people, such as progress.
+
+A log record is one line, whatever text it contains.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Final, TextIO, TypeAlias
 
@@ -20,6 +25,11 @@ Value: TypeAlias = str | int | float | bool | list[str] | None
 
 CLIENTS: Final = ("urllib3", "requests", "docker", "grpc", "opentelemetry", "asyncio")
 """Libraries whose debug level logs requests with their secrets."""
+
+PATIENCE_S: Final = 2.0
+"""Faster steps have no message."""
+
+_LONGEST_PAUSE_S: Final = 60.0
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -107,3 +117,51 @@ def _quoted(value: Value) -> str:
         if value and value.isascii() and not set(value) & set(" =\"'\\") and value.isprintable()
         else json.dumps(value)
     )
+
+
+# ---------------------------------------------------------------------------- notices
+
+
+def announce_simulation(reason: str | None) -> None:
+    """Warn that the host is simulated, and why; ``None`` if it is not."""
+    if reason is not None:
+        text = f"SIMULATED HOST, no figure is of a real GPU: {reason}"
+        notify(f"*** {text} ***\n", text, {"simulated": reason}, logging.WARNING)
+
+
+def show_progress(step: str) -> AbstractContextManager[None]:
+    """Report ``step`` on stderr while it takes long."""
+    return report_if_slow(step, lambda text: notify(f"{text}\n", text, {}))
+
+
+@contextmanager
+def report_if_slow(step: str, report: Callable[[str], object], *, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Report ``step`` repeatedly if it takes longer than ``patience_s`` seconds.
+
+    ``report`` is called on its own thread, never after the end, with a text such as ``reading GPUs … 4 s``.
+    """
+    done = threading.Event()
+
+    def run() -> None:
+        before_s = 0.0
+        for time_s in report_times_s(patience_s):
+            if done.wait(time_s - before_s):
+                return
+            report(f"{step} … {time_s:.0f} s")
+            before_s = time_s
+
+    thread = threading.Thread(target=run, name="otel-gpu-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def report_times_s(patience_s: float) -> Iterator[float]:
+    """Times of reports in seconds since the start: each twice as late as the last, then every minute."""
+    time_s = patience_s
+    while True:
+        yield time_s
+        time_s += min(time_s, _LONGEST_PAUSE_S)

@@ -8,10 +8,9 @@ from typing import Final
 
 from otel_gpu.agent.engine import Engine
 from otel_gpu.agent.host import ONE_SHOT_NAMES_S, Host, open_host
-from otel_gpu.agent.self_usage import SelfUsage
-from otel_gpu.cli.logs import notify
-from otel_gpu.cli.notices import announce_simulation, show_progress
-from otel_gpu.cli.resources import host_name, resources_of
+from otel_gpu.agent.own_process import SelfUsage
+from otel_gpu.agent.resources import resources_of
+from otel_gpu.cli.logs import announce_simulation, notify, show_progress
 from otel_gpu.cli.stdio import stdout_paint, table_size, write
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config
@@ -89,7 +88,7 @@ def _has_gpus(report: Report, host: Host) -> bool:
 def _rendered(report: Report, stats: SelfStats, config: Config, host: Host, form: str) -> str:
     match form:
         case "table":
-            return _table(report, host, host_name(resources_of(config, host.pod)))
+            return _table(report, host, resources_of(config, host.pod).shared.get("host.name"))
         case "json":
             return to_json(report) + "\n"
         case _:

@@ -11,8 +11,7 @@ from typing import Final
 from otel_gpu.cli.stdio import write
 from otel_gpu.config import Config
 from otel_gpu.config.values import duration_s
-from otel_gpu.control.client import request
-from otel_gpu.control.protocol import MAX_PAUSE_S, RESUME, describe_pause, describe_resume, pause_request
+from otel_gpu.control.protocol import MAX_PAUSE_S, RESUME, describe_pause, describe_resume, pause_request, request
 from otel_gpu.errors import Unavailable, UsageError
 
 _DONE: Final = 0

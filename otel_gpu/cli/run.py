@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from otel_gpu.agent.agent import Agent
-from otel_gpu.agent.gc_tuning import limit_malloc_arenas, release_free_memory, tune_gc
 from otel_gpu.agent.host import Host, open_host
-from otel_gpu.cli.logs import notify
-from otel_gpu.cli.notices import announce_simulation, show_progress
-from otel_gpu.cli.resources import host_name, resources_of
+from otel_gpu.agent.own_process import limit_malloc_arenas, release_free_memory, tune_gc
+from otel_gpu.agent.resources import resources_of
+from otel_gpu.cli.logs import announce_simulation, notify, show_progress
 from otel_gpu.cli.stdio import stdout_paint, table_size, write
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import Config
@@ -77,7 +76,7 @@ def run(config: Config, *, view: bool, demo: bool = False) -> int:
         size=table_size,
         simulated=is_simulated,
         notes=notes,
-        host_name=host_name(resources),
+        host_name=resources.shared.get("host.name"),
     )
     tune_gc()
     try:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from otel_gpu.cli.notices import show_progress
+from otel_gpu.cli.logs import show_progress
 from otel_gpu.cli.stdio import write
 from otel_gpu.config import Config
 from otel_gpu.sources.nvml.accounting import GpuAccounting, Mode, accounting, is_done

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel, EnergyPolicy, Prices
-from otel_gpu.config.locations import ControlSocket, StateDir
-from otel_gpu.config.values import Address, Daemon, Endpoint
+from otel_gpu.config.values import Address, ControlSocket, Daemon, Endpoint, StateDir
 
 CONTAINER_LABEL: Final = "container.label."
 POD_LABEL: Final = "k8s.pod.label."

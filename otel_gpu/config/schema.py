@@ -6,7 +6,6 @@ https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and …/specs/otel/c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -25,13 +24,7 @@ from otel_gpu.config.groups import (
     SourceChoice,
     Temporality,
 )
-from otel_gpu.config.locations import parse_control_socket, parse_state_dir
 from otel_gpu.config.setting import Found, Setting, Topic, Type, choice, duration
-from otel_gpu.errors import UsageError
-
-_LONGEST_LABEL_KEY: Final = 253 + 1 + 63
-"""Kubernetes: a prefix, a slash, a name. Docker has no limit."""
-
 
 # ---------------------------------------------------------------------------- parsers
 
@@ -44,34 +37,6 @@ def parse_exporters(text: str) -> tuple[Exporter, ...]:
     if len(chosen) > 1:
         raise ValueError(text)
     return ()
-
-
-def parse_label_keys(text: str) -> tuple[str, ...]:
-    """Label keys separated by commas, each once. UsageError for two that are the same label in Prometheus."""
-    keys = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
-    if not keys:
-        return ()
-    # Imported here: it loads the catalogue of metrics, which most commands do not need before they start.
-    from otel_gpu.metrics.names import label_name  # noqa: PLC0415
-
-    by_label: dict[str, str] = {}
-    for key in keys:
-        if len(key) > _LONGEST_LABEL_KEY or not key.isprintable() or " " in key:
-            raise ValueError(text)
-        other = by_label.setdefault(label_name(key), key)
-        if other != key:
-            raise UsageError(f"{other!r} and {key!r} are the same label in Prometheus; use one of them")
-    return keys
-
-
-def keys_only(text: str) -> str:
-    """``key=value`` pairs without the values, which are secret."""
-    return ",".join(f"{part.partition('=')[0].strip()}=…" if "=" in part else "…" for part in text.split(",") if part)
-
-
-def without_secrets(text: str) -> str:
-    """A URL without user name, password and query."""
-    return re.sub(r"\?.*", "?…", re.sub(r"[^/]*@", "…@", text))
 
 
 # ---------------------------------------------------------------------------- variables with a syntax of their own
@@ -145,7 +110,7 @@ _SOCKET: Final = Type(
     values.socket_path, "SOCKET", "socket", "the path of a socket, for example unix:///run/x.sock or /run/x.sock"
 )
 _LABELS: Final = Type(
-    parse_label_keys, "KEY,…", "list", "label keys separated by commas, for example team,app.kubernetes.io/name"
+    values.label_keys, "KEY,…", "list", "label keys separated by commas, for example team,app.kubernetes.io/name"
 )
 
 
@@ -219,7 +184,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "docker-host", "names.docker.host", "", _DAEMON, Topic.NAMES, "address of Docker",
-        also_variables=("DOCKER_HOST",), shown=without_secrets, when_empty="unix:///var/run/docker.sock",
+        also_variables=("DOCKER_HOST",), shown=values.without_secrets, when_empty="unix:///var/run/docker.sock",
     ),
     Setting(
         "docker-tls-verify", "names.docker.tls_verify", "off", _SWITCH, Topic.NAMES,
@@ -234,7 +199,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "podman-host", "names.podman_host", "", _DAEMON, Topic.NAMES, "address of Podman",
-        also_variables=("CONTAINER_HOST",), shown=without_secrets,
+        also_variables=("CONTAINER_HOST",), shown=values.without_secrets,
         when_empty="/run/podman/podman.sock and the users' sockets",
     ),
     Setting(
@@ -314,7 +279,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "a URL such as http://localhost:4318 or https://collector:4317, without user name and password",
         ),
         Topic.OTLP, "URL of the Collector; /v1/metrics is added to a URL without a path",
-        from_variables=_otlp_endpoint, reads=_OTLP_ENDPOINT, shown=without_secrets,
+        from_variables=_otlp_endpoint, reads=_OTLP_ENDPOINT, shown=values.without_secrets,
         when_empty="http://localhost:4318, with grpc http://localhost:4317",
     ),
     Setting(
@@ -324,7 +289,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         "otlp-headers", "export.otlp.headers", "",
         Type(values.headers, "KEY=VALUE,…", "list", _PAIRS.use), Topic.OTLP,
-        "headers of every request, for example api-key=…", also_variables=_otlp("HEADERS"), shown=keys_only,
+        "headers of every request, for example api-key=…", also_variables=_otlp("HEADERS"), shown=values.keys_only,
     ),
     Setting(
         "otlp-timeout", "export.otlp.timeout_s", "10s", duration("100ms", "10m", example="10s"), Topic.OTLP,
@@ -394,14 +359,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "state-dir", "state.directory", "auto",
-        Type(parse_state_dir, "auto|none|PATH", "path", "auto, none, or an absolute path"), Topic.STATE,
+        Type(values.state_dir, "auto|none|PATH", "path", "auto, none, or an absolute path"), Topic.STATE,
         "directory that keeps counters across restarts: auto, $STATE_DIRECTORY, else $XDG_STATE_HOME/otel-gpu, else "
         "~/.local/state/otel-gpu; none, no directory",
     ),
     Setting(
         "control-socket", "state.control_socket", "auto",
         Type(
-            parse_control_socket, "auto|none|PATH", "path", "auto, none, or an absolute path of at most 107 bytes",
+            values.control_socket, "auto|none|PATH", "path", "auto, none, or an absolute path of at most 107 bytes",
         ),
         Topic.STATE,
         "socket for otel-gpu pause and resume: auto, control.sock in $RUNTIME_DIRECTORY, else in "

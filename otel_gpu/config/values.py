@@ -1,14 +1,17 @@
-"""Parsers of values: durations, addresses, choices. Each parser raises ValueError and nothing else."""
+"""Parsers of values: durations, addresses, choices. Each raises ValueError, or UsageError to explain more."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
+
+from otel_gpu.errors import UsageError
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -244,3 +247,123 @@ def _amount(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", text.strip(), re.ASCII):
         raise ValueError(text)
     return float(text)
+
+
+# ---------------------------------------------------------------------------- labels, and texts without secrets
+
+_LONGEST_LABEL_KEY: Final = 253 + 1 + 63
+"""Kubernetes: a prefix, a slash, a name. Docker has no limit."""
+
+
+def label_keys(text: str) -> tuple[str, ...]:
+    """Label keys separated by commas, each once. UsageError for two that are the same label in Prometheus."""
+    keys = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    if not keys:
+        return ()
+    # Imported here: it loads the catalogue of metrics, which most commands do not need before they start.
+    from otel_gpu.metrics.names import label_name  # noqa: PLC0415
+
+    by_label: dict[str, str] = {}
+    for key in keys:
+        if len(key) > _LONGEST_LABEL_KEY or not key.isprintable() or " " in key:
+            raise ValueError(text)
+        other = by_label.setdefault(label_name(key), key)
+        if other != key:
+            raise UsageError(f"{other!r} and {key!r} are the same label in Prometheus; use one of them")
+    return keys
+
+
+def keys_only(text: str) -> str:
+    """``key=value`` pairs without the values, which are secret."""
+    return ",".join(f"{part.partition('=')[0].strip()}=…" if "=" in part else "…" for part in text.split(",") if part)
+
+
+def without_secrets(text: str) -> str:
+    """A URL without user name, password and query."""
+    return re.sub(r"\?.*", "?…", re.sub(r"[^/]*@", "…@", text))
+
+
+# ---------------------------------------------------------------------------- state directory and control socket
+
+_SOCKET_NAME: Final = "control.sock"
+_DEFAULT_SOCKET: Final = Path("/run/otel-gpu") / _SOCKET_NAME
+_MAX_SOCKET_BYTES: Final = 107  # unix(7): sun_path has 108 bytes, the last of which is zero
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """The setting ``state-dir``: a directory, none (neither), or ``auto``: the first suitable directory.
+
+    With ``auto``, a host without a suitable directory is not worth a warning.
+    """
+
+    path: Path | None = None
+    auto: bool = False
+
+    def place(self, environment: Mapping[str, str]) -> Path | None:
+        """The directory that systemd created for the unit, else the user's directory for state; ``None`` for none.
+
+        systemd.exec(5): STATE_DIRECTORY has directories separated by colons, in the order of the unit. With
+        DynamicUser= it is a link to a directory below /var/lib/private, which is followed. The XDG Base Directory
+        Specification ignores relative paths.
+        """
+        if not self.auto:
+            return self.path
+        of_unit = environment.get("STATE_DIRECTORY", "").split(":")[0]
+        of_user, home = environment.get("XDG_STATE_HOME", ""), environment.get("HOME", "")
+        if of_unit.startswith("/"):
+            return Path(of_unit).resolve()
+        if of_user.startswith("/"):
+            return Path(of_user) / "otel-gpu"
+        return Path(home) / ".local/state/otel-gpu" if home.startswith("/") else None
+
+
+def state_dir(text: str) -> StateDir:
+    """Parse ``auto``, ``none`` or ``off``, or an absolute path. ValueError for anything else."""
+    text = text.strip()
+    if text in ("auto", "none", "off"):
+        return StateDir(auto=text == "auto")
+    return StateDir(absolute_path(text))
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSocket:
+    """The setting ``control-socket``: a path, ``none`` (neither), or ``auto``: the first suitable path."""
+
+    path: Path | None = None
+    auto: bool = False
+
+    def agent_path(self, environment: Mapping[str, str]) -> Path | None:
+        """The path at which the agent listens; ``None`` for none."""
+        path = next(iter(self.client_paths(environment)), None)
+        # With DynamicUser= the runtime directory is a symbolic link to /run/private (systemd.exec(5)). This link
+        # belongs to systemd and is followed. No other link is.
+        if path is not None and self.auto and environment.get("RUNTIME_DIRECTORY", "").startswith("/"):
+            return path.parent.resolve() / path.name
+        return path
+
+    def client_paths(self, environment: Mapping[str, str]) -> tuple[Path, ...]:
+        """The paths at which an agent may listen, likeliest first. A client's environment is not the agent's."""
+        if not self.auto:
+            return () if self.path is None else (self.path,)
+        paths = []
+        # systemd.exec(5): directories separated by colons, in the order of the unit file.
+        runtime_directory = environment.get("RUNTIME_DIRECTORY", "").split(":")[0]
+        session_directory = environment.get("XDG_RUNTIME_DIR", "")
+        if runtime_directory.startswith("/"):
+            paths.append(Path(runtime_directory) / _SOCKET_NAME)
+        if session_directory.startswith("/"):
+            paths.append(Path(session_directory) / "otel-gpu" / _SOCKET_NAME)
+        paths.append(_DEFAULT_SOCKET)
+        return tuple(path for path in dict.fromkeys(paths) if len(os.fsencode(path)) <= _MAX_SOCKET_BYTES)
+
+
+def control_socket(text: str) -> ControlSocket:
+    """Parse ``auto``, ``none`` or an absolute path. ValueError for anything else."""
+    text = text.strip()
+    if text in ("auto", "none"):
+        return ControlSocket(auto=text == "auto")
+    path = Path(text)
+    if "\0" in text or text.endswith("/") or not path.is_absolute() or len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
+        raise ValueError(text)
+    return ControlSocket(path)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.control.protocol import MAX_PAUSE_S
-from otel_gpu.control.socket_directory import open_directory
+from otel_gpu.control.server import open_directory
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pause import Pause
 from otel_gpu.sources.proc.host import read_boot_id

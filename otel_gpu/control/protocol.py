@@ -1,17 +1,24 @@
-"""The protocol of the control socket: one line of JSON each way, bounded in size and time, to pause and to resume."""
+"""The client and the protocol of the control socket: one line of JSON each way, bounded in size and time."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pause import time_text
 
 MAX_MESSAGE_BYTES: Final = 4096
 MAX_PAUSE_S: Final = 7 * 86_400.0
+
+_CONNECT_TIMEOUT_S: Final = 2.0
+_RESPONSE_TIMEOUT_S: Final = 15.0
+"""The agent may be in the middle of a cycle, and releasing the driver takes time."""
 
 RESUME: Final[Mapping[str, Any]] = {"command": "resume"}
 
@@ -34,6 +41,41 @@ def describe_resume(response: Mapping[str, Any]) -> str:
     """The agent's response to a resume request, as text."""
     since_s = _unix_time(response.get("since"))
     return "was not paused" if since_s is None else f"resumed; was paused since {time_text(since_s)}"
+
+
+def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]:
+    """The response of the first agent that listens at one of these paths. Unavailable if none does, or it refuses."""
+    if not paths:
+        raise Unavailable("the control socket is turned off (control-socket none)")
+    failures: list[str] = []
+    for path in paths:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_CONNECT_TIMEOUT_S)
+            try:
+                connection.connect(os.fspath(path))
+            except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+                failures.append(f"{path}: no agent listens there")
+                continue
+            except OSError as error:
+                failures.append(f"{path}: {error.strerror or error}")
+                continue
+            return _exchange(connection, path, message)
+    raise Unavailable(f"no running agent was found: {'; '.join(failures)}; --control-socket sets another path")
+
+
+def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        send(connection, message, time.monotonic() + _CONNECT_TIMEOUT_S)
+        response = receive(connection, time.monotonic() + _RESPONSE_TIMEOUT_S)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{path}: no valid response from the agent: {error}") from None
+    if response.get("ok") is not True:
+        reason = response.get("error")
+        raise Unavailable(reason if isinstance(reason, str) else f"{path}: the agent refused the request")
+    return response
+
+
+# ---------------------------------------------------------------------------- messages
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], deadline_s: float) -> None:

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from otel_gpu.control import protocol
 from otel_gpu.control.protocol import MAX_PAUSE_S
-from otel_gpu.control.socket_directory import open_directory
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.sources.pause import PausableGpus
 
@@ -193,3 +192,27 @@ def _remove_stale_socket(path: Path) -> None:
         except TimeoutError:  # a process listens but is busy
             pass
     raise Unavailable(f"{path}: another agent listens there")
+
+
+# ---------------------------------------------------------------------------- its directory
+
+
+def open_directory(path: Path) -> int:
+    """A descriptor of the socket's directory.
+
+    OSError if it cannot be opened or is a symbolic link, Unavailable if another user could write to it.
+    """
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _check_directory(path, os.fstat(directory))
+    except Unavailable:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _check_directory(path: Path, status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise Unavailable(f"{path} belongs to user {status.st_uid}; the control socket needs a directory of its own")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unavailable(f"{path} is writable by other users; run chmod go-w {path}, or choose another directory")

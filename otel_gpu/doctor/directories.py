@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.clock import Clock
-from otel_gpu.config.locations import ControlSocket, StateDir
+from otel_gpu.config.values import ControlSocket, StateDir
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.sources.proc.host import read_boot_id
 from otel_gpu.state.recovery import STATE

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.agent.scope import POD_UID_FIX, OwnPod
 from otel_gpu.doctor.findings import Finding, Verdict, blind, degraded, ok, unused
 from otel_gpu.doctor.gpus import listed_pids
 from otel_gpu.model import SourceState
@@ -15,6 +14,8 @@ from otel_gpu.sources.base import GpuRead, ProcessRead
 from otel_gpu.sources.proc.host import (
     CGROUP_NAMESPACE_FIX,
     PID_NAMESPACE_FIX,
+    POD_UID_FIX,
+    OwnPod,
     cgroup_namespace_is_initial,
     pid_namespace_is_initial,
 )

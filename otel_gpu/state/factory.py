@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import Clock
-from otel_gpu.config.locations import StateDir
+from otel_gpu.config.values import StateDir
 from otel_gpu.control.restart import was_restarted
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.proc.host import read_boot_id

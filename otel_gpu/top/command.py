@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, Protocol
 
 from otel_gpu.clock import Clock, SystemClock
-from otel_gpu.config import Config
 from otel_gpu.top.latest import LatestView
 from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
@@ -35,8 +35,8 @@ class Views(Protocol):
         """End."""
 
 
-def top(config: Config, *, url: str | None) -> int:
-    """Show this host, or the agent at ``url``, until q, SIGINT or SIGTERM."""
+def top(local_views: Callable[[Clock, LatestView], Views], *, url: str | None) -> int:
+    """Show the views of this host, or of the agent at ``url``, until q, SIGINT or SIGTERM."""
     target = None
     if url is not None:
         target = agent(url, "--url")
@@ -50,7 +50,7 @@ def top(config: Config, *, url: str | None) -> int:
         paint = Paint(enabled=not os.environ.get("NO_COLOR"))
         screen.draw(draw(Navigation(), latest.read(), address, Canvas(*screen.size(), paint)))
         latest.on_change(screen.wake)
-        views = _local_views(config, clock, latest) if target is None else RemoteViews(target, latest)
+        views = local_views(clock, latest) if target is None else RemoteViews(target, latest)
         after.callback(views.close)  # after the terminal is restored: releasing a driver may take time
         views.start()
         _show(screen, latest, address, paint, clock)
@@ -76,13 +76,3 @@ def _show(screen: Terminal, latest: LatestView, address: str | None, paint: Pain
         if navigation.wants_redraw:
             navigation.wants_redraw = False
             screen.redraw()
-
-
-def _local_views(config: Config, clock: Clock, latest: LatestView) -> Views:
-    # Imported here, so that the first screen does not wait for drivers and clients to load.
-    from otel_gpu.agent.resources import host_resources  # noqa: PLC0415
-    from otel_gpu.top.local import LocalViews  # noqa: PLC0415
-
-    export = config.export
-    resources = host_resources(service_name=export.service, given=export.resource_attributes, environment=os.environ)
-    return LocalViews(config, clock, latest, resources.shared["host.name"])

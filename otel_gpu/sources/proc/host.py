@@ -1,13 +1,17 @@
-"""What ``/proc`` shows of the host: the agent's namespaces, the boot id, and the device minors of the NVIDIA driver."""
+"""What ``/proc`` shows of the host: the agent's namespaces and pod, the boot id, minors of the NVIDIA driver."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.model import MigAccess
+from otel_gpu.errors import UsageError
+from otel_gpu.model import MigAccess, Pod
+from otel_gpu.sources.proc.cgroup import parse_cgroup
 from otel_gpu.sources.proc.files import read_file
 
 # The inode numbers of the initial namespaces are fixed: include/linux/proc_ns.h, later include/uapi/linux/nsfs.h.
@@ -124,3 +128,62 @@ def _read_text(path: Path) -> str:
         return read_file(os.fspath(path)).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+# ---------------------------------------------------------------------------- the agent's own pod
+
+_POD_UID: Final = ("POD_UID", "K8S_POD_UID")
+_POD_NAME: Final = ("POD_NAME", "K8S_POD_NAME")
+_POD_NAMESPACE: Final = ("POD_NAMESPACE", "K8S_NAMESPACE_NAME")
+_POD_UID_TEXT: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
+"""A UUID; for a static pod, a hash of its manifest. Both as they appear in cgroups."""
+
+_CGROUP: Final = "self/cgroup"
+POD_UID_FIX: Final = "env: [{name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}]"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """The agent's own pod, and where its identity was found: a file or environment variables."""
+
+    pod: Pod
+    origin: str
+
+
+def find_own_pod(environment: Mapping[str, str], own_proc: Path = Path("/proc")) -> OwnPod:
+    """The pod that this process runs in. UsageError if neither its cgroup nor the environment identifies it."""
+    uid, uid_origin = _uid_from_cgroup(own_proc), f"{own_proc}/{_CGROUP}"
+    if uid is None:
+        uid, uid_origin = _uid_from_environment(environment)
+    (name, name_origin), (namespace, namespace_origin) = (
+        _first(environment, names) for names in (_POD_NAME, _POD_NAMESPACE)
+    )
+    if uid is not None:
+        return OwnPod(Pod(uid, name, namespace), uid_origin)
+    if name is not None and namespace is not None:
+        return OwnPod(Pod(None, name, namespace), f"{name_origin} and {namespace_origin}")
+    raise UsageError(
+        f"scope is 'pod', but the agent's own pod is unknown: {own_proc}/{_CGROUP} names none; set POD_UID (in the "
+        f"manifest: {POD_UID_FIX}), or POD_NAME and POD_NAMESPACE"
+    )
+
+
+def _uid_from_cgroup(own_proc: Path) -> str | None:
+    try:
+        found = parse_cgroup(read_file(str(own_proc / _CGROUP)).decode("utf-8", "replace"))
+    except OSError:
+        return None
+    return None if found is None else found.pod_uid
+
+
+def _uid_from_environment(environment: Mapping[str, str]) -> tuple[str | None, str]:
+    text, variable = _first(environment, _POD_UID)
+    if text is not None and not _POD_UID_TEXT.fullmatch(text):
+        raise UsageError(f"{variable}: {text!r} is not a pod uid; use metadata.uid of the downward API")
+    return text, variable
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str | None, str]:
+    """The first variable that is set and not empty, and its name."""
+    found = ((text, name) for name in names if (text := environment.get(name, "").strip()))
+    return next(found, (None, names[0]))

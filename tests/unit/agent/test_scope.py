@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.engine import Engine, narrowed
 from otel_gpu.agent.host import open_host, open_procfs
 from otel_gpu.agent.resources import host_resources
-from otel_gpu.agent.scope import OwnPod, find_own_pod, narrowed
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import Scope, load
 from otel_gpu.doctor.findings import Finding, Verdict
@@ -35,6 +34,7 @@ from otel_gpu.model import (
     WorkloadRef,
 )
 from otel_gpu.sources.base import ProcessRead
+from otel_gpu.sources.proc.host import OwnPod, find_own_pod
 from tests.builders import (
     CONTAINER,
     CONTAINER_ID,

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu import cli
 from otel_gpu.agent.engine import Engine
+from otel_gpu.agent.resources import resources_of
 from otel_gpu.cli.once import exported
-from otel_gpu.cli.resources import resources_of
 from otel_gpu.cli.stdio import stdout_paint
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load

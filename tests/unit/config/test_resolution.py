@@ -27,8 +27,7 @@ from otel_gpu.config.groups import (
     Temporality,
     WebConfig,
 )
-from otel_gpu.config.locations import ControlSocket, StateDir
-from otel_gpu.config.values import Address
+from otel_gpu.config.values import Address, ControlSocket, StateDir
 from otel_gpu.errors import UsageError
 
 A_VALUE = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -8,15 +9,19 @@ import pytest
 
 from otel_gpu.config.values import (
     Address,
+    ControlSocket,
+    StateDir,
     absolute_path,
     address,
     choice,
+    control_socket,
     daemon,
     duration_s,
     one_of,
     optional_directory,
     optional_file,
     socket_path,
+    state_dir,
     whole_number,
 )
 
@@ -194,3 +199,97 @@ def test_an_invalid_socket_is_refused(text: str) -> None:
 def test_a_directory_may_be_relative() -> None:
     assert optional_directory("certs/") == Path("certs")
     assert refuses(optional_directory, "a\0b")
+
+
+# ---------------------------------------------------------------------------- control socket
+
+
+AUTO = ControlSocket(auto=True)
+DEFAULT = Path("/run/otel-gpu/control.sock")
+
+
+def test_the_agent_path_is_in_the_runtime_directory_else_the_session_else_the_default() -> None:
+    everything = {"RUNTIME_DIRECTORY": "/run/a:/run/b", "XDG_RUNTIME_DIR": "/run/user/5"}
+    assert AUTO.agent_path(everything) == Path("/run/a/control.sock")
+    assert AUTO.agent_path({"XDG_RUNTIME_DIR": "/run/user/5"}) == Path("/run/user/5/otel-gpu/control.sock")
+    assert AUTO.agent_path({}) == DEFAULT
+
+
+def test_the_link_of_a_dynamic_user_unit_is_resolved(tmp_path: Path) -> None:
+    private, link = tmp_path / "private/otel-gpu", tmp_path / "otel-gpu"
+    private.mkdir(parents=True)
+    link.symlink_to("private/otel-gpu")
+    environment = {"RUNTIME_DIRECTORY": str(link), "XDG_RUNTIME_DIR": "/run/user/5"}
+    assert AUTO.agent_path(environment) == private / "control.sock"
+    assert AUTO.client_paths(environment)[0] == link / "control.sock"
+    chosen = control_socket(str(link / "c.sock"))
+    assert chosen.agent_path(environment) == link / "c.sock"  # rejected when it is opened
+
+
+def test_a_client_tries_every_path() -> None:
+    assert AUTO.client_paths({"XDG_RUNTIME_DIR": "/run/user/0"}) == (Path("/run/user/0/otel-gpu/control.sock"), DEFAULT)
+    assert AUTO.client_paths({"RUNTIME_DIRECTORY": "/run/otel-gpu"}) == (DEFAULT,)
+
+
+@pytest.mark.parametrize("given", ["", "relative", "/" + "x" * 120])
+def test_an_unusable_variable_is_ignored(given: str) -> None:
+    assert AUTO.client_paths({"RUNTIME_DIRECTORY": given, "XDG_RUNTIME_DIR": given}) == (DEFAULT,)
+
+
+def test_a_configured_path_is_the_only_one() -> None:
+    chosen = control_socket("/tmp/x.sock")
+    assert chosen.client_paths({"RUNTIME_DIRECTORY": "/run/a"}) == (Path("/tmp/x.sock"),)
+    assert control_socket("none").agent_path({"RUNTIME_DIRECTORY": "/run/a"}) is None
+    assert control_socket(" auto ") == AUTO
+
+
+@pytest.mark.parametrize("text", ["x.sock", "/tmp/", "/tmp/\0", "/" + "x" * 107])
+def test_an_invalid_path_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        control_socket(text)
+
+
+# ---------------------------------------------------------------------------- state directory
+
+
+HOME = {"HOME": "/home/me"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "path"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "XDG_STATE_HOME": "/x", **HOME}, "/var/lib/a"),
+        ({"STATE_DIRECTORY": "", "XDG_STATE_HOME": "/x", **HOME}, "/x/otel-gpu"),
+        ({"XDG_STATE_HOME": "relative", **HOME}, "/home/me/.local/state/otel-gpu"),
+        (HOME, "/home/me/.local/state/otel-gpu"),
+        ({"HOME": ""}, None),
+        ({}, None),
+    ],
+)
+def test_auto_is_the_units_directory_else_the_users(environment: dict[str, str], path: str | None) -> None:
+    assert state_dir("auto").place(environment) == (None if path is None else Path(path))
+
+
+@pytest.mark.parametrize("text", ["none", "off", " none "])
+def test_there_may_be_no_directory(text: str) -> None:
+    assert state_dir(text) == StateDir()
+    assert state_dir(text).place(HOME) is None
+
+
+def test_a_configured_directory_takes_precedence_over_variables() -> None:
+    assert state_dir("/data").place({"STATE_DIRECTORY": "/other"}) == Path("/data")
+
+
+@pytest.mark.parametrize("text", ["", "here", "./here", "/a\0b"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        state_dir(text)
+
+
+def test_the_link_that_systemd_makes_for_a_unit_with_a_user_of_its_own_is_followed(tmp_path: Path) -> None:
+    """systemd.exec(5), DynamicUser=: the directory is below private, which only root can read."""
+    (tmp_path / "private/otel-gpu").mkdir(parents=True)
+    (tmp_path / "otel-gpu").symlink_to("private/otel-gpu")
+    place = state_dir("auto").place({"STATE_DIRECTORY": str(tmp_path / "otel-gpu")})
+    assert place == tmp_path.resolve() / "private/otel-gpu"
+    assert state_dir(str(tmp_path / "otel-gpu")).place({}) == tmp_path / "otel-gpu", "no other link is followed"

@@ -14,8 +14,7 @@ from otel_gpu.agent.agent import Agent
 from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.control.client import request
-from otel_gpu.control.protocol import RESUME, describe_pause, describe_resume, pause_request
+from otel_gpu.control.protocol import RESUME, describe_pause, describe_resume, pause_request, request
 from otel_gpu.errors import Unavailable
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.sources.pause import PausableGpus

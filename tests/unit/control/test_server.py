@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.control import client, server
-from otel_gpu.control.client import request
+from otel_gpu.control import protocol, server
+from otel_gpu.control.protocol import request
 from otel_gpu.control.server import ControlServer
 from otel_gpu.errors import Unavailable
 
@@ -226,7 +226,7 @@ def test_an_agent_at_the_second_path_is_found(path: Path, tmp_path: Path) -> Non
 
 
 def test_an_agent_without_a_response_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_RESPONSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(protocol, "_RESPONSE_TIMEOUT_S", 0.1)
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(path))

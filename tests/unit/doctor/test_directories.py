@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.clock import ManualClock
-from otel_gpu.config.locations import ControlSocket, StateDir
+from otel_gpu.config.values import ControlSocket, StateDir
 from otel_gpu.control.server import ControlServer
 from otel_gpu.doctor import directories
 from otel_gpu.doctor.directories import check_control_socket, check_state_directory

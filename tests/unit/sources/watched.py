@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from otel_gpu.agent.engine import AttributionRules, Engine
-from otel_gpu.agent.gpu_log import GpuLog
-from otel_gpu.agent.sampling import StateLog
+from otel_gpu.agent.sampling import GpuLog, StateLog
 from otel_gpu.model import (
     GpuHealth,
     GpuIdentity,

@@ -1,16 +1,18 @@
-"""CPU time and memory of the agent agree with the figures of the system."""
+"""CPU time and memory of the agent agree with the figures of the system, and it is tuned."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from otel_gpu.agent import self_usage
-from otel_gpu.agent.self_usage import SelfUsage
+from otel_gpu.agent import own_process
+from otel_gpu.agent.own_process import SelfUsage
 
 
 def test_cpu_time_is_that_of_all_threads() -> None:
@@ -51,7 +53,7 @@ def test_its_file_is_closed_with_it() -> None:
 
 
 def test_without_statm_memory_comes_from_psutil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_usage, "_STATM", str(tmp_path / "none"))
+    monkeypatch.setattr(own_process, "_STATM", str(tmp_path / "none"))
     memory_bytes = SelfUsage().memory_bytes()
     assert memory_bytes is not None
     assert memory_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
@@ -61,12 +63,12 @@ def test_without_statm_memory_comes_from_psutil(tmp_path: Path, monkeypatch: pyt
 def test_an_unreadable_figure_is_unknown(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     statm = tmp_path / "statm"
     statm.write_text(text)
-    monkeypatch.setattr(self_usage, "_STATM", str(statm))
+    monkeypatch.setattr(own_process, "_STATM", str(statm))
     assert SelfUsage().memory_bytes() is None
 
 
 def test_memory_is_unknown_if_psutil_does_not_find_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_usage, "_STATM", str(tmp_path / "none"))
+    monkeypatch.setattr(own_process, "_STATM", str(tmp_path / "none"))
     usage = SelfUsage()
 
     def gone(_: psutil.Process) -> None:
@@ -74,3 +76,35 @@ def test_memory_is_unknown_if_psutil_does_not_find_the_process(tmp_path: Path, m
 
     monkeypatch.setattr(psutil.Process, "memory_info", gone)
     assert usage.memory_bytes() is None
+
+
+# ---------------------------------------------------------------------------- in a process of its own
+
+
+SCRIPT = """
+import ctypes, gc
+from otel_gpu.agent.own_process import limit_malloc_arenas, tune_gc
+limit_malloc_arenas()
+cycle = []
+cycle.append(cycle)
+del cycle
+tune_gc()
+print(gc.get_freeze_count() > 1000, gc.get_threshold()[0] > 700, gc.isenabled(), len(gc.garbage))
+"""
+
+
+def test_existing_objects_are_frozen_and_new_ones_are_still_collected() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.stdout, done.stderr) == ("True True True 0\n", "")
+
+
+def test_an_allocator_without_arenas_is_left_unchanged() -> None:
+    script = (
+        "import ctypes\n"
+        "class Other: pass\n"
+        "ctypes.CDLL = lambda *_: Other()\n"
+        "from otel_gpu.agent.own_process import limit_malloc_arenas\n"
+        "limit_malloc_arenas()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")

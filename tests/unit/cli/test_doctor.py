@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.cli import main
-from otel_gpu.doctor.checks import ConcurrentChecks
+from otel_gpu.cli.doctor import ConcurrentChecks
 from otel_gpu.doctor.findings import Finding, Verdict, ok
 from tests.cli import otel_gpu
 from tests.unit.export.collectors import BlackHole

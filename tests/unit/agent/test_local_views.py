@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from otel_gpu.agent.host import Host, open_host
+from otel_gpu.agent.local_views import LocalViews
 from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.config import Config, load
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.model import SourceState
 from otel_gpu.top.latest import LatestView
-from otel_gpu.top.local import LocalViews
 from tests.builders import FakeGpus, FakeProcesses, gpu_read
 
 PATIENCE_S = 30.0

@@ -1,4 +1,4 @@
-"""Views of this host, from the engine of ``run`` and ``once`` without exporters or saved state."""
+"""Views of this host for ``otel-gpu top``, without exporters or saved state."""
 
 from __future__ import annotations
 
