@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_gpu.config import BY_KEY, Topic, keys
+from otel_gpu.config.values import one_of
 
 _LOGS: Final = keys(Topic.LOGS)
 _SAMPLING: Final = tuple(key for key in keys(Topic.SAMPLING) if key != "scope")
@@ -38,10 +40,15 @@ class Flag:
         if self.choices:
             default = self.choices[0]
             text = f"{self.help} (default {default})"
-            return {"choices": self.choices, "default": default, "metavar": "|".join(self.choices), "help": text}
+            return {"type": self._choice, "default": default, "metavar": "|".join(self.choices), "help": text}
         if self.metavar:
             return {"metavar": self.metavar, "help": self.help}
         return {"action": "store_true", "help": self.help}
+
+    def _choice(self, text: str) -> str:
+        if text not in self.choices:
+            raise ArgumentTypeError(f"{text!r} is not a valid value; use {one_of(self.choices)}")
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,11 @@ class Command:
     defaults: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, str] = field(default_factory=dict)
     only_own: bool = False
+
+    @property
+    def flag_names(self) -> frozenset[str]:
+        """Its flags on the command line, without those that every command has."""
+        return frozenset(f"--{name}" for name in (*(flag.name for flag in self.flags), *self.settings))
 
 
 _VIEW: Final = Flag("view", "also show the table: live on a terminal, once elsewhere")

@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises UsageError for mistakes."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see {self.prog} --help")
+        raise UsageError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002
         """Print help or version. argparse's own method ignores write errors."""
@@ -53,9 +53,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parsed, unknown = make_parser().parse_known_args(arguments)
     if unknown:
         word = unknown[0].partition("=")[0]
-        takes = "one thing to set up, and flags" if parsed.command == "setup" else "flags only"
-        hint = nearest(word, _flags_of(parsed)) if word.startswith("-") else f"{parsed.command} takes {takes}"
-        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {hint}")
+        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {_hint(word, parsed)}")
     if parsed.command == "setup" and parsed.what not in {None, *SETUPS}:
         raise UsageError(f"setup does not know {parsed.what!r}; {nearest(parsed.what, SETUPS)}")
     return parsed
@@ -74,8 +72,7 @@ def setting_flags(parsed: argparse.Namespace) -> dict[str, str]:
 
 def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
     """Show the correct order for a command line that starts with a flag of a command."""
-    own = {f"--{flag.name}" for command in COMMANDS.values() for flag in command.flags}
-    known = {"--config", *own, *(setting.flag for setting in SETTINGS)}
+    known = {"--config"}.union(*(command.flag_names for command in COMMANDS.values()))
     if not arguments or arguments[0].partition("=")[0] not in known:
         return
     command = next((word for word in arguments if word in COMMANDS), None)
@@ -85,10 +82,15 @@ def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
     raise UsageError(f"flags come after the command: otel-gpu {command or 'COMMAND'} {shlex.join(rest)}")
 
 
-def _flags_of(parsed: argparse.Namespace) -> list[str]:
-    """The flags of the command on the line."""
-    own = ["version"] if parsed.command is None else [word for word in vars(parsed) if word not in {"command", "what"}]
-    return [f"--{word}" for word in (*own, "help")]
+def _hint(word: str, parsed: argparse.Namespace) -> str:
+    """What to write instead of a word that the command on the line does not know."""
+    if not word.startswith("-"):
+        return (
+            f"{parsed.command} takes {'one thing to set up, and flags' if parsed.command == 'setup' else 'flags only'}"
+        )
+    own = ["version"] if parsed.command is None else [name for name in vars(parsed) if name not in {"command", "what"}]
+    others = [each.name for each in COMMANDS.values() if word in each.flag_names]
+    return f"it is a flag of {', '.join(others)}" if others else nearest(word, [f"--{name}" for name in (*own, "help")])
 
 
 # ---------------------------------------------------------------------------- help
@@ -118,6 +120,7 @@ def _add(commands: argparse._SubParsersAction[Any], command: Command) -> None:
     what = " [WHAT]" if command.name == "setup" else ""
     parser: argparse.ArgumentParser = commands.add_parser(
         command.name,
+        prog=f"otel-gpu {command.name}",
         usage=f"otel-gpu {command.name}{what} [FLAGS]",
         help=command.summary,
         description=f"{command.summary[0].upper()}{command.summary[1:]}.\n\nExample: {command.example}",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_gpu.config.compat import resolve_listeners
 from otel_gpu.config.groups import Config, build_config
 from otel_gpu.config.schema import BY_KEY, SETTINGS
-from otel_gpu.config.setting import Found, Setting
+from otel_gpu.config.setting import Found, Setting, quoted
 from otel_gpu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _read_file(path: str | None) -> Mapping[str, FileValue]:
 def _refuse_unknown(in_file: Mapping[str, FileValue]) -> None:
     for key, value in in_file.items():
         if key not in BY_KEY:
-            raise UsageError(f"{value.origin}: there is no setting {key!r}; {nearest(key, BY_KEY)}")
+            raise UsageError(f"{value.origin}: there is no setting {quoted(key)}; {nearest(key, BY_KEY)}")
 
 
 def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Found | None:
@@ -198,9 +198,7 @@ def _parse(setting: Setting, found: Found) -> Any:
     try:
         return setting.type.parse(found.text if found.meaning is None else found.meaning)
     except UsageError as error:  # the parser explains more than the type does
-        raise UsageError(
-            f"{setting.where(found.origin)}: {setting.shown(found.text)!r} is not a valid {setting.type.noun}: {error}"
-        ) from None
+        raise UsageError(setting.invalid(found, str(error))) from None
     except ValueError:
         raise UsageError(setting.invalid(found)) from None
 
@@ -214,4 +212,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word: the nearest known word, or all of them."""
     candidates = sorted(known)
     close = difflib.get_close_matches(word, candidates, n=1)
-    return f"did you mean {close[0]}?" if close else f"use one of {', '.join(candidates)}"
+    use = f"use {'one of ' if len(candidates) > 1 else ''}{', '.join(candidates)}"
+    return f"did you mean {close[0]}?" if close else use

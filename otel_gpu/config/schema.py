@@ -62,7 +62,10 @@ def _otlp(name: str) -> tuple[str, str]:
 
 
 _OTLP_ENDPOINT: Final = _otlp("ENDPOINT")
-_PROMETHEUS: Final = ("OTEL_EXPORTER_PROMETHEUS_HOST", "OTEL_EXPORTER_PROMETHEUS_PORT")
+_PROMETHEUS: Final = {
+    "OTEL_EXPORTER_PROMETHEUS_HOST": "a host name or IP address",
+    "OTEL_EXPORTER_PROMETHEUS_PORT": "a port from 0 to 65535",
+}
 _DOCKER_TLS_VERIFY: Final = "DOCKER_TLS_VERIFY"
 
 
@@ -83,9 +86,9 @@ def _prometheus_listen(environment: Mapping[str, str]) -> Found | None:
     host, port = (environment.get(name) for name in _PROMETHEUS)
     if not host and not port:
         return None
-    origin = " and ".join(name for name in _PROMETHEUS if environment.get(name))
+    given = {name: use for name, use in _PROMETHEUS.items() if environment.get(name)}
     host = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
-    return Found(f"{host or '127.0.0.1'}:{port or '9464'}", origin)
+    return Found(f"{host or '127.0.0.1'}:{port or '9464'}", " and ".join(given), use=" and ".join(given.values()))
 
 
 def _docker_tls_verify(environment: Mapping[str, str]) -> Found | None:
@@ -332,7 +335,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             "HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9464 or [::1]:9464",
         ),
         Topic.WEB, "address of the page, the JSON API, /healthz, /readyz and, if Prometheus is on, /metrics",
-        from_variables=_prometheus_listen, reads=_PROMETHEUS,
+        from_variables=_prometheus_listen, reads=tuple(_PROMETHEUS),
     ),
     Setting(
         "web-config", "web.config_file", "", _FILE, Topic.WEB,

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from otel_gpu.config import values
+
+_QUOTED: Final = 200
+"""Longer texts are cut in errors."""
+
+
+def quoted(text: str) -> str:
+    """A text in quotes for an error, not longer than a line can be read."""
+    return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
 
 
 class Topic(StrEnum):
@@ -108,9 +116,7 @@ class Setting:
         is_named = origin == self.flag or any(origin.startswith(variable) for variable in self.variables)
         return origin if is_named else f"{origin}: {self.key}"
 
-    def invalid(self, found: Found) -> str:
-        """The error for a value that is not of the type."""
-        return (
-            f"{self.where(found.origin)}: {self.shown(found.text)!r} is not a valid {self.type.noun}; "
-            f"use {found.use or self.type.use}"
-        )
+    def invalid(self, found: Found, problem: str = "") -> str:
+        """The error for a value that is not of the type: the ``problem`` with it, or what to use instead."""
+        why = f": {problem}" if problem else f"; use {found.use or self.type.use}"
+        return f"{self.where(found.origin)}: {quoted(self.shown(found.text))} is not a valid {self.type.noun}{why}"

@@ -11,6 +11,7 @@ import yaml
 from otel_gpu.errors import UsageError
 
 _LARGEST_BYTES: Final = 1 << 20
+_EXAMPLE: Final = "write each setting as 'key: value', for example 'otlp-endpoint: http://localhost:4318'"
 _NULL: Final = "tag:yaml.org,2002:null"
 
 
@@ -71,8 +72,13 @@ def parse_yaml(text: str, name: str) -> Node | None:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        raise UsageError(f"{name}{line}: not valid YAML: {error.problem or error.context or 'syntax error'}") from None
-    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        problem = error.problem or "syntax error"
+        if problem.startswith("but "):  # it continues the context
+            problem = f"{error.context}, {problem}"
+        raise UsageError(f"{name}{line}: not valid YAML: {problem}") from None
+    except RecursionError:
+        raise UsageError(f"{name}: not valid YAML: nested too deeply") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         # The last two: PyYAML lets chr() and int() refuse "\UFFFFFFFF" and a %YAML version of 5,000 digits.
         problem, _, _ = str(error).partition("\n")
         raise UsageError(f"{name}: not valid YAML: {problem}") from None
@@ -102,15 +108,15 @@ def parse_config(text: str, name: str) -> dict[str, FileValue]:
         return {}
     entries = root.entries()
     if entries is None:
-        raise UsageError(f"{name}: not a mapping; write each setting as 'key: value', for example 'interval: 5s'")
+        raise UsageError(f"{name}: not a mapping; {_EXAMPLE}")
     values: dict[str, FileValue] = {}
     for key_node, value_node in entries:
         key = key_node.text()
         if key is None:
-            raise UsageError(f"{key_node.origin}: a key is not a single word; write each setting as 'key: value'")
+            raise UsageError(f"{key_node.origin}: a key is not a single word; {_EXAMPLE}")
         value = _value(value_node)
         if value is None:
-            raise UsageError(f"{key_node.origin}: {key}: the value is not a single word or a list of words")
+            raise UsageError(f"{key_node.origin}: {key}: the value is not a single word or a list of words; {_EXAMPLE}")
         if key in values:
             raise UsageError(f"{key_node.origin}: {key} is set twice, first at {values[key].origin}")
         values[key] = FileValue(value, key_node.origin)

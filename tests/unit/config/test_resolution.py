@@ -280,7 +280,7 @@ def test_our_own_listen_beats_the_prometheus_variables_which_beat_the_file(tmp_p
 
 def test_an_error_about_the_prometheus_port_names_its_variable() -> None:
     text = complaint({}, {"OTEL_EXPORTER_PROMETHEUS_PORT": "http"})
-    assert text.startswith("OTEL_EXPORTER_PROMETHEUS_PORT: '127.0.0.1:http' is not a valid address; use HOST:PORT")
+    assert text.startswith("OTEL_EXPORTER_PROMETHEUS_PORT: '127.0.0.1:http' is not a valid address; use a port from 0")
 
 
 def test_unknown_variables_with_our_prefix_are_listed() -> None:
@@ -421,6 +421,15 @@ def test_a_value_of_several_lines_is_quoted_in_one() -> None:
     ]
 
 
+def test_a_long_text_is_cut(tmp_path: Path) -> None:
+    cut = f"{'x' * 200}…"
+    assert complaint({}, {"OTEL_GPU_SOURCE": "x" * 10_000}) == (
+        f"OTEL_GPU_SOURCE: '{cut}' is not a valid value; use nvml, sim or auto"
+    )
+    path = written(tmp_path / "agent.yaml", f"{'x' * 1000}: 1\n")
+    assert complaint({"config": path}, {}).startswith(f"{path}:1: there is no setting '{cut}'; use one of ")
+
+
 def test_an_invalid_value_does_not_fall_back_to_a_lower_precedence() -> None:
     assert complaint({"seed": "x"}, {"OTEL_GPU_SEED": "2"}).startswith("--seed: ")
 
@@ -431,6 +440,7 @@ def test_an_invalid_value_does_not_fall_back_to_a_lower_precedence() -> None:
 )
 def test_the_nearest_word_is_proposed_only_if_one_is_near(word: str, hint: str) -> None:
     assert nearest(word, ["seed", "interval"]) == hint
+    assert nearest("qqqq", ["seed"]) == "use seed"
 
 
 # ---------------------------------------------------------------------------- what a command is about

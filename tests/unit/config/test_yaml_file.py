@@ -7,6 +7,8 @@ import pytest
 from otel_gpu.config.yaml_file import FileValue, parse_config, read_config_file
 from otel_gpu.errors import UsageError
 
+EXAMPLE = "write each setting as 'key: value', for example 'otlp-endpoint: http://localhost:4318'"
+
 
 def complaint(text: str) -> str:
     with pytest.raises(UsageError) as caught:
@@ -52,20 +54,18 @@ def test_a_key_set_twice_is_refused_with_both_places() -> None:
 
 @pytest.mark.parametrize("text", ["interval", "- interval: 5s", "5", "[a, b]"])
 def test_a_file_that_is_not_a_mapping_is_refused_with_an_example(text: str) -> None:
-    assert (
-        complaint(text) == "agent.yaml: not a mapping; write each setting as 'key: value', for example 'interval: 5s'"
-    )
+    assert complaint(text) == f"agent.yaml: not a mapping; {EXAMPLE}"
 
 
 @pytest.mark.parametrize("text", ["seed: 1\n? [a]\n: b\n", "seed: 1\n{a: b}: c\n"])
 def test_a_key_that_is_not_a_word_is_refused_with_its_line(text: str) -> None:
-    assert complaint(text) == "agent.yaml:2: a key is not a single word; write each setting as 'key: value'"
+    assert complaint(text) == f"agent.yaml:2: a key is not a single word; {EXAMPLE}"
 
 
 @pytest.mark.parametrize("value", ["\n  host: a", "[a, [b]]", "[{a: b}]"])
 def test_a_nested_value_is_refused_with_its_key_and_line(value: str) -> None:
     assert complaint(f"seed: 1\nlisten: {value}\n") == (
-        "agent.yaml:2: listen: the value is not a single word or a list of words"
+        f"agent.yaml:2: listen: the value is not a single word or a list of words; {EXAMPLE}"
     )
 
 
@@ -83,7 +83,9 @@ def test_invalid_syntax_is_refused_with_its_line(text: str, line: int) -> None:
 
 
 def test_two_documents_are_refused() -> None:
-    assert complaint("a: 1\n---\nb: 2\n").startswith("agent.yaml:2: not valid YAML: ")
+    assert complaint("a: 1\n---\nb: 2\n") == (
+        "agent.yaml:2: not valid YAML: expected a single document in the stream, but found another document"
+    )
 
 
 @pytest.mark.parametrize(
