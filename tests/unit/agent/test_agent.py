@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,11 @@ import pytest
 
 from otel_gpu.agent.agent import Agent
 from otel_gpu.agent.host import Host
-from otel_gpu.agent.sampling import StateLog
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.model import Report, SourceOutcome, SourceState
+from otel_gpu.model import Report, SourceState
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
 from tests.web import Answer, ask
@@ -281,40 +279,3 @@ def test_an_error_of_the_view_stops_the_agent_properly() -> None:
     assert gpus.closed
     with pytest.raises(ConnectionRefusedError):
         agent.get("/")
-
-
-# ---------------------------------------------------------------------------- what is logged
-
-
-@pytest.fixture
-def observe(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
-    """Passes a source's state to a state log and returns the lines it logs."""
-    caplog.set_level(logging.INFO)
-    state_log = StateLog()
-
-    def lines(state: SourceState, reason: str | None = None, name: str = "nvml") -> list[str]:
-        caplog.clear()
-        state_log.observe((SourceOutcome(name, state, reason),))
-        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
-
-    return lines
-
-
-def test_a_source_that_is_ok_from_the_start_is_not_logged(observe: Callable[..., list[str]]) -> None:
-    assert observe(SourceState.OK) == []
-
-
-def test_a_state_is_logged_once_and_again_only_when_it_changes(observe: Callable[..., list[str]]) -> None:
-    assert observe(SourceState.UNAVAILABLE, "no driver") == ["WARNING nvml is unavailable: no driver"]
-    assert observe(SourceState.UNAVAILABLE, "no driver") == []
-    assert observe(SourceState.UNAVAILABLE, "no driver for 5 s") == []
-    assert observe(SourceState.DEGRADED, "GPU 1: lost") == ["WARNING nvml is degraded: GPU 1: lost"]
-    assert observe(SourceState.OK) == ["INFO nvml is ok again"]
-    assert observe(SourceState.OK) == []
-    assert observe(SourceState.DEGRADED, "GPU 1: lost") == ["WARNING nvml is degraded: GPU 1: lost"]
-
-
-def test_each_source_has_its_own_state(observe: Callable[..., list[str]]) -> None:
-    assert observe(SourceState.DEGRADED, "a", name="nvml") == ["WARNING nvml is degraded: a"]
-    assert observe(SourceState.DEGRADED, "b", name="procfs") == ["WARNING procfs is degraded: b"]
-    assert observe(SourceState.DEGRADED, "a", name="nvml") == []

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.agent.resources import host_resources, parse_machine_id, read_machine_id, taken_keys
+from otel_gpu.agent.resources import host_resources, parse_machine_id, read_machine_id, resources_of
+from otel_gpu.config import load
 from otel_gpu.metrics.labels import WorkloadIdentity
 from otel_gpu.model import HOST_WORKLOAD
 
@@ -40,11 +41,6 @@ def test_given_attributes_replace_detected_ones(etc: Path) -> None:
     assert "x" not in {**resources.shared, **resources.agent}.values(), "identities are never given"
 
 
-def test_keys_of_points_and_of_workloads_are_taken() -> None:
-    given = {"team": "ml", "k8s.pod.name": "x", "hw.id": "x", "host.name": "x", "gpu.workload.id": "x"}
-    assert taken_keys(given) == ("gpu.workload.id", "hw.id", "k8s.pod.name")
-
-
 def test_the_instance_is_stable_over_restarts_and_differs_between_hosts(etc: Path, tmp_path: Path) -> None:
     first = host_resources(service_name="otel-gpu", given={}, environment={}, etc=etc)
     again = host_resources(service_name="otel-gpu", given={}, environment={}, etc=etc)
@@ -71,3 +67,17 @@ def test_an_unreadable_machine_id_is_absent(tmp_path: Path) -> None:
     assert read_machine_id(tmp_path) is None
     (tmp_path / "machine-id").write_bytes(b"\xff\xfe")
     assert read_machine_id(tmp_path) is None
+
+
+def test_attributes_with_a_key_of_points_or_workloads_are_left_out_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"OTEL_RESOURCE_ATTRIBUTES": "team=ml,hw.id=x,k8s.pod.name=y,gpu.workload.id=z"}
+    shared = resources_of(load({}, given).config).shared
+    assert shared.keys() >= {"team", "host.name"}
+    assert {"x", "y", "z"}.isdisjoint(shared.values())
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        "resource-attributes gpu.workload.id, hw.id, k8s.pod.name are left out: metrics have attributes of that name",
+    )

@@ -12,7 +12,7 @@ from otel_gpu.agent.engine import Engine, narrowed
 from otel_gpu.agent.host import open_host, open_procfs
 from otel_gpu.agent.resources import host_resources
 from otel_gpu.clock import ManualClock
-from otel_gpu.config import Scope, load
+from otel_gpu.config import load
 from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.visibility import check_pod_scope
 from otel_gpu.errors import UsageError
@@ -403,8 +403,3 @@ def test_a_pod_without_visible_processes_gets_a_fix() -> None:
     found = examined(OwnPod(Pod(STATIC_UID), "POD_UID"), "570.86.15", CONTAINED)["pod"]
     assert found.verdict is Verdict.UNUSED
     assert "shareProcessNamespace: true" in (found.fix or "")
-
-
-def test_the_scope_is_a_setting_like_any_other() -> None:
-    assert load({}, {"OTEL_GPU_SCOPE": "pod"}).config.sampling.scope is Scope.POD
-    assert load({"scope": "node"}, {"OTEL_GPU_SCOPE": "pod"}).config.sampling.scope is Scope.NODE

@@ -40,7 +40,6 @@ from tests.builders import (
     process_read,
 )
 from tests.cli import clean_environment, command, otel_gpu, without_progress
-from tests.kubelet_servers import Kubelet, devices, given, pod, socket_directory
 
 ANY_PORT = ("--listen", "127.0.0.1:0")
 SIMULATED = "*** SIMULATED HOST, no figure is of a real GPU: "
@@ -52,13 +51,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture
-def no_nvml(tmp_path: Path) -> Mapping[str, str]:
-    """An environment in which NVML cannot be loaded, on machines that have it as well."""
-    (tmp_path / "libnvidia-ml.so.1").touch()
-    return {"LD_LIBRARY_PATH": str(tmp_path)}
 
 
 @pytest.fixture
@@ -294,12 +286,6 @@ def test_output_that_the_terminal_cannot_show_is_replaced() -> None:
     assert len(failed.stderr.splitlines()) == 1
 
 
-def test_a_narrow_terminal_gets_a_table_that_fits() -> None:
-    result = otel_gpu("once", "--source", "sim", environment={"COLUMNS": "80"})
-    assert max(len(line) for line in result.stdout.splitlines()) <= 80
-    assert "SIMULATED HOST: no figure here is from a real GPU" in result.stdout.splitlines()
-
-
 @pytest.mark.parametrize(
     ("stream", "variables", "coloured"),
     [
@@ -399,15 +385,6 @@ def test_sigterm_does_not_wait_for_a_driver_that_hangs_while_it_is_opened(tmp_pa
         assert agent.stderr == ""
 
 
-def test_the_help_of_run_says_that_it_exports_and_where_metrics_are_served() -> None:
-    words = " ".join(otel_gpu("run", "--help").stdout.split())
-    assert "Run the agent: sample, attribute, export, serve." in words
-    assert (
-        "--listen HOST:PORT address of the page, the JSON API, /healthz, /readyz and, if Prometheus is on, /metrics"
-        in words
-    )
-
-
 def test_an_address_in_use_is_one_line_and_exit_2() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -469,77 +446,3 @@ def test_a_closed_pipe_of_the_view_ends_the_agent_without_a_traceback(closed_pip
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert "BrokenPipe" not in result.stderr
-
-
-# ---------------------------------------------------------------------------- doctor, config
-
-
-def test_doctor_without_nvml_is_blind_and_exits_1(no_nvml: Mapping[str, str]) -> None:
-    result = otel_gpu("doctor", environment=no_nvml)
-    assert (result.returncode, result.stderr) == (1, "")
-    first, fix = result.stdout.splitlines()[:2]
-    assert first.split(maxsplit=2)[:2] == ["blind", "nvml"]
-    assert fix.strip().startswith("fix: ")
-    assert {line.split()[0] for line in result.stdout.splitlines()} <= {"ok", "unused", "degraded", "blind", "fix:"}
-
-
-def test_doctor_lists_used_and_possible_name_sources(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
-    away = tmp_path / "away.sock"
-    result = otel_gpu("doctor", "--docker-host", f"unix://{away}", "--kubernetes-api", "never", environment=no_nvml)
-    assert (result.returncode, result.stderr) == (1, "")
-    rows = {words[1]: words for line in result.stdout.splitlines() if len(words := line.split(maxsplit=2)) == 3}
-    assert rows["environment"][0] == "ok"
-    assert "docker" in rows["environment"][2]
-    assert rows["docker"][0] == "degraded"
-    assert str(away) in rows["docker"][2]
-    assert rows["kubernetes"][0] == "unused"
-
-
-def test_doctor_reports_conflicts_between_name_sources(no_nvml: Mapping[str, str]) -> None:
-    """A pod was granted a GPU, and no source knows the id of its container."""
-    with socket_directory() as directory:
-        kubelet = Kubelet(directory / "kubelet.sock")
-        kubelet.pods = [
-            pod("train-0", given("main", devices("nvidia.com/gpu", "GPU-11111111-2222-3333-4444-555555555555")))
-        ]
-        kubelet.start()
-        try:
-            sockets = ("--pod-resources-socket", str(kubelet.path), "--cri-socket", str(directory / "away.sock"))
-            result = otel_gpu("doctor", *sockets, "--environment", "kubernetes", environment=no_nvml)
-        finally:
-            kubelet.stop()
-    rows = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
-    [(verdict, _, found)] = [row for row in rows if row[1] == "pod-resources"]
-    assert verdict == "degraded"
-    assert "no source knows the ids of containers of pods" in found
-
-
-def test_doctor_without_a_proc_is_blind(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
-    result = otel_gpu("doctor", "--proc-root", str(tmp_path / "none"), environment=no_nvml)
-    assert (result.returncode, result.stderr) == (1, "")
-    assert any(line.split()[:2] == ["blind", "proc"] for line in result.stdout.splitlines())
-
-
-def test_resource_attributes_that_are_left_out_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"OTEL_RESOURCE_ATTRIBUTES": "team=ml,hw.id=x,k8s.pod.name=y"}
-    assert "hw.id" not in resources_of(load({}, given).config).shared
-    (record,) = caplog.records
-    assert (record.levelname, record.getMessage()) == (
-        "WARNING",
-        "resource-attributes hw.id, k8s.pod.name are left out: metrics have attributes of that name",
-    )
-
-
-def test_config_prints_the_origin_of_every_value(tmp_path: Path) -> None:
-    path = tmp_path / "agent.yaml"
-    path.write_text("interval: 7s\nseed: 5\n", encoding="utf-8")
-    result = otel_gpu(
-        "config", "--config", str(path), "--log-level", "debug", environment={"OTEL_GPU_SEED": "6", "HOST_PROC": "/p"}
-    )
-    rows: dict[str, Sequence[str]] = {key: rest for key, *rest in (line.split() for line in result.stdout.splitlines())}
-    assert result.returncode == 0
-    assert rows["interval"] == ["7s", f"{path}:1"]
-    assert rows["seed"] == ["6", "OTEL_GPU_SEED"]
-    assert rows["proc-root"] == ["/p", "HOST_PROC"]
-    assert rows["log-level"] == ["debug", "--log-level"]
-    assert rows["deadline"] == ["2s", "default"]

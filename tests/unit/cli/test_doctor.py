@@ -12,15 +12,8 @@ from otel_gpu.cli import main
 from otel_gpu.cli.doctor import ConcurrentChecks
 from otel_gpu.doctor.findings import Finding, Verdict, ok
 from tests.cli import otel_gpu
+from tests.kubelet_servers import Kubelet, devices, given, pod, socket_directory
 from tests.unit.export.collectors import BlackHole
-
-
-@pytest.fixture
-def no_nvml(tmp_path: Path) -> Mapping[str, str]:
-    """An environment in which NVML cannot be loaded, even on a machine that has it."""
-    (tmp_path / "libnvidia-ml.so.1").touch()
-    return {"LD_LIBRARY_PATH": str(tmp_path)}
-
 
 # ---------------------------------------------------------------------------- concurrent checks
 
@@ -110,6 +103,38 @@ def test_a_pipe_instead_of_a_certificate_is_refused_without_opening_it(
     assert capsys.readouterr().err == refusal
 
 
-@pytest.mark.parametrize("form", ["yaml", "table"])
-def test_an_unknown_format_is_refused(form: str, no_nvml: Mapping[str, str]) -> None:
-    assert otel_gpu("doctor", "--format", form, environment=no_nvml).returncode == 2
+def test_doctor_lists_used_and_possible_name_sources(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+    away = tmp_path / "away.sock"
+    result = otel_gpu("doctor", "--docker-host", f"unix://{away}", "--kubernetes-api", "never", environment=no_nvml)
+    assert (result.returncode, result.stderr) == (1, "")
+    rows = {words[1]: words for line in result.stdout.splitlines() if len(words := line.split(maxsplit=2)) == 3}
+    assert rows["environment"][0] == "ok"
+    assert "docker" in rows["environment"][2]
+    assert rows["docker"][0] == "degraded"
+    assert str(away) in rows["docker"][2]
+    assert rows["kubernetes"][0] == "unused"
+
+
+def test_doctor_reports_conflicts_between_name_sources(no_nvml: Mapping[str, str]) -> None:
+    """A pod was granted a GPU, and no source knows the id of its container."""
+    with socket_directory() as directory:
+        kubelet = Kubelet(directory / "kubelet.sock")
+        kubelet.pods = [
+            pod("train-0", given("main", devices("nvidia.com/gpu", "GPU-11111111-2222-3333-4444-555555555555")))
+        ]
+        kubelet.start()
+        try:
+            sockets = ("--pod-resources-socket", str(kubelet.path), "--cri-socket", str(directory / "away.sock"))
+            result = otel_gpu("doctor", *sockets, "--environment", "kubernetes", environment=no_nvml)
+        finally:
+            kubelet.stop()
+    rows = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
+    [(verdict, _, found)] = [row for row in rows if row[1] == "pod-resources"]
+    assert verdict == "degraded"
+    assert "no source knows the ids of containers of pods" in found
+
+
+def test_doctor_without_a_proc_is_blind(no_nvml: Mapping[str, str], tmp_path: Path) -> None:
+    result = otel_gpu("doctor", "--proc-root", str(tmp_path / "none"), environment=no_nvml)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert any(line.split()[:2] == ["blind", "proc"] for line in result.stdout.splitlines())

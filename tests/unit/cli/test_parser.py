@@ -322,15 +322,6 @@ def test_the_demo_is_a_simulation_whatever_variables_and_files_say(
     ]
 
 
-def test_variables_reach_the_command(
-    run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOST_PROC", "/host/proc")
-    run("doctor", "--deadline", "1s")
-    ((name, config, _),) = settled
-    assert (name, config.sampling.proc_root, config.sampling.deadline_s) == ("doctor", Path("/host/proc"), 1.0)
-
-
 def test_setup_alone_lists_what_can_be_set_up(
     run: Callable[..., Line], settled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

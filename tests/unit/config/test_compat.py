@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -182,12 +181,8 @@ def test_flags_have_the_syntax_of_go() -> None:
     assert my_gpu("--metric-retention=1m0.5s").retention_s == 60.5
 
 
-def test_flags_in_the_configuration_file(tmp_path: Path) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text('compat: my-gpu-exporter\nmy-gpu-exporter-flags: "--metric-prefix=x"\n', encoding="utf-8")
-    assert only({"config": str(file)}).prefix == "x_"
-    file.write_text('compat: my-gpu-exporter\nmy-gpu-exporter-flags: "--whatever=1"\n', encoding="utf-8")
-    assert complaint({"config": str(file)}).startswith(
+def test_an_unknown_flag_is_refused_with_all_flags() -> None:
+    assert complaint({"compat": "my-gpu-exporter", "my-gpu-exporter-flags": "--whatever=1"}).startswith(
         "my-gpu-exporter-flags: my-gpu-exporter has no flag --whatever; use --dcgm-update-frequency, --process"
     )
 
@@ -309,22 +304,3 @@ def test_a_port_of_an_overlapping_address_is_refused(listen: str, address: str, 
 @pytest.mark.parametrize(("listen", "address"), [("[::1]:9464", "0.0.0.0:9464"), ("127.0.0.1:9464", "[::1]:9464")])
 def test_addresses_that_do_not_overlap_may_share_a_port(listen: str, address: str) -> None:
     assert my_gpu(f"--listen-address={address}", listen=listen).address.port == 9464
-
-
-# ---------------------------------------------------------------------------- in the file
-
-
-@pytest.mark.parametrize("text", ["[gpu-inference, 'dcgm-exporter:9401']", "\n- gpu-inference\n- dcgm-exporter:9401"])
-def test_the_file_may_have_a_list(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text(f"compat: {text}\n", encoding="utf-8")
-    listeners = load({"config": str(file)}, {}).config.compat.listeners
-    assert [str(each) for each in listeners] == ["gpu-inference:9201", "dcgm-exporter:9401"]
-
-
-def test_a_list_of_mappings_is_refused_with_the_key(tmp_path: Path) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text("compat:\n- gpu-inference: 9201\n", encoding="utf-8")
-    assert complaint({"config": str(file)}).startswith(
-        f"{file}:1: compat: the value is not a single word or a list of words"
-    )

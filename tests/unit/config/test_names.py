@@ -20,39 +20,16 @@ def complaint(flags: dict[str, str], **environment: str) -> str:
 # ---------------------------------------------------------------------------- where
 
 
-@pytest.mark.parametrize(
-    ("text", "url", "socket"),
-    [
-        ("unix:///run/docker.sock", "unix:///run/docker.sock", Path("/run/docker.sock")),
-        ("/run/docker.sock", "unix:///run/docker.sock", Path("/run/docker.sock")),
-        ("tcp://10.0.0.1:2375", "tcp://10.0.0.1:2375", None),
-        ("http://proxy:2375/", "http://proxy:2375", None),
-        ("https://[::1]:2376", "https://[::1]:2376", None),
-    ],
-)
-def test_an_engine_is_a_socket_or_an_address(text: str, url: str, socket: Path | None) -> None:
-    assert load({"docker-host": text}, {}).config.names.docker.host == Daemon(url, socket)
-    assert load({}, {"CONTAINER_HOST": text}).config.names.podman_host == Daemon(url, socket)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ssh://me@host",
-        "npipe:////./pipe/docker_engine",
-        "unix://",
-        "unix://run/x",
-        "fd://",
-        "tcp://",
-        "docker",
-        "tcp://h:x",
-    ],
-)
-def test_an_unsupported_engine_address_is_refused_in_one_line(text: str) -> None:
-    message = complaint({}, DOCKER_HOST=text)
-    assert message.startswith("DOCKER_HOST: ")
-    assert " is not a valid URL; use unix:///run/x.sock, tcp://" in message
-    assert len(message.splitlines()) == 1
+def test_variables_of_other_programs_name_the_engines_the_runtime_and_the_node() -> None:
+    variables = {
+        "DOCKER_HOST": "/d.sock",
+        "CONTAINER_HOST": "tcp://p:1",
+        "CONTAINER_RUNTIME_ENDPOINT": "unix:///c.sock",
+    }
+    names = load({}, variables | {"NODE_NAME": "b"}).config.names
+    assert names.docker.host == Daemon("unix:///d.sock", Path("/d.sock"))
+    assert (names.podman_host, names.cri_socket, names.node_name) == (Daemon("tcp://p:1"), Path("/c.sock"), "b")
+    assert load({}, {"NODE_NAME": "b", "K8S_NODE_NAME": "a"}).config.names.node_name == "a"
 
 
 def test_a_password_in_an_engines_address_is_refused_and_not_shown() -> None:
@@ -69,17 +46,6 @@ def test_our_switch_takes_precedence_over_dockers() -> None:
     loaded = load({}, {"DOCKER_TLS_VERIFY": "1", "OTEL_GPU_DOCKER_TLS_VERIFY": "off"})
     assert not loaded.config.names.docker.tls_verify
     assert Value("docker-tls-verify", "off", "OTEL_GPU_DOCKER_TLS_VERIFY") in loaded.values
-
-
-@pytest.mark.parametrize("text", ["/run/x.sock", "unix:///run/x.sock"])
-def test_a_runtimes_socket_is_a_path_with_or_without_a_scheme(text: str) -> None:
-    loaded = load({}, {"CONTAINER_RUNTIME_ENDPOINT": text})
-    assert loaded.config.names.cri_socket == Path("/run/x.sock")
-
-
-def test_the_nodes_name_is_that_of_the_manifest() -> None:
-    assert load({}, {"NODE_NAME": "b"}).config.names.node_name == "b"
-    assert load({}, {"NODE_NAME": "b", "K8S_NODE_NAME": "a"}).config.names.node_name == "a"
 
 
 # ---------------------------------------------------------------------------- labels

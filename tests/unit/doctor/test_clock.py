@@ -22,8 +22,7 @@ def test_a_clock_that_was_never_set_is_degraded_even_if_the_kernel_calls_it_sync
     found = check_clock(ManualClock(86_400 * 10**9), synchronised=True)
     assert found.verdict is Verdict.DEGRADED
     assert found.found.startswith("1970-01-02T00:00:00Z is earlier than this release")
-    assert found.fix is not None
-    assert "timedatectl set-ntp true" in found.fix
+    assert "timedatectl set-ntp true" in (found.fix or "")
 
 
 def test_this_kernels_clock_is_read_and_is_not_earlier_than_the_release() -> None:

@@ -59,9 +59,8 @@ def test_missing_nodes_are_blind_if_no_gpu_answers(nodes: Nodes) -> None:
     found = nodes.check(NOTHING)
     assert found.verdict is Verdict.BLIND
     assert found.found == "missing: " + ", ".join(str(nodes.dev / name) for name in ("nvidiactl", "nvidia0", "nvidia1"))
-    assert found.fix is not None
-    assert "docker run --gpus all" in found.fix
-    assert "nvidia-modprobe" in found.fix
+    assert "docker run --gpus all" in (found.fix or "")
+    assert "nvidia-modprobe" in (found.fix or "")
 
 
 def test_missing_nodes_are_unused_if_nvml_answers_without_them(nodes: Nodes) -> None:
@@ -80,8 +79,7 @@ def test_a_node_without_access_is_blind_with_its_own_fix(nodes: Nodes, monkeypat
     monkeypatch.setattr("otel_gpu.doctor.gpus._may_open", lambda _: False)
     found = nodes.check(NOTHING)
     assert (found.verdict, found.found) == (Verdict.BLIND, f"access denied: {nodes.dev / 'nvidiactl'}")
-    assert found.fix is not None
-    assert f"--device {nodes.dev / 'nvidiactl'}" in found.fix
+    assert f"--device {nodes.dev / 'nvidiactl'}" in (found.fix or "")
 
 
 def test_no_node_is_opened(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,7 @@ def test_no_state_directory_is_unused_with_the_consequence(proc: Path) -> None:
     found = state(None, proc)
     assert found.verdict is Verdict.UNUSED
     assert "start at 0" in found.found
-    assert found.fix is not None
-    assert "--state-dir" in found.fix
+    assert "--state-dir" in (found.fix or "")
 
 
 def test_a_directory_that_can_be_created_is_ok_and_is_not_created(proc: Path, tmp_path: Path) -> None:
@@ -93,8 +92,7 @@ def test_a_link_a_file_and_another_users_directory_are_degraded_each_with_its_fi
     monkeypatch.setattr(os, "geteuid", lambda: user)
     other = state(tmp_path / "real", proc)
     assert f"it belongs to user {user - 1}, and doctor runs as user {user}" in other.found
-    assert other.fix is not None
-    assert f"chown -R {user} {tmp_path / 'real'}" in other.fix
+    assert f"chown -R {user} {tmp_path / 'real'}" in (other.fix or "")
 
 
 def test_a_directory_that_is_not_writable_is_degraded(

@@ -52,8 +52,7 @@ def test_a_refused_connection_is_degraded_with_a_fix() -> None:
     url = unused_url()
     found = check_otlp(config(otlp_endpoint=url), timeout_s=0.3)
     assert (found.verdict, found.found) == (Verdict.DEGRADED, f"{url} (http/protobuf): connection refused")
-    assert found.fix is not None
-    assert "--otlp-endpoint" in found.fix
+    assert "--otlp-endpoint" in (found.fix or "")
 
 
 def test_a_receiver_without_an_answer_is_degraded_after_the_timeout() -> None:
@@ -82,8 +81,7 @@ def test_a_refusal_is_reported_with_the_setting_that_fixes_it(
     found = check_otlp(config(otlp_endpoint=collector.url))
     assert found.verdict is Verdict.DEGRADED
     assert str(status.value) in found.found
-    assert found.fix is not None
-    assert fix in found.fix
+    assert fix in (found.fix or "")
 
 
 def test_an_untrusted_certificate_is_reported_with_the_setting_that_fixes_it(tmp_path: Path) -> None:
@@ -93,8 +91,7 @@ def test_an_untrusted_certificate_is_reported_with_the_setting_that_fixes_it(tmp
     finally:
         receiver.close()
     assert found.verdict is Verdict.DEGRADED
-    assert found.fix is not None
-    assert "--otlp-certificate" in found.fix
+    assert "--otlp-certificate" in (found.fix or "")
 
 
 def test_a_certificate_of_another_host_is_a_tls_failure_over_grpc_as_well(tmp_path: Path) -> None:
@@ -107,8 +104,7 @@ def test_a_certificate_of_another_host_is_a_tls_failure_over_grpc_as_well(tmp_pa
         receiver.close()
     assert found.verdict is Verdict.DEGRADED
     assert "Hostname Verification" in found.found
-    assert found.fix is not None
-    assert "a host name from its certificate" in found.fix
+    assert "a host name from its certificate" in (found.fix or "")
 
 
 # ---------------------------------------------------------------------------- addresses

@@ -175,8 +175,7 @@ def test_without_nvml_the_driver_finding_says_whether_the_module_is_loaded(tmp_p
     )
     missing = findings(nothing)["driver"]
     assert missing.verdict is Verdict.BLIND
-    assert missing.fix is not None
-    assert "modprobe nvidia" in missing.fix
+    assert "modprobe nvidia" in (missing.fix or "")
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,7 @@ def test_the_fix_of_an_existing_socket_is_a_command_that_makes_the_same_request(
 ) -> None:
     candidate = Candidate("x", kind, used=True, why="", socket=Socket(Path("/run/x y.sock"), Presence.SOCKET))
     found_fix = named(SourceAnswer(candidate, NameRead(state=state, reason="x")))["x"].fix
-    assert found_fix is not None
-    assert found_fix.endswith((f": {fix}", f"; {fix}"))
+    assert (found_fix or "").endswith((f": {fix}", f"; {fix}"))
 
 
 @pytest.mark.parametrize(
@@ -132,8 +131,7 @@ def test_the_fix_of_an_unusable_socket_says_how_to_make_it_available(
 ) -> None:
     candidate = Candidate("x", kind, used=True, why="", socket=Socket(Path("/run/x.sock"), presence))
     fix = named(SourceAnswer(candidate, NameRead(state=SourceState.UNAVAILABLE, reason="x")))["x"].fix
-    assert fix is not None
-    assert fix.endswith(words)
+    assert (fix or "").endswith(words)
 
 
 def test_the_fix_of_an_engine_at_an_address_uses_the_engines_own_client() -> None:

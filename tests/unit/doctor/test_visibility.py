@@ -106,8 +106,7 @@ def test_some_pids_missing_in_proc_are_degraded_and_all_are_blind(own_proc: Proc
     ]
     assert some.verdict is Verdict.DEGRADED
     assert some.found == "2 of 3 pids that NVML lists are not in /proc (first: 8)"
-    assert some.fix is not None
-    assert "HOST_PROC" in some.fix
+    assert "HOST_PROC" in (some.fix or "")
     every = findings(own_proc, gpu_read(complete_gpu(0, (8, 9))), process_read(facts(1)))["processes"]
     assert every.verdict is Verdict.BLIND
 
@@ -138,8 +137,7 @@ def test_a_gpu_without_processes_is_not_blind(own_proc: ProcTree) -> None:
 def test_each_reason_of_proc_has_its_own_fix(own_proc: ProcTree, reason: str, complete: bool, fix: str) -> None:
     read = ProcessRead(state=SourceState.DEGRADED, reason=reason, pids_complete=complete)
     finding = findings(own_proc, gpu_read(), read)["proc"]
-    assert finding.fix is not None
-    assert fix in finding.fix
+    assert fix in (finding.fix or "")
 
 
 # ---------------------------------------------------------------------------- capabilities
