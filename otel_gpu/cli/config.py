@@ -29,7 +29,7 @@ def config(resolved: Resolved, environment: Mapping[str, str]) -> int:
 
 
 def effective(value: Value, config: Config | UsageError, environment: Mapping[str, str]) -> Value:
-    """The value that is used: for ``auto`` the path it stands for, for an empty value what replaces it."""
+    """The value in use: the path that ``auto`` stands for, or what replaces an empty value."""
     if isinstance(config, UsageError):
         return value
     state, otlp = config.state, config.export.otlp

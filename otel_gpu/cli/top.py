@@ -16,7 +16,7 @@ from otel_gpu.top.latest import LatestView
 
 def top(config: Config, *, url: str | None) -> int:
     """Show this host, or the agent at ``url``, until q, SIGINT or SIGTERM."""
-    _log_beside_screen(config)
+    _set_up_log(config)
     return command.top(partial(_local_views, config), url=url)
 
 
@@ -30,7 +30,7 @@ def _local_views(config: Config, clock: Clock, latest: LatestView) -> command.Vi
     return LocalViews(config, clock, latest, resources.shared["host.name"])
 
 
-def _log_beside_screen(config: Config) -> None:
+def _set_up_log(config: Config) -> None:
     """Log to stderr if it is a file or pipe. If it is the terminal, which shows the screen, do not log."""
     if sys.stderr.isatty():
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core writes its own lines

@@ -3,11 +3,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -16,66 +13,13 @@ from otel_gpu.agent.host import Host
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.errors import Unavailable, UsageError
-from otel_gpu.metrics.labels import Resources
 from otel_gpu.model import Report, SourceState
 from otel_gpu.sources.base import GpuRead
 from tests.builders import FakeGpus, FakeProcesses, gpu, gpu_read, listed
-from tests.web import Answer, ask
+from tests.unit.agent.harness import PATIENCE_S, RESOURCES, Running, after_the_first_sample, running, settings
 
-PATIENCE_S = 30.0
-RESOURCES = Resources({"host.name": "here"}, {"service.name": "otel-gpu"})
 WORKING = gpu_read(gpu(0, [listed(1)]))
 NO_DRIVER = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
-
-
-def settings(interval: str = "1h", listen: str = "127.0.0.1:0") -> dict[str, str]:
-    """Flags of an agent that samples once, and again only on request unless the test sets an interval."""
-    return {"interval": interval, "listen": listen, "source": "sim", "exporters": "none"}
-
-
-class Running:
-    """A running agent on the sources of a test, and the Reports it passed on."""
-
-    def __init__(
-        self, gpus: FakeGpus, simulated_because: str | None, flags: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self.clock = ManualClock()
-        self.gpus = gpus
-        host = Host(gpus, FakeProcesses(), (), simulated_because)
-        self.agent = Agent(load({**settings(), **flags}, {}).config, host, RESOURCES, self.clock)
-        self.seen: list[Report] = []
-        self.first_seen = threading.Event()
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self.agent.run, args=(self.stop, self._show), daemon=True)
-
-    def _show(self, attribution: Report) -> None:
-        self.seen.append(attribution)
-        self.first_seen.set()
-
-    def get(self, path: str, **headers: str) -> Answer:
-        """The agent's answer at this path."""
-        return ask(self.agent.web.address, path, headers=headers)
-
-
-@contextmanager
-def running(gpus: FakeGpus, simulated_because: str | None = None, **flags: str) -> Iterator[Running]:
-    agent = Running(gpus, simulated_because, flags)
-    agent.thread.start()
-    try:
-        yield agent
-    finally:
-        agent.stop.set()
-        agent.agent.wake()
-        agent.thread.join(PATIENCE_S)
-        assert not agent.thread.is_alive()
-        assert gpus.closed
-
-
-@contextmanager
-def after_the_first_sample(gpus: FakeGpus, simulated_because: str | None = None, **flags: str) -> Iterator[Running]:
-    with running(gpus, simulated_because, **flags) as agent:
-        assert agent.first_seen.wait(PATIENCE_S)
-        yield agent
 
 
 # ---------------------------------------------------------------------------- what is served
@@ -156,7 +100,7 @@ def test_the_metrics_path_has_a_hint_if_prometheus_is_off() -> None:
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_created_timestamps_are_served_in_openmetrics_only_if_switched_on(switch: str) -> None:
     flags = {"prometheus": "on", "openmetrics-created": switch}
-    with after_the_first_sample(FakeGpus(WORKING), **flags) as agent:
+    with after_the_first_sample(FakeGpus(WORKING), flags=flags) as agent:
         openmetrics = agent.get("/metrics", Accept="application/openmetrics-text").body
         text = agent.get("/metrics").body
     assert ("otel_gpu_cpu_time_seconds_created{" in openmetrics) is (switch == "on")
@@ -213,7 +157,7 @@ def test_a_thread_that_cannot_start_is_one_clear_error_and_everything_is_release
     works: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = FakeGpus(WORKING)
-    agent = Running(gpus, None)
+    agent = Running(gpus)
     start, started = threading.Thread.start, iter(range(100))
 
     def start_some(thread: threading.Thread) -> None:
@@ -254,7 +198,7 @@ def test_every_report_is_passed_on_once() -> None:
 
 def test_an_agent_that_is_stopped_before_it_runs_still_cleans_up() -> None:
     gpus = FakeGpus(WORKING)
-    agent = Running(gpus, None)
+    agent = Running(gpus)
     agent.stop.set()
     agent.agent.run(agent.stop, lambda _: None)
     assert gpus.closed
@@ -273,7 +217,7 @@ def test_an_error_of_the_view_stops_the_agent_properly() -> None:
         raise BrokenPipeError
 
     gpus = FakeGpus(WORKING)
-    agent = Running(gpus, None)
+    agent = Running(gpus)
     with pytest.raises(BrokenPipeError):
         agent.agent.run(agent.stop, broken_pipe)
     assert gpus.closed

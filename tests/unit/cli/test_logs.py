@@ -22,20 +22,6 @@ log = logging.getLogger("otel_gpu.test")
 NASTY = 'a "b"\n2030-01-01 level=error msg=forged \x1b[31m\u202e \ud800 \\'
 
 
-@pytest.mark.parametrize("log_format", LogFormat)
-@pytest.mark.parametrize("message", ["", "plain", NASTY])
-def test_a_record_is_one_line_of_printable_ascii_on_stderr(
-    log_format: LogFormat, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    set_up(LogLevel.INFO, log_format)
-    log.warning("%s", message)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.endswith("\n")
-    assert err[:-1].isascii()
-    assert err[:-1].isprintable()
-
-
 def test_json_lines_have_time_level_logger_and_message(capsys: pytest.CaptureFixture[str]) -> None:
     set_up(LogLevel.INFO, LogFormat.JSON)
     log.warning("%s", NASTY)
@@ -57,14 +43,6 @@ def test_logfmt_quotes_only_what_needs_it(capsys: pytest.CaptureFixture[str]) ->
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(" level=info logger=otel_gpu.test msg=ready")
     assert second.endswith(' level=info logger=otel_gpu.test msg="nvml is down"')
-
-
-@pytest.mark.parametrize("word", ["a=b", 'a"b', "a'b", "a\\b", "a\tb", "é", ""])
-def test_logfmt_values_read_the_same_as_json_strings(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    set_up(LogLevel.INFO, LogFormat.LOGFMT)
-    log.info("%s", word)
-    _, _, value = capsys.readouterr().err.rstrip("\n").partition(" msg=")
-    assert json.loads(value) == word
 
 
 @pytest.mark.parametrize(
@@ -113,6 +91,7 @@ HOSTILE = [
     "\r\n\t\0\x1b[2J\x1b]0;title\x07",
     "back\\slash\\",
     "a=b c='d'",
+    *("a=b", 'a"b', "a'b", "a\\b", "a\tb", "é"),
     "\u202eevil\u2028\x85",
     "\ud800",
     "模型 🚀",
@@ -148,7 +127,9 @@ def test_what_is_logged_reads_back_the_same_in_both_formats(text: str, capsys: p
     for log_format, parse in ((LogFormat.JSON, json.loads), (LogFormat.LOGFMT, parse_logfmt)):
         set_up(LogLevel.INFO, log_format)
         log.warning("%s", text, extra={"fields": fields})
-        (line,) = capsys.readouterr().err.splitlines()
+        out, err = capsys.readouterr()
+        line = err.removesuffix("\n")
+        assert (out, err) == ("", f"{line}\n")
         assert line.isascii()
         assert line.isprintable()
         found = parse(line)

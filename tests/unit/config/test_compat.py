@@ -212,19 +212,10 @@ def test_invalid_flags_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "flag",
     [
-        "metric-prefix=1x",
-        "metric-prefix=a-b",
-        "metrics-path=metrics",
-        "metrics-path=/health",
-        "listen-address=9400",
-        "kubernetes-enabled=perhaps",
-        "process-scan-interval=10",
-        "dcgm-update-frequency=0s",
-        "enable-energy-estimation=perhaps",
-        "gpu-idle-power=a lot",
-        "metric-retention=5",
-        "metric-retention=9999999h",
-        "pod-resources-socket=kubelet.sock",
+        *("metric-prefix=1x", "metric-prefix=a-b", "metrics-path=metrics", "metrics-path=/health"),
+        *("listen-address=9400", "kubernetes-enabled=perhaps", "process-scan-interval=10", "dcgm-update-frequency=0s"),
+        *("enable-energy-estimation=perhaps", "gpu-idle-power=a lot", "pod-resources-socket=kubelet.sock"),
+        *("metric-retention=5", "metric-retention=9999999h"),
     ],
 )
 def test_an_invalid_flag_is_an_error_in_one_line(flag: str) -> None:

@@ -106,61 +106,19 @@ def written(path: Path, text: str) -> str:
 
 def test_the_defaults() -> None:
     loaded = load({}, {})
+    otlp = OtlpConfig(
+        Protocol.HTTP, None, {}, 10.0, Compression.NONE, None, None, None, None, Temporality.CUMULATIVE
+    )  # fmt: skip
+    docker = DockerConfig(host=None, tls_verify=False, cert_path=None)
     assert loaded.config == Config(
-        sampling=SamplingConfig(
-            interval_s=5.0,
-            deadline_s=2.0,
-            source=SourceChoice.NVML,
-            seed=1,
-            proc_root=Path("/proc"),
-            sys_root=Path("/sys"),
-            scope=Scope.NODE,
-        ),
-        attribution=AttributionConfig(
-            retention_s=300.0,
-            energy_policy=EnergyPolicy.RESIDENT,
-            energy_model=EnergyModel.LEARNED,
-            price_gpu_hour={},
-            price_kwh=None,
-            currency="USD",
-        ),
-        names=NamesConfig(
-            environment=Environment.AUTO,
-            docker=DockerConfig(host=None, tls_verify=False, cert_path=None),
-            podman_host=None,
-            cri_socket=None,
-            pod_resources_socket=None,
-            kubernetes_api=KubernetesApi.AUTO,
-            node_name="",
-            container_labels=(),
-            pod_labels=(),
-        ),
-        export=ExportConfig(
-            exporters=(Exporter.OTLP,),
-            prometheus=False,
-            interval_s=15.0,
-            timeout_s=30.0,
-            process_metrics=True,
-            openmetrics_created=False,
-            resource_attributes={},
-            service_name="",
-            otlp=OtlpConfig(
-                protocol=Protocol.HTTP,
-                endpoint=None,
-                headers={},
-                timeout_s=10.0,
-                compression=Compression.NONE,
-                certificate=None,
-                client_key=None,
-                client_certificate=None,
-                insecure=None,
-                temporality=Temporality.CUMULATIVE,
-            ),
-        ),
-        web=WebConfig(listen=Address("127.0.0.1", 9464), config_file=None),
-        compat=CompatConfig(listeners=(), my_gpu_exporter_flags={}),
-        state=StateConfig(directory=StateDir(auto=True), control_socket=ControlSocket(auto=True)),
-        log=LogConfig(level=LogLevel.INFO, format=LogFormat.LOGFMT),
+        SamplingConfig(5.0, 2.0, SourceChoice.NVML, 1, Path("/proc"), Path("/sys"), Scope.NODE),
+        AttributionConfig(300.0, EnergyPolicy.RESIDENT, EnergyModel.LEARNED, {}, None, "USD"),
+        NamesConfig(Environment.AUTO, docker, None, None, None, KubernetesApi.AUTO, "", (), ()),
+        ExportConfig((Exporter.OTLP,), False, 15.0, 30.0, True, False, {}, "", otlp),
+        WebConfig(Address("127.0.0.1", 9464), None),
+        CompatConfig((), {}),
+        StateConfig(StateDir(auto=True), ControlSocket(auto=True)),
+        LogConfig(LogLevel.INFO, LogFormat.LOGFMT),
     )
     assert {value.origin for value in loaded.values} == {"default"}
     assert loaded.unknown_variables == ()
