@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 from otel_gpu.cli import stdio
 from otel_gpu.cli.commands import COMMANDS, SETUPS, Command
 from otel_gpu.config import BY_KEY, SETTINGS, Setting, Topic, nearest
+from otel_gpu.config.setting import quoted
 from otel_gpu.errors import UsageError
 from otel_gpu.version import __version__
 
@@ -49,13 +50,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _refuse_flags_before_the_command(arguments)
     first = next((word for word in arguments if not word.startswith("-")), None)
     if first is not None and first not in COMMANDS:
-        raise UsageError(f"there is no command {first!r}; {nearest(first, COMMANDS)}")
+        raise UsageError(f"there is no command {quoted(first)}; {nearest(first, COMMANDS)}")
     parsed, unknown = make_parser().parse_known_args(arguments)
     if unknown:
         word = unknown[0].partition("=")[0]
-        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {unknown[0]!r}; {_hint(word, parsed)}")
+        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {quoted(unknown[0])}; {_hint(word, parsed)}")
     if parsed.command == "setup" and parsed.what not in {None, *SETUPS}:
-        raise UsageError(f"setup does not know {parsed.what!r}; {nearest(parsed.what, SETUPS)}")
+        raise UsageError(f"setup does not know {quoted(parsed.what)}; {nearest(parsed.what, SETUPS)}")
     return parsed
 
 
