@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -22,3 +23,11 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.raiseExceptions = raises
+
+
+@pytest.fixture
+def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of ours in the environment."""
+    for name in os.environ:
+        if name.startswith(("OTEL_", "HOST_PROC", "HOST_SYS")):
+            monkeypatch.delenv(name)

@@ -24,14 +24,6 @@ EXPORT_KEYS = keys(Topic.EXPORT, Topic.OTLP, Topic.COMPAT)
 NAMES_KEYS = keys(Topic.NAMES)
 
 
-@pytest.fixture
-def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of ours in the environment."""
-    for name in os.environ:
-        if name.startswith(("OTEL_", "HOST_PROC", "HOST_SYS")):
-            monkeypatch.delenv(name)
-
-
 class Line:
     """What a command line came to."""
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 
@@ -10,14 +9,6 @@ from otel_gpu.cli import main
 from otel_gpu.config import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("own_logging", "clean_variables")
-
-
-@pytest.fixture
-def clean_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of ours in the environment."""
-    for name in os.environ:
-        if name.startswith(("OTEL_", "HOST_PROC", "HOST_SYS")):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture
