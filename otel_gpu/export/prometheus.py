@@ -17,9 +17,8 @@ from math import isfinite
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
-from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.labels import Resources, WorkloadIdentity
-from otel_gpu.metrics.names import label_name, prometheus_name
+from otel_gpu.metrics.names import help_text, label_name, labels_text, prometheus_name
 from otel_gpu.metrics.series import Collection, MetricBlock, SeriesSet
 
 log = logging.getLogger(__name__)

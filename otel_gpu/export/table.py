@@ -37,7 +37,6 @@ from otel_gpu.view.text import (
     size,
     state_text,
     state_with_reason,
-    used_bytes,
     utc,
     watts,
     whole,
@@ -193,7 +192,7 @@ def _gpus(report: Report, width: int, paint: Paint) -> list[str]:
 
 
 def _memory_cells(split: MemorySplit | None) -> list[str]:
-    return [UNKNOWN] * 2 if split is None else [size(used_bytes(split)), size(split.limit_bytes)]
+    return [UNKNOWN] * 2 if split is None else [size(split.used_bytes), size(split.limit_bytes)]
 
 
 # ---------------------------------------------------------------------------- sums

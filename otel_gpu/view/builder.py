@@ -12,7 +12,7 @@ from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import Recorder, newest
 from otel_gpu.view.model import Cell, GpuView, Problem, Total, View, WorkloadRow
 from otel_gpu.view.terminal import printable
-from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, used_bytes, watts
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, watts
 from otel_gpu.view.workloads import PROCESS_COLUMNS, Workloads, columns, sum_known
 
 _ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
@@ -121,7 +121,7 @@ def _totals(report: Report, rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
     """The host in five figures. ``of 2 of 3 GPUs`` says which part of it a figure covers."""
     gpus = report.gpus
     splits = [gpu.memory for gpu in gpus if gpu.memory is not None]
-    used = sum(map(used_bytes, splits)) if splits else None
+    used = sum(split.used_bytes for split in splits) if splits else None
     limit = sum(split.limit_bytes for split in splits)
     attributed = (used - sum(split.unattributed_bytes for split in splits)) / used if used else None
     powers = [power_w for gpu in gpus if (power_w := gpu_power_w(gpu, report.window_s)) is not None]

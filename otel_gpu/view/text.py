@@ -160,11 +160,6 @@ def utc(unix_s: float, form: str) -> str:
 # ---------------------------------------------------------------------------- memory
 
 
-def used_bytes(split: MemorySplit) -> int:
-    """Memory in use, without what the driver reserves."""
-    return split.limit_bytes - split.free_bytes - (split.reserved_bytes or 0)
-
-
 def memory_kinds(split: MemorySplit) -> dict[str, int]:
     """Bytes by kind, each byte once: their sum is the limit."""
     return {

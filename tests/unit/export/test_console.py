@@ -17,9 +17,9 @@ from otel_gpu.export.batches import Batch
 from otel_gpu.export.console import ConsoleSender, to_otlp_json
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.sender import ACCEPTED
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection, Point
 from tests.unit.export.exposition import RESOURCES, TIME_NS, collection, identity, point_count, simulated
 from tests.unit.export.samples import batch

@@ -15,11 +15,11 @@ from opentelemetry.sdk.metrics.view import View
 
 from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
+from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.instruments import SharedCollection, create_instruments
 from otel_gpu.metrics.provider import AgentMeterProvider, AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
