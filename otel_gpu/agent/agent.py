@@ -19,8 +19,8 @@ from otel_gpu.config import Config
 from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.server import ControlServer, pause_handlers
 from otel_gpu.errors import Unavailable
-from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
+from otel_gpu.export.push import ExportPipeline
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.rows import ReportRows, report_rows
@@ -29,10 +29,15 @@ from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
 from otel_gpu.view.builder import Subject
-from otel_gpu.web.compat_servers import CompatServers
-from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
-from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
-from otel_gpu.web.page import Page, static_routes
+from otel_gpu.web.endpoints import (
+    EVENTS_PATH,
+    METRICS_PATH,
+    CompatServers,
+    EventStream,
+    Page,
+    metrics_route,
+    static_routes,
+)
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route
 from otel_gpu.web.server import WebServer

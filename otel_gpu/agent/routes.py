@@ -10,7 +10,7 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import Clock
 from otel_gpu.export.document import to_json
 from otel_gpu.model import Report
-from otel_gpu.web.event_stream import cycle_id
+from otel_gpu.web.endpoints import cycle_id
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import NO_SAMPLE_YET, Response
 from otel_gpu.web.router import Route

@@ -113,6 +113,6 @@ def exported(report: Report, stats: SelfStats, config: Config, resources: Resour
     collection = collector.collect(report)
     if form == "prometheus":
         return PrometheusRenderer(resources).render(collection, Exposition.TEXT).decode()
-    from otel_gpu.export.console import to_otlp_json  # noqa: PLC0415 - loads protobuf
+    from otel_gpu.export.otlp import to_otlp_json  # noqa: PLC0415 - loads protobuf
 
     return to_otlp_json(collection, resources)

@@ -1,22 +1,25 @@
-"""Sends OTLP: requests are encoded, sent over HTTP or gRPC, and retried as OTLP requires."""
+"""Senders of OTLP: over HTTP or gRPC, with retries as OTLP requires, or in JSON to standard output."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO
 
+from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_gpu.config.groups import ExportConfig, Temporality
 from otel_gpu.config.groups import Protocol as OtlpProtocol
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp_encoder import encode
-from otel_gpu.export.sender import Attempt, ExportFailure, ExportResult, Sender, one_line
+from otel_gpu.export.sender import ACCEPTED, Attempt, ExportFailure, ExportResult, Sender, one_line
 from otel_gpu.metrics.labels import Resources
+from otel_gpu.metrics.series import Collection
 
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _JITTER: Final = 0.2
@@ -103,3 +106,41 @@ def _transport(config: ExportConfig) -> Transport:
     from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
 
     return HttpTransport(config)
+
+
+# ---------------------------------------------------------------------------- standard output
+
+
+def to_otlp_json(collection: Collection | Batch, resources: Resources) -> str:
+    """One ExportMetricsServiceRequest on one line; empty if there are no points.
+
+    https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding: names in camel case, 64-bit integers as text,
+    enumerations as numbers.
+    """
+    request = encode(collection, resources)
+    if not request.resource_metrics:
+        return ""
+    document = MessageToDict(request, use_integers_for_enums=True)
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
+class ConsoleSender:
+    """Prints requests instead of sending them, one line of JSON each."""
+
+    def __init__(self, stream: TextIO, resources: Resources) -> None:
+        self._stream = stream
+        self._resources = resources
+
+    def send(self, batch: Batch) -> ExportResult:
+        """Print one line."""
+        line = to_otlp_json(batch, self._resources)
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            failure = ExportFailure("closed", f"standard output cannot be written: {error}")
+            return ExportResult(accepted=False, failure=failure)
+        return ACCEPTED
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

@@ -14,7 +14,7 @@ from otel_gpu.agent.host import open_host
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import load
 from otel_gpu.export.batches import Batch
-from otel_gpu.export.console import ConsoleSender, to_otlp_json
+from otel_gpu.export.otlp import ConsoleSender, to_otlp_json
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.sender import ACCEPTED
 from otel_gpu.metrics.agent_values import SelfAccount

@@ -7,7 +7,7 @@ from dataclasses import replace
 from otel_gpu.config.values import Address
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.series import Collection
-from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
+from otel_gpu.web.endpoints import METRICS_PATH, metrics_route
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from tests.unit.export.exposition import RESOURCES, parsed, point_count, series, simulated
