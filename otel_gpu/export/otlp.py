@@ -60,12 +60,12 @@ class OtlpSender:
             return ExportResult(accepted=False, failure=failure, try_next=True)
         deadline_s = time.monotonic() + self._timeout_s
         for pause_s in _PAUSES_S:
-            result, is_retryable, wait_s = attempt(_left_s(deadline_s))
+            result, is_retryable, wait_s = attempt(max(_SHORTEST_S, deadline_s - time.monotonic()))
             if wait_s is None:
                 wait_s = pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
             if not is_retryable or time.monotonic() + wait_s >= deadline_s or self._closed.wait(wait_s):
                 return result
-        return attempt(_left_s(deadline_s)).result
+        return attempt(max(_SHORTEST_S, deadline_s - time.monotonic())).result
 
     def close(self) -> None:
         """Close connections and end waiting for a retry."""
@@ -89,10 +89,6 @@ def probe_otlp(config: ExportConfig, timeout_s: float) -> ExportFailure | None:
         return sender.send(Batch(0, ())).failure
     finally:
         sender.close()
-
-
-def _left_s(deadline_s: float) -> float:
-    return max(_SHORTEST_S, deadline_s - time.monotonic())
 
 
 def _transport(config: ExportConfig) -> Transport:

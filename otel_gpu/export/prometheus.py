@@ -134,13 +134,11 @@ class PrometheusRenderer:
             own = [(label, attributes[key]) for key, label in labels if attributes.get(key, "") != ""]
             resource = resources.get((workload, taken))
             if resource is None:
-                resource = resources[workload, taken] = self._resource_text(workload, taken)
+                found = _resource_labels(self._resources.of(workload))
+                resource = labels_text([(label, value) for label, value in found if label not in taken])
+                resources[workload, taken] = resource
             texts.append(f"\n{name}{{{','.join(filter(None, (labels_text(own), resource)))}}} ")
         return _Prefixes(block.series, tuple(texts), len(set(texts)) == len(texts))
-
-    def _resource_text(self, workload: WorkloadIdentity | None, taken: frozenset[str]) -> str:
-        labels = _resource_labels(self._resources.of(workload))
-        return labels_text([(label, value) for label, value in labels if label not in taken])
 
     def _target_info(self, form: Exposition) -> Iterator[str]:
         """The host's Resource as a series. As at a Collector, only if service and instance are known."""

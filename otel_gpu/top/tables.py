@@ -77,7 +77,7 @@ class _Device:
 
     @property
     def name(self) -> str:
-        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile or 'MIG'}"
+        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile}"
 
     def of_gpu(self, text: str) -> str:
         return text if self.is_gpu else ""
@@ -271,7 +271,7 @@ def workload_lines(view: View, navigation: Navigation, canvas: Canvas, room: int
     navigation.top = _scrolled(navigation.top, at, visible, len(lines))
     drawn = [canvas.line(*_count(view, navigation, lines))]
     if not lines:
-        text = "No workload matches this filter." if view.workloads else view.no_workloads
+        text = view.no_matches if view.workloads else view.no_workloads
         return [*drawn, canvas.line(Piece(text))][:room]
     rows = [line for line in lines if line.detail is None]
     fitted = fit(_columns(view), rows, canvas.columns - len(_MARKER), navigation.order.key)

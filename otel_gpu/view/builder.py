@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_gpu.model import GpuHealth, GpuReport, Report, SourceState
+from otel_gpu.model import GpuHealth, GpuReport, Report, SourceOutcome, SourceState
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import Recorder, newest
 from otel_gpu.view.model import Cell, GpuView, Problem, Total, View, WorkloadRow
@@ -87,6 +87,7 @@ class ViewBuilder:
             process_columns=PROCESS_COLUMNS,
             workloads=rows,
             no_workloads=f"{no_workloads(report)}.",
+            no_matches="No workload matches this filter.",
             history=newest(history) if newest_slot_only else history,
         )
 
@@ -95,11 +96,16 @@ def _problems(report: Report) -> tuple[Problem, ...]:
     return tuple(
         Problem(
             printable(f"{source.name} {source.state.value}"),
-            printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}"),
+            source_problem(source),
         )
         for source in report.sources
         if source.state is not SourceState.OK
     )
+
+
+def source_problem(source: SourceOutcome) -> str:
+    """The state of a source and the reason."""
+    return printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}")
 
 
 def no_workloads(report: Report) -> str:

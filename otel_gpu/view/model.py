@@ -59,7 +59,7 @@ class WorkloadRow(NamedTuple):
 
     ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``state`` is one of ``busy``, ``idle``,
     ``allocated``, ``unknown``, ``ended`` and ``none``. A filter matches ``words``, the beginning of ``id``, and
-    ``gpus``, the indices of its GPUs.
+    ``gpus``, the indices of its GPUs. ``by_gpu`` says what it does on each GPU, if it is on several.
     """
 
     key: str
@@ -73,7 +73,7 @@ class WorkloadRow(NamedTuple):
     words: str
     cells: tuple[Cell, ...]
     identity: tuple[Detail, ...]
-    reasons: tuple[Detail, ...]
+    by_gpu: tuple[Detail, ...]
     processes: tuple[ProcessRow, ...]
     no_processes: str
 
@@ -166,7 +166,7 @@ class View(NamedTuple):
     """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the reason why the host is simulated.
 
     In a view of one ``pod`` there are no GPUs and no totals. ``no_gpus`` and ``no_workloads`` are shown where there are
-    none.
+    none, ``no_matches`` where a filter leaves no workload.
     """
 
     at_s: float
@@ -184,7 +184,16 @@ class View(NamedTuple):
     process_columns: tuple[Column, ...]
     workloads: tuple[WorkloadRow, ...]
     no_workloads: str
+    no_matches: str
     history: History
+
+
+def explanations(view: View, row: WorkloadRow) -> list[Detail]:
+    """How the figures of a workload were obtained: its state, each figure, and what it does on each GPU."""
+    cells = list(zip(view.columns, row.cells, strict=True))
+    states = [Detail(column.name, f"{cell.text} ({cell.reason})") for column, cell in cells if column.key == "state"]
+    figures = [Detail(column.name, cell.reason or "") for column, cell in cells if column.is_number]
+    return [*states, *figures, *row.by_gpu]
 
 
 # ---------------------------------------------------------------------------- plain data for JSON, and back
