@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from otel_gpu.metrics.catalogue import Metric
@@ -39,14 +39,14 @@ class _Row(NamedTuple):
 
 def split_by_size(
     collection: Collection | Batch, resources: Resources, largest_bytes: float = LARGEST_REQUEST_BYTES
-) -> Iterator[Batch]:
+) -> Iterable[Batch]:
     """Split a collection into batches whose requests have at most ``largest_bytes``, the host's points first.
 
     Sizes are estimated from above before anything is encoded. A point that is larger on its own gets its own batch.
     """
     whole = Batch(collection.time_ns, tuple([Block(block.metric, block.points) for block in collection.blocks]))
     if not whole.blocks:
-        return
+        return ()
     points = [point for block in whole.blocks for point in block.points]
     metric_bytes = {
         block.metric.name: _HEADING_BYTES
@@ -61,10 +61,18 @@ def split_by_size(
     whole_bytes = sum(resource_bytes.values()) + len(resource_bytes) * sum(metric_bytes.values())
     whole_bytes += _POINT_BYTES * len(points) + _ATTRIBUTE_BYTES * sum([len(point.attributes) for point in points])
     whole_bytes += _utf8_bytes(repr([point.attributes for point in points]))
-    del points  # not kept while the batch is sent
     if whole_bytes <= largest_bytes:  # the usual case, in half the time
-        yield whole
-        return
+        return (whole,)
+    return _batches(whole, metric_bytes, resource_bytes, largest_bytes)
+
+
+def _batches(
+    whole: Batch,
+    metric_bytes: Mapping[str, int],
+    resource_bytes: Mapping[WorkloadIdentity | None, int],
+    largest_bytes: float,
+) -> Iterator[Batch]:
+    """The batches of a collection that does not fit into one."""
     rows: list[_Row] = []
     size_bytes = 0
     for workload, own_rows in _by_workload(whole).items():
