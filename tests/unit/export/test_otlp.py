@@ -62,14 +62,6 @@ def test_headers_and_gzip_are_sent(collector: HttpCollector) -> None:
     assert (seen.headers["api-key"], seen.headers["x"], seen.headers["content-encoding"]) == ("a b", "y", "gzip")
 
 
-def test_a_second_request_uses_the_connection_of_the_first(collector: HttpCollector) -> None:
-    threads = set()
-    collector.answer = lambda _: (threads.add(threading.get_ident()), Answer(headers=PROTOBUF))[1]  # type: ignore[func-returns-value]
-    with sender(collector.url) as made:
-        assert [made.send(data()), made.send(data())] == [ACCEPTED, ACCEPTED]
-    assert len(threads) == 1  # the server has a thread for each connection
-
-
 def test_every_request_has_its_own_body_and_the_same_headers(collector: HttpCollector) -> None:
     texts = ["x" * size for size in (7, 900, 0, 20)]
     with sender(collector.url, otlp_headers="Api-Key=a") as made:

@@ -77,24 +77,7 @@ def test_each_cycle_is_rendered_once_per_format() -> None:
     assert renderer.expositions == [Exposition.TEXT, Exposition.OPENMETRICS, Exposition.TEXT]
 
 
-def test_a_cycle_is_identified_by_its_time_and_collections_are_not_compared() -> None:
-    class Incomparable(Collection):
-        def __eq__(self, other: object) -> bool:
-            raise AssertionError("collections are compared")
-
-        __hash__ = None  # type: ignore[assignment]
-
-    cycle = simulated()
-    route = metrics_route(lambda: Incomparable(cycle.time_ns, cycle.blocks), PrometheusRenderer(RESOURCES))
-    assert route(Request("/metrics")).body is route(Request("/metrics")).body
-
-
 def test_before_the_first_sample_a_scrape_gets_503() -> None:
     with serving_metrics(lambda: None) as address:
         answer = ask(address, "/metrics")
     assert (answer.status, answer.body) == (503, "the first sample is under way\n")
-
-
-def test_a_404_response_names_the_path_of_the_metrics() -> None:
-    with serving_metrics(lambda: None) as address:
-        assert "/metrics" in ask(address, "/nowhere").body
