@@ -31,12 +31,12 @@ from otel_gpu.agent.resources import host_resources
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
 from otel_gpu.config.values import Address
-from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
+from otel_gpu.export.push import ExportPipeline
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount
-from otel_gpu.web.metrics_route import metrics_route
+from otel_gpu.web.endpoints import metrics_route
 from otel_gpu.web.server import WebServer
 from tests.soak_host import SoakGpus, SoakHost, SoakNames, SoakProcesses
 from tests.soak_judge import Audit, Footprint, not_flat, summary

@@ -29,10 +29,10 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.export.batches import split_by_size
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection
 from otel_gpu.sources.nvml import NvmlSource
 from otel_gpu.sources.proc.source import ProcfsSource

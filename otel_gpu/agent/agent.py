@@ -20,8 +20,8 @@ from otel_gpu.control.pause_file import PauseFile
 from otel_gpu.control.server import ControlServer, pause_handlers
 from otel_gpu.errors import Unavailable
 from otel_gpu.export.document import to_json
-from otel_gpu.export.pipeline import ExportPipeline
 from otel_gpu.export.prometheus import PrometheusRenderer
+from otel_gpu.export.push import ExportPipeline
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.rows import ReportRows, report_rows
@@ -30,10 +30,16 @@ from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.state.persistent import PersistentAttributor
 from otel_gpu.version import __version__
 from otel_gpu.view.builder import Subject
-from otel_gpu.web.compat_servers import CompatServers
-from otel_gpu.web.event_stream import EVENTS_PATH, EventStream, cycle_id
-from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
-from otel_gpu.web.page import Page, static_routes
+from otel_gpu.web.endpoints import (
+    EVENTS_PATH,
+    METRICS_PATH,
+    CompatServers,
+    EventStream,
+    Page,
+    cycle_id,
+    metrics_route,
+    static_routes,
+)
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import NO_SAMPLE_YET, Response
 from otel_gpu.web.router import Route

@@ -15,8 +15,8 @@ from otel_gpu.agent.services import OnStop, Services
 from otel_gpu.attribution.naming import WAIT_CYCLES
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config
+from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
-from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import GpuHealth, GpuReading, Report, SourceOutcome, SourceState
 from otel_gpu.sources.names.poller import NO_ANSWER_YET

@@ -18,9 +18,9 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.export.document import to_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render
+from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.view.terminal import encodable
 
@@ -112,6 +112,6 @@ def exported(report: Report, stats: SelfStats, config: Config, resources: Resour
     collection = collector.collect(report)
     if form == "prometheus":
         return PrometheusRenderer(resources).render(collection, Exposition.TEXT).decode()
-    from otel_gpu.export.console import to_otlp_json  # noqa: PLC0415 - loads protobuf
+    from otel_gpu.export.otlp import to_otlp_json  # noqa: PLC0415 - loads protobuf
 
     return to_otlp_json(collection, resources)

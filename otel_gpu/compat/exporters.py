@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from otel_gpu.compat import fields as f
-from otel_gpu.compat import options as o
 from otel_gpu.compat import shares as s
 from otel_gpu.compat.fields import (
     container_memories,
@@ -20,7 +19,30 @@ from otel_gpu.compat.fields import (
     process_energies,
     processes,
 )
-from otel_gpu.compat.schema import Aggregation, Exporter, Family, Kind, Option
+from otel_gpu.compat.schema import (
+    GO_DURATION,
+    GO_RETENTION,
+    LISTEN,
+    PORT,
+    Aggregation,
+    Exporter,
+    Family,
+    Kind,
+    Option,
+    go_duration_s,
+    go_retention_s,
+    go_switch,
+    label_value,
+    listen,
+    log_level,
+    metric_prefix,
+    milliseconds,
+    port,
+    seconds,
+    socket,
+    url_path,
+    watts,
+)
 
 _GAUGE, _COUNTER = Kind.GAUGE, Kind.COUNTER
 
@@ -50,8 +72,8 @@ _GPU_INFERENCE: Final = Exporter(
         Family("gpu_inference_active", _GAUGE, "1 if memory in use is not listed.", devices, _GPU, f.inference_active),
     ),
     variables=(
-        Option("EXPORTER_PORT", o.port, o.PORT, sets="address"),
-        Option("SCRAPE_INTERVAL", o.seconds, "seconds, up to 86400", sets="max_age_s"),
+        Option("EXPORTER_PORT", port, PORT, sets="address"),
+        Option("SCRAPE_INTERVAL", seconds, "seconds, up to 86400", sets="max_age_s"),
     ),
 )  # fmt: skip
 
@@ -99,30 +121,30 @@ _MY_GPU: Final = Exporter(
         Family("gpu_process_count", _GAUGE, "Processes on the GPU.", devices, _GPU, f.process_count),
     ),
     flags=(
-        Option("dcgm-update-frequency", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
-        Option("process-scan-interval", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
-        Option("kubernetes-enabled", o.go_switch, "true or false", sets="kubernetes", bare=True),
+        Option("dcgm-update-frequency", go_duration_s, GO_DURATION, sets="max_age_s"),
+        Option("process-scan-interval", go_duration_s, GO_DURATION, sets="max_age_s"),
+        Option("kubernetes-enabled", go_switch, "true or false", sets="kubernetes", bare=True),
         Option(
-            "pod-resources-socket", o.socket, "a path", agent="pod-resources-socket", usual=_POD_RESOURCES,
+            "pod-resources-socket", socket, "a path", agent="pod-resources-socket", usual=_POD_RESOURCES,
             note="all listeners share one kubelet socket: --pod-resources-socket of the agent",
         ),
         Option(
-            "metric-retention", o.go_retention_s, o.GO_RETENTION, sets="retention_s", agent="retention",
+            "metric-retention", go_retention_s, GO_RETENTION, sets="retention_s", agent="retention",
             note="a listener cannot keep processes for longer than the agent: its --retention is the limit",
         ),
-        Option("metric-prefix", o.metric_prefix, "the beginning of a metric name", sets="prefix"),
-        Option("listen-address", o.listen, o.LISTEN, sets="address"),
-        Option("metrics-path", o.url_path, "a path such as /metrics", sets="path"),
+        Option("metric-prefix", metric_prefix, "the beginning of a metric name", sets="prefix"),
+        Option("listen-address", listen, LISTEN, sets="address"),
+        Option("metrics-path", url_path, "a path such as /metrics", sets="path"),
         Option(
-            "log-level", o.log_level, "debug, info, warn or error", agent="log-level",
+            "log-level", log_level, "debug, info, warn or error", agent="log-level",
             note="the agent has one log: its --log-level decides",
         ),
         Option(
-            "enable-energy-estimation", o.go_switch, "true or false", bare=True, only=True,
+            "enable-energy-estimation", go_switch, "true or false", bare=True, only=True,
             note="the energy of a shared GPU is always divided: the agent's --energy-model says how",
         ),
         Option(
-            "gpu-idle-power", o.watts, "watts", only=0.0,
+            "gpu-idle-power", watts, "watts", only=0.0,
             note="idle power is observed, not configured: the agent's --energy-policy says how it is divided",
         ),
     ),
@@ -164,11 +186,11 @@ _GPU_IDLE: Final = Exporter(
         Family("memory_total_bytes", _GAUGE, "Memory held by idle processes.", devices, _GPU, f.idle_memory_total),
     ),
     variables=(
-        Option("HTTP_PORT", o.port, o.PORT, sets="address"),
-        Option("POLL_INTERVAL", o.go_duration_s, o.GO_DURATION, sets="max_age_s"),
-        Option("NODE_NAME", o.label_value, "any text", label="node"),
-        Option("POD_NAME", o.label_value, "any text", label="pod"),
-        Option("POD_NAMESPACE", o.label_value, "any text", label="namespace"),
+        Option("HTTP_PORT", port, PORT, sets="address"),
+        Option("POLL_INTERVAL", go_duration_s, GO_DURATION, sets="max_age_s"),
+        Option("NODE_NAME", label_value, "any text", label="node"),
+        Option("POD_NAME", label_value, "any text", label="pod"),
+        Option("POD_NAMESPACE", label_value, "any text", label="namespace"),
     ),
 )  # fmt: skip
 
@@ -247,8 +269,8 @@ _DCGM: Final = Exporter(
         Family("FB_USED", _GAUGE, "Memory in use (in MiB).", s.shares, _SHARE, s.used_mib),
     ),
     variables=(
-        Option("DCGM_EXPORTER_LISTEN", o.listen, o.LISTEN, sets="address"),
-        Option("DCGM_EXPORTER_INTERVAL", o.milliseconds, "milliseconds, up to 86400000", sets="max_age_s"),
+        Option("DCGM_EXPORTER_LISTEN", listen, LISTEN, sets="address"),
+        Option("DCGM_EXPORTER_INTERVAL", milliseconds, "milliseconds, up to 86400000", sets="max_age_s"),
     ),
 )
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from otel_gpu.compat.schema import RenderContext
-from otel_gpu.metrics import device_values, process_values, use_values
-from otel_gpu.metrics.rows import GpuRow, GpuValues, Use, UseRow
+from otel_gpu.metrics import workload_values
+from otel_gpu.metrics.device_values import lists_processes
+from otel_gpu.metrics.rows import GpuRow, Use, UseRow
 from otel_gpu.model import MemorySplit, ProcessReport, WorkloadGpu, WorkloadKind
 
 MIB = 1 << 20
@@ -235,17 +236,12 @@ def _memory(read: Callable[[MemorySplit], int]) -> Callable[[DeviceSubject], flo
     return value
 
 
-def used_bytes(split: MemorySplit) -> int:
-    """Bytes in use, without the driver's reserved memory where that is known."""
-    return split.limit_bytes - (split.reserved_bytes or 0) - split.free_bytes
-
-
 def _unknown_bytes(split: MemorySplit) -> int:
     return split.inferred_bytes + split.unattributed_bytes
 
 
 memory_total = _memory(lambda split: split.limit_bytes)
-memory_used = _memory(used_bytes)
+memory_used = _memory(lambda split: split.used_bytes)
 memory_free = _memory(lambda split: split.free_bytes)
 memory_known = _memory(lambda split: split.measured_bytes - split.overcount_bytes)
 memory_unknown = _memory(_unknown_bytes)
@@ -284,21 +280,17 @@ def attributed_joules(subject: DeviceSubject) -> float | None:
 
 
 def process_count(subject: DeviceSubject) -> float | None:
-    """Processes on the GPU now."""
-    return _of_gpu(device_values.process_count, subject)
+    """Processes on the GPU now; ``None`` in a sidecar, which reports no whole GPU."""
+    in_sidecar = subject.context.rows.report.pod is not None
+    return len(subject.device.residents) if lists_processes(subject.device) and not in_sidecar else None
 
 
 def idle_memory_total(subject: DeviceSubject) -> float | None:
     """Bytes held by its idle processes; ``None`` without utilisation data."""
-    return _of_gpu(device_values.idle_memory, subject)
-
-
-def _of_gpu(values: Callable[[GpuRow], GpuValues], subject: DeviceSubject) -> float | None:
-    """The sum of one of the agent's own metrics over a GPU; ``None`` in a sidecar, which reports no whole GPU."""
-    if subject.context.rows.report.pod is not None:
+    device = subject.device
+    if process_count(subject) is None or not (device.gpu.has_utilization or not device.residents):
         return None
-    found = [value for value, _ in values(subject.device) if value is not None]
-    return sum(found) if found else None
+    return sum(process.idle_bytes or 0 for process in device.residents)
 
 
 # ---------------------------------------------------------------------------- values of processes and containers
@@ -324,7 +316,7 @@ def process_joules_by_method(subject: ProcessSubject) -> float | None:
 
 def sm_ratio(subject: ProcessSubject) -> float | None:
     """SM share of the last window, 0 to 1."""
-    return use_values.utilization(subject.row)
+    return workload_values.utilization(subject.row)
 
 
 def sm_percent(subject: ProcessSubject) -> float | None:
@@ -334,22 +326,22 @@ def sm_percent(subject: ProcessSubject) -> float | None:
 
 def bandwidth_ratio(subject: ProcessSubject) -> float | None:
     """Share of the last window with memory traffic, 0 to 1."""
-    return use_values.bandwidth_utilization(subject.row)
+    return workload_values.bandwidth_utilization(subject.row)
 
 
 def process_memory(subject: ProcessSubject) -> float | None:
     """Bytes in the driver's list; 0 for a process that has ended."""
-    return process_values.memory_bytes(subject.row)
+    return workload_values.process_memory_bytes(subject.row)
 
 
 def idle_seconds(subject: ProcessSubject) -> float | None:
     """Seconds without work, 0 while it works, ``None`` if unknown."""
-    return use_values.idle_duration_s(subject.row)
+    return workload_values.idle_duration_s(subject.row)
 
 
 def idle_memory(subject: ProcessSubject) -> float | None:
     """Bytes held while idle, 0 while it works."""
-    return use_values.idle_memory_bytes(subject.row)
+    return workload_values.idle_memory_bytes(subject.row)
 
 
 def start_time(subject: ProcessSubject) -> float | None:

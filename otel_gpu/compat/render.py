@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from otel_gpu.compat.schema import Aggregation, Exporter, Family, RenderContext, S
-from otel_gpu.metrics.exposition_text import help_text, labels_text
+from otel_gpu.metrics.names import help_text, labels_text
 from otel_gpu.metrics.rows import ReportRows, UseRow
 from otel_gpu.model import ProcessKey, ProcessReport
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from otel_gpu.attribution.apportion import apportion
-from otel_gpu.compat.fields import MIB, held_bytes, identity_label, newest, scaled, used_bytes
+from otel_gpu.compat.fields import MIB, held_bytes, identity_label, newest, scaled
 from otel_gpu.compat.schema import RenderContext
 from otel_gpu.metrics.rows import GpuRow, UseRow
 from otel_gpu.model import GpuReading, MemorySplit, MigReading, WorkloadGpu
@@ -141,7 +141,7 @@ def _divide_pool(pool: MemorySplit | None, held: Mapping[int, int | None], *, al
     """
     if pool is None:
         return {number: MemoryShare(bytes_) for number, bytes_ in held.items()}
-    whole = used_bytes(pool)
+    whole = pool.used_bytes
     if alone:
         return dict.fromkeys(held, MemoryShare(whole, pool.free_bytes))
     used = {number: bytes_ for number, bytes_ in held.items() if bytes_ is not None}
@@ -157,7 +157,7 @@ def _remaining_memory(whole: MemorySplit | None, parts: Sequence[MemoryShare]) -
     if whole is None:
         return MemoryShare()
     used, free = _sum(part.used_bytes for part in parts), _sum(part.free_bytes for part in parts)
-    return MemoryShare(_difference(used_bytes(whole), used), _difference(whole.free_bytes, free))
+    return MemoryShare(_difference(whole.used_bytes, used), _difference(whole.free_bytes, free))
 
 
 def _difference(whole: int, assigned: int | None) -> int | None:

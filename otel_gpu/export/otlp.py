@@ -1,22 +1,25 @@
-"""Sends OTLP: requests are encoded, sent over HTTP or gRPC, and retried as OTLP requires."""
+"""Senders of OTLP: over HTTP or gRPC, with retries as OTLP requires, or in JSON to standard output."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO
 
+from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_gpu.config.groups import ExportConfig, Temporality
 from otel_gpu.config.groups import Protocol as OtlpProtocol
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp_encoder import encode
-from otel_gpu.export.sender import Attempt, ExportFailure, ExportResult, Sender, one_line
+from otel_gpu.export.sender import ACCEPTED, Attempt, ExportFailure, ExportResult, Sender, one_line
 from otel_gpu.metrics.labels import Resources
+from otel_gpu.metrics.series import Collection
 
 _PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 _JITTER: Final = 0.2
@@ -57,12 +60,12 @@ class OtlpSender:
             return ExportResult(accepted=False, failure=failure, try_next=True)
         deadline_s = time.monotonic() + self._timeout_s
         for pause_s in _PAUSES_S:
-            result, is_retryable, wait_s = attempt(_left_s(deadline_s))
+            result, is_retryable, wait_s = attempt(max(_SHORTEST_S, deadline_s - time.monotonic()))
             if wait_s is None:
                 wait_s = pause_s * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - no secret
             if not is_retryable or time.monotonic() + wait_s >= deadline_s or self._closed.wait(wait_s):
                 return result
-        return attempt(_left_s(deadline_s)).result
+        return attempt(max(_SHORTEST_S, deadline_s - time.monotonic())).result
 
     def close(self) -> None:
         """Close connections and end waiting for a retry."""
@@ -88,10 +91,6 @@ def probe_otlp(config: ExportConfig, timeout_s: float) -> ExportFailure | None:
         sender.close()
 
 
-def _left_s(deadline_s: float) -> float:
-    return max(_SHORTEST_S, deadline_s - time.monotonic())
-
-
 def _transport(config: ExportConfig) -> Transport:
     # Imported here: each needs memory that the other does not.
     if config.otlp.protocol is OtlpProtocol.GRPC:
@@ -103,3 +102,41 @@ def _transport(config: ExportConfig) -> Transport:
     from otel_gpu.export.otlp_http import HttpTransport  # noqa: PLC0415
 
     return HttpTransport(config)
+
+
+# ---------------------------------------------------------------------------- standard output
+
+
+def to_otlp_json(collection: Collection | Batch, resources: Resources) -> str:
+    """One ExportMetricsServiceRequest on one line; empty if there are no points.
+
+    https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding: names in camel case, 64-bit integers as text,
+    enumerations as numbers.
+    """
+    request = encode(collection, resources)
+    if not request.resource_metrics:
+        return ""
+    document = MessageToDict(request, use_integers_for_enums=True)
+    return json.dumps(document, separators=(",", ":")) + "\n"
+
+
+class ConsoleSender:
+    """Prints requests instead of sending them, one line of JSON each."""
+
+    def __init__(self, stream: TextIO, resources: Resources) -> None:
+        self._stream = stream
+        self._resources = resources
+
+    def send(self, batch: Batch) -> ExportResult:
+        """Print one line."""
+        line = to_otlp_json(batch, self._resources)
+        try:
+            self._stream.write(line)
+            self._stream.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            failure = ExportFailure("closed", f"standard output cannot be written: {error}")
+            return ExportResult(accepted=False, failure=failure)
+        return ACCEPTED
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

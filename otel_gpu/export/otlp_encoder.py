@@ -12,7 +12,7 @@ from opentelemetry.semconv.schemas import Schemas
 
 from otel_gpu.export.batches import Batch, Block
 from otel_gpu.metrics.catalogue import Kind, Metric
-from otel_gpu.metrics.labels import Attributes, AttributeValue, Resources, WorkloadIdentity
+from otel_gpu.metrics.labels import AttributeValue, Resources, WorkloadIdentity
 from otel_gpu.metrics.series import Collection, MetricBlock
 from otel_gpu.version import __version__
 
@@ -53,10 +53,6 @@ class _Attributes(dict[tuple[str, AttributeValue, type], bytes]):
         key, value, _ = attribute
         part = self[attribute] = NumberDataPoint(attributes=[_key_value(key, value)]).SerializeToString()
         return part
-
-    def of(self, attributes: Attributes) -> bytes:
-        """All attributes of a point."""
-        return b"".join([self[key, value, value.__class__] for key, value in attributes.items()])
 
 
 def _key_value(key: str, value: AttributeValue) -> KeyValue:
@@ -112,7 +108,7 @@ def _add_metric(
             point.as_int = value
         else:
             point.as_double = value
-        point.MergeFromString(encoded.of(attributes))
+        point.MergeFromString(b"".join([encoded[key, own, own.__class__] for key, own in attributes.items()]))
 
 
 def _new_metric(scope: ScopeMetrics, metric: Metric, *, delta: bool) -> _DataPoints:

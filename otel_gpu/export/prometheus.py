@@ -17,9 +17,8 @@ from math import isfinite
 from typing import Final, NamedTuple, TypeAlias
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
-from otel_gpu.metrics.exposition_text import help_text, labels_text
 from otel_gpu.metrics.labels import Resources, WorkloadIdentity
-from otel_gpu.metrics.names import label_name, prometheus_name
+from otel_gpu.metrics.names import help_text, label_name, labels_text, prometheus_name
 from otel_gpu.metrics.series import Collection, MetricBlock, SeriesSet
 
 log = logging.getLogger(__name__)
@@ -135,13 +134,11 @@ class PrometheusRenderer:
             own = [(label, attributes[key]) for key, label in labels if attributes.get(key, "") != ""]
             resource = resources.get((workload, taken))
             if resource is None:
-                resource = resources[workload, taken] = self._resource_text(workload, taken)
+                found = _resource_labels(self._resources.of(workload))
+                resource = labels_text([(label, value) for label, value in found if label not in taken])
+                resources[workload, taken] = resource
             texts.append(f"\n{name}{{{','.join(filter(None, (labels_text(own), resource)))}}} ")
         return _Prefixes(block.series, tuple(texts), len(set(texts)) == len(texts))
-
-    def _resource_text(self, workload: WorkloadIdentity | None, taken: frozenset[str]) -> str:
-        labels = _resource_labels(self._resources.of(workload))
-        return labels_text([(label, value) for label, value in labels if label not in taken])
 
     def _target_info(self, form: Exposition) -> Iterator[str]:
         """The host's Resource as a series. As at a Collector, only if service and instance are known."""

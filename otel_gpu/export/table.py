@@ -18,7 +18,7 @@ from otel_gpu.model import (
     WorkloadReport,
 )
 from otel_gpu.version import __version__
-from otel_gpu.view.builder import lists_are_complete, no_workloads
+from otel_gpu.view.builder import lists_are_complete, no_workloads, source_problem
 from otel_gpu.view.names import name_key, origin, workload_names
 from otel_gpu.view.terminal import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.view.text import (
@@ -37,7 +37,6 @@ from otel_gpu.view.text import (
     size,
     state_text,
     state_with_reason,
-    used_bytes,
     utc,
     watts,
     whole,
@@ -113,7 +112,7 @@ def _troubles(report: Report, width: int, *, simulated: bool) -> list[str]:
         if gpu.reading.health is not GpuHealth.OK
     ]
     texts += [
-        f"{source.name}: {printable(state_with_reason(source.state.value, source.reason))}"
+        source_problem(source)
         for source in report.sources
         if source.state is not SourceState.OK and not (source.by_gpu and texts)
     ]
@@ -193,7 +192,7 @@ def _gpus(report: Report, width: int, paint: Paint) -> list[str]:
 
 
 def _memory_cells(split: MemorySplit | None) -> list[str]:
-    return [UNKNOWN] * 2 if split is None else [size(used_bytes(split)), size(split.limit_bytes)]
+    return [UNKNOWN] * 2 if split is None else [size(split.used_bytes), size(split.limit_bytes)]
 
 
 # ---------------------------------------------------------------------------- sums
@@ -323,8 +322,7 @@ _USE_COLUMNS: Final = (
 def _use(part: WorkloadGpu | ProcessReport, window_s: float | None) -> list[str]:
     """SM share, mean power of the window, and state."""
     power = signed(watts(power_w(part.energy, window_s)), part.energy)
-    state = state_text(part.state, part.idle_s) if part.active else "ended"
-    return [percent(part.sm_ratio), power, state]
+    return [percent(part.sm_ratio), power, state_text(part.state, part.idle_s, active=part.active)]
 
 
 def _inferred(part: WorkloadGpu) -> str:

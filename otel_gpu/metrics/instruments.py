@@ -32,14 +32,12 @@ class SharedCollection:
         """The metric in the collection that calls its instrument; ``None`` if it has no points."""
         with self._lock:
             if not self._served or metric.name in self._served:
-                self._begin()
+                collection = self._collect()
+                blocks = () if collection is None else collection.blocks
+                self._blocks = {block.metric.name: block for block in blocks}
+                self._served = set()
             self._served.add(metric.name)
             return self._blocks.get(metric.name)
-
-    def _begin(self) -> None:
-        collection = self._collect()
-        self._blocks = {} if collection is None else {block.metric.name: block for block in collection.blocks}
-        self._served = set()
 
 
 class MetricCallback:

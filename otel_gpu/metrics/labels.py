@@ -99,14 +99,17 @@ class WorkloadIdentity(NamedTuple):
         """The identity of a workload under these names. Further attributes never replace those of ``IDENTITY_KEYS``."""
         names = names or _NO_NAMES
         pod_uid = names.pod_uid or ref.pod_uid
+        is_container = ref.kind is WorkloadKind.CONTAINER
+        # An outer container chooses the ids inside it: such an id counts once a source names it.
+        has_container_id = is_container and (ref.outer_container_id is None or names != _NO_NAMES)
         known = (
             ref.kind.value,
             ref.id,
             names.title or names.container or ref.unnamed,
             ref.outer_container_id,
-            _container_id(ref, names),
+            ref.id if has_container_id else None,
             # LXC containers have a name and no id.
-            ref.id if ref.kind is WorkloadKind.LXC else names.container if ref.kind is WorkloadKind.CONTAINER else None,
+            ref.id if ref.kind is WorkloadKind.LXC else names.container if is_container else None,
             names.image,
             ref.runtime or names.runtime,
             pod_uid,
@@ -118,12 +121,6 @@ class WorkloadIdentity(NamedTuple):
         )
         own = [(key, value) for key, value in zip(IDENTITY_KEYS, known, strict=True) if value]
         return cls((*own, *[(key, value) for key, value in names.extra if value and key not in IDENTITY_KEYS]))
-
-
-def _container_id(ref: WorkloadRef, names: WorkloadNames) -> str | None:
-    """The id of a container. An outer container chooses the ids inside it: such an id counts once a source names it."""
-    is_container = ref.kind is WorkloadKind.CONTAINER and (ref.outer_container_id is None or names != _NO_NAMES)
-    return ref.id if is_container else None
 
 
 @dataclass(frozen=True, slots=True)

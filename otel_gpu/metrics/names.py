@@ -1,17 +1,19 @@
-"""Names of metrics and attributes in Prometheus: the same whether it scrapes the agent or a Collector.
+"""Names and labels in Prometheus's text formats: the same whether it scrapes the agent or a Collector.
 
-The rules are those of ``prometheus/otlptranslator`` v1.0 (``metric_namer.go``, ``label_namer.go``) with suffixes and
-underscores, which is what the prometheus exporter of a Collector v0.159 does by default (``prometheusexporter``,
-``collector.go``: ``configureMetricNamer``). Only the units and characters of our catalogue are covered; a test
-pins the result for each of its names.
+The rules for names are those of ``prometheus/otlptranslator`` v1.0 (``metric_namer.go``, ``label_namer.go``) with
+suffixes and underscores, which is what the prometheus exporter of a Collector v0.159 does by default
+(``prometheusexporter``, ``collector.go``: ``configureMetricNamer``). Only the units and characters of our catalogue are
+covered; a test pins the result for each of its names.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from otel_gpu.metrics.catalogue import Kind, Metric
+from otel_gpu.metrics.labels import AttributeValue
 
 _UNITS: Final = {"By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "s": "seconds", "1": ""}
 
@@ -37,3 +39,23 @@ def label_name(key: str) -> str:
     if name.isascii() and name.isidentifier():  # nearly all, six times as fast as the expression
         return name
     return re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def labels_text(labels: Iterable[tuple[str, AttributeValue]]) -> str:
+    """The text between the braces of a series."""
+    return ",".join([f'{name}="{_escaped(value)}"' for name, value in labels])
+
+
+def _escaped(value: AttributeValue) -> str:
+    if isinstance(value, str):
+        # Half a surrogate pair is not valid Unicode: it is written as Python's escape.
+        text = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def help_text(text: str) -> str:
+    """The text after ``# HELP`` and the name."""
+    return text.replace("\\", r"\\").replace("\n", r"\n")

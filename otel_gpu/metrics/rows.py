@@ -5,9 +5,9 @@ A device is a physical GPU or one MIG instance of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from otel_gpu.metrics.labels import (
     Attributes,
@@ -24,12 +24,16 @@ from otel_gpu.model import (
     ProcessReport,
     Report,
     WorkloadGpu,
-    WorkloadRef,
 )
 
 Use = TypeVar("Use", WorkloadGpu, ProcessReport)
-_NamingKey: TypeAlias = tuple[str, str, int]
-"""Kind, id and naming: a workload that was renamed has one entry per name."""
+
+Value: TypeAlias = tuple[str, int | float | None, Attributes]
+"""A metric, its value in one row (``None``: no point), and the attributes that its point adds to those of the row."""
+
+MJ_PER_J: Final = 1e3
+US_PER_S: Final = 1e6
+"""The ledger counts millijoules and microseconds."""
 
 
 class GpuRow(NamedTuple):
@@ -43,10 +47,6 @@ class GpuRow(NamedTuple):
     attributes: Attributes
     instances: Mapping[str, Attributes]
     residents: Sequence[ProcessReport]
-
-
-GpuValues: TypeAlias = Iterable[tuple[int | float | None, Attributes]]
-"""Values of one GPU, ``None`` where there is no point, and the attributes that each adds to the GPU's."""
 
 
 class UseRow(NamedTuple, Generic[Use]):
@@ -76,94 +76,79 @@ class ReportRows:
 
 def report_rows(report: Report, *, include_awaiting_names: bool = False) -> ReportRows:
     """The rows of a report. A workload that awaits its names is left out unless ``include_awaiting_names``."""
+    identities: _Identities = {
+        (*workload.ref.key, workload.naming): None
+        if workload.awaiting_names and not include_awaiting_names
+        else WorkloadIdentity.of(workload.ref, workload.names)
+        for workload in report.workloads
+    }
     gpus = _gpu_rows(report)
-    owners = _Owners(report, include_awaiting_names=include_awaiting_names)
-    by_uuid = {row.gpu.identity.uuid: row for row in gpus}
-    return ReportRows(report, gpus, _workload_rows(report, owners, by_uuid), _process_rows(report, owners, by_uuid))
+    return ReportRows(
+        report,
+        tuple(gpus.values()),
+        _workload_rows(report, identities, gpus),
+        _process_rows(report, identities, gpus),
+    )
 
 
-# ---------------------------------------------------------------------------- GPUs
+_Identities: TypeAlias = dict[tuple[str, str, int], WorkloadIdentity | None]
+"""By kind, id and naming, since a workload that was renamed has one entry per name. ``None``: not exported yet."""
 
 
-def _gpu_rows(report: Report) -> tuple[GpuRow, ...]:
+def _gpu_rows(report: Report) -> dict[str, GpuRow]:
+    """The GPUs by UUID."""
     residents: dict[str, list[ProcessReport]] = {}
     for process in report.processes:
         if process.active:
             residents.setdefault(process.gpu_uuid, []).append(process)
-    gpus = {gpu.identity.uuid: gpu for gpu in report.gpus}
-    return tuple(_gpu_row(gpu, residents.get(uuid, ())) for uuid, gpu in gpus.items())
+    rows: dict[str, GpuRow] = {}
+    for gpu in report.gpus:
+        uuid = gpu.identity.uuid
+        attributes = gpu_attributes(uuid, gpu.identity.index)
+        instances = {mig.uuid: mig_attributes(mig.uuid, mig.profile) for mig in gpu.mig or ()}
+        rows[uuid] = GpuRow(gpu, attributes, instances, residents.get(uuid, ()))
+    return rows
 
 
-def _gpu_row(gpu: GpuReport, residents: Sequence[ProcessReport]) -> GpuRow:
-    attributes = gpu_attributes(gpu.identity.uuid, gpu.identity.index)
-    instances = {mig.uuid: mig_attributes(mig.uuid, mig.profile) for mig in gpu.mig or ()}
-    return GpuRow(gpu, attributes, instances, residents)
-
-
-# ---------------------------------------------------------------------------- workloads and processes
-
-
-class _Owner(NamedTuple):
-    """An exported workload. ``number`` is the same for entries with equal identities, and quicker to hash."""
-
-    identity: WorkloadIdentity
-    number: int
-
-
-class _Owners:
-    """The workloads of a report, by naming; ``None`` for one that is not exported yet."""
-
-    def __init__(self, report: Report, *, include_awaiting_names: bool) -> None:
-        self._numbers: dict[WorkloadIdentity, int] = {}
-        self._by_naming: dict[_NamingKey, _Owner | None] = {}
-        for workload in report.workloads:
-            is_held_back = workload.awaiting_names and not include_awaiting_names
-            owner = None if is_held_back else self._owner(WorkloadIdentity.of(workload.ref, workload.names))
-            self._by_naming[*workload.ref.key, workload.naming] = owner
-
-    def of(self, ref: WorkloadRef, naming: int) -> _Owner | None:
-        """The owner of a row. A workload that the report does not list has no names."""
-        key = (*ref.key, naming)
-        if key not in self._by_naming:
-            self._by_naming[key] = self._owner(WorkloadIdentity.of(ref, None))
-        return self._by_naming[key]
-
-    def _owner(self, identity: WorkloadIdentity) -> _Owner:
-        return _Owner(identity, self._numbers.setdefault(identity, len(self._numbers)))
-
-
-def _workload_rows(report: Report, owners: _Owners, gpus: Mapping[str, GpuRow]) -> tuple[UseRow[WorkloadGpu], ...]:
+def _workload_rows(
+    report: Report, identities: _Identities, gpus: Mapping[str, GpuRow]
+) -> tuple[UseRow[WorkloadGpu], ...]:
     """The exported workloads on their devices.
 
     A workload that was renamed and renamed back within the retention has two entries with the same labels: only the
     newest is exported.
     """
-    newest: dict[tuple[int, str, str | None], UseRow[WorkloadGpu]] = {}
+    newest: dict[tuple[WorkloadIdentity, str, str | None], UseRow[WorkloadGpu]] = {}
     for workload in sorted(report.workloads, key=lambda each: each.naming):
-        owner = owners.of(workload.ref, workload.naming)
-        if owner is None:
+        identity = identities[*workload.ref.key, workload.naming]
+        if identity is None:
             continue
         is_overflow = workload.ref == OVERFLOW_WORKLOAD
         for part in workload.gpus:
             attributes = workload_attributes(part, is_overflow=is_overflow)
-            row = _use_row(part, owner.identity, attributes, gpus.get(part.gpu_uuid))
-            newest[owner.number, part.gpu_uuid, part.mig_uuid] = row
+            row = _use_row(part, identity, attributes, gpus.get(part.gpu_uuid))
+            newest[identity, part.gpu_uuid, part.mig_uuid] = row
     return tuple(newest.values())
 
 
-def _process_rows(report: Report, owners: _Owners, gpus: Mapping[str, GpuRow]) -> tuple[UseRow[ProcessReport], ...]:
-    """The exported processes on their devices.
+def _process_rows(
+    report: Report, identities: _Identities, gpus: Mapping[str, GpuRow]
+) -> tuple[UseRow[ProcessReport], ...]:
+    """The exported processes on their devices. One of a workload that the report does not list has no names.
 
     Of two processes with the same pid, name and device, only the younger is exported.
     """
-    newest: dict[tuple[int, int, str, str, str | None], UseRow[ProcessReport]] = {}
+    newest: dict[tuple[WorkloadIdentity, int, str, str, str | None], UseRow[ProcessReport]] = {}
     for process in sorted(report.processes, key=lambda each: (each.naming, each.key.start_ticks)):
-        owner = owners.of(process.workload, process.naming)
-        if owner is None:
+        key = (*process.workload.key, process.naming)
+        if key not in identities:
+            identities[key] = WorkloadIdentity.of(process.workload, None)
+        identity = identities[key]
+        if identity is None:
             continue
-        series = owner.number, process.key.pid, process.name or "", process.gpu_uuid, process.mig_uuid
         attributes = process_attributes(process)
-        newest[series] = _use_row(process, owner.identity, attributes, gpus.get(process.gpu_uuid))
+        row = _use_row(process, identity, attributes, gpus.get(process.gpu_uuid))
+        newest[identity, process.key.pid, process.name or "", process.gpu_uuid, process.mig_uuid] = row
     return tuple(newest.values())
 
 

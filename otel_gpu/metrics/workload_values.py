@@ -1,110 +1,123 @@
-"""Values of workloads: ``gpu.workload.*``."""
+"""Values of workloads and their processes: ``gpu.workload.*`` and ``gpu.process.*``.
+
+A workload or process that has ended holds nothing, and keeps its counters. Every method and state of a counter is
+exported from the first export on, at 0 while it is unused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final
 
-from otel_gpu.metrics import use_values
-from otel_gpu.metrics.rows import UseRow
-from otel_gpu.metrics.series import Point
-from otel_gpu.metrics.use_values import ESTIMATED, INFERRED, MEASURED, MJ_PER_J, US_PER_S, UseValue
-from otel_gpu.model import GpuState, Totals, WorkloadGpu
+from otel_gpu.metrics.labels import NO_ATTRIBUTES, Attributes
+from otel_gpu.metrics.rows import MJ_PER_J, US_PER_S, Use, UseRow, Value
+from otel_gpu.model import GpuState, ProcessReport, WorkloadGpu
 
-_Row: TypeAlias = UseRow[WorkloadGpu]
-
-ACCESS: Final = "gpu.workload.access"
-"""The one metric of a workload that could open a GPU, was not granted it, and has not used it."""
-
-COST: Final = "gpu.workload.cost"
+_MEASURED: Final[Attributes] = {"gpu.attribution.method": "measured"}
+_ESTIMATED: Final[Attributes] = {"gpu.attribution.method": "estimated"}
+_INFERRED: Final[Attributes] = {"gpu.attribution.method": "inferred"}
+_BUSY: Final[Attributes] = {"gpu.state": GpuState.BUSY.value}
+_IDLE: Final[Attributes] = {"gpu.state": GpuState.IDLE.value}
+_ALLOCATED: Final[Attributes] = {"gpu.state": GpuState.ALLOCATED.value}
+_UNKNOWN: Final[Attributes] = {"gpu.state": GpuState.UNKNOWN.value}
 
 
-def _measured_memory_bytes(row: _Row) -> int | None:
-    return row.use.measured_bytes if row.use.active else 0
+def workload_values(row: UseRow[WorkloadGpu], currency: str) -> Iterator[Value]:
+    """The values of a workload on one device. ``currency`` is that of its costs.
 
-
-def _inferred_memory_bytes(row: _Row) -> int | None:
-    return row.use.inferred_bytes if row.use.active else 0
-
-
-def _confidence(row: _Row) -> float | None:
-    """Confidence of the inferred memory, 0 to 1."""
-    return row.use.confidence if row.use.active and row.use.inferred_bytes is not None else None
-
-
-def _time_s(state: GpuState, microseconds: Callable[[Totals], int]) -> UseValue[WorkloadGpu]:
-    """Seconds spent in a state. Every state is exported from the first export on, at 0 while it is unused."""
-
-    def value(row: _Row) -> float | None:
-        totals = row.use.totals
-        return None if totals is None else microseconds(totals) / US_PER_S
-
-    return UseValue(value, {"gpu.state": state.value})
-
-
-def _idle_memory_time(row: _Row) -> float | None:
-    """Byte-seconds held while idle."""
-    totals = row.use.totals
-    return None if totals is None else totals.idle_byte_us / US_PER_S
-
-
-def _idle_energy_j(row: _Row) -> float | None:
-    totals = row.use.totals
-    return totals.idle_mj / MJ_PER_J if row.has_energy and totals is not None else None
-
-
-def _access(row: _Row) -> int | None:
-    """1 while the workload has the GPU granted or open.
-
-    A grant is known from the runtime that gave it; an open GPU only while the GPU is watched.
+    A workload that could open a GPU, was not granted it and has not used it has a value of access only.
     """
-    part = row.use
+    part, totals = row.use, row.use.totals
+    # A grant is known from the runtime that gave it; an open GPU only while the GPU is watched.
     is_known = row.is_watched or not part.active or part.allocation is not None
-    return int(part.active or part.possible) if is_known else None
+    yield "gpu.workload.access", int(part.active or part.possible) if is_known else None, NO_ATTRIBUTES
+    if part.possible:
+        return
+    yield "gpu.workload.memory.usage", part.measured_bytes if part.active else 0, _MEASURED
+    yield "gpu.workload.memory.usage", part.inferred_bytes if part.active else 0, _INFERRED
+    has_confidence = part.active and part.inferred_bytes is not None
+    yield "gpu.workload.memory.confidence", part.confidence if has_confidence else None, NO_ATTRIBUTES
+    yield "gpu.workload.utilization", utilization(row), NO_ATTRIBUTES
+    yield "gpu.workload.memory.bandwidth.utilization", bandwidth_utilization(row), NO_ATTRIBUTES
+    yield "gpu.workload.idle.duration", idle_duration_s(row), NO_ATTRIBUTES
+    yield "gpu.workload.idle.memory", idle_memory_bytes(row), NO_ATTRIBUTES
+    yield "gpu.workload.allocation", part.allocation, NO_ATTRIBUTES
+    for cost in part.costs:
+        own = {"gpu.state": cost.state.value, "gpu.cost.basis": cost.basis.value, "gpu.cost.currency": currency}
+        yield "gpu.workload.cost", cost.amount, own
+    if totals is None:
+        return
+    if row.has_utilization:
+        yield "gpu.workload.compute.time", totals.compute_us / US_PER_S, NO_ATTRIBUTES
+    if row.has_energy:
+        yield "gpu.workload.energy", (totals.energy.measured_mj or 0) / MJ_PER_J, _MEASURED
+        yield "gpu.workload.energy", (totals.energy.estimated_mj or 0) / MJ_PER_J, _ESTIMATED
+        yield "gpu.workload.energy", (totals.energy.inferred_mj or 0) / MJ_PER_J, _INFERRED
+        yield "gpu.workload.idle.energy", totals.idle_mj / MJ_PER_J, NO_ATTRIBUTES
+    yield "gpu.workload.time", totals.busy_us / US_PER_S, _BUSY
+    yield "gpu.workload.time", totals.idle_us / US_PER_S, _IDLE
+    yield "gpu.workload.time", totals.allocated_us / US_PER_S, _ALLOCATED
+    yield "gpu.workload.time", totals.unknown_us / US_PER_S, _UNKNOWN
+    yield "gpu.workload.idle.memory.time", totals.idle_byte_us / US_PER_S, NO_ATTRIBUTES
 
 
-def _allocation(row: _Row) -> float | None:
-    """GPUs granted; absent where no runtime reports grants."""
-    return row.use.allocation
+def process_values(row: UseRow[ProcessReport]) -> Iterator[Value]:
+    """The values of a process on one device."""
+    process, totals = row.use, row.use.totals
+    yield "gpu.process.memory.usage", process_memory_bytes(row), _MEASURED
+    yield "gpu.process.utilization", utilization(row), NO_ATTRIBUTES
+    yield "gpu.process.memory.bandwidth.utilization", bandwidth_utilization(row), NO_ATTRIBUTES
+    yield "gpu.process.idle.duration", idle_duration_s(row), NO_ATTRIBUTES
+    yield "gpu.process.idle.memory", idle_memory_bytes(row), NO_ATTRIBUTES
+    yield "gpu.process.start_time", process.start_time_s, NO_ATTRIBUTES
+    # Only a GPU that is watched shows that a process is still on it.
+    is_known = row.is_watched or not process.active
+    yield "gpu.process.active", int(process.active) if is_known else None, NO_ATTRIBUTES
+    if totals is None:
+        return
+    if row.has_utilization:
+        yield "gpu.process.compute.time", totals.compute_us / US_PER_S, NO_ATTRIBUTES
+    if row.has_energy:
+        yield "gpu.process.energy", (totals.energy.measured_mj or 0) / MJ_PER_J, _MEASURED
+        yield "gpu.process.energy", (totals.energy.estimated_mj or 0) / MJ_PER_J, _ESTIMATED
+        yield "gpu.process.energy", (totals.energy.inferred_mj or 0) / MJ_PER_J, _INFERRED
 
 
-WORKLOAD_VALUES: Final[Mapping[str, tuple[UseValue[WorkloadGpu], ...]]] = MappingProxyType(
-    {
-        "gpu.workload.memory.usage": (
-            UseValue(_measured_memory_bytes, MEASURED),
-            UseValue(_inferred_memory_bytes, INFERRED),
-        ),
-        "gpu.workload.memory.confidence": (UseValue(_confidence),),
-        "gpu.workload.utilization": (UseValue(use_values.utilization),),
-        "gpu.workload.memory.bandwidth.utilization": (UseValue(use_values.bandwidth_utilization),),
-        "gpu.workload.compute.time": (UseValue(use_values.compute_time_s),),
-        "gpu.workload.energy": (
-            UseValue(use_values.measured_energy_j, MEASURED),
-            UseValue(use_values.estimated_energy_j, ESTIMATED),
-            UseValue(use_values.inferred_energy_j, INFERRED),
-        ),
-        "gpu.workload.time": (
-            _time_s(GpuState.BUSY, lambda totals: totals.busy_us),
-            _time_s(GpuState.IDLE, lambda totals: totals.idle_us),
-            _time_s(GpuState.ALLOCATED, lambda totals: totals.allocated_us),
-            _time_s(GpuState.UNKNOWN, lambda totals: totals.unknown_us),
-        ),
-        "gpu.workload.idle.duration": (UseValue(use_values.idle_duration_s),),
-        "gpu.workload.idle.memory": (UseValue(use_values.idle_memory_bytes),),
-        "gpu.workload.idle.memory.time": (UseValue(_idle_memory_time),),
-        "gpu.workload.idle.energy": (UseValue(_idle_energy_j),),
-        ACCESS: (UseValue(_access),),
-        "gpu.workload.allocation": (UseValue(_allocation),),
-    }
-)
+# ---------------------------------------------------------------------------- what both have
 
 
-def cost_points(rows: Sequence[_Row], currency: str) -> Iterator[Point]:
-    """The cost of each workload. Its states and bases follow from the prices configured."""
-    for row in rows:
-        part = row.use
-        start_ns = None if part.totals is None else part.totals.since_ns
-        for cost in part.costs:
-            own = {"gpu.state": cost.state.value, "gpu.cost.basis": cost.basis.value, "gpu.cost.currency": currency}
-            yield Point(cost.amount, {**row.attributes, **own}, row.workload, start_ns)
+def utilization(row: UseRow[Use]) -> float | None:
+    """SM share in the last window, 0 to 1."""
+    if row.use.active:
+        return row.use.sm_ratio
+    return 0.0 if row.has_utilization else None
+
+
+def bandwidth_utilization(row: UseRow[Use]) -> float | None:
+    """Share of the last window with memory traffic, 0 to 1."""
+    if row.use.active:
+        return row.use.bandwidth_ratio
+    return 0.0 if row.has_utilization else None
+
+
+def idle_duration_s(row: UseRow[Use]) -> float | None:
+    """Seconds without work, 0 while busy; absent where the state is unknown, and once it has ended."""
+    use = row.use
+    if not use.active:
+        return None
+    if use.state is GpuState.BUSY:
+        return 0.0
+    return use.idle_s if use.state is GpuState.IDLE else None
+
+
+def idle_memory_bytes(row: UseRow[Use]) -> int | None:
+    """Bytes held while idle. Absent, not 0, where the state is unknown."""
+    use = row.use
+    if not use.active:
+        return 0 if row.has_utilization else None
+    return use.idle_bytes if use.idle_bytes or use.state is not GpuState.UNKNOWN else None
+
+
+def process_memory_bytes(row: UseRow[ProcessReport]) -> int | None:
+    """Bytes as the driver lists them."""
+    return row.use.memory_bytes if row.use.active else 0

@@ -34,6 +34,11 @@ class MemorySplit(NamedTuple):
     free_bytes: int
 
     @property
+    def used_bytes(self) -> int:
+        """Memory in use, without what the driver reserves."""
+        return self.limit_bytes - self.free_bytes - (self.reserved_bytes or 0)
+
+    @property
     def conservation_error_bytes(self) -> int:
         """How far the parts miss the limit; anything but 0 is a bug."""
         parts = (self.reserved_bytes or 0) + self.measured_bytes - self.overcount_bytes

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Final
 
 from otel_gpu.top import terminal as keys
-from otel_gpu.view.model import Detail, ProcessRow, View, WorkloadRow
+from otel_gpu.view.model import Detail, ProcessRow, View, WorkloadRow, explanations
 
 _LONGEST_FILTER: Final = 200
 _FAR: Final = 1 << 30
@@ -138,7 +138,7 @@ class Navigation:
         for workload in self.workloads(view):
             lines.append(Line(workload.key, workload))
             if workload.key in self._open:
-                details = [*_details(workload), *workload.reasons]
+                details = [*_details(workload), *explanations(view, workload)]
                 lines += [Line(f"{workload.key}\n{at}", workload, detail=each) for at, each in enumerate(details)]
                 lines += [Line(f"{workload.key}\n{each.key}", workload, each) for each in workload.processes]
         return lines

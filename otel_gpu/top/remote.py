@@ -17,9 +17,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
-from otel_gpu.view.codec import decode_view
 from otel_gpu.view.history import merged
-from otel_gpu.view.model import History
+from otel_gpu.view.model import History, decode_view
 
 PORT: Final = 9464
 _PATH: Final = "/api/events"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
-from otel_gpu.top.navigation import Line, Navigation, available_orders
+from otel_gpu.top.navigation import Line, Navigation
 from otel_gpu.view.history import SLOTS
 from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, View, WorkloadRow
 from otel_gpu.view.terminal import Style, pad, shorten
@@ -77,7 +77,7 @@ class _Device:
 
     @property
     def name(self) -> str:
-        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile or 'MIG'}"
+        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile}"
 
     def of_gpu(self, text: str) -> str:
         return text if self.is_gpu else ""
@@ -245,7 +245,6 @@ class _Cells:
 
 def _columns(view: View) -> list[Column[Line]]:
     columns: list[Column[Line]] = []
-    keys = {order.column: order.key for order in available_orders(view)}
     for column in view.columns:
         rank, least, gives, ends = _LAYOUTS.get(column.key, _NEW_COLUMN)
         columns.append(
@@ -256,7 +255,7 @@ def _columns(view: View) -> list[Column[Line]]:
                 least=least,
                 gives=gives,
                 right=column.is_number,
-                key=keys.get(column.key, ""),
+                key=column.key,
                 ends=ends,
             )
         )
@@ -271,10 +270,10 @@ def workload_lines(view: View, navigation: Navigation, canvas: Canvas, room: int
     navigation.top = _scrolled(navigation.top, at, visible, len(lines))
     drawn = [canvas.line(*_count(view, navigation, lines))]
     if not lines:
-        text = "No workload matches this filter." if view.workloads else view.no_workloads
+        text = view.no_matches if view.workloads else view.no_workloads
         return [*drawn, canvas.line(Piece(text))][:room]
     rows = [line for line in lines if line.detail is None]
-    fitted = fit(_columns(view), rows, canvas.columns - len(_MARKER), navigation.order.key)
+    fitted = fit(_columns(view), rows, canvas.columns - len(_MARKER), navigation.order.column)
     headings = [_heading(each, navigation) for each in fitted]
     drawn.append(canvas.line(Piece(" " * len(_MARKER) + row(fitted, headings), (Style.DIM,))))
     for number, line in enumerate(lines[navigation.top : navigation.top + visible], navigation.top):
@@ -293,15 +292,15 @@ def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
         text = column.column.text(line)
         # Both ends of a workload's name matter, and the beginning of a process's.
         text = column.cell(text) if line.process is None else pad(text, column.width, right=column.column.right)
-        pieces += [Piece(GAP), Piece(text, _cell_style(line, column.column.heading))]
+        pieces += [Piece(GAP), Piece(text, _cell_style(line, column.column.key))]
     return [pieces[0], *pieces[2:]]
 
 
-def _cell_style(line: Line, heading: str) -> tuple[Style, ...]:
+def _cell_style(line: Line, key: str) -> tuple[Style, ...]:
     subject: WorkloadRow | ProcessRow = line.workload if line.process is None else line.process
-    if heading == "STATE":
+    if key == "state":
         return _state_style(subject.state)
-    if heading == "WORKLOAD" and line.process is None and subject.state != "ended":
+    if key == "name" and line.process is None and subject.state != "ended":
         return (colour_style(line.workload.colour),)
     return ()
 
@@ -309,7 +308,7 @@ def _cell_style(line: Line, heading: str) -> tuple[Style, ...]:
 def _heading(each: Fitted[Line], navigation: Navigation) -> str:
     """The heading; an arrow marks the column that the table is sorted by."""
     heading = each.column.heading
-    if each.column.key != navigation.order.key:
+    if each.column.key != navigation.order.column:
         return heading
     arrow = "↓" if navigation.descending else "↑"
     return f"{arrow}{heading}" if each.column.right else f"{heading}{arrow}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
-from otel_gpu.model import GpuHealth, GpuReport, Report, SourceState
-from otel_gpu.view.colours import Claimant, Palette
+from otel_gpu.model import GpuHealth, GpuReport, Report, SourceOutcome, SourceState
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import Recorder, newest
 from otel_gpu.view.model import Cell, GpuView, Problem, Total, View, WorkloadRow
 from otel_gpu.view.terminal import printable
-from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, used_bytes, watts
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, watts
 from otel_gpu.view.workloads import PROCESS_COLUMNS, Workloads, columns, sum_known
 
 _ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
@@ -85,6 +87,7 @@ class ViewBuilder:
             process_columns=PROCESS_COLUMNS,
             workloads=rows,
             no_workloads=f"{no_workloads(report)}.",
+            no_matches="No workload matches this filter.",
             history=newest(history) if newest_slot_only else history,
         )
 
@@ -93,11 +96,16 @@ def _problems(report: Report) -> tuple[Problem, ...]:
     return tuple(
         Problem(
             printable(f"{source.name} {source.state.value}"),
-            printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}"),
+            source_problem(source),
         )
         for source in report.sources
         if source.state is not SourceState.OK
     )
+
+
+def source_problem(source: SourceOutcome) -> str:
+    """The state of a source and the reason."""
+    return printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}")
 
 
 def no_workloads(report: Report) -> str:
@@ -121,7 +129,7 @@ def _totals(report: Report, rows: tuple[WorkloadRow, ...]) -> tuple[Total, ...]:
     """The host in five figures. ``of 2 of 3 GPUs`` says which part of it a figure covers."""
     gpus = report.gpus
     splits = [gpu.memory for gpu in gpus if gpu.memory is not None]
-    used = sum(map(used_bytes, splits)) if splits else None
+    used = sum(split.used_bytes for split in splits) if splits else None
     limit = sum(split.limit_bytes for split in splits)
     attributed = (used - sum(split.unattributed_bytes for split in splits)) / used if used else None
     powers = [power_w for gpu in gpus if (power_w := gpu_power_w(gpu, report.window_s)) is not None]
@@ -189,3 +197,49 @@ def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
 
 def _sum_cells(rows: list[WorkloadRow], at: int) -> float | None:
     return sum_known(value for row in rows if isinstance(value := row.cells[at].value, int | float))
+
+
+# ---------------------------------------------------------------------------- colours
+
+COLOURS: Final = 8
+"""The page has so many colours, and ``top`` as many styles."""
+
+
+class Claimant(NamedTuple):
+    """A workload that needs a colour: its key, the GPUs it is on, and since when (Unix time in ns)."""
+
+    key: str
+    gpus: Collection[str]
+    since_ns: int
+
+
+class Palette:
+    """Assigns colours. A workload keeps its colour; those on one GPU differ as far as there are colours."""
+
+    def __init__(self) -> None:
+        self._colours: dict[str, int] = {}
+
+    def update(self, workloads: Sequence[Claimant]) -> dict[str, int]:
+        """The colour of each workload by key. A new one gets the colour its key asks for, or one less used on its GPUs.
+
+        Older workloads come first, so that none gives way to a newer one.
+        """
+        present = {workload.key for workload in workloads}
+        self._colours = {key: colour for key, colour in self._colours.items() if key in present}
+        uses: dict[str, Counter[int]] = {uuid: Counter() for workload in workloads for uuid in workload.gpus}
+        new = [workload for workload in workloads if workload.key not in self._colours]
+        for workload in workloads:
+            if workload.key in self._colours:
+                self._count(workload, uses)
+        for workload in sorted(new, key=lambda each: (each.since_ns, each.key)):
+            first = crc32(workload.key.encode("utf-8", "replace"))
+            choices = [(first + step) % COLOURS for step in range(COLOURS)]
+            self._colours[workload.key] = min(
+                choices, key=lambda colour: max((uses[uuid][colour] for uuid in workload.gpus), default=0)
+            )
+            self._count(workload, uses)
+        return dict(self._colours)
+
+    def _count(self, workload: Claimant, uses: dict[str, Counter[int]]) -> None:
+        for uuid in set(workload.gpus):
+            uses[uuid][self._colours[workload.key]] += 1

@@ -24,7 +24,6 @@ from otel_gpu.view.text import (
     percent,
     size,
     state_with_reason,
-    used_bytes,
     watts,
     whole,
 )
@@ -46,7 +45,7 @@ def gpu_view(
     """One GPU. ``holdings`` are those of this GPU, ``history`` its last hour."""
     reading, uuid = gpu.reading, printable(gpu.identity.uuid)
     power_w, split, limit_w = gpu_power_w(gpu, window_s), gpu.memory, reading.power_limit_w
-    used = None if split is None else used_bytes(split)
+    used = None if split is None else split.used_bytes
     limit = None if split is None else split.limit_bytes
     utilization = Cell(percent(reading.gpu_ratio), reading.gpu_ratio, reasons.FROM_DRIVER)
     power = Cell(watts(power_w), power_w, reasons.gpu_power(gpu))
@@ -137,7 +136,7 @@ def _bar(
     return Bar(
         uuid,
         profile,
-        out_of(used_bytes(split), split.limit_bytes),
+        out_of(split.used_bytes, split.limit_bytes),
         tuple(segment for segment in segments if segment.bytes > 0),
         f"Memory of {size(split.limit_bytes)}: {', '.join(words)}",
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from otel_gpu.model import GpuReport, Report
 from otel_gpu.view.model import History, Slot, Summary
-from otel_gpu.view.text import gpu_power_w, used_bytes
+from otel_gpu.view.text import gpu_power_w
 
 SLOT_S: Final = 15
 SLOTS: Final = 3600 // SLOT_S
@@ -49,7 +49,7 @@ class _GpuSamples:
     def add(self, gpu: GpuReport, window_s: float | None) -> None:
         self.utilization.add(gpu.reading.gpu_ratio)
         self.power_w.add(gpu_power_w(gpu, window_s))
-        self.used_bytes.add(None if gpu.memory is None else used_bytes(gpu.memory))
+        self.used_bytes.add(None if gpu.memory is None else gpu.memory.used_bytes)
 
     @property
     def slot(self) -> Slot:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from otel_gpu.view.terminal import printable
 
 Summary: TypeAlias = tuple[float, float, float]
 """The samples of one figure in one slot of the history: mean, lowest, highest."""
@@ -55,7 +59,7 @@ class WorkloadRow(NamedTuple):
 
     ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``state`` is one of ``busy``, ``idle``,
     ``allocated``, ``unknown``, ``ended`` and ``none``. A filter matches ``words``, the beginning of ``id``, and
-    ``gpus``, the indices of its GPUs.
+    ``gpus``, the indices of its GPUs. ``by_gpu`` says what it does on each GPU, if it is on several.
     """
 
     key: str
@@ -69,7 +73,7 @@ class WorkloadRow(NamedTuple):
     words: str
     cells: tuple[Cell, ...]
     identity: tuple[Detail, ...]
-    reasons: tuple[Detail, ...]
+    by_gpu: tuple[Detail, ...]
     processes: tuple[ProcessRow, ...]
     no_processes: str
 
@@ -162,7 +166,7 @@ class View(NamedTuple):
     """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the reason why the host is simulated.
 
     In a view of one ``pod`` there are no GPUs and no totals. ``no_gpus`` and ``no_workloads`` are shown where there are
-    none.
+    none, ``no_matches`` where a filter leaves no workload.
     """
 
     at_s: float
@@ -180,4 +184,136 @@ class View(NamedTuple):
     process_columns: tuple[Column, ...]
     workloads: tuple[WorkloadRow, ...]
     no_workloads: str
+    no_matches: str
     history: History
+
+
+def explanations(view: View, row: WorkloadRow) -> list[Detail]:
+    """How the figures of a workload were obtained: its state, each figure, and what it does on each GPU."""
+    cells = list(zip(view.columns, row.cells, strict=True))
+    states = [Detail(column.name, f"{cell.text} ({cell.reason})") for column, cell in cells if column.key == "state"]
+    figures = [Detail(column.name, cell.reason or "") for column, cell in cells if column.is_number]
+    return [*states, *figures, *row.by_gpu]
+
+
+# ---------------------------------------------------------------------------- plain data for JSON, and back
+#
+# Decoding checks every type, number and length, because an agent of another version may send anything.
+
+_MAXIMUM: Final = 2.0**63
+"""No figure of a GPU is larger. Figures up to this size can be added, divided and shown."""
+
+
+def encode(value: Any) -> Any:
+    """Plain data: objects, lists, strings, numbers and null."""
+    if isinstance(value, tuple):
+        fields: tuple[str, ...] | None = getattr(value, "_fields", None)
+        if fields is None:
+            return [encode(item) for item in value]
+        return {name: encode(item) for name, item in zip(fields, value, strict=True)}
+    if isinstance(value, dict):
+        return {key: encode(item) for key, item in value.items()}
+    return value
+
+
+def decode_view(plain: object) -> View:
+    """The view of plain data. ValueError if it is not a view of this version."""
+    try:
+        view = _decode(View, plain)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    assert isinstance(view, View)
+    _check_tables(view)
+    return view
+
+
+def _check_tables(view: View) -> None:
+    if not view.columns or not view.process_columns:
+        raise ValueError("a table has no columns")
+    for row in view.workloads:
+        _check_row(view.columns, row.cells)
+        for process in row.processes:
+            _check_row(view.process_columns, process.cells)
+    for gpu in view.gpus:
+        if not gpu.bars:
+            raise ValueError("a GPU has no bar")
+    if any(len(slots) != len(view.history.at) for slots in view.history.gpus.values()):
+        raise ValueError("a GPU has more or fewer slots than there are times")
+
+
+def _check_row(columns: tuple[Column, ...], cells: tuple[Cell, ...]) -> None:
+    """Cells of one column must be comparable, because rows are sorted by them."""
+    if len(columns) != len(cells):
+        raise ValueError("a row has more or fewer cells than there are columns")
+    for column, cell in zip(columns, cells, strict=True):
+        if cell.value is not None and isinstance(cell.value, str) is column.is_number:
+            raise ValueError(f"a value of the column {column.key} is of the wrong type")
+
+
+def _decode(kind: Any, plain: object) -> Any:  # noqa: PLR0911 - one per kind of type
+    origin = get_origin(kind)
+    if origin in {Union, UnionType}:
+        return _decode_union(get_args(kind), plain)
+    if origin is tuple:
+        return _decode_tuple(get_args(kind), plain)
+    if origin is dict:
+        _, of = get_args(kind)
+        return {_text(key): _decode(of, item) for key, item in _object(plain).items()}
+    if kind is str:
+        return _text(plain)
+    if kind in {int, float}:
+        return _number(plain, whole=kind is int)
+    if kind is bool:
+        return _flag(plain)
+    found = _object(plain)
+    return kind(**{name: _decode(of, found[name]) for name, of in _fields(kind).items()})
+
+
+@cache
+def _fields(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _decode_union(kinds: tuple[Any, ...], plain: object) -> Any:
+    if plain is None and NoneType in kinds:
+        return None
+    options = [kind for kind in kinds if kind is not NoneType]
+    if len(options) > 1:  # float | str
+        options = [kind for kind in options if (kind is str) is isinstance(plain, str)]
+    return _decode(options[0], plain)
+
+
+def _decode_tuple(kinds: tuple[Any, ...], plain: object) -> tuple[Any, ...]:
+    if not isinstance(plain, list):
+        raise TypeError("a value is not a list")
+    if kinds[-1] is Ellipsis:
+        return tuple(_decode(kinds[0], item) for item in plain)
+    return tuple(_decode(kind, item) for kind, item in zip(kinds, plain, strict=True))
+
+
+def _object(plain: object) -> dict[Any, Any]:
+    if not isinstance(plain, dict):
+        raise TypeError("a value is not an object")
+    return plain
+
+
+def _text(plain: object) -> str:
+    if not isinstance(plain, str):
+        raise TypeError("a value is not text")
+    return printable(plain)
+
+
+def _flag(plain: object) -> bool:
+    if not isinstance(plain, bool):
+        raise TypeError("a value is neither true nor false")
+    return plain
+
+
+def _number(plain: object, *, whole: bool) -> float:
+    if isinstance(plain, bool) or not isinstance(plain, int | float):
+        raise TypeError("a value is not a number")
+    if not -_MAXIMUM <= plain <= _MAXIMUM:  # nor is NaN
+        raise ValueError("a number is too large")
+    if whole and plain != int(plain):
+        raise ValueError("a number is not whole")
+    return int(plain) if whole else plain

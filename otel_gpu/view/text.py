@@ -130,8 +130,10 @@ def gpu_power_w(gpu: GpuReport, window_s: float | None) -> float | None:
     return gpu.energy.delta_mj / 1000 / window_s
 
 
-def state_text(state: str | None, idle_s: float | None) -> str:
-    """State on a GPU, with the idle time where it is known."""
+def state_text(state: str | None, idle_s: float | None, *, active: bool = True) -> str:
+    """State on a GPU, with the idle time where it is known. What is no longer active has ended."""
+    if not active:
+        return "ended"
     if state is None:
         return UNKNOWN
     return f"idle {span(idle_s)}" if state == "idle" and idle_s is not None else state
@@ -158,11 +160,6 @@ def utc(unix_s: float, form: str) -> str:
 
 
 # ---------------------------------------------------------------------------- memory
-
-
-def used_bytes(split: MemorySplit) -> int:
-    """Memory in use, without what the driver reserves."""
-    return split.limit_bytes - split.free_bytes - (split.reserved_bytes or 0)
 
 
 def memory_kinds(split: MemorySplit) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from otel_gpu.model import (
     GpuReport,
@@ -143,10 +143,6 @@ class _Figures:
     def row_state(self) -> str:
         return "ended" if self.ended else self.state or "none"
 
-    @property
-    def state_words(self) -> str:
-        return "ended" if self.ended else state_text(self.state, self.idle_now_s)
-
     def cells(self, window_s: float | None) -> list[Cell]:
         """In the order of ``_USE_COLUMNS``."""
         mean_w, energy_mj = power_w(self.window, window_s), self.so_far.total_mj
@@ -168,25 +164,24 @@ class _Figures:
 
     @property
     def state_cell(self) -> Cell:
-        return Cell(self.state_words, "ended" if self.ended else self.state, reasons.state(self.state))
+        text = state_text(self.state, self.idle_now_s, active=not self.ended)
+        return Cell(text, "ended" if self.ended else self.state, reasons.state(self.state))
 
 
-def sum_known(values: Iterable[float | None]) -> float | None:
+Number = TypeVar("Number", int, float)
+
+
+def sum_known(values: Iterable[Number | None]) -> Number | None:
     """The sum of the known values; ``None`` if there are none."""
     known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def _sum_bytes(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return sum(known[1:], known[0]) if known else None
 
 
 def _sum_energy(energies: Sequence[MethodEnergy]) -> MethodEnergy:
     return MethodEnergy(
-        _sum_bytes(each.measured_mj for each in energies),
-        _sum_bytes(each.estimated_mj for each in energies),
-        _sum_bytes(each.inferred_mj for each in energies),
+        sum_known(each.measured_mj for each in energies),
+        sum_known(each.estimated_mj for each in energies),
+        sum_known(each.inferred_mj for each in energies),
     )
 
 
@@ -270,15 +265,6 @@ class Workloads:
             self._processes.get(f"{workload.naming} {' '.join(workload.ref.key)}", ()),
             key=lambda each: (-1 if each.memory_bytes is None else -each.memory_bytes, each.key),
         )
-        cost = self._cost(workload)
-        cells = (Cell(name, name.lower()), *figures.cells(self._report.window_s), *cost, figures.state_cell)
-        of = dict(zip((column.key for column in columns(self._currency)), cells, strict=True))
-        state_detail = Detail("State", f"{figures.state_words} ({reasons.state(figures.state)})")
-        figure_details = [
-            Detail(column.name, of[column.key].reason or "")
-            for column in columns(self._currency)
-            if column.key not in {"name", "gpu", "state"}
-        ]
         return WorkloadRow(
             key=key,
             id=printable(workload.ref.id),
@@ -289,18 +275,23 @@ class Workloads:
             state=figures.row_state,
             gpus=tuple(sorted({part.gpu_index for part in workload.reported_gpus if part.gpu_index is not None})),
             words=_filter_words(workload, figures.row_state, processes),
-            cells=cells,
+            cells=(
+                Cell(name, name.lower()),
+                *figures.cells(self._report.window_s),
+                *self._cost(workload),
+                figures.state_cell,
+            ),
             identity=_identity(workload),
-            reasons=(state_detail, *figure_details, *_reasons_by_place(workload)),
+            by_gpu=_details_by_gpu(workload),
             processes=tuple(map(self._process_row, processes)),
             no_processes="" if processes else "No process of it is on a GPU.",
         )
 
     def _figures(self, workload: WorkloadReport) -> _Figures:
         parts = workload.reported_gpus
-        measured_bytes = _sum_bytes(part.measured_bytes for part in parts)
-        inferred_bytes = _sum_bytes(part.inferred_bytes for part in parts)
-        held_bytes = _sum_bytes((measured_bytes, inferred_bytes))
+        measured_bytes = sum_known(part.measured_bytes for part in parts)
+        inferred_bytes = sum_known(part.inferred_bytes for part in parts)
+        held_bytes = sum_known((measured_bytes, inferred_bytes))
         confidences = [part.confidence for part in parts if part.inferred_bytes]
         sure = None if None in confidences else min((each for each in confidences if each is not None), default=None)
         memory = Cell(
@@ -324,7 +315,7 @@ class Workloads:
             idle_now_s=min(known_s) if state is GpuState.IDLE and known_s and len(known_s) == len(spans) else None,
             idle_s=sum_known(idle_s),
             idle_places=sum(each is not None for each in idle_s),
-            idle_mj=_sum_bytes(part.totals.idle_mj for part in parts if part.totals is not None),
+            idle_mj=sum_known(part.totals.idle_mj for part in parts if part.totals is not None),
             since_ns=self.since_ns(workload),
             ended=not active,
         )
@@ -399,11 +390,11 @@ def _identity(workload: WorkloadReport) -> tuple[Detail, ...]:
     return tuple(Detail(name, printable(text)) for name, text in found if text)
 
 
-def _reasons_by_place(workload: WorkloadReport) -> list[Detail]:
+def _details_by_gpu(workload: WorkloadReport) -> tuple[Detail, ...]:
     """What the workload does on each GPU, if it is on several."""
     parts = sorted(workload.reported_gpus, key=place_of)
     if len(parts) < 2:
-        return []
+        return ()
     details = []
     for part in parts:
         memory = [f"{size(part.measured_bytes)} measured"]
@@ -411,7 +402,7 @@ def _reasons_by_place(workload: WorkloadReport) -> list[Detail]:
         state = state_text(None if part.state is None else part.state.value, None)
         text = f"{', '.join(memory)}; SM {percent(part.sm_ratio)}; {state}"
         details.append(Detail(f"GPU {place_of(part).text}", text))
-    return details
+    return tuple(details)
 
 
 def _filter_words(workload: WorkloadReport, state: str, processes: Sequence[ProcessReport]) -> str:

@@ -97,15 +97,12 @@ class Encoder:
         if len(body) > _MAX_UNCOMPRESSED_BYTES:
             headers["Vary"] = "Accept-Encoding"
             if accepts_gzip(accept_encoding):
-                body = self._compress(body)
+                with self._lock:
+                    if body != self._last[0]:
+                        self._last = body, isal_zlib.compress(body, _GZIP_LEVEL, wbits=_GZIP_FORMAT)
+                    body = self._last[1]
                 headers["Content-Encoding"] = "gzip"
         return body, {**headers, "Content-Length": str(len(body))}
-
-    def _compress(self, body: bytes) -> bytes:
-        with self._lock:
-            if body != self._last[0]:
-                self._last = body, isal_zlib.compress(body, _GZIP_LEVEL, wbits=_GZIP_FORMAT)
-            return self._last[1]
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

@@ -129,19 +129,17 @@ class Router:
         body, headers = self._encoder.encode(response, request.headers.get("accept-encoding", ""))
         known_policy, common = self._common_headers
         if known_policy is not policy:
-            common = "".join(_header_line(*each) for each in {**_HEADERS, **policy.headers}.items() if each[1])
+            standing = {**_HEADERS, **policy.headers}
+            common = "".join(f"{name}: {value}\r\n" for name, value in standing.items() if value)
             self._common_headers = policy, common
         status, stream = response.status, response.stream
         keep_alive = keep_alive and stream is None and status < HTTPStatus.BAD_REQUEST
+        own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = (
             f"HTTP/1.1 {status:d} {status.phrase}\r\nServer: otel-gpu\r\nDate: {formatdate(usegmt=True)}\r\n"
-            f"{'' if keep_alive else _CLOSE}{''.join(_header_line(*each) for each in headers.items())}{common}\r\n"
+            f"{'' if keep_alive else _CLOSE}{own}{common}\r\n"
         )
         return EncodedResponse(head.encode("latin-1"), body, stream, keep_alive)
-
-
-def _header_line(name: str, value: str) -> str:
-    return f"{name}: {value}\r\n"
 
 
 def _check_access(request: Request, policy: AccessPolicy) -> Response | None:

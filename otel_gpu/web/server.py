@@ -182,10 +182,6 @@ class EventLoop:
         self._closing = True
         self._wake_up()
 
-    @property
-    def _connection_count(self) -> int:
-        return len(self._active) + len(self._idle) + len(self._pending) + self._in_progress
-
     # -- accepting ------------------------------------------------------------------
 
     def _accept(self) -> None:
@@ -199,7 +195,8 @@ class EventLoop:
                 if error.errno in _OUT_OF_RESOURCES and not self._evict():
                     time.sleep(_ACCEPT_RETRY_S)
                 return
-            if self._connection_count >= self._limits.max_connections and not self._make_room():
+            count = len(self._active) + len(self._idle) + len(self._pending) + self._in_progress
+            if count >= self._limits.max_connections and not self._make_room():
                 client.close()
                 continue
             try:
@@ -356,7 +353,11 @@ class EventLoop:
             try:
                 if connection.request is not None:
                     response = self._router.handle(connection.request, connection.policy)
-                    wait = self._send(connection, response)
+                    if response.stream is not None:  # the event loop starts it, because it counts streams
+                        wait = Wait.FRAME
+                    elif not self._closed:
+                        connection.start_response(response, time.monotonic())
+                        wait = connection.advance()
             except Exception as error:  # a bug must not end the worker; or the client has closed the connection
                 log.debug("no response sent: %s: %s", type(error).__name__, error)
             is_over = wait is Wait.CLOSE
@@ -372,15 +373,6 @@ class EventLoop:
                 self._wake_up()
             if self._closed:
                 self._drop_results()
-
-    def _send(self, connection: Connection, response: EncodedResponse) -> Wait:
-        """Send what can be sent without blocking. A stream is started by the event loop, which counts streams."""
-        if self._closed:
-            return Wait.CLOSE
-        if response.stream is not None:
-            return Wait.FRAME
-        connection.start_response(response, time.monotonic())
-        return connection.advance()
 
     def _collect_results(self) -> None:
         """Take back the connections that workers are done with: partly sent, idle, streaming or over."""

@@ -15,7 +15,7 @@ import pytest
 
 from otel_gpu.config.values import Address
 from otel_gpu.view.builder import Subject
-from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
+from otel_gpu.web.endpoints import EVENTS_PATH, EventStream
 from otel_gpu.web.server import WebServer
 from tests.agent_process import AgentProcess, agent_process
 from tests.builders import attribution

@@ -11,8 +11,7 @@ from typing import Final, cast
 import bcrypt
 
 from otel_gpu.export.prometheus import choose
-from otel_gpu.web.access_policy import AccessPolicy
-from otel_gpu.web.authentication import BasicAuth
+from otel_gpu.web.access_policy import AccessPolicy, BasicAuth
 from otel_gpu.web.connection import Connection, Wait
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response

@@ -14,10 +14,10 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions, EnergyPolicy, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection, Point
 from otel_gpu.model import Report, Snapshot
 from otel_gpu.sources.sim import SimulatedHost, WorldSpec, demo_world

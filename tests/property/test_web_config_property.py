@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_gpu.errors import UsageError
-from otel_gpu.web.authentication import parse_basic
+from otel_gpu.web.access_policy import parse_basic
 from otel_gpu.web.response import accepts_gzip
 from otel_gpu.web.web_config import WebConfig, parse_web_config
 from tests.depth import DEPTH

@@ -13,9 +13,9 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
 from tests.real.prometheus import Prometheus, prometheus, promtool

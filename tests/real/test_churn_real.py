@@ -16,11 +16,11 @@ from otel_gpu.export.batches import split_by_size
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import GpuRead, ProcessRead

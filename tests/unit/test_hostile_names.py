@@ -14,13 +14,13 @@ from otel_gpu.agent.sampling import StateLog
 from otel_gpu.cli.logs import set_up
 from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import LogFormat, LogLevel
-from otel_gpu.export.console import to_otlp_json
 from otel_gpu.export.document import to_json
+from otel_gpu.export.otlp import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render as render_table
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
 from otel_gpu.sources.names.untrusted_text import MAX_CHARS, sanitize
-from otel_gpu.web.page import Page as WebPage
+from otel_gpu.web.endpoints import Page as WebPage
 from tests.unit.compat import series as compat
 from tests.unit.export.exposition import RESOURCES, parsed
 from tests.unit.metrics.builders import answer, collected, device, part, process, split, workload

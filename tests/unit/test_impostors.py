@@ -11,10 +11,10 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.export.document import to_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo

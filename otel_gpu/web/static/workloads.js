@@ -70,7 +70,7 @@ export class Workloads {
   }
 
   #draw() {
-    const { columns, workloads, no_workloads } = this.#view;
+    const { columns, workloads, no_workloads, no_matches } = this.#view;
     const sorted = comparing(columns.findIndex((column) => column.key === this.#sort.key), this.#sort.down);
     const found = workloads.filter((workload) => matches(workload, this.#filter)).sort(sorted);
     this.#drawHeadings(columns);
@@ -91,7 +91,7 @@ export class Workloads {
     setText(byId("further"), `Show ${Math.min(further, STEP)} more of ${found.length}`);
     setHidden(byId("table"), found.length === 0);
     setHidden(byId("no-workloads"), found.length > 0);
-    setText(byId("no-workloads"), all ? "No workload matches this filter." : no_workloads);
+    setText(byId("no-workloads"), all ? no_matches : no_workloads);
   }
 
   #drawHeadings(columns) {
@@ -156,13 +156,14 @@ export class Workloads {
     return el("tr", { role: "row", class: "details" }, cell);
   }
 
-  #updateDetails(row, { identity, reasons, processes, no_processes }) {
+  #updateDetails(row, workload) {
+    const { identity, processes, no_processes } = workload;
     const { columns, process_columns } = this.#view;
     const [cell] = row.children;
     const [facts, none, table] = cell.children;
     setAttribute(cell, "colspan", String(columns.length));
     setDetails(facts.firstChild, identity);
-    setDetails(facts.lastChild, reasons);
+    setDetails(facts.lastChild, explanations(columns, workload));
     setHidden(none, processes.length > 0);
     setText(none, no_processes);
     setHidden(table, processes.length === 0);
@@ -174,6 +175,17 @@ export class Workloads {
       (child, process) => drawCells(child, process_columns, process.cells, 0),
     );
   }
+}
+
+/** How the figures were obtained: the state, each figure, and what the workload does on each GPU; as in `top`. */
+function explanations(columns, { cells, by_gpu }) {
+  const named = columns.map((column, at) => ({ ...column, ...cells[at] }));
+  const states = named.filter(({ key }) => key === "state");
+  return [
+    ...states.map(({ name, text, reason }) => ({ name, text: `${text} (${reason})` })),
+    ...named.filter(({ is_number }) => is_number).map(({ name, reason }) => ({ name, text: reason })),
+    ...by_gpu,
+  ];
 }
 
 /** The cells of a row from column `first` on, after as many children that are drawn otherwise. */

@@ -13,9 +13,9 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.export.batches import LARGEST_REQUEST_BYTES, split_by_size
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.model import (
     OVERFLOW_PROCESS,
     OVERFLOW_WORKLOAD,

@@ -22,7 +22,7 @@ from otel_gpu.cli.once import exported
 from otel_gpu.cli.stdio import stdout_paint
 from otel_gpu.clock import ManualClock
 from otel_gpu.config import load
-from otel_gpu.metrics.selfstats import SelfAccount
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.sources.base import NameRead
 from otel_gpu.version import __version__
 from otel_gpu.view.terminal import Style

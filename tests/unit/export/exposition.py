@@ -13,10 +13,10 @@ from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, Prices
 from otel_gpu.clock import ManualClock
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.catalogue import BY_NAME
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources, WorkloadIdentity
-from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection, MetricBlock, Point
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world

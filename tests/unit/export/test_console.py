@@ -14,14 +14,14 @@ from otel_gpu.agent.host import open_host
 from otel_gpu.clock import SystemClock
 from otel_gpu.config import load
 from otel_gpu.export.batches import Batch
-from otel_gpu.export.console import ConsoleSender, to_otlp_json
+from otel_gpu.export.otlp import ConsoleSender, to_otlp_json
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.export.sender import ACCEPTED
+from otel_gpu.metrics.agent_values import SelfAccount
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.provider import AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount
 from otel_gpu.metrics.series import Collection, Point
-from tests.unit.export.exposition import RESOURCES, TIME_NS, collection, identity, point_count, simulated
+from tests.unit.export.exposition import RESOURCES, TIME_NS, collection, point_count
 from tests.unit.export.samples import batch
 
 GPU = {"hw.id": "GPU-0", "gpu.index": "0"}
@@ -45,30 +45,6 @@ def test_a_counter_in_json_has_integers_as_text_and_its_temporality_as_a_number(
     assert (metric["sum"]["aggregationTemporality"], metric["sum"]["isMonotonic"]) == (2, True)
     [found] = metric["sum"]["dataPoints"]
     assert (found["asInt"], found["startTimeUnixNano"], found["timeUnixNano"]) == ("7", str(TIME_NS - 5), str(TIME_NS))
-
-
-def test_every_workload_has_its_own_resource() -> None:
-    place = {**GPU, "gpu.mig.uuid": "", "gpu.mig.profile": ""}
-    pods = ["a", 'b"\n\x1b模']
-    document = written(collection(gpu_workload_access=[Point(1, place, identity(k8s_pod_name=pod)) for pod in pods]))
-    resources = [
-        {one["key"]: one["value"]["stringValue"] for one in resource["resource"]["attributes"]}
-        for resource in document["resourceMetrics"]
-    ]
-    assert [attributes["k8s.pod.name"] for attributes in resources] == pods
-    assert not any("service.name" in attributes for attributes in resources)
-
-
-def test_all_of_a_simulated_host_is_one_request_that_a_strict_reader_understands() -> None:
-    found = simulated()
-    request = Parse(to_otlp_json(found, RESOURCES), ExportMetricsServiceRequest())
-    points = sum(
-        len(metric.sum.data_points) + len(metric.gauge.data_points)
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    )
-    assert points == point_count(found)
 
 
 def test_an_empty_collection_prints_nothing() -> None:

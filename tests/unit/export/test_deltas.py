@@ -37,23 +37,6 @@ def delta(deltas: Deltas, time_ns: int, point: Point, metric: str = ENERGY) -> t
     return found.value, found.start_ns
 
 
-def test_the_first_delta_of_a_series_is_all_of_it_since_its_start() -> None:
-    assert delta(Deltas(), TIME_NS, energy(12.5)) == (12.5, START_NS)
-
-
-def test_later_deltas_are_what_was_added_since_the_last_accepted_one() -> None:
-    deltas = Deltas()
-    accepted(deltas, TIME_NS, energy(12.5))
-    assert delta(deltas, LATER_NS, energy(12.75)) == (0.25, TIME_NS)
-
-
-def test_a_delta_that_was_not_accepted_is_sent_again_with_what_was_added_since() -> None:
-    deltas = Deltas()
-    accepted(deltas, TIME_NS, energy(1.0))
-    growth(deltas, LATER_NS, energy(3.0))
-    assert delta(deltas, LATER_NS + 1, energy(7.0)) == (6.0, TIME_NS)
-
-
 def test_a_batch_that_was_accepted_advances_and_another_of_the_same_collection_does_not() -> None:
     deltas = Deltas()
 

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -60,14 +61,6 @@ def test_headers_and_gzip_are_sent(collector: HttpCollector) -> None:
     assert sent(collector.url, otlp_headers="Api-Key=a%20b,x=y", otlp_compression="gzip") == ACCEPTED
     (seen,) = collector.seen
     assert (seen.headers["api-key"], seen.headers["x"], seen.headers["content-encoding"]) == ("a b", "y", "gzip")
-
-
-def test_a_second_request_uses_the_connection_of_the_first(collector: HttpCollector) -> None:
-    threads = set()
-    collector.answer = lambda _: (threads.add(threading.get_ident()), Answer(headers=PROTOBUF))[1]  # type: ignore[func-returns-value]
-    with sender(collector.url) as made:
-        assert [made.send(data()), made.send(data())] == [ACCEPTED, ACCEPTED]
-    assert len(threads) == 1  # the server has a thread for each connection
 
 
 def test_every_request_has_its_own_body_and_the_same_headers(collector: HttpCollector) -> None:
@@ -352,27 +345,18 @@ def test_plain_text_to_a_tls_port_and_tls_to_a_plain_port_are_failures(
 
 
 @pytest.mark.parametrize("files", [("client.crt", "client.key"), ("both.pem", "")])
-def test_a_client_certificate_is_presented(pki: Pki, started: Started[HttpCollector], files: tuple[str, str]) -> None:
-    collector = started(HttpCollector(pki.context(mutual=True)))
-    trusted = {"otlp_certificate": pki.file("ca.crt")}
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_client_certificate_is_presented(pki: Pki, protocol: str, files: tuple[str, str]) -> None:
+    trusted = {"otlp_protocol": protocol, "otlp_certificate": pki.file("ca.crt")}
     pair = {"otlp_client_certificate": pki.file(files[0])} | (
         {"otlp_client_key": pki.file(files[1])} if files[1] else {}
     )
-    assert sent(collector.url, **trusted, **pair) == ACCEPTED
-    assert not sent(collector.url, 0.5, **trusted).accepted
-
-
-@pytest.mark.parametrize("files", [("client.crt", "client.key"), ("both.pem", "")])
-def test_a_client_certificate_is_presented_over_grpc(
-    pki: Pki, started: Started[GrpcCollector], files: tuple[str, str]
-) -> None:
-    collector = started(GrpcCollector(pki.credentials(mutual=True)))
-    trusted = {"otlp_protocol": "grpc", "otlp_certificate": pki.file("ca.crt")}
-    pair = {"otlp_client_certificate": pki.file(files[0])} | (
-        {"otlp_client_key": pki.file(files[1])} if files[1] else {}
+    collector = (
+        GrpcCollector(pki.credentials(mutual=True)) if protocol == "grpc" else HttpCollector(pki.context(mutual=True))
     )
-    assert sent(collector.url, **trusted, **pair) == ACCEPTED
-    assert not sent(collector.url, 0.5, **trusted).accepted
+    with closing(collector):
+        assert sent(collector.url, **trusted, **pair) == ACCEPTED
+        assert not sent(collector.url, 0.5, **trusted).accepted
 
 
 def test_over_grpc_a_certificate_of_another_authority_is_refused_with_the_reason(

@@ -84,12 +84,6 @@ def test_a_receiver_that_only_warns_has_rejected_nothing() -> None:
     assert rejected_points(0, "please use gzip") is None
 
 
-def test_the_reason_of_rejected_points_is_one_line() -> None:
-    failed = rejected_points(42, "too\nold")
-    assert failed is not None
-    assert failed.text == "42 points were rejected: too old"
-
-
 def test_points_rejected_over_grpc_are_reported(grpc_collector: GrpcCollector) -> None:
     partial_success = grpc_collector.answer.partial_success
     partial_success.rejected_data_points, partial_success.error_message = 42, "too\nold"

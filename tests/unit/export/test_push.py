@@ -15,8 +15,7 @@ import pytest
 from otel_gpu.config import load
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.deltas import Deltas
-from otel_gpu.export.pipeline import ExportPipeline
-from otel_gpu.export.push import Pusher, next_due_s
+from otel_gpu.export.push import ExportPipeline, Pusher, next_due_s
 from otel_gpu.export.sender import ACCEPTED, ExportFailure, ExportResult
 from otel_gpu.metrics.series import Collection, Point
 from tests.unit.export.collectors import Answer, BlackHole, GrpcCollector, HttpCollector, unused_url

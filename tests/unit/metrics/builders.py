@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.collect import MetricCollector
-from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.metrics.series import Collection, Point
 from otel_gpu.model import (
     GpuReading,

@@ -151,20 +151,6 @@ def test_no_two_metrics_or_attributes_have_one_name_in_prometheus() -> None:
         assert len(labels) == len(set(labels))
 
 
-@pytest.mark.parametrize(
-    ("key", "label"),
-    [
-        ("hw.id", "hw_id"),
-        ("gpu.mig.uuid", "gpu_mig_uuid"),
-        ("otel_gpu.source", "otel_gpu_source"),
-        ("k8s.pod.name", "k8s_pod_name"),
-        ("process.executable.name", "process_executable_name"),
-    ],
-)
-def test_labels_are_keys_with_underscores(key: str, label: str) -> None:
-    assert label_name(key) == label
-
-
 def test_a_unit_in_the_name_is_not_repeated() -> None:
     metric = Metric("gpu.time.seconds", Kind.GAUGE, "s", "A name.", (), Level.DEVICE, Stability.ALPHA, of_pod=False)
     assert prometheus_name(metric) == "gpu_time_seconds"

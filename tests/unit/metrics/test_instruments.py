@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, NumberDataPoint, Sum
-from opentelemetry.sdk.metrics.view import View
 
 from otel_gpu.agent.engine import Engine
 from otel_gpu.clock import ManualClock
-from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Kind
+from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
+from otel_gpu.metrics.catalogue import BY_NAME, Kind
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.instruments import SharedCollection, create_instruments
 from otel_gpu.metrics.provider import AgentMeterProvider, AgentMetrics
-from otel_gpu.metrics.selfstats import SelfAccount, SelfStats
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
@@ -186,19 +185,6 @@ def test_an_older_report_does_not_replace_the_collection_of_a_newer_one(watched:
     assert cycles.collect() == cycles.collect()
 
 
-def test_every_collection_has_its_number_of_series_from_the_first_on(watched: Watched) -> None:
-    readers = [InMemoryMetricReader(), InMemoryMetricReader()]
-    create_instruments(MeterProvider(readers), watched.cycles.collect)
-    metrics = AgentMetrics(watched.cycles)
-    counts = set()
-    for _ in range(20):
-        for series in (from_agent(metrics.collect()), *map(from_sdk, readers)):
-            assert series["otel_gpu.series", ()] == len(series)
-            counts.add(len(series))
-        watched.step()
-    assert len(counts) > 1
-
-
 def test_series_that_ended_are_forgotten_at_once_by_the_agents_provider(watched: Watched) -> None:
     """The SDK keeps every attribute set for the life of the process; the agent's provider keeps none."""
     metrics = AgentMetrics(watched.cycles)
@@ -222,37 +208,3 @@ def test_instruments_that_are_not_of_the_catalogue_do_nothing_on_the_agents_prov
     meter.create_counter("sync").add(1)
     meter.create_observable_gauge("gpu.workload.utilization", [lambda _: [Observation(1)]])
     assert provider.collect(7) == Collection(7, ())
-
-
-def test_names_of_instruments_are_unique() -> None:
-    created: list[str] = []
-
-    class Meter:
-        def create(self, name: str, callbacks: list[Callable[[CallbackOptions], Any]], unit: str, text: str) -> None:
-            assert callbacks
-            assert text
-            created.append(name)
-
-        create_observable_gauge = create_observable_counter = create_observable_up_down_counter = create
-
-    class Provider:
-        def get_meter(self, name: str, version: str) -> Meter:
-            return Meter()
-
-    def nothing() -> Collection | None:
-        return None
-
-    create_instruments(Provider(), nothing)  # type: ignore[arg-type]  # as much of a provider as is used
-    assert created == [metric.name for metric in METRICS]
-    assert len(set(created)) == len(created)
-
-
-def test_an_sdk_view_can_drop_instruments(watched: Watched) -> None:
-    from opentelemetry.sdk.metrics.view import DropAggregation  # noqa: PLC0415
-
-    reader = InMemoryMetricReader()
-    views = [View(instrument_name="gpu.process.*", aggregation=DropAggregation())]
-    create_instruments(MeterProvider([reader], views=views), watched.cycles.collect)
-    names = {name for name, _ in from_sdk(reader)}
-    assert not any(name.startswith("gpu.process.") for name in names)
-    assert "gpu.workload.energy" in names

@@ -10,10 +10,10 @@ import pytest
 from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.export.deltas import Deltas
 from otel_gpu.export.otlp_encoder import encode
+from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.collect import MetricCollector
 from otel_gpu.metrics.labels import Resources
-from otel_gpu.metrics.selfstats import SelfStats
 from otel_gpu.metrics.series import Collection, Point
 from otel_gpu.model import HOST_WORKLOAD, Report, WorkloadNames
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, facts, gpu, listed, memory, snapshot

@@ -190,7 +190,8 @@ def test_an_opened_workload_shows_its_names_and_processes_until_it_is_closed() -
     navigation = pressed("down", "down", "p")
     inside = [line for line in navigation.lines(SHOWN) if line.workload.name == "delta"]
     details = [line.detail for line in inside if line.detail is not None]
-    assert [(each.name, each.text) for each in details] == [("Image", "image:1"), ("Memory", "measured")]
+    figures = ["State", "Memory", "SM", "Power", "Energy", "Idle", "Cost"]
+    assert [each.name for each in details] == ["Image", *figures, "GPU 0"]
     assert [line.process.cells[0].text for line in inside if line.process is not None] == ["1", "2"]
     assert len(navigation.lines(SHOWN)) == 3 + len(inside)
     for _ in inside[1:]:

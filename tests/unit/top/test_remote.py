@@ -19,7 +19,7 @@ from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import Latest, LatestView, Outage
 from otel_gpu.top.remote import PORT, RemoteViews, agent, events
 from otel_gpu.version import __version__
-from otel_gpu.web.event_stream import EVENTS_PATH, EventStream
+from otel_gpu.web.endpoints import EVENTS_PATH, EventStream
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from otel_gpu.web.router import Route

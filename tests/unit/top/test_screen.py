@@ -9,7 +9,7 @@ from otel_gpu.top.latest import Latest, Outage
 from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
 from otel_gpu.top.screen import draw
-from otel_gpu.view.model import View
+from otel_gpu.view.model import View, explanations
 from otel_gpu.view.terminal import Paint, cells, in_ascii
 from tests.builders import CONTAINER_ID, GIB, attribute, attribution, gpu, listed, memory, mig, snapshot
 from tests.unit.top.views import crowd, drawn, row, simulated, view_of
@@ -200,8 +200,9 @@ def test_an_open_workload_shows_names_reasons_and_processes() -> None:
     navigation.press("p", view_of())
     lines = drawn(view_of(), 140, navigation=navigation)
     at = next(number for number, line in enumerate(lines) if line.startswith("> vllm-chat"))
-    row = view_of().workloads[0]
-    details = [*(each for each in row.identity if each.text != row.name), *row.reasons]
+    view = view_of()
+    row = view.workloads[0]
+    details = [*(each for each in row.identity if each.text != row.name), *explanations(view, row)]
     assert f"    Id: {CONTAINER_ID}" in lines
     end = at + 1 + len(details)
     assert lines[at + 1 : end] == [f"    {each.name}: {each.text}" for each in details]

@@ -11,7 +11,7 @@ from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
 from otel_gpu.top.screen import draw
 from otel_gpu.top.tables import colour_style, sparkline
-from otel_gpu.view.colours import COLOURS
+from otel_gpu.view.builder import COLOURS
 from otel_gpu.view.history import SLOTS
 from otel_gpu.view.model import Column, History, View
 from otel_gpu.view.terminal import Paint, Style, in_ascii

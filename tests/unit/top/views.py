@@ -48,7 +48,7 @@ def row(
             status,
         ),
         identity=(Detail("Name", name), Detail("Image", "image:1")),
-        reasons=(Detail("Memory", "measured"),),
+        by_gpu=(Detail("GPU 0", "measured"),),
         processes=tuple(
             ProcessRow(f"{name}{pid}", state, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
             for pid in range(1, processes + 1)

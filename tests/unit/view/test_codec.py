@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.codec import decode_view, encode
+from otel_gpu.view.model import decode_view, encode
 from otel_gpu.view.terminal import cells
 from tests.builders import attribution
 from tests.unit.top.views import drawn

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from otel_gpu.view.colours import COLOURS, Claimant, Palette
+from otel_gpu.view.builder import COLOURS, Claimant, Palette
 
 
 def on(key: str, *gpus: str, since_ns: int = 0) -> Claimant:

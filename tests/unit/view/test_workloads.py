@@ -21,7 +21,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.top.navigation import parse_filter
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Cell, ProcessRow, View, WorkloadRow
+from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow, explanations
 from otel_gpu.view.text import UNKNOWN
 from otel_gpu.view.workloads import Place, places_text
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, attribute, attribution, failed_gpu, gpu, listed, mig, snapshot
@@ -101,10 +101,22 @@ def test_a_workload_on_several_gpus_is_one_row_with_the_sums() -> None:
     assert (cell(row, "memory").value, cell(row, "sm").value, cell(row, "gpu").text) == (3 * GIB, 0.75, "0, 1")
     assert (row.state, cell(row, "state").text) == ("busy", "busy")
     assert (cell(row, "power").text, cell(row, "power").value) == ("≈ 1 W", 1.0)
-    assert [detail.text for detail in row.reasons if detail.name.startswith("GPU ")] == [
-        "1.0 GiB measured; SM 50 %; busy",
-        "2.0 GiB measured; SM 25 %; idle",
+    assert row.by_gpu == (
+        Detail("GPU 0", "1.0 GiB measured; SM 50 %; busy"),
+        Detail("GPU 1", "2.0 GiB measured; SM 25 %; idle"),
+    )
+
+
+def test_a_workload_is_explained_by_its_state_each_figure_and_each_gpu() -> None:
+    view = view_of(answer(device(), device(), workloads=[workload(part(index=0, state=GpuState.BUSY), part(index=1))]))
+    (row,) = view.workloads
+    found = explanations(view, row)
+    assert [each.name for each in found] == [
+        *("State", "Memory", "SM", "Power", "Energy", "Idle", "Cost"),
+        *("GPU 0", "GPU 1"),
     ]
+    assert found[0].text == "busy (it worked in the last samples)"
+    assert [each.text for each in found[1:7]] == [column.reason for column in row.cells[2:8]]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +219,7 @@ def test_without_prices_there_is_no_cost() -> None:
     view = ViewBuilder(replace(SUBJECT, currency=None)).build(attribution())
     assert "cost" not in [column.key for column in view.columns]
     assert {len(row.cells) for row in view.workloads} == {len(view.columns)}
-    assert "Cost" not in [detail.name for row in view.workloads for detail in row.reasons]
+    assert "Cost" not in [detail.name for row in view.workloads for detail in explanations(view, row)]
 
 
 # ---------------------------------------------------------------------------- places and processes

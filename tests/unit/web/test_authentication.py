@@ -8,7 +8,7 @@ import bcrypt
 import pytest
 
 from otel_gpu.errors import Unavailable
-from otel_gpu.web.authentication import BasicAuth, parse_basic
+from otel_gpu.web.access_policy import BasicAuth, parse_basic
 from tests.unit.web.harness import basic, bcrypt_hash
 
 

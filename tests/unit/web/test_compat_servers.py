@@ -12,7 +12,7 @@ from otel_gpu.config.groups import Listener
 from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.rows import ReportRows, report_rows
-from otel_gpu.web.compat_servers import CompatServers
+from otel_gpu.web.endpoints import CompatServers
 from otel_gpu.web.response import Response
 from tests.unit.export.exposition import simulated_report
 from tests.unit.metrics.builders import answer, device, process

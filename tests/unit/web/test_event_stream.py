@@ -9,8 +9,8 @@ import pytest
 from otel_gpu.export.document import document
 from otel_gpu.model import Report
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.codec import decode_view
-from otel_gpu.web.event_stream import EventStream
+from otel_gpu.view.model import decode_view
+from otel_gpu.web.endpoints import EventStream
 from otel_gpu.web.request import Request
 from tests.builders import attribute, attribution, gpu, snapshot
 

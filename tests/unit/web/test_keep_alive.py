@@ -95,18 +95,6 @@ def test_one_connection_carries_many_requests() -> None:
             assert response.endswith(b"\r\n\r\nok %d" % number)
 
 
-def test_the_client_of_the_standard_library_reuses_its_connection() -> None:
-    with serving(ROUTES) as server:
-        connection = http.client.HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE_S)
-        sockets = []
-        for path in ("/", "/large", "/"):
-            connection.request("GET", path)
-            sockets.append(connection.sock)
-            assert connection.getresponse().read()
-        assert len(set(map(id, sockets))) == 1
-        connection.close()
-
-
 def test_a_head_request_is_followed_by_the_next_request() -> None:
     with serving(ROUTES) as server, ExitStack() as stack:
         client = Client(stack, server.address)
@@ -356,13 +344,3 @@ def test_a_changed_web_configuration_applies_to_open_connections(tmp_path: Path)
         client.socket.sendall(GET_AS_ALICE)
         assert client.rest() == b"", "a client repeats an unanswered request on a new connection"
         assert Client(stack, server.address).request(GET_AS_ALICE)[9:12] == b"401"
-
-
-def test_each_request_needs_the_password(tmp_path: Path) -> None:
-    path = tmp_path / "web.yml"
-    path.write_text(f"basic_auth_users:\n  alice: {bcrypt_hash('right')}\n")
-    with serving(ROUTES, web_config=path) as server, ExitStack() as stack:
-        client = Client(stack, server.address)
-        assert client.request(GET_AS_ALICE)[9:12] == b"200"
-        assert client.request()[9:12] == b"401"
-        assert client.rest() == b""

@@ -44,13 +44,6 @@ def test_clients_that_read_nothing_hold_no_worker_and_limited_memory() -> None:
         assert sum(len(read_to_end(client)) < 16 * MIB for client in clients) >= 2
 
 
-def test_a_slow_reader_receives_all_of_a_large_response() -> None:
-    body = b"0123456789abcdef" * MIB
-    with serving({"/": lambda _: Response(body)}) as server, ExitStack() as stack:
-        client = connect(stack, server.address, HTTP_1_0, receive_bytes=SMALL)
-        assert read_to_end(client).partition(b"\r\n\r\n")[2] == body
-
-
 def test_the_number_of_workers_is_limited_and_other_requests_wait() -> None:
     route = BlockingRoute()
     with serving({"/": route}, Limits(max_threads=2)) as server, ExitStack() as stack:
@@ -124,14 +117,6 @@ def test_a_request_may_arrive_byte_by_byte() -> None:
 
 
 # ---------------------------------------------------------------------------- slow clients
-
-
-@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
-def test_silent_clients_do_not_delay_others(pki: Pki, tls: bool) -> None:
-    with serving(web_config=pki.config() if tls else None) as server, ExitStack() as stack:
-        for _ in range(5):
-            connect(stack, server.address)
-        assert ask(server.address, "/", tls=pki.client() if tls else None).status == 200
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from otel_gpu.config.values import Address
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.series import Collection
-from otel_gpu.web.metrics_route import METRICS_PATH, metrics_route
+from otel_gpu.web.endpoints import METRICS_PATH, metrics_route
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from tests.unit.export.exposition import RESOURCES, parsed, point_count, series, simulated
@@ -77,24 +77,7 @@ def test_each_cycle_is_rendered_once_per_format() -> None:
     assert renderer.expositions == [Exposition.TEXT, Exposition.OPENMETRICS, Exposition.TEXT]
 
 
-def test_a_cycle_is_identified_by_its_time_and_collections_are_not_compared() -> None:
-    class Incomparable(Collection):
-        def __eq__(self, other: object) -> bool:
-            raise AssertionError("collections are compared")
-
-        __hash__ = None  # type: ignore[assignment]
-
-    cycle = simulated()
-    route = metrics_route(lambda: Incomparable(cycle.time_ns, cycle.blocks), PrometheusRenderer(RESOURCES))
-    assert route(Request("/metrics")).body is route(Request("/metrics")).body
-
-
 def test_before_the_first_sample_a_scrape_gets_503() -> None:
     with serving_metrics(lambda: None) as address:
         answer = ask(address, "/metrics")
     assert (answer.status, answer.body) == (503, "the first sample is under way\n")
-
-
-def test_a_404_response_names_the_path_of_the_metrics() -> None:
-    with serving_metrics(lambda: None) as address:
-        assert "/metrics" in ask(address, "/nowhere").body

@@ -7,7 +7,7 @@ import pytest
 
 from otel_gpu.export.table import render
 from otel_gpu.model import Report, SourceOutcome, SourceState
-from otel_gpu.web.page import Page, static_routes
+from otel_gpu.web.endpoints import Page, static_routes
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from tests.builders import attribute, attribution, snapshot
