@@ -12,10 +12,10 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.model import GpuIdentity, GpuReading, SourceState
+from otel_gpu.sources.backoff import TimedBackoff
 from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.nvml import library
 from otel_gpu.sources.nvml.api import NvmlApi
-from otel_gpu.sources.nvml.backoff import Backoff
 from otel_gpu.sources.nvml.errors import DriverFailed, NoAccess, VersionMismatch
 from otel_gpu.sources.nvml.events import DEFAULT_WAIT_MS, XidCount, XidEvents
 from otel_gpu.sources.nvml.inventory import GpuInventory, UnidentifiedGpu
@@ -72,7 +72,7 @@ class NvmlSource:
         self._control = Worker("otel-gpu-nvml")
         self._reader = Worker(_READER)
         self._initialising: Pending[NvmlSession] | None = None
-        self._backoff = Backoff(clock)
+        self._backoff = TimedBackoff(clock)
         self._last_reason: str | None = None
         self._xid_counts: dict[str, XidCount] = {}
         self._inventory = GpuInventory(clock, self._xid_counts)

@@ -10,9 +10,9 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.docker import DockerSource
-from otel_gpu.sources.names.poller import Poller
 from tests.docker_api import Bad, DockerApi, container_id, serving_docker
 from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable, until
 
@@ -285,15 +285,15 @@ def test_the_pause_before_a_unix_socket_is_tried_again_stays_short(
 ) -> None:
     pauses: list[float] = []
     paused = threading.Event()
-    next_pause_s = Poller.next_pause_s
+    failed = Backoff.failed
 
-    def noted(self: Poller) -> float:
-        pauses.append(next_pause_s(self))
+    def noted(self: Backoff) -> float:
+        pauses.append(failed(self))
         if len(pauses) == 8:
             paused.set()
         return 0.001
 
-    monkeypatch.setattr(Poller, "next_pause_s", noted)
+    monkeypatch.setattr(Backoff, "failed", noted)
     source = make_source(base_url)
     source.read({})
     assert paused.wait(20)
