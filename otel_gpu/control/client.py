@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.bounded_io import Deadline
 from otel_gpu.control import protocol
 from otel_gpu.errors import Unavailable
 
@@ -39,8 +39,8 @@ def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]
 
 def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        protocol.send(connection, message, time.monotonic() + _CONNECT_TIMEOUT_S)
-        response = protocol.receive(connection, time.monotonic() + _RESPONSE_TIMEOUT_S)
+        protocol.send(connection, message, Deadline(_CONNECT_TIMEOUT_S))
+        response = protocol.receive(connection, Deadline(_RESPONSE_TIMEOUT_S))
     except (OSError, ValueError) as error:
         raise Unavailable(f"{path}: no valid response from the agent: {error}") from None
     if response.get("ok") is not True:

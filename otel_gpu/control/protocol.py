@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from otel_gpu.bounded_io import Deadline, parse_json
 from otel_gpu.sources.pause import time_text
 
 MAX_MESSAGE_BYTES: Final = 4096
@@ -36,37 +36,27 @@ def describe_resume(response: Mapping[str, Any]) -> str:
     return "was not paused" if since_s is None else f"resumed; was paused since {time_text(since_s)}"
 
 
-def send(connection: socket.socket, message: Mapping[str, Any], deadline_s: float) -> None:
-    """Send a message by ``deadline_s`` (``time.monotonic``). OSError if that fails."""
-    connection.settimeout(_remaining_s(deadline_s))
+def send(connection: socket.socket, message: Mapping[str, Any], deadline: Deadline) -> None:
+    """Send a message by the deadline. OSError if that fails."""
+    connection.settimeout(deadline.left_s())
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def receive(connection: socket.socket, deadline_s: float) -> dict[str, Any]:
-    """Receive a whole message by ``deadline_s``. OSError if that fails; ValueError if it is not valid."""
+def receive(connection: socket.socket, deadline: Deadline) -> dict[str, Any]:
+    """Receive a whole message by the deadline. OSError if that fails; ValueError if it is not valid."""
     line = b""
     while b"\n" not in line:
-        connection.settimeout(_remaining_s(deadline_s))
+        connection.settimeout(deadline.left_s())
         chunk = connection.recv(MAX_MESSAGE_BYTES + 1 - len(line))
         line += chunk
         if len(line) > MAX_MESSAGE_BYTES:
             raise ValueError(f"longer than {MAX_MESSAGE_BYTES} bytes")
         if not chunk:
             raise ValueError("not a line of JSON")
-    try:
-        message = json.loads(line.partition(b"\n")[0])
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    message = parse_json(line.partition(b"\n")[0])
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the content is wrong, not its type in Python
     return message
-
-
-def _remaining_s(deadline_s: float) -> float:
-    remaining_s = deadline_s - time.monotonic()
-    if remaining_s <= 0:
-        raise TimeoutError("timed out")
-    return remaining_s
 
 
 def _unix_time(value: object) -> float | None:

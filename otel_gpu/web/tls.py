@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from otel_gpu.bounded_io import TooLarge, read_file
 from otel_gpu.errors import UsageError
 from otel_gpu.web.web_config import ClientAuth, Pem, TlsConfig
 
@@ -68,13 +69,11 @@ def _read(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode("utf-8", "replace")
     try:
-        with pem.path.open("rb") as file:
-            content = file.read(_MAX_PEM_BYTES + 1)
+        return read_file(pem.path, _MAX_PEM_BYTES)
     except OSError as error:
         raise _error(pem, f"cannot be read: {error.strerror}", "the path of a PEM file") from None
-    if len(content) > _MAX_PEM_BYTES:
-        raise _error(pem, "is larger than 1 MiB", "the path of a PEM file")
-    return content
+    except TooLarge:
+        raise _error(pem, "is larger than 1 MiB", "the path of a PEM file") from None
 
 
 def _error(pem: Pem, problem: str, allowed: str) -> UsageError:

@@ -6,10 +6,10 @@ import json
 import random
 from typing import Any, Final
 
+from otel_gpu.bounded_io import LineSplitter
 from otel_gpu.model import WorkloadNames
 from otel_gpu.sources.names.docker.containers import ContainerParser, parse_event, parse_listed
 from otel_gpu.sources.names.docker.registry import ContainerRegistry
-from otel_gpu.sources.names.lines import LineSplitter
 from tests.docker_api import container_id
 from tests.fuzz.target import Target, mutated_json, random_bytes, unfit
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from otel_gpu.bounded_io import Deadline
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.sources.names.untrusted_text import printable
@@ -78,12 +79,12 @@ class GrpcConnection:
 
     def _call(self, method: str, request: bytes) -> bytes:
         name = method.rpartition("/")[2]
-        deadline_ns = self._clock.monotonic_ns() + round(self._timeout_s * 1e9)
-        self._connection.settimeout(self._timeout_s)
+        deadline = Deadline(self._timeout_s, self._clock.monotonic_ns)
+        self._connection.settimeout(deadline.left_s())
         self._connection.sendall(_request(method, request))
         body, headers, is_last = bytearray(), bytearray(), False
         header_blocks: list[bytes] = []
-        for frame in self._frames(name, deadline_ns):
+        for frame in self._frames(name, deadline):
             if frame.kind == _DATA:
                 body += frame.payload
                 if max(_stated_length(body), len(body) - 5) > MAX_MESSAGE_BYTES:
@@ -103,26 +104,23 @@ class GrpcConnection:
             raise self._failure(method, header_blocks)
         return message
 
-    def _frames(self, name: str, deadline_ns: int) -> Iterator[_Frame]:
+    def _frames(self, name: str, deadline: Deadline) -> Iterator[_Frame]:
         """The frames that the server sends. Raises ``Unavailable`` when the server ends the call or the connection."""
         while True:
-            head = self._receive(9, name, deadline_ns)
+            head = self._receive(9, name, deadline)
             length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
             if length > _MAX_FRAME_BYTES:
                 raise self._not_grpc(name)
-            payload = self._receive(length, name, deadline_ns)
+            payload = self._receive(length, name, deadline)
             if kind == _RST_STREAM or (kind == _GOAWAY and not _is_graceful(payload)):
                 raise Unavailable(f"{self._path}: the server ended {name} without an answer")
             if kind in (_DATA, _HEADERS):
                 payload = _without_padding(kind, flags, payload)
             yield _Frame(kind, flags, payload)
 
-    def _receive(self, size: int, name: str, deadline_ns: int) -> bytes:
+    def _receive(self, size: int, name: str, deadline: Deadline) -> bytes:
         while len(self._received) < size:
-            left_s = (deadline_ns - self._clock.monotonic_ns()) / 1e9
-            if left_s <= 0.0:
-                raise TimeoutError
-            self._connection.settimeout(left_s)
+            self._connection.settimeout(deadline.left_s())
             chunk = self._connection.recv(_RECEIVE_BYTES)
             if not chunk:
                 if not self._received.startswith(b"HTTP/"):
@@ -132,8 +130,7 @@ class GrpcConnection:
         received = bytes(self._received[:size])
         del self._received[:size]
         # A silent connection times out in recv. One that always has something to read times out here.
-        if self._clock.monotonic_ns() >= deadline_ns:
-            raise TimeoutError
+        deadline.left_s()
         return received
 
     def _not_grpc(self, name: str) -> Unavailable:

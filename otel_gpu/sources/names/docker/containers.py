@@ -5,13 +5,13 @@ The fields are those of the Docker Engine API. Podman's compatible service has t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.names.docker.claims import parse_claims
@@ -194,10 +194,8 @@ def parse_max_uptime_s(status: object) -> float | None:
 def parse_event(line: bytes) -> Event | None:
     """A line of the event stream; ``None`` if it is not a valid event."""
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(event, dict):
+        event = mapping(parse_json(line))
+    except ValueError:
         return None
     actor = section(event, "Actor")
     container_id = text(actor.get("ID")) or text(event.get("id"))

@@ -106,6 +106,15 @@ def test_an_invalid_answer_is_a_reason(path: str, bad: Bad, said: str, api: Dock
     assert said in unavailable(make_source(api.base_url))
 
 
+@pytest.mark.parametrize("path", ["/version", "/containers/json"])
+def test_an_answer_that_is_too_large_is_a_reason(
+    path: str, api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_gpu.sources.names.docker.client._MAX_ANSWER_BYTES", 1 << 20)
+    api.bad[path] = Bad(b"[" + b" " * (1 << 20))
+    assert unavailable(make_source(api.base_url)).endswith(f"the answer to GET {path} is over 1 MiB")
+
+
 def test_invalid_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make_source: MakeSource) -> None:
     key = api.run(1, "llm")
     entries = [None, 7, {"Id": 9}, {"Id": key, "Names": 3, "State": "running", "Status": []}]

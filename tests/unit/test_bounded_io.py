@@ -1,12 +1,60 @@
-"""Lines of a stream that arrives in chunks of any size."""
+"""Bounded reads: files, streams, JSON, and lines of a stream that arrives in chunks of any size."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.sources.names.lines import LineSplitter
+from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
+from otel_gpu.clock import ManualClock
 from tests.depth import DEPTH
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_bytes(b"x" * 100)
+    assert read_file(path, 100) == b"x" * 100
+    with pytest.raises(TooLarge, match=r"^over 99 bytes$"):
+        read_file(path, 99)
+    with pytest.raises(TooLarge, match=r"^over 2 MiB$"):
+        read_all([b"x" * (2 << 20), b"x"], 2 << 20)
+
+
+def test_a_stream_is_not_read_beyond_its_limit() -> None:
+    taken = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b"xyz"
+
+    assert read_beginning(endless(), 10) == b"xyzxyzxyzx"
+    assert taken == 4
+    with pytest.raises(TooLarge):
+        read_all(endless(), 10)
+    assert taken == 8
+    assert read_all([b"xyz", b"xyz"], 6) == b"xyzxyz"
+
+
+def test_a_deadline_has_less_and_less_time_left() -> None:
+    clock = ManualClock()
+    deadline = Deadline(2.0, clock.monotonic_ns)
+    clock.advance(1.5)
+    assert deadline.left_s() == 0.5
+    clock.advance(0.5)
+    with pytest.raises(TimeoutError):
+        deadline.left_s()
+
+
+@pytest.mark.parametrize("document", [b"", b"{", b"\xff", b"[" * 100_000, "nul"])
+def test_what_is_not_json_is_a_value_error(document: bytes | str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(document)
 
 
 @settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
