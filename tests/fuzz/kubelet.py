@@ -12,11 +12,11 @@ from google.protobuf.message import DecodeError
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.sources.names.cri.containers import parse_containers, parse_exited, parse_runtime
-from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.names.cri import parse_containers, parse_exited, parse_runtime
 from otel_gpu.sources.names.grpc_client import GrpcConnection
-from otel_gpu.sources.names.podresources.devices import parse_pods, parse_replicas
-from otel_gpu.sources.names.podresources.proto.podresources_pb2 import (
+from otel_gpu.sources.names.podresources import parse_pods, parse_replicas
+from otel_gpu.sources.names.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.names.proto.podresources_pb2 import (
     AllocatableResourcesResponse,
     CdiDevice,
     ClaimResource,

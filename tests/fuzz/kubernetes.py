@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_gpu.bounded_io import LineSplitter
 from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Pod, parse_event, parse_list
-from otel_gpu.sources.names.kubernetes.registry import PodRegistry
+from otel_gpu.sources.names.kubernetes.source import PodRegistry
 from tests.fuzz.target import Target, mutated_json, unfit
 
 POD: Final[dict[str, Any]] = {

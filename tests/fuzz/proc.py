@@ -6,8 +6,8 @@ import random
 from functools import partial
 from typing import Final
 
-from otel_gpu.sources.names.slurm.environment import parse_job
-from otel_gpu.sources.nvml.library import parse_mapped_library
+from otel_gpu.sources.names.slurm import parse_job
+from otel_gpu.sources.nvml.system import parse_mapped_library
 from otel_gpu.sources.proc.files import (
     is_root_cgroup,
     parse_btime,

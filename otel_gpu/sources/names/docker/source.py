@@ -12,9 +12,8 @@ from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.names.docker.client import DockerTls, Engine
+from otel_gpu.sources.names.docker.client import DockerTls, Engine, EventListener
 from otel_gpu.sources.names.docker.containers import ContainerParser, is_container_id, parse_event, parse_listed
-from otel_gpu.sources.names.docker.events import EventListener
 from otel_gpu.sources.names.docker.registry import ACTIONS, REMOVED, ContainerRegistry
 from otel_gpu.sources.names.poller import MAX_RETRY_S, Poller, PublishedNames
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.sources.names.untrusted_text import printable
+from otel_gpu.sources.names.untrusted import printable
 from otel_gpu.version import __version__
 
 MAX_ANSWER_BYTES: Final = 64 << 20

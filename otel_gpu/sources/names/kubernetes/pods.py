@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from otel_gpu.bounded_io import parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
-from otel_gpu.sources.names.json_fields import array, mapping
-from otel_gpu.sources.names.untrusted_text import MAX_CHARS, printable, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, printable, sanitize
 
 # containerd://<64>   docker://<64>   cri-o://<64>
 _CONTAINER_ID: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})://([0-9a-f]{64})")

@@ -23,9 +23,7 @@ from hypothesis import strategies as st
 from otel_gpu.clock import SystemClock
 from otel_gpu.errors import OtelGpuError, Unavailable, Unsupported
 from otel_gpu.model import SourceState
-from otel_gpu.sources.names.cri.proto import cri_pb2
-from otel_gpu.sources.names.cri.proto.cri_pb2 import VersionResponse
-from otel_gpu.sources.names.cri.source import CriSource
+from otel_gpu.sources.names.cri import CriSource
 from otel_gpu.sources.names.grpc_client import (
     MAX_MESSAGE_BYTES,
     GrpcConnection,
@@ -33,7 +31,8 @@ from otel_gpu.sources.names.grpc_client import (
     open_connection,
     socket_path,
 )
-from otel_gpu.sources.names.podresources.proto import podresources_pb2
+from otel_gpu.sources.names.proto import cri_pb2, podresources_pb2
+from otel_gpu.sources.names.proto.cri_pb2 import VersionResponse
 from tests.kubelet_servers import ENDED, EXITED, Runtime, container, listing
 from tests.unit.sources.names.waiting import open_files, our_threads, reading, soon, until
 
@@ -409,8 +408,8 @@ def test_the_grpc_library_is_never_imported_and_hpack_only_after_a_failed_call(
     script = """
         import contextlib, socket, sys, threading
         from otel_gpu.clock import SystemClock
-        from otel_gpu.sources.names.cri.source import CriSource
-        from otel_gpu.sources.names.podresources.source import PodResourcesSource
+        from otel_gpu.sources.names.cri import CriSource
+        from otel_gpu.sources.names.podresources import PodResourcesSource
 
         def look(kind, path):
             source = kind(path, clock=SystemClock(), timeout_s=5.0)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs in ``/sys``: those of the driver, and whether they are asleep. Reading does not wake a GPU."""
+"""The driver as the kernel shows it, without a call to it: its GPUs in ``/sys``, and a replaced NVML library."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 import weakref
 from pathlib import Path
 from typing import Final
+
+from otel_gpu.sources.proc.files import read_file
 
 _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # Documentation/ABI/testing/sysfs-devices-power: suspended, suspending, resuming, active, error, unsupported.
@@ -73,3 +75,30 @@ class PciBus:
 def _close(files: dict[str, int]) -> None:
     while files:
         os.close(files.popitem()[1])
+
+
+# ---------------------------------------------------------------------------- the library that this process has loaded
+
+
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_DELETED: Final = " (deleted)"
+# address perms offset dev inode path, proc_pid_maps(5); the path is the rest of the line.
+_MAPPING: Final = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/.*libnvidia-ml\.so\..*)$", re.MULTILINE)
+
+
+def parse_mapped_library(maps: str) -> tuple[int, Path] | None:
+    """Inode and path of the NVML library in ``/proc/<pid>/maps``; ``None`` without one."""
+    found = _MAPPING.search(maps)
+    return None if found is None else (int(found[1]), Path(found[2].removesuffix(_DELETED)))
+
+
+def library_was_replaced(own_proc: Path = Path("/proc")) -> bool:
+    """Whether the library on disk differs from the one that this process has mapped."""
+    try:
+        mapped = parse_mapped_library(read_file(os.fspath(own_proc / "self/maps")).decode("utf-8", "replace"))
+        if mapped is None:
+            return False
+        inode, path = mapped
+        return (path.parent / _LIBRARY).stat().st_ino != inode  # follows the link, as the loader does
+    except OSError:
+        return False

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_gpu.sources.names.untrusted_text import MAX_CHARS, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
 
 
 @pytest.mark.parametrize("text", ["web", 'a "quoted" name', "two\nlines", "🚀 ünïcode", "<b>bold</b>", "x" * MAX_CHARS])

@@ -18,7 +18,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(otel_gpu/sources/
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'otel_gpu.sources.names.cri.proto.cri_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'otel_gpu.sources.names.proto.cri_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VERSIONRESPONSE']._serialized_start=58

@@ -10,7 +10,7 @@ import pytest
 
 from otel_gpu.model import HOST_WORKLOAD, ProcessFacts, ProcessKey, SourceState
 from otel_gpu.sources.base import ProcessRead
-from otel_gpu.sources.proc.deadline import DeadlineProcessSource
+from otel_gpu.sources.proc.source import DeadlineProcessSource
 
 
 class Gate:

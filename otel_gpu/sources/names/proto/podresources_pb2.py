@@ -18,7 +18,7 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1otel_gpu/sources/
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'otel_gpu.sources.names.podresources.proto.podresources_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'otel_gpu.sources.names.proto.podresources_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=76

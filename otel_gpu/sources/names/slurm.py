@@ -1,4 +1,4 @@
-"""Names and GPUs of Slurm jobs.
+"""Names and GPUs of Slurm jobs, from their cgroups and the environment of their processes. No daemon is queried.
 
 A job's user controls the environment of its processes. It is used only if it names the job that the cgroup names, which
 the user cannot change.
@@ -7,20 +7,20 @@ the user cannot change.
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from otel_gpu.clock import Clock
-from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
-from otel_gpu.sources.base import NameRead, WorkloadInfo
+from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.base import Claim, NameRead, WorkloadInfo
 from otel_gpu.sources.names.poller import Poller, PublishedNames
-from otel_gpu.sources.names.slurm.cgroups import read_jobs, read_pids
-from otel_gpu.sources.names.slurm.environment import Job, parse_job
-from otel_gpu.sources.names.untrusted_text import sanitize
+from otel_gpu.sources.names.untrusted import sanitize
 from otel_gpu.sources.proc.files import read_file
 
 PRIVILEGE_FIX: Final = (
@@ -259,3 +259,147 @@ def _jobs(workloads: Mapping[WorkloadRef, Collection[int]]) -> dict[str, _JobOnG
 def _job(refs: Iterable[WorkloadRef], workloads: Mapping[WorkloadRef, Collection[int]]) -> _JobOnGpu:
     ordered = sorted(refs, key=lambda ref: ref.slurm_step or "")
     return _JobOnGpu(ordered[0], tuple(pid for ref in ordered for pid in sorted(workloads[ref])))
+
+
+# ---------------------------------------------------------------------------- the environment of processes
+
+_EXTRA: Final = (
+    ("slurm.job.account", "SLURM_JOB_ACCOUNT"),
+    ("slurm.job.name", "SLURM_JOB_NAME"),
+    ("slurm.job.partition", "SLURM_JOB_PARTITION"),
+    ("slurm.job.user", "SLURM_JOB_USER"),
+)
+_GPUS: Final = re.compile(r"[0-9]{1,4}(?:-[0-9]{1,4})?(?:,[0-9]{1,4}(?:-[0-9]{1,4})?){0,255}", re.ASCII)
+_MIG: Final = re.compile(r"MIG-[0-9A-Za-z/-]{8,80}(?:,MIG-[0-9A-Za-z/-]{8,80}){0,255}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as its environment describes it."""
+
+    id: str
+    names: WorkloadNames
+    claims: tuple[Claim, ...]
+    changed: str | None = None
+    """A variable that is exported only in part."""
+
+
+def parse_job(environ: bytes) -> Job | None:
+    """The job that an environment names; ``None`` if it names none."""
+    variables = _variables(environ)
+    job_id = variables.get("SLURM_JOB_ID", "")
+    if not job_id:
+        return None
+    texts = {key: (variable, variables.get(variable)) for key, variable in _EXTRA}
+    sanitized = {key: sanitize(text) for key, (_, text) in texts.items()}
+    changed = next((variable for key, (variable, text) in texts.items() if text and sanitized[key] != text), None)
+    names = WorkloadNames(
+        title=sanitized["slurm.job.name"],
+        extra=tuple((key, text) for key, text in sanitized.items() if text is not None),
+    )
+    return Job(job_id, names, _claims(variables), changed)
+
+
+def _variables(environ: bytes) -> dict[str, str]:
+    """Variables of Slurm and CUDA, the first of each name, as in getenv(3). An entry without a final zero was cut."""
+    found: dict[str, str] = {}
+    for entry in environ.split(b"\0")[:-1]:
+        if entry.startswith((b"SLURM_", b"CUDA_VISIBLE_DEVICES=")):
+            name, separator, text = entry.decode("utf-8", "surrogateescape").partition("=")
+            if separator:
+                found.setdefault(name, text)
+    return found
+
+
+def _claims(variables: Mapping[str, str]) -> tuple[Claim, ...]:
+    """The GPUs that were granted to the job on this node.
+
+    SLURM_JOB_GPUS and SLURM_STEP_GPUS have indices in PCI order, whatever the cgroup shows (sbatch(1); gres_common.c,
+    common_gres_set_env). Tasks inherit the former from the batch script, which may run on another node: in a job of
+    several nodes only the step's are of this node. With MIG these indices count instances of all GPUs in one sequence;
+    CUDA_VISIBLE_DEVICES then has their UUIDs.
+    """
+    visible = variables.get("CUDA_VISIBLE_DEVICES", "")
+    if _MIG.fullmatch(visible):
+        return tuple(Claim(uuid) for uuid in dict.fromkeys(visible.split(",")))
+    has_one_node = variables.get("SLURM_JOB_NUM_NODES", variables.get("SLURM_NNODES")) == "1"
+    of_job = variables.get("SLURM_JOB_GPUS", "") if has_one_node else ""
+    return tuple(Claim(str(index)) for index in parse_gpus(of_job or variables.get("SLURM_STEP_GPUS", "")))
+
+
+def parse_gpus(text: str) -> tuple[int, ...]:
+    """Indices of GPUs from ``0,2`` or ``0-3``; empty if it is neither."""
+    if not _GPUS.fullmatch(text):
+        return ()
+    indices: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        indices.update(range(int(first), min(int(last or first), int(first) + 255) + 1))
+    return tuple(sorted(indices))
+
+
+# ---------------------------------------------------------------------------- the cgroups that slurmstepd creates
+
+MAX_JOBS: Final = 1024
+"""Jobs of a node that are read."""
+MAX_CGROUPS: Final = 64
+"""Cgroups below one step that are read; each task may have one."""
+
+_V1: Final = ("", "freezer", "cpuset", "devices", "memory", "systemd")
+"""Hierarchies of cgroup v1 that Slurm may use. Each has all jobs; proctrack/cgroup uses the freezer."""
+
+_JOB: Final = re.compile(r"job_([0-9]{1,20}(?:[_+][0-9]{1,20})?)", re.ASCII)
+_STEP: Final = re.compile(r"step_([0-9A-Za-z_.+-]{1,64})", re.ASCII)
+
+
+def read_jobs(root: Path) -> dict[str, Mapping[str, Path]]:
+    """The steps of every job below ``/sys/fs/cgroup``, each with its cgroup; empty if that is not visible."""
+    found: dict[str, dict[str, Path]] = {}
+    for job_id, cgroup in islice(_job_cgroups(root), MAX_JOBS):
+        steps = {match[1]: cgroup / name for name in _names(cgroup) if (match := _STEP.fullmatch(name))}
+        found.setdefault(job_id, {}).update(steps)
+    return dict(found)
+
+
+def read_pids(step: Path, limit: int) -> tuple[int, ...]:
+    """At most ``limit`` pids of a step in the reader's pid namespace, without slurmstepd's own (cgroup v2)."""
+    pids: list[int] = []
+    for directory, below, _ in islice(os.walk(step), MAX_CGROUPS):
+        below[:] = sorted(name for name in below if directory != str(step) or name != "slurm")
+        try:
+            text = read_file(f"{directory}/cgroup.procs")
+        except OSError:  # it has ended
+            continue
+        pids += [int(word) for word in text.split() if word.isdigit() and word != b"0"]  # 0: not in this pid namespace
+        if len(pids) >= limit:
+            break
+    return tuple(pids[:limit])
+
+
+def _job_cgroups(root: Path) -> Iterator[tuple[str, Path]]:
+    # v2: system.slice/[<node>_]slurmstepd.scope/job_7/step_0/user/task_0
+    for scope in _names(root / "system.slice"):
+        if scope.endswith("slurmstepd.scope"):
+            yield from _job_cgroups_in(root / "system.slice" / scope)
+    # v1: <controller>/slurm[_<node>]/uid_1000/job_7/step_0/task_0
+    for top in _V1:
+        trees = [root / top / name for name in _names(root / top) if name.startswith("slurm")]
+        for tree in trees:
+            for user in _names(tree):
+                if user.startswith("uid_"):
+                    yield from _job_cgroups_in(tree / user)
+        if trees:
+            return
+
+
+def _job_cgroups_in(directory: Path) -> Iterator[tuple[str, Path]]:
+    for name in _names(directory):
+        if match := _JOB.fullmatch(name):
+            yield match[1], directory / name
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 - iterdir() does not fail before it is iterated
+    except OSError:
+        return []

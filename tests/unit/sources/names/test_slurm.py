@@ -11,12 +11,9 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead
-from otel_gpu.sources.names.slurm import cgroups
-from otel_gpu.sources.names.slurm import source as slurm
-from otel_gpu.sources.names.slurm.cgroups import read_jobs, read_pids
-from otel_gpu.sources.names.slurm.environment import parse_gpus, parse_job
-from otel_gpu.sources.names.slurm.source import SlurmSource, read_environ
-from otel_gpu.sources.names.untrusted_text import MAX_CHARS
+from otel_gpu.sources.names import slurm
+from otel_gpu.sources.names.slurm import SlurmSource, parse_gpus, parse_job, read_environ, read_jobs, read_pids
+from otel_gpu.sources.names.untrusted import MAX_CHARS
 from tests.proc_tree import ProcTree
 
 WAIT_S = 10.0
@@ -398,8 +395,8 @@ def test_cgroups_of_other_kinds_are_skipped(node: Node, path: str) -> None:
 
 
 def test_the_number_of_jobs_and_cgroups_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "MAX_JOBS", 3)
-    monkeypatch.setattr(cgroups, "MAX_CGROUPS", 2)
+    monkeypatch.setattr(slurm, "MAX_JOBS", 3)
+    monkeypatch.setattr(slurm, "MAX_CGROUPS", 2)
     for number in range(5):
         node.add_cgroup(f"{V2}/job_{number}/step_0/user/task_0", number + 1)
     jobs = read_jobs(node.cgroups)
