@@ -120,15 +120,8 @@ class CriSource:
         is_same = bool(missing) and missing == self._missing
         self._expected_pause_s = min(MAX_EXPECTED_S, self._expected_pause_s * 2) if is_same else EXPECTED_S
         self._missing = missing
-        self._publish_state(now, new=len(now.problems.keys() - before.problems.keys()))
-
-    def _publish_state(self, containers: Containers, new: int) -> None:
-        if not containers.problems:
-            self._published.set_ok()
-            return
-        first = min(containers.problems.values())
-        more = f" (and {len(containers.problems) - 1} more)" if len(containers.problems) > 1 else ""
-        self._published.set_degraded(f"{first}{more}", errors=new)
+        new = len(now.problems.keys() - before.problems.keys())
+        self._published.set_problems(sorted(now.problems.values()), errors=new)
 
     def _pause(self) -> None:
         """Wait until it is time for the next list."""

@@ -120,11 +120,7 @@ class PodResourcesSource:
             problems = (*problems, f"the number of replicas of {device}{more} is unknown: {self._replicas.problem}")
         new = frozenset(problems) - self._problems
         self._problems = frozenset(problems)
-        if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            self._published.set_degraded(f"{problems[0]}{more}", errors=len(new))
-        else:
-            self._published.set_ok()
+        self._published.set_problems(problems, errors=len(new))
 
 
 class _ReplicaCounts:

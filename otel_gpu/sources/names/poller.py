@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_gpu.errors import OtelGpuError
@@ -50,6 +50,14 @@ class PublishedNames:
     def set_degraded(self, reason: str, *, errors: int = 1) -> None:
         """The source answered, and part of the answer is missing."""
         self._set_state(SourceState.DEGRADED, reason, errors)
+
+    def set_problems(self, problems: Sequence[str], *, errors: int) -> None:
+        """Ok without problems, else degraded with the first one and the number of the others."""
+        if not problems:
+            self.set_ok()
+        else:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            self.set_degraded(f"{problems[0]}{more}", errors=errors)
 
     def set_unavailable(self, reason: str) -> None:
         """The source does not answer. What was published before remains valid."""

@@ -135,12 +135,8 @@ class SlurmSource:
                 changed |= self._resolve_by_cgroup(job_id)
         if changed:
             self._published.publish(MappingProxyType(dict(self._known)))
-        if self._problems:
-            more = f" (and {len(self._problems) - 1} more)" if len(self._problems) > 1 else ""
-            reason = next(iter(self._problems.values()))
-            self._published.set_degraded(f"{reason}{more}", errors=max(0, len(self._problems) - problems))
-        else:
-            self._published.set_ok()
+        new = max(0, len(self._problems) - problems)
+        self._published.set_problems(tuple(self._problems.values()), errors=new)
 
     def _scan(self) -> bool:
         """Scan the cgroups for jobs if that is due; true if so."""

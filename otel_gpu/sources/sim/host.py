@@ -35,9 +35,16 @@ from otel_gpu.sources.base import (
     WorkloadInfo,
 )
 from otel_gpu.sources.sim.device import MAX_STEPS, Device, Holding
-from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.truth import Truth
-from otel_gpu.sources.sim.world import TICKS_PER_SECOND, MigSpec, ProcessSpec, Visibility, WorkloadSpec, WorldSpec
+from otel_gpu.sources.sim.world import (
+    TICKS_PER_SECOND,
+    MigSpec,
+    ProcessSpec,
+    Roster,
+    Visibility,
+    WorkloadSpec,
+    WorldSpec,
+)
 
 
 class Now(NamedTuple):

@@ -249,12 +249,7 @@ class DockerSource:
     def _publish(self) -> None:
         self._published.publish(self._registry.known(self._now_s()))
         errors, self._new_errors = self._new_errors, 0
-        reasons = [*self._problems.values(), *self._registry.notes]
-        if not reasons:
-            self._published.set_ok()
-        else:
-            more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-            self._published.set_degraded(f"{reasons[0]}{more}", errors=errors)
+        self._published.set_problems([*self._problems.values(), *self._registry.notes], errors=errors)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9

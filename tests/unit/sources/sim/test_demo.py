@@ -9,7 +9,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuReading, GpuState, ProcessKind, WorkloadKind
 from otel_gpu.sources.sim import SimulatedHost, demo_world
-from otel_gpu.sources.sim.roster import Roster
+from otel_gpu.sources.sim.world import Roster
 
 
 def host(seed: int = 1) -> tuple[SimulatedHost, ManualClock]:

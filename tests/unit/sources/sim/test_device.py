@@ -9,10 +9,9 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.sources.sim import SimulatedHost
 from otel_gpu.sources.sim.device import MAX_STEPS, MAX_STRIDES, Device
-from otel_gpu.sources.sim.roster import Roster
 from otel_gpu.sources.sim.signals import Bursty, Points, Steady, Wander
 from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth
-from otel_gpu.sources.sim.world import GpuSpec, GrantSpec, JobStream, Visibility, WorldSpec
+from otel_gpu.sources.sim.world import GpuSpec, GrantSpec, JobStream, Roster, Visibility, WorldSpec
 from tests.unit.sources.sim.builders import GIB, gpu, mig_gpu, process, use, world
 
 SECOND_US = 1_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.roster import Roster, job
-from otel_gpu.sources.sim.world import JobStream, ProcessSpec, WorkloadSpec, WorldSpec
+from otel_gpu.sources.sim.world import JobStream, ProcessSpec, Roster, WorkloadSpec, WorldSpec, job
 from tests.unit.sources.sim.builders import gpu, process, use, world
 
 HOUR_US = 3_600_000_000
