@@ -16,7 +16,8 @@ from otel_gpu.sources.names.grpc_client import open_connection
 from otel_gpu.sources.names.proto.cri_pb2 import ListContainersResponse
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.containerd import IMAGE, Containerd, Pod, containerd, pids_of
-from tests.unit.sources.names.waiting import reading, soon, until
+from tests.unit.sources.names.waiting import reading, until
+from tests.waiting import until as soon
 
 pytestmark = pytest.mark.real
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import grpc
 import pytest
-from google.protobuf.message import DecodeError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import HOST_WORKLOAD, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
@@ -18,7 +14,8 @@ from otel_gpu.sources.names import cri
 from otel_gpu.sources.names.cri import NO_CONTAINERS, Containers, CriSource, parse_containers, parse_runtime
 from otel_gpu.sources.names.proto.cri_pb2 import Container, Label, ListContainersResponse, VersionResponse
 from tests.kubelet_servers import ENDED, EXITED, RUNNING, Runtime, container, container_id, listing, pod_uid
-from tests.unit.sources.names.waiting import our_threads, reading, sockets_to, soon, until
+from tests.unit.sources.names.waiting import our_threads, reading, sockets_to, until
+from tests.waiting import until as soon
 
 
 def source(runtime: Runtime, *, relist_s: float = 60.0, timeout_s: float = 5.0) -> CriSource:
@@ -41,13 +38,6 @@ def test_the_first_list_has_all_containers(runtime: Runtime) -> None:
     assert answer.known[container_id(1)].names.container == "worker"
     assert answer.known[container_id(1)].names.runtime == "containerd"
     assert not answer.known[container_id(2)].running
-
-
-@pytest.mark.parametrize("prefix", ["", "unix:", "unix://"])
-def test_an_endpoint_is_a_path_or_a_url(runtime: Runtime, prefix: str) -> None:
-    runtime.containers = [container(1)]
-    with reading(CriSource(f"{prefix}{runtime.path}", clock=SystemClock())) as names:
-        until(names, lambda answer: container_id(1) in answer.known)
 
 
 def test_no_call_is_made_while_all_containers_are_known(runtime: Runtime) -> None:
@@ -255,17 +245,6 @@ def test_close_is_quick_while_a_runtime_hangs(runtime: Runtime) -> None:
     soon(lambda: our_threads("cri") == 0)
 
 
-def test_a_slow_answer_is_used(runtime: Runtime) -> None:
-    def slow() -> bytes:
-        time.sleep(0.3)
-        return ListContainersResponse(containers=[container(1)]).SerializeToString()
-
-    runtime.answers["ListContainers"] = slow
-    with reading(source(runtime)) as names:
-        assert names.read(on_gpu(1)).pending == frozenset({container_id(1)})
-        until(names, lambda answer: container_id(1) in answer.known)
-
-
 def test_names_persist_after_a_truncated_answer(runtime: Runtime) -> None:
     runtime.containers = [container(1)]
     with reading(source(runtime, relist_s=0.05)) as names:
@@ -291,13 +270,6 @@ def test_the_reason_for_a_containerd_without_cri_has_the_fix(runtime: Runtime) -
     )
 
 
-def test_a_status_of_the_runtime_is_a_reason_of_one_line(runtime: Runtime) -> None:
-    runtime.answers["ListContainers"] = runtime.refuse(grpc.StatusCode.INTERNAL, "the shim\nis gone")
-    with reading(source(runtime)) as names:
-        answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
-    assert answer.reason == f"{runtime.path}: ListContainers failed: INTERNAL: the shim is gone"
-
-
 def test_no_connection_is_open_between_lists(runtime: Runtime) -> None:
     with reading(source(runtime)) as names:
         until(names, lambda _: runtime.calls["ListContainers"] == 1)
@@ -320,9 +292,6 @@ def test_a_directory_in_place_of_the_socket_is_a_reason(directory: Path) -> None
 
 
 # ---------------------------------------------------------------------------- the list of containers
-
-
-many = settings(max_examples=200, deadline=None, derandomize=True, database=None)
 
 
 def parsed(*containers: Container, before: Containers = NO_CONTAINERS, labels: tuple[str, ...] = ()) -> Containers:
@@ -467,35 +436,3 @@ def test_a_container_without_an_id_is_skipped() -> None:
 def test_the_runtimes_name_is_read() -> None:
     assert parse_runtime(VersionResponse(runtime_name=b"cri-o")) == "cri-o"
     assert parse_runtime(VersionResponse()) is None
-
-
-texts = st.one_of(st.binary(max_size=20), st.sampled_from([b"io.kubernetes.pod.name", b"io.kubernetes.pod.uid", b"a"]))
-containers = st.builds(
-    Container,
-    id=texts,
-    state=st.integers(-(2**31), 2**31 - 1),
-    created_at=st.integers(-(2**63), 2**63 - 1),
-    labels=st.lists(st.builds(Label, key=texts, value=texts), max_size=4),
-)
-
-
-@many
-@given(st.lists(containers, max_size=5), st.lists(containers, max_size=5))
-def test_any_list_is_parsed(one: list[Container], other: list[Container]) -> None:
-    first = parsed(*one, labels=("a",))
-    second = parsed(*other, before=first, labels=("a",))
-    assert set(second.known) == {each.id.decode("utf-8", "replace") for each in other if each.id}
-    assert second.problems.keys() <= second.known.keys()
-    for id_, known in second.known.items():
-        assert known.ref.id == id_
-        assert known.since_s is None or known.since_s > 0.0
-
-
-@many
-@given(st.binary(max_size=200))
-def test_any_decodable_bytes_are_parsed(raw: bytes) -> None:
-    try:
-        answer = ListContainersResponse.FromString(raw)
-    except DecodeError:
-        return
-    assert len(parse_containers(answer).known) <= len(answer.containers)

@@ -133,13 +133,6 @@ def test_a_job_found_in_the_first_sample_has_a_name_in_the_second(host: FakeRoot
     assert (workload.display_name, workload.naming) == ("train", 0)
 
 
-def test_an_open_source_is_not_found_again(host: FakeRoot) -> None:
-    host.listen("var/run/docker.sock")
-    of_host = sources(host)
-    assert [source.name for source in of_host.open_all()[0]] == ["docker"]
-    assert names(of_host.open_new()) == []
-
-
 @pytest.mark.parametrize("environment", ["auto", "docker"])
 def test_a_source_that_fails_to_open_is_tried_again(
     host: FakeRoot, monkeypatch: pytest.MonkeyPatch, environment: str

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +11,7 @@ from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources import backoff
 from otel_gpu.sources.base import Claim, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.poller import NO_ANSWER_YET, Poller, PublishedNames
+from tests.waiting import until
 
 KNOWN = {"a": WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
 PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
@@ -21,13 +20,6 @@ PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
-
-
-def until(happens: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not happens():
-        assert time.monotonic() < deadline_s, "the condition never held"
-        time.sleep(0.001)
 
 
 # ---------------------------------------------------------------------------- published names

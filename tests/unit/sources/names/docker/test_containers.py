@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim
@@ -197,45 +195,10 @@ def test_an_invalid_event_is_skipped(line: bytes) -> None:
     assert parse_event(line) is None
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_WORDS = (
-    "Id Name Names State Status Running StartedAt Config Image Labels Env HostConfig Runtime Privileged Devices "
-    "DeviceRequests Driver Count DeviceIDs Capabilities PathOnHost PathInContainer Action Actor ID Attributes name team"
-)
-shaped = st.recursive(
-    anything,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_WORDS.split()), inner, max_size=5),
-    max_leaves=25,
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(shaped)
-def test_any_json_is_parsed_without_an_error(document: Any) -> None:
-    container = READER.parse_container(ID, document)
-    assert container.info is not None
-    assert container.info.ref.id == ID
-    line = parse_listed(document)
-    assert line is None or len(line.id) == 64
-    event = parse_event(json.dumps(document).encode())
-    assert event is None or len(event.id) == 64
-
-
-@settings(max_examples=100, deadline=None)
-@given(shaped)
+@pytest.mark.parametrize("section", [None, 7, "text", [1], {}, {"Running": [], "Devices": 7, "Env": {}}])
 def test_an_invalid_section_does_not_lose_the_others(section: Any) -> None:
     assert names_of(described("llm", HostConfig=None, State=section)).container == "llm"
-    assert names_of(described("llm", HostConfig=section if isinstance(section, dict) else None)).image == "vllm:1"
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_parsed_without_an_error(line: bytes) -> None:
-    event = parse_event(line)
-    assert event is None or len(event.id) == 64
+    assert names_of(described("llm", HostConfig=section)).image == "vllm:1"
 
 
 # ---------------------------------------------------------------------------- GPUs granted

@@ -10,7 +10,8 @@ from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim
 from otel_gpu.sources.names.docker import DockerSource
 from tests.docker_api import Bad, DockerApi, container_id
-from tests.unit.sources.names.docker.conftest import MakeSource, until
+from tests.unit.sources.names.docker.conftest import MakeSource
+from tests.waiting import until
 
 INSPECT = "/containers/{id}/json"
 

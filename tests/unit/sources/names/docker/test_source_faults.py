@@ -14,7 +14,8 @@ from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.docker import DockerSource
 from tests.docker_api import Bad, DockerApi, container_id, serving_docker
-from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable, until
+from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable
+from tests.waiting import until
 
 INSPECT = "/containers/{id}/json"
 
