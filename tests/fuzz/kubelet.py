@@ -85,7 +85,7 @@ def check_containers(data: bytes) -> str | None:
     list(parse_exited(answer))
     if found.known.keys() != {id_ for each in answer.containers if (id_ := each.id.decode("utf-8", "replace"))}:
         return "the ids are not those of the list"
-    if any(each.ref.id != id_ or (each.since_s or 1.0) <= 0.0 for id_, each in found.known.items()):
+    if any(each.ref.id != id_ or (each.since_s is not None and each.since_s <= 0) for id_, each in found.known.items()):
         return "a container has another id, or a start before 1970"
     if any("\n" in problem for problem in found.problems.values()):
         return f"a problem of several lines: {found.problems}"

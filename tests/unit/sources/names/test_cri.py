@@ -333,6 +333,11 @@ def test_only_a_running_container_runs(state: int, running: bool) -> None:
     assert only(parsed(container(1, state=state))).running is running
 
 
+@pytest.mark.parametrize("created_at", [0, -5])
+def test_a_container_without_a_start_has_none(created_at: int) -> None:
+    assert only(parsed(Container(id=b"x", created_at=created_at))).since_s is None
+
+
 def test_each_attempt_of_a_restarted_container_is_listed() -> None:
     found = parsed(container(1, state=EXITED, name="main"), container(2, name="main"))
     assert {id_: known.running for id_, known in found.known.items()} == {container_id(1): False, container_id(2): True}

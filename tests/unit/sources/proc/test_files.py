@@ -44,6 +44,15 @@ def test_stat_has_name_state_flags_threads_and_start() -> None:
 
 
 @pytest.mark.parametrize(
+    "comm", [b"", b"a b", b"(sd-pam)", b") R 1 2 3", b"a\nb", b"((", b"))", b"\xff\xfe", b"7 (x) S"]
+)
+def test_any_bytes_are_a_valid_name(comm: bytes) -> None:
+    stat = parse_stat(stat_text(7, comm, start_ticks=42))
+    assert stat is not None
+    assert (stat.comm, stat.start_ticks) == (comm, 42)
+
+
+@pytest.mark.parametrize(
     "data",
     [b"", b"7", b"7 (a", b"7 a) S", b")(", b"7 (a) S 1 2", stat_text(7).replace(b" 1000 ", b" -5 "), b"\x00" * 100],
 )

@@ -340,3 +340,18 @@ def test_the_number_of_ended_containers_of_pods_is_bounded() -> None:
     assert len(registry.known) == MAX_ENDED + 1  # and the one that runs
     assert hex_id(MAX_ENDED + 499) in registry.known
     assert hex_id(0) not in registry.known
+
+
+def test_a_problem_is_counted_once_and_reported_while_its_pod_exists() -> None:
+    registry = PodRegistry()
+    bad = seen("bad", A, label="x" * 2000)
+    registry.put(bad, 0.0)
+    registry.put(bad, 1.0)
+    registry.put(seen("good", B), 2.0)
+    assert registry.problem is not None
+    assert "label x has 2,000 characters" in registry.problem
+    assert registry.problems == 1
+
+    registry.remove(bad, 3.0)
+
+    assert registry.problem is None
