@@ -1,4 +1,4 @@
-"""Answers of a Docker or Podman engine: its list, its descriptions, its events. Names and labels are anybody's."""
+"""Answers of a Docker or Podman engine: list, inspect documents, events. Users choose the names and labels."""
 
 from __future__ import annotations
 

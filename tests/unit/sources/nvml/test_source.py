@@ -399,16 +399,16 @@ def test_mig_instances_are_found_after_unused_indices_with_their_memory_and_proc
 def test_a_failing_mig_instance_is_reported_and_affects_no_other(stage: Stage, function: str, code: int) -> None:
     world, gpu = one_gpu()
     gpu.mig_mode(0, enabled=True)
-    gpu.mig(0, 0, uuid="MIG-well", gpu_instance_id=1).memory(0, total_bytes=GIB, used_bytes=0)
-    ill = gpu.mig(0, 1, uuid="MIG-ill", gpu_instance_id=2)
-    ill.memory(0, total_bytes=GIB, used_bytes=0)
-    world.error(code, on=ill, function=function)
+    gpu.mig(0, 0, uuid="MIG-healthy", gpu_instance_id=1).memory(0, total_bytes=GIB, used_bytes=0)
+    failing = gpu.mig(0, 1, uuid="MIG-failing", gpu_instance_id=2)
+    failing.memory(0, total_bytes=GIB, used_bytes=0)
+    world.error(code, on=failing, function=function)
     read = stage.play(world).read()
     reading = only(read)
     assert reading.energy_mj is not None
     assert reading.mig is not None
     assert reading.mig[0].memory is not None
-    assert [m.uuid for m in reading.mig if m.memory is not None] == ["MIG-well"]
+    assert [m.uuid for m in reading.mig if m.memory is not None] == ["MIG-healthy"]
     assert read.reason is not None
     assert "mig 1" in read.reason
 
@@ -514,9 +514,9 @@ def test_a_failing_gpu_has_an_increasing_back_off(stage: Stage, others: int) -> 
 
 def test_an_unidentified_gpu_is_reported_by_its_index(stage: Stage) -> None:
     world = World()
-    well, ill = world.gpu(), world.gpu()
-    well.typical()
-    world.error(999, on=ill, function="nvmlDeviceGetUUID")
+    healthy, failing = world.gpu(), world.gpu()
+    healthy.typical()
+    world.error(999, on=failing, function="nvmlDeviceGetUUID")
     read = stage.play(world).read()
     assert len(read.gpus) == 1
     assert read.reason is not None
