@@ -21,9 +21,9 @@ from otel_gpu.attribution.naming import WAIT_CYCLES, Namings
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameSource
-from otel_gpu.sources.names.cri.source import CriSource
+from otel_gpu.sources.names.cri import CriSource
 from otel_gpu.sources.names.docker import DockerSource
-from otel_gpu.sources.names.podresources.source import PodResourcesSource
+from otel_gpu.sources.names.podresources import PodResourcesSource
 from otel_gpu.sources.names.resolver import NameResolver, pids_by_workload
 from tests import docker_api, kubelet_servers
 from tests.builders import facts, gpu

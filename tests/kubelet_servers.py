@@ -14,7 +14,7 @@ from typing import Final
 
 import grpc
 
-from otel_gpu.sources.names.cri.proto.cri_pb2 import (
+from otel_gpu.sources.names.proto.cri_pb2 import (
     Container,
     ContainerMetadata,
     ImageSpec,
@@ -22,7 +22,7 @@ from otel_gpu.sources.names.cri.proto.cri_pb2 import (
     ListContainersResponse,
     VersionResponse,
 )
-from otel_gpu.sources.names.podresources.proto.podresources_pb2 import (
+from otel_gpu.sources.names.proto.podresources_pb2 import (
     AllocatableResourcesResponse,
     ContainerDevices,
     ContainerResources,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Generate the messages of otel_gpu/sources/names/{cri,podresources}/proto from the .proto files beside them.
+# Generate the messages of otel_gpu/sources/names/proto from the .proto files beside them.
 # The compiler is old on purpose and has its own environment: its code works with every runtime from protobuf 5 on. Code of a
 # newer compiler refuses older runtimes, which OpenTelemetry's protos allow.
 set -eu
@@ -9,4 +9,4 @@ trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/venv"
 # It uses a module of setuptools that newer versions lack.
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check grpcio-tools==1.64.3 'setuptools<80'
-"$work/venv/bin/python" -W ignore -m grpc_tools.protoc -I. --python_out=. --pyi_out=. otel_gpu/sources/names/*/proto/*.proto
+"$work/venv/bin/python" -W ignore -m grpc_tools.protoc -I. --python_out=. --pyi_out=. otel_gpu/sources/names/proto/*.proto

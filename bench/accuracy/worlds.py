@@ -18,9 +18,8 @@ from typing import Final
 
 from bench.accuracy.dice import Dice
 from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.roster import container_id
 from otel_gpu.sources.sim.signals import seed_for
-from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
+from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, WorkloadSpec, WorldSpec, container_id
 
 TUNE: Final = tuple(range(1, 41))
 HOLDOUT: Final = tuple(range(1001, 1041))

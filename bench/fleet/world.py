@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from otel_gpu.model import GpuIdentity, WorkloadKind, WorkloadNames, WorkloadRef
-from otel_gpu.sources.sim.roster import container_id, uuid_text
 from otel_gpu.sources.sim.signals import Bursty, Signal, Steady, seed_for
-from otel_gpu.sources.sim.world import GpuSpec, GpuUse, JobStream, ProcessSpec, WorkloadSpec, WorldSpec
+from otel_gpu.sources.sim.world import (
+    GpuSpec,
+    GpuUse,
+    JobStream,
+    ProcessSpec,
+    WorkloadSpec,
+    WorldSpec,
+    container_id,
+    uuid_text,
+)
 
 GPUS: Final = 8
 LASTING_WORKLOADS: Final = 10

@@ -24,9 +24,8 @@ from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
 from otel_gpu.sources.nvml.errors import DEMO_HINT
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
-from otel_gpu.sources.proc.deadline import DeadlineProcessSource
 from otel_gpu.sources.proc.host import OwnPod, cgroup_namespace_is_initial, find_own_pod
-from otel_gpu.sources.proc.source import OWN_PROC, ProcfsSource
+from otel_gpu.sources.proc.source import OWN_PROC, DeadlineProcessSource, ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
 
 _INIT_S: Final = 30.0

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
+from otel_gpu.bounded_io import TooLarge, read_file
 from otel_gpu.config.compat import check_flags
 from otel_gpu.config.groups import Exporter, Protocol
 from otel_gpu.config.resolution import Loaded
@@ -122,13 +123,11 @@ def _check_pair(loaded: Loaded, certificate: Path, client_key: Path | None) -> N
 
 def _read(loaded: Loaded, key: str, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
+        return read_file(path, _LARGEST_BYTES)
     except OSError as error:
         _refuse(loaded, key, f"cannot be read: {error.strerror}")
-    if len(content) > _LARGEST_BYTES:
-        _refuse(loaded, key, "is over 1 MiB; use a file in PEM")
-    return content
+    except TooLarge as error:
+        _refuse(loaded, key, f"is {error}; use a file in PEM")
 
 
 def _path(loaded: Loaded, key: str) -> Path | None:

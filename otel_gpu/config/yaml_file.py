@@ -8,6 +8,7 @@ from typing import Final
 
 import yaml
 
+from otel_gpu.bounded_io import TooLarge, read_file
 from otel_gpu.errors import UsageError
 
 _LARGEST_BYTES: Final = 1 << 20
@@ -52,13 +53,12 @@ class Node:
 def read_yaml(path: Path, kind: str) -> str:
     """The text of a file. UsageError names the file and the problem; ``kind`` is what the file is."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
+        content = read_file(path, _LARGEST_BYTES)
+    except TooLarge as error:
+        raise UsageError(f"the {kind} {path} is {error}; is it the right file?") from None
     except (OSError, ValueError) as error:  # ValueError: an invalid path
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the {kind} {path}: {reason}") from None
-    if len(content) > _LARGEST_BYTES:
-        raise UsageError(f"the {kind} {path} is over 1 MiB; is it the right file?")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.clock import Clock
 from otel_gpu.control.protocol import MAX_PAUSE_S
 from otel_gpu.control.server import open_directory
@@ -115,10 +116,7 @@ def parse_pause(content: bytes, boot_id: str | None, clock: Clock) -> Pause | No
 
 def _parse(content: bytes) -> dict[str, Any]:
     """The content of a file, with valid values. ValueError if it has others."""
-    try:
-        saved = json.loads(content)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    saved = parse_json(content)
     if not isinstance(saved, dict) or not isinstance(saved.get("boot_id"), str):
         raise ValueError("no boot id")  # noqa: TRY004 - the content is wrong, not its type in Python
     since_s, until_ns = saved.get("since_s"), saved.get("until_ns", "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.bounded_io import Deadline, parse_json
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pause import time_text
 
@@ -65,8 +65,8 @@ def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]
 
 def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        send(connection, message, time.monotonic() + _CONNECT_TIMEOUT_S)
-        response = receive(connection, time.monotonic() + _RESPONSE_TIMEOUT_S)
+        send(connection, message, Deadline(_CONNECT_TIMEOUT_S))
+        response = receive(connection, Deadline(_RESPONSE_TIMEOUT_S))
     except (OSError, ValueError) as error:
         raise Unavailable(f"{path}: no valid response from the agent: {error}") from None
     if response.get("ok") is not True:
@@ -78,37 +78,27 @@ def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any])
 # ---------------------------------------------------------------------------- messages
 
 
-def send(connection: socket.socket, message: Mapping[str, Any], deadline_s: float) -> None:
-    """Send a message by ``deadline_s`` (``time.monotonic``). OSError if that fails."""
-    connection.settimeout(_remaining_s(deadline_s))
+def send(connection: socket.socket, message: Mapping[str, Any], deadline: Deadline) -> None:
+    """Send a message by the deadline. OSError if that fails."""
+    connection.settimeout(deadline.left_s())
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def receive(connection: socket.socket, deadline_s: float) -> dict[str, Any]:
-    """Receive a whole message by ``deadline_s``. OSError if that fails; ValueError if it is not valid."""
+def receive(connection: socket.socket, deadline: Deadline) -> dict[str, Any]:
+    """Receive a whole message by the deadline. OSError if that fails; ValueError if it is not valid."""
     line = b""
     while b"\n" not in line:
-        connection.settimeout(_remaining_s(deadline_s))
+        connection.settimeout(deadline.left_s())
         chunk = connection.recv(MAX_MESSAGE_BYTES + 1 - len(line))
         line += chunk
         if len(line) > MAX_MESSAGE_BYTES:
             raise ValueError(f"longer than {MAX_MESSAGE_BYTES} bytes")
         if not chunk:
             raise ValueError("not a line of JSON")
-    try:
-        message = json.loads(line.partition(b"\n")[0])
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    message = parse_json(line.partition(b"\n")[0])
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - the content is wrong, not its type in Python
     return message
-
-
-def _remaining_s(deadline_s: float) -> float:
-    remaining_s = deadline_s - time.monotonic()
-    if remaining_s <= 0:
-        raise TimeoutError("timed out")
-    return remaining_s
 
 
 def _unix_time(value: object) -> float | None:

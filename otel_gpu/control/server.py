@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from otel_gpu.bounded_io import Deadline
 from otel_gpu.control import protocol
 from otel_gpu.control.protocol import MAX_PAUSE_S
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
@@ -83,7 +84,7 @@ class ControlServer:
 
     def _serve(self, connection: socket.socket) -> None:
         response = self._respond(connection)
-        protocol.send(connection, response, time.monotonic() + _RESPONSE_TIMEOUT_S)
+        protocol.send(connection, response, Deadline(_RESPONSE_TIMEOUT_S))
 
     def _respond(self, connection: socket.socket) -> Mapping[str, Any]:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -92,10 +93,10 @@ class ControlServer:
             log.warning("control: request of user %d (pid %d) rejected", uid, pid)
             # An unread request would reset the connection before the response arrives.
             with contextlib.suppress(OSError, ValueError):
-                protocol.receive(connection, time.monotonic() + _REJECT_TIMEOUT_S)
+                protocol.receive(connection, Deadline(_REJECT_TIMEOUT_S))
             return _error("only root and the agent's own user are allowed")
         try:
-            request = protocol.receive(connection, time.monotonic() + _REQUEST_TIMEOUT_S)
+            request = protocol.receive(connection, Deadline(_REQUEST_TIMEOUT_S))
         except ValueError as error:
             return _error(f"bad request: {error}")
         command = request.get("command")

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_gpu.attribution.cost import Prices
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.model import NO_PROCESSES, ProcessFacts
-from otel_gpu.state.codec import from_json, loaded, to_json
+from otel_gpu.state.codec import from_json, to_json
 from otel_gpu.state.journal import read_head
 from otel_gpu.state.xid_totals import XidTotals
 
@@ -81,7 +82,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
     if any(rest):
         raise ValueError("it has more lines than this version knows")
     data = CheckpointData(
-        loaded(attribution),
+        parse_json(attribution),
         from_json(_Processes, processes).processes if processes else NO_PROCESSES,
         from_json(XidTotals, xids) if xids else XidTotals(),
     )

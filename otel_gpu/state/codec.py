@@ -15,6 +15,8 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from otel_gpu.bounded_io import parse_json
+
 T = TypeVar("T")
 _Read = Callable[[Any], Any]
 
@@ -29,15 +31,7 @@ def to_json(data: object) -> str:
 
 def from_json(kind: type[T], text: str | bytes) -> T:
     """The data that ``to_json`` was given; ValueError for any other text."""
-    return from_plain(kind, loaded(text))
-
-
-def loaded(text: str | bytes) -> Any:
-    """Parse JSON; ValueError if the text is not JSON."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    return from_plain(kind, parse_json(text))
 
 
 def from_plain(kind: type[T], data: Any) -> T:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from otel_gpu.attribution.options import AttributionOptions
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.model import Snapshot
-from otel_gpu.state.codec import from_json, from_plain, loaded, to_json
+from otel_gpu.state.codec import from_json, from_plain, to_json
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ def parse_journal(content: bytes) -> Journal | None:
 
 def read_head(kind: type[T], expected_format: int, text: bytes) -> T:
     """Parse the head of a file, whose first value is its format; ValueError for another format."""
-    data = loaded(text)
+    data = parse_json(text)
     found = data[0] if isinstance(data, list) and data else None
     if found != expected_format:
         raise ValueError(f"its format is {found!r:.40}, and this version reads format {expected_format}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import json
 import socket
 import ssl
 import threading
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
@@ -193,10 +193,9 @@ class RemoteViews:
 def _parsed(data: str) -> object:
     """The JSON of an event; ``None`` if it is invalid."""
     try:
-        parsed: object = json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data)
+    except ValueError:
         return None
-    return parsed
 
 
 def events(stream: BinaryIO | http.client.HTTPResponse) -> Iterator[tuple[str, str]]:

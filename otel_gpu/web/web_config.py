@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from otel_gpu.bounded_io import TooLarge, read_file
 from otel_gpu.config.yaml_file import Node, parse_yaml, read_yaml
 from otel_gpu.errors import UsageError
 
@@ -392,13 +393,11 @@ def _read(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode("utf-8", "replace")
     try:
-        with pem.path.open("rb") as file:
-            content = file.read(_MAX_PEM_BYTES + 1)
+        return read_file(pem.path, _MAX_PEM_BYTES)
     except OSError as error:
         raise _error(pem, f"cannot be read: {error.strerror}", "the path of a PEM file") from None
-    if len(content) > _MAX_PEM_BYTES:
-        raise _error(pem, "is larger than 1 MiB", "the path of a PEM file")
-    return content
+    except TooLarge:
+        raise _error(pem, "is larger than 1 MiB", "the path of a PEM file") from None
 
 
 def _error(pem: Pem, problem: str, allowed: str) -> UsageError:

@@ -20,8 +20,8 @@ from otel_gpu.agent.host import name_options
 from otel_gpu.clock import ManualClock, SystemClock
 from otel_gpu.config import load
 from otel_gpu.model import GpuState, Report, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.names import cri
 from otel_gpu.sources.names.candidates import SERVICE_ACCOUNT
-from otel_gpu.sources.names.cri import source as cri
 from otel_gpu.sources.names.factory import NameSourceFactory
 from otel_gpu.sources.proc.host import pid_namespace_is_initial
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read

@@ -1,4 +1,4 @@
-"""Answers of a Docker or Podman engine: its list, its descriptions, its events. Names and labels are anybody's."""
+"""Answers of a Docker or Podman engine: list, inspect documents, events. Users choose the names and labels."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import random
 from typing import Any, Final
 
+from otel_gpu.bounded_io import LineSplitter
 from otel_gpu.model import WorkloadNames
 from otel_gpu.sources.names.docker.containers import ContainerParser, parse_event, parse_listed
 from otel_gpu.sources.names.docker.registry import ContainerRegistry
-from otel_gpu.sources.names.lines import LineSplitter
 from tests.docker_api import container_id
 from tests.fuzz.target import Target, mutated_json, random_bytes, unfit
 
@@ -74,6 +74,8 @@ def check_inspected(data: bytes) -> str | None:
     registry = ContainerRegistry()
     registry.add(KEY, container, 1.0)
     known = registry.known(2.0).get(KEY)
+    if known is not None and known.ref.id != KEY:
+        return "the container has another id"
     if any("\n" in note for note in container.notes):
         return f"a note of several lines: {container.notes}"
     return None if known is None else _unfit_names(known.names)
@@ -88,6 +90,8 @@ def check_listed(data: bytes) -> str | None:
     due = ContainerRegistry().apply_list(found, 1.0, 1_700_000_000.0)
     if set(due) - {one.id for one in found}:
         return "a container is to be inspected that is not listed"
+    if any(len(one.id) != 64 for one in found):
+        return "an id of a container has not 64 digits"
     return next((wrong for one in found if (wrong := unfit(one.name))), None)
 
 
@@ -101,6 +105,8 @@ def check_events(data: bytes) -> str | None:
     for line in (line for chunk in (data[:at], data[at:]) for line in lines.feed(chunk)):
         if line is not None and (event := parse_event(line)) is not None:
             registry.apply_event(event, 1.0)
+            if len(event.id) != 64:
+                return "an id of a container has not 64 digits"
             if wrong := unfit(event.name):
                 return wrong
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,11 +13,11 @@ from google.protobuf.message import DecodeError
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.errors import OtelGpuError
-from otel_gpu.sources.names.cri.containers import parse_containers, parse_exited, parse_runtime
-from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.names.cri import parse_containers, parse_exited, parse_runtime
 from otel_gpu.sources.names.grpc_client import GrpcConnection
-from otel_gpu.sources.names.podresources.devices import parse_pods, parse_replicas
-from otel_gpu.sources.names.podresources.proto.podresources_pb2 import (
+from otel_gpu.sources.names.podresources import parse_pods, parse_replicas
+from otel_gpu.sources.names.proto.cri_pb2 import ListContainersResponse, VersionResponse
+from otel_gpu.sources.names.proto.podresources_pb2 import (
     AllocatableResourcesResponse,
     CdiDevice,
     ClaimResource,
@@ -27,6 +28,7 @@ from tests.fuzz.target import Target, mutated, unfit
 from tests.kubelet_servers import EXITED, container, devices, given, listing, pod, pods_listing
 
 GPU: Final = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
+DEVICE: Final = re.compile(r"((GPU|MIG)-[0-9a-f-]{36}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+|nvidia\d+(/gi\d+)?)")
 CONTAINERS: Final = (
     listing([container(1), container(2, state=EXITED, labels={"team": "a"})]).SerializeToString(),
     listing([container(3, pod=None, image="sha256:" + "f" * 64, user_image="x")]).SerializeToString(),
@@ -81,6 +83,10 @@ def check_containers(data: bytes) -> str | None:
     ):
         return "the same list, read again, is another"
     list(parse_exited(answer))
+    if found.known.keys() != {id_ for each in answer.containers if (id_ := each.id.decode("utf-8", "replace"))}:
+        return "the ids are not those of the list"
+    if any(each.ref.id != id_ or (each.since_s is not None and each.since_s <= 0) for id_, each in found.known.items()):
+        return "a container has another id, or a start before 1970"
     if any("\n" in problem for problem in found.problems.values()):
         return f"a problem of several lines: {found.problems}"
     named = (each.names for each in found.known.values())
@@ -100,6 +106,10 @@ def check_pods(data: bytes) -> str | None:
     found = parse_pods(answer, replicas)
     if parse_pods(answer, replicas, found) is not found:
         return "the same list, read again, is another"
+    if found.pods.keys() != set(answer.pod_resources):
+        return "the pods are not those of the list"
+    if any(not DEVICE.fullmatch(claim.device) for claims in found.claims.values() for claim in claims):
+        return f"a claim to what is not a device: {found.claims}"
     return f"a problem of several lines: {found.problems}" if any("\n" in each for each in found.problems) else None
 
 

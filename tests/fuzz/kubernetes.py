@@ -6,9 +6,9 @@ import json
 import random
 from typing import Any, Final
 
+from otel_gpu.bounded_io import LineSplitter
 from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Pod, parse_event, parse_list
-from otel_gpu.sources.names.kubernetes.registry import PodRegistry
-from otel_gpu.sources.names.lines import LineSplitter
+from otel_gpu.sources.names.kubernetes.source import PodRegistry
 from tests.fuzz.target import Target, mutated_json, unfit
 
 POD: Final[dict[str, Any]] = {
@@ -50,11 +50,12 @@ LABELS: Final = ("app", "team")
 def _put(registry: PodRegistry, pod: Pod) -> str | None:
     registry.put(pod, 1.0)
     for known in registry.known.values():
-        texts = (known.names.pod, known.names.namespace, known.names.container, known.names.image)
+        names = known.names
+        texts = (names.pod, names.namespace, names.container, names.image, names.pod_uid, *dict(names.extra).values())
         if wrong := next((wrong for text in texts if (wrong := unfit(text))), None):
             return wrong
     problem = registry.problem or ""
-    return f"a problem of several lines: {problem}" if "\n" in problem else None
+    return None if problem.isprintable() else f"a problem that is not one line of text: {problem!a}"
 
 
 def check_list(data: bytes) -> str | None:

@@ -6,8 +6,8 @@ import random
 from functools import partial
 from typing import Final
 
-from otel_gpu.sources.names.slurm.environment import parse_job
-from otel_gpu.sources.nvml.library import parse_mapped_library
+from otel_gpu.sources.names.slurm import parse_job
+from otel_gpu.sources.nvml.system import parse_mapped_library
 from otel_gpu.sources.proc.files import (
     is_root_cgroup,
     parse_btime,
@@ -71,9 +71,13 @@ def check_maps(data: bytes) -> str | None:
 def check_status(data: bytes) -> str | None:
     text = data.decode("utf-8", "replace")
     size, boot = parse_fd_size(data), parse_btime(data)
-    parse_namespace_inode(text)
-    parse_gpu_information(text)
-    is_root_cgroup(text)
+    found = (
+        (size, "FDSize"), (boot, "btime"), (parse_namespace_inode(text), ":["), (parse_gpu_information(text), "GPU-"),
+        (parse_nspid(text) or None, "NSpid"), (is_root_cgroup(text) or None, ":/"),
+    )  # fmt: skip
+    for value, needed in found:
+        if value is not None and needed not in text:
+            return f"{value} without {needed!r}"
     if any(pid < 0 for pid in parse_nspid(text)) or any(minor < 0 for minor in parse_mig_minors(text)):
         return "a number is below zero"
     return "a number is below zero" if (size or 0) < 0 or (boot or 0) < 0 else None
@@ -81,7 +85,7 @@ def check_status(data: bytes) -> str | None:
 
 def check_link(data: bytes) -> str | None:
     node = parse_device_link(data.decode("utf-8", "surrogateescape"))
-    return f"{node} is no NVIDIA node" if node is not None and b"/dev" not in data else None
+    return f"{node} is no NVIDIA node" if node is not None and b"/dev/nvidia" not in data else None
 
 
 def check_environment(data: bytes) -> str | None:

@@ -13,8 +13,7 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuReading, ListedProcess, MigReading, ProcessFacts, ProcessKind, WorkloadKind, WorkloadRef
 from otel_gpu.sources.sim.device import Device
 from otel_gpu.sources.sim.host import SimulatedHost
-from otel_gpu.sources.sim.roster import Roster
-from otel_gpu.sources.sim.world import GpuSpec, WorldSpec
+from otel_gpu.sources.sim.world import GpuSpec, Roster, WorldSpec
 from tests.nvml_stub.world import Listed, World, WorldGpu, WorldMig
 from tests.proc_tree import ProcTree, maps_line, mig_minor
 

@@ -10,13 +10,14 @@ import pytest
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
-from otel_gpu.sources.names.cri import source as cri
-from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse
-from otel_gpu.sources.names.cri.source import CriSource
+from otel_gpu.sources.names import cri
+from otel_gpu.sources.names.cri import CriSource
 from otel_gpu.sources.names.grpc_client import open_connection
+from otel_gpu.sources.names.proto.cri_pb2 import ListContainersResponse
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.containerd import IMAGE, Containerd, Pod, containerd, pids_of
-from tests.unit.sources.names.waiting import reading, soon, until
+from tests.unit.sources.names.waiting import reading, until
+from tests.waiting import until as soon
 
 pytestmark = pytest.mark.real
 

@@ -17,8 +17,7 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.sources.base import Claim, NameRead
-from otel_gpu.sources.names.slurm.cgroups import read_pids
-from otel_gpu.sources.names.slurm.source import PRIVILEGE_FIX, SlurmSource
+from otel_gpu.sources.names.slurm import PRIVILEGE_FIX, SlurmSource, read_pids
 from tests.cli import clean_environment, command
 from tests.nvml_stub.world import Listed, World
 
@@ -163,7 +162,7 @@ import sys
 from pathlib import Path
 from otel_gpu.clock import SystemClock
 from otel_gpu.model import WorkloadKind, WorkloadRef
-from otel_gpu.sources.names.slurm.source import SlurmSource
+from otel_gpu.sources.names.slurm import SlurmSource
 source = SlurmSource(Path("/proc"), SystemClock())
 workloads = {WorkloadRef(WorkloadKind.SLURM_JOB, sys.argv[1]): [int(sys.argv[2])]}
 source.read(workloads)

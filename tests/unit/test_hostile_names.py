@@ -19,7 +19,7 @@ from otel_gpu.export.otlp import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.export.table import render as render_table
 from otel_gpu.model import Report, SourceOutcome, SourceState, WorkloadNames
-from otel_gpu.sources.names.untrusted_text import MAX_CHARS, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
 from otel_gpu.web.endpoints import Page as WebPage
 from tests.unit.compat import series as compat
 from tests.unit.export.exposition import RESOURCES, parsed

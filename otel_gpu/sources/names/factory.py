@@ -104,7 +104,7 @@ class NameSourceFactory:
                 return self._slurm(candidate)
 
     def _slurm(self, candidate: Candidate) -> NameSource:
-        from otel_gpu.sources.names.slurm.source import SlurmSource  # noqa: PLC0415
+        from otel_gpu.sources.names.slurm import SlurmSource  # noqa: PLC0415
 
         cgroup_root = self._root / "sys/fs/cgroup"
         return SlurmSource(self._options.proc_root, self._clock, candidate.name, cgroup_root=cgroup_root)
@@ -137,7 +137,7 @@ class NameSourceFactory:
         return DockerTls(ca=ca, cert=cert, key=key, verify=True)
 
     def _cri(self, candidate: Candidate, socket: Path) -> NameSource:
-        from otel_gpu.sources.names.cri.source import CriSource  # noqa: PLC0415
+        from otel_gpu.sources.names.cri import CriSource  # noqa: PLC0415
 
         return CriSource(
             str(socket),
@@ -149,7 +149,7 @@ class NameSourceFactory:
         )
 
     def _pod_resources(self, candidate: Candidate, socket: Path) -> NameSource:
-        from otel_gpu.sources.names.podresources.source import PodResourcesSource  # noqa: PLC0415
+        from otel_gpu.sources.names.podresources import PodResourcesSource  # noqa: PLC0415
 
         source = PodResourcesSource(str(socket), timeout_s=TIMEOUT_S, clock=self._clock, name=candidate.name)
         self._granted = source.granted

@@ -10,13 +10,17 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from google.protobuf.message import DecodeError, Message
+
+from otel_gpu.bounded_io import Deadline
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
-from otel_gpu.sources.names.untrusted_text import printable
+from otel_gpu.sources.names.poller import Poller, PublishedNames
+from otel_gpu.sources.names.untrusted import printable
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Largest answer: the limit that the kubelet and its clients use. gRPC's default is 4 MiB."""
@@ -78,12 +82,12 @@ class GrpcConnection:
 
     def _call(self, method: str, request: bytes) -> bytes:
         name = method.rpartition("/")[2]
-        deadline_ns = self._clock.monotonic_ns() + round(self._timeout_s * 1e9)
-        self._connection.settimeout(self._timeout_s)
+        deadline = Deadline(self._timeout_s, self._clock.monotonic_ns)
+        self._connection.settimeout(deadline.left_s())
         self._connection.sendall(_request(method, request))
         body, headers, is_last = bytearray(), bytearray(), False
         header_blocks: list[bytes] = []
-        for frame in self._frames(name, deadline_ns):
+        for frame in self._frames(name, deadline):
             if frame.kind == _DATA:
                 body += frame.payload
                 if max(_stated_length(body), len(body) - 5) > MAX_MESSAGE_BYTES:
@@ -103,26 +107,23 @@ class GrpcConnection:
             raise self._failure(method, header_blocks)
         return message
 
-    def _frames(self, name: str, deadline_ns: int) -> Iterator[_Frame]:
+    def _frames(self, name: str, deadline: Deadline) -> Iterator[_Frame]:
         """The frames that the server sends. Raises ``Unavailable`` when the server ends the call or the connection."""
         while True:
-            head = self._receive(9, name, deadline_ns)
+            head = self._receive(9, name, deadline)
             length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
             if length > _MAX_FRAME_BYTES:
                 raise self._not_grpc(name)
-            payload = self._receive(length, name, deadline_ns)
+            payload = self._receive(length, name, deadline)
             if kind == _RST_STREAM or (kind == _GOAWAY and not _is_graceful(payload)):
                 raise Unavailable(f"{self._path}: the server ended {name} without an answer")
             if kind in (_DATA, _HEADERS):
                 payload = _without_padding(kind, flags, payload)
             yield _Frame(kind, flags, payload)
 
-    def _receive(self, size: int, name: str, deadline_ns: int) -> bytes:
+    def _receive(self, size: int, name: str, deadline: Deadline) -> bytes:
         while len(self._received) < size:
-            left_s = (deadline_ns - self._clock.monotonic_ns()) / 1e9
-            if left_s <= 0.0:
-                raise TimeoutError
-            self._connection.settimeout(left_s)
+            self._connection.settimeout(deadline.left_s())
             chunk = self._connection.recv(_RECEIVE_BYTES)
             if not chunk:
                 if not self._received.startswith(b"HTTP/"):
@@ -132,8 +133,7 @@ class GrpcConnection:
         received = bytes(self._received[:size])
         del self._received[:size]
         # A silent connection times out in recv. One that always has something to read times out here.
-        if self._clock.monotonic_ns() >= deadline_ns:
-            raise TimeoutError
+        deadline.left_s()
         return received
 
     def _not_grpc(self, name: str) -> Unavailable:
@@ -282,3 +282,78 @@ def _literal(text: str) -> bytes:
 
 def _number(number: int, length: int) -> bytes:
     return number.to_bytes(length, "big")
+
+
+# ---------------------------------------------------------------------------- a poller that makes calls
+
+M = TypeVar("M", bound=Message)
+
+
+class GrpcPoller:
+    """Runs ``poll`` on a thread, which calls the service and sleeps in turn; again after a failure.
+
+    Each call has a connection of its own: an agent calls every few seconds at most.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: str,
+        published: PublishedNames,
+        poll: Callable[[], None],
+        *,
+        timeout_s: float,
+        clock: Clock,
+    ) -> None:
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._poller = Poller(name, published, lambda _: poll())
+        self._connection: GrpcConnection | None = None
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        self._poller.start()
+
+    def wake(self) -> None:
+        """End ``sleep``: there is something to look up."""
+        self._poller.wake()
+
+    def close(self) -> None:
+        """Stop the thread. A call in progress ends."""
+        self._poller.stop(timeout_s=0.0)
+        if (connection := self._connection) is not None:
+            connection.close()
+        self._poller.stop()
+
+    # -- within ``poll`` ----------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """Whether ``poll`` must return."""
+        return self._poller.stopping
+
+    def call(self, method: str, kind: type[M], request: bytes = b"") -> M:
+        """The answer to a method, given by its full name. Raises ``Unsupported`` if the service lacks the method."""
+        raw = self._call(method, request)
+        try:
+            return kind.FromString(raw)
+        except DecodeError:
+            name, path = method.rpartition("/")[2], socket_path(self._endpoint)
+            raise Unavailable(f"{path}: cannot decode the answer to {name} ({len(raw):,} bytes)") from None
+
+    def sleep(self, seconds: float) -> bool:
+        """Wait after an answer, at most this long; true if woken."""
+        self._poller.reset_backoff()
+        return self._poller.sleep(seconds)
+
+    def _call(self, method: str, request: bytes) -> bytes:
+        connection = self._connection = open_connection(self._endpoint, self._timeout_s, self._clock)
+        try:
+            # close() sets stopping before it looks for a connection: either it is seen here, or the connection there.
+            if self.stopping:
+                raise Unavailable("closed")
+            return connection.call(method, request)
+        finally:
+            self._connection = None
+            connection.close()

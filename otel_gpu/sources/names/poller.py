@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from otel_gpu.errors import OtelGpuError
 from otel_gpu.model import SourceState
+from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.base import NO_PODS, NO_WORKLOADS, Claim, NameRead, PodContainer, WorkloadInfo
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
-"""Pause after a failure: the first one, doubled with each further failure up to the maximum."""
+"""Longest pause after a failure."""
 
 NO_ANSWER_YET: Final = "has not answered yet"
 """The reason until the first answer. Without an answer a source does not count as healthy."""
@@ -50,6 +50,14 @@ class PublishedNames:
     def set_degraded(self, reason: str, *, errors: int = 1) -> None:
         """The source answered, and part of the answer is missing."""
         self._set_state(SourceState.DEGRADED, reason, errors)
+
+    def set_problems(self, problems: Sequence[str], *, errors: int) -> None:
+        """Ok without problems, else degraded with the first one and the number of the others."""
+        if not problems:
+            self.set_ok()
+        else:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            self.set_degraded(f"{problems[0]}{more}", errors=errors)
 
     def set_unavailable(self, reason: str) -> None:
         """The source does not answer. What was published before remains valid."""
@@ -95,17 +103,16 @@ class Poller:
         published: PublishedNames,
         poll: Callable[[Poller], None],
         *,
-        max_retry_s: float | None = None,
+        max_retry_s: float = MAX_RETRY_S,
     ) -> None:
         self._name = name
         self._published = published
         self._poll = poll
-        self._max_retry_s = max_retry_s
+        self._backoff = Backoff(max_retry_s)
         self._wake = threading.Condition()
         self._woken = False
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._failures = 0
 
     @property
     def stopping(self) -> bool:
@@ -140,14 +147,7 @@ class Poller:
 
     def reset_backoff(self) -> None:
         """The connection works: the next failure counts as the first."""
-        self._failures = 0
-
-    def next_pause_s(self) -> float:
-        """The pause before the next attempt; doubles with each call."""
-        max_retry_s = MAX_RETRY_S if self._max_retry_s is None else self._max_retry_s
-        pause_s = min(max_retry_s, FIRST_RETRY_S * (1 << self._failures))
-        self._failures = min(self._failures + 1, 16)
-        return pause_s
+        self._backoff.worked()
 
     def stop(self, timeout_s: float = 1.0) -> None:
         """Stop the thread; waits at most ``timeout_s`` for it."""
@@ -168,4 +168,4 @@ class Poller:
                 log.debug("%s: internal error", self._name, exc_info=True)
                 self._published.set_unavailable(f"internal error: {type(error).__name__}: {error}")
             with self._wake:
-                self._wake.wait_for(lambda: self._stopping, timeout=self.next_pause_s())
+                self._wake.wait_for(lambda: self._stopping, timeout=self._backoff.failed())

@@ -10,8 +10,8 @@ from typing import Any, Final
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.model import DriverFacts, GpuIdentity, GpuReading
+from otel_gpu.sources.backoff import TimedBackoff
 from otel_gpu.sources.nvml.api import NvmlApi
-from otel_gpu.sources.nvml.backoff import Backoff
 from otel_gpu.sources.nvml.device import Device
 from otel_gpu.sources.nvml.events import XidEvents
 from otel_gpu.sources.workers import Pending, Round, TooLate, Worker
@@ -49,7 +49,7 @@ class Slot:
         self._session = session
         self._clock = clock
         self._device: Device | None = None
-        self._backoff = Backoff(clock)
+        self._backoff = TimedBackoff(clock)
         self._last_error: OtelGpuError = Unavailable("not read yet")
         self._pending: Pending[GpuReading] | None = None
         self._overdue = False

@@ -12,15 +12,14 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.errors import OtelGpuError, Unavailable
 from otel_gpu.model import GpuIdentity, GpuReading, SourceState
+from otel_gpu.sources.backoff import TimedBackoff
 from otel_gpu.sources.base import GpuRead
-from otel_gpu.sources.nvml import library
 from otel_gpu.sources.nvml.api import NvmlApi
-from otel_gpu.sources.nvml.backoff import Backoff
 from otel_gpu.sources.nvml.errors import DriverFailed, NoAccess, VersionMismatch
 from otel_gpu.sources.nvml.events import DEFAULT_WAIT_MS, XidCount, XidEvents
 from otel_gpu.sources.nvml.inventory import GpuInventory, UnidentifiedGpu
 from otel_gpu.sources.nvml.slot import NvmlSession, Slot
-from otel_gpu.sources.sysfs import PciBus
+from otel_gpu.sources.nvml.system import PciBus, library_was_replaced
 from otel_gpu.sources.workers import Pending, Round, Worker
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class NvmlSource:
         self._control = Worker("otel-gpu-nvml")
         self._reader = Worker(_READER)
         self._initialising: Pending[NvmlSession] | None = None
-        self._backoff = Backoff(clock)
+        self._backoff = TimedBackoff(clock)
         self._last_reason: str | None = None
         self._xid_counts: dict[str, XidCount] = {}
         self._inventory = GpuInventory(clock, self._xid_counts)
@@ -154,7 +153,7 @@ class NvmlSource:
         self._last_reason = reason
         if not self._control.stuck:
             self._backoff.failed()
-        if isinstance(cause, VersionMismatch) and library.was_replaced():
+        if isinstance(cause, VersionMismatch) and library_was_replaced():
             self._on_old_library()
 
     # -- release --------------------------------------------------------------------

@@ -10,7 +10,6 @@ from otel_gpu.model import (
     WorkloadNames,
     WorkloadRef,
 )
-from otel_gpu.sources.sim.roster import container_id, suffix, uuid_text
 from otel_gpu.sources.sim.signals import Bursty, Points, Product, Signal, Steady, Wander, seed_for
 from otel_gpu.sources.sim.world import (
     GpuSpec,
@@ -22,6 +21,9 @@ from otel_gpu.sources.sim.world import (
     Visibility,
     WorkloadSpec,
     WorldSpec,
+    container_id,
+    suffix,
+    uuid_text,
 )
 
 _MIB = 1 << 20

@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from otel_gpu.model import ProcessKey
 from otel_gpu.sources.sim.ring import IDLE_ENGINES, Engines, Sample, SampleRing
-from otel_gpu.sources.sim.roster import Alive, Roster
 from otel_gpu.sources.sim.signals import Steady, hash64, seed_for, uniform
 from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth, Member, ProcessTruth, StepState, TrueLedger
-from otel_gpu.sources.sim.world import GpuSpec, GpuUse, ProcessSpec, Visibility, WorldSpec
+from otel_gpu.sources.sim.world import Alive, GpuSpec, GpuUse, ProcessSpec, Roster, Visibility, WorldSpec
 
 MAX_STEPS: Final = 10_000
 """The greatest number of steps of one advance, 23 minutes; a longer gap is crossed in strides."""

@@ -17,10 +17,10 @@ from tests.unit.sources.watched import (
     BEGINS_S,
     CYCLE_S,
     ENDS_S,
+    FAILING,
     GIB,
-    ILL,
+    HEALTHY,
     POWER_W,
-    WELL,
     S,
     Watched,
     counter_mj,
@@ -51,7 +51,7 @@ class Row:
     ends: Callable[[Watched], None] = never
     healths: tuple[GpuHealth, GpuHealth] = (OK, FAILED)
     state: SourceState = SourceState.DEGRADED
-    says: str = ""
+    reason: str = ""
     asked: int = 60
     reloaded: bool = False
     deadline_s: float = 30.0
@@ -60,8 +60,8 @@ class Row:
 
 
 def fails(code: int, function: str = "*") -> Callable[[World, WorldGpu], None]:
-    def happen(world: World, ill: WorldGpu) -> None:
-        world.error(code, on=ill, function=function, from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    def happen(world: World, failing: WorldGpu) -> None:
+        world.error(code, on=failing, function=function, from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
     return happen
 
@@ -73,8 +73,8 @@ def all_fail(code: int) -> Callable[[World, WorldGpu], None]:
     return happen
 
 
-def hangs(world: World, ill: WorldGpu) -> None:
-    world.hang(on=ill, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
+def hangs(world: World, failing: WorldGpu) -> None:
+    world.hang(on=failing, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
 
 
 def hangs_while_it_is_loaded(world: World, _: WorldGpu) -> None:
@@ -89,11 +89,11 @@ def hangs_while_it_is_released(world: World, _: WorldGpu) -> None:
 
 
 def falls_asleep(watched: Watched) -> None:
-    watched.stage.bus.set_status(ILL, "suspended")
+    watched.stage.bus.set_status(FAILING, "suspended")
 
 
 def wakes(watched: Watched) -> None:
-    watched.stage.bus.set_status(ILL, "active")
+    watched.stage.bus.set_status(FAILING, "active")
 
 
 def is_paused(watched: Watched) -> None:
@@ -104,32 +104,32 @@ def is_resumed(watched: Watched) -> None:
     watched.source.resume()
 
 
-def is_gone(code: int, says: str) -> Row:
+def is_gone(code: int, reason: str) -> Row:
     """The driver as a whole."""
     return Row(
         f"driver {code}",
         all_fail(code),
         healths=(FAILED, FAILED),
         state=SourceState.UNAVAILABLE,
-        says=says,
+        reason=reason,
         reloaded=code == 9,
         logged=("nvml is unavailable", "nvml is ok again"),
     )
 
 
 ROWS = [
-    Row("lost", fails(15), says="lost"),
-    Row("reset required", fails(16), says="otel-gpu pause"),
-    Row("power cable", fails(8), says="power cable"),
-    Row("interrupts", fails(11), says="interrupt"),
-    Row("not found", fails(28), says="not there"),
-    Row("node of one GPU lost", fails(999), says="/dev/nvidia"),
-    Row("hung", hangs, says="has not returned", deadline_s=0.3),
+    Row("lost", fails(15), reason="lost"),
+    Row("reset required", fails(16), reason="otel-gpu pause"),
+    Row("power cable", fails(8), reason="power cable"),
+    Row("interrupts", fails(11), reason="interrupt"),
+    Row("not found", fails(28), reason="not there"),
+    Row("node of one GPU lost", fails(999), reason="/dev/nvidia"),
+    Row("hung", hangs, reason="has not returned", deadline_s=0.3),
     Row(
         "one figure missing",
         fails(999, "nvmlDeviceGetUtilizationRates"),
         healths=(OK, DEGRADED),
-        says="utilization: ",
+        reason="utilization: ",
         asked=10_000,
     ),
     is_gone(1, "not initialised"),
@@ -141,7 +141,7 @@ ROWS = [
         hangs_while_it_is_loaded,
         healths=(FAILED, FAILED),
         state=SourceState.UNAVAILABLE,
-        says="NVML: ",
+        reason="NVML: ",
         init_deadline_s=0.3,
         logged=("nvml is unavailable", "nvml is ok again"),
     ),
@@ -152,7 +152,7 @@ ROWS = [
         ends=is_resumed,
         healths=(FAILED, FAILED),
         state=SourceState.UNAVAILABLE,
-        says="the driver is not released yet",
+        reason="the driver is not released yet",
         asked=0,
         logged=("nvml is unavailable: to be paused at", "nvml is ok again"),
     ),
@@ -162,7 +162,7 @@ ROWS = [
         ends=wakes,
         healths=(OK, ASLEEP),
         state=SourceState.OK,
-        says="runtime-suspended",
+        reason="runtime-suspended",
         asked=0,
     ),
     Row(
@@ -171,7 +171,7 @@ ROWS = [
         ends=is_resumed,
         healths=(PAUSED, PAUSED),
         state=SourceState.PAUSED,
-        says="paused at ",
+        reason="paused at ",
         asked=0,
         logged=("nvml is paused at", "nvml is ok again"),
     ),
@@ -189,7 +189,7 @@ def test_a_fault_appears_persists_and_goes_away(
 ) -> None:
     monkeypatch.setattr(pause, "_RELEASE_TIMEOUT_S", 0.1)
     world, *gpus = two_gpus()
-    row.happens(world, gpus[ILL])
+    row.happens(world, gpus[FAILING])
     if row.reloaded:
         for index, gpu in enumerate(gpus):
             gpu.energy_steps(ENDS_S * S, 400 * S, POWER_W[index], start_mj=5, step_us=S)
@@ -200,26 +200,26 @@ def test_a_fault_appears_persists_and_goes_away(
     assert [health(answer) for answer in before] == [(OK, OK)] * 5
     assert lines == []
 
-    calls, threads = stage.device_calls(ILL), threading.active_count()
+    calls, threads = stage.device_calls(FAILING), threading.active_count()
     row.begins(watched)
     during = watched.until(ENDS_S)
     assert len(during) == 16
     for cycle, answer in enumerate(during, start=len(before)):
         assert health(answer) == row.healths
         assert others(answer) == {SourceState.OK}  # the other sources are read in every cycle
-        if row.healths[WELL] is OK:
-            unharmed = of(answer, WELL)
+        if row.healths[HEALTHY] is OK:
+            unharmed = of(answer, HEALTHY)
             assert unharmed.totals is not None
-            assert unharmed.totals.total_mj == counter_mj(WELL, cycle * CYCLE_S) - counter_mj(WELL, 0)
+            assert unharmed.totals.total_mj == counter_mj(HEALTHY, cycle * CYCLE_S) - counter_mj(HEALTHY, 0)
             assert unharmed.memory is not None
             assert unharmed.memory.measured_bytes == 2 * GIB
         assert nvml(answer).state is row.state
-        assert row.says in (of(answer, ILL).reading.reason or "")
-    assert stage.device_calls(ILL) - calls <= row.asked
+        assert row.reason in (of(answer, FAILING).reading.reason or "")
+    assert stage.device_calls(FAILING) - calls <= row.asked
     assert threading.active_count() <= threads + 2
     assert len(lines) == 1, lines
     assert lines[0].startswith(row.logged[0])
-    assert row.says in lines[0]
+    assert row.reason in lines[0]
 
     row.ends(watched)
     deadline_s = time.monotonic() + 20
@@ -235,7 +235,7 @@ def test_a_fault_appears_persists_and_goes_away(
     assert lines[1].endswith("is ok again")
 
     read_s = watched.now_s - CYCLE_S
-    for index in (WELL, ILL):
+    for index in (HEALTHY, FAILING):
         totals, counter = of(last, index).totals, of(last, index).reading.energy_mj
         assert totals is not None
         assert counter is not None

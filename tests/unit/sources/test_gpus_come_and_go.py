@@ -11,10 +11,10 @@ from tests.unit.sources.watched import (
     BEGINS_S,
     CYCLE_S,
     ENDS_S,
+    FAILING,
     GIB,
-    ILL,
+    HEALTHY,
     POWER_W,
-    WELL,
     WORKLOADS,
     S,
     Watched,
@@ -34,7 +34,7 @@ def mig_world(*, gone_s: int, new_s: int) -> World:
     gpu = world.gpu()
     gpu.typical()
     gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=6 * GIB)
-    gpu.energy_steps(0, 400 * S, POWER_W[WELL], start_mj=counter_mj(WELL, 0), step_us=S)
+    gpu.energy_steps(0, 400 * S, POWER_W[HEALTHY], start_mj=counter_mj(HEALTHY, 0), step_us=S)
     gpu.mig_mode(0, enabled=True)
     gpu.sms(0, 112)
     spans = ((0, None, 100), (0, gone_s * S, 200), (new_s * S, None, 201))
@@ -51,27 +51,27 @@ def test_destroyed_and_created_instances_change_nothing_for_the_others(stage: St
     assert instances == [("MIG-100", "MIG-200")] * 5 + [("MIG-100",)] * 16 + [("MIG-100", "MIG-201")] * 19
     last = watched.cycle()
     assert of(last, 0).reading.health is OK
-    assert watched.totals_mj[of(last, 0).identity.uuid] == counter_mj(WELL, 200) - counter_mj(WELL, 0)
+    assert watched.totals_mj[of(last, 0).identity.uuid] == counter_mj(HEALTHY, 200) - counter_mj(HEALTHY, 0)
     kept = next(w for w in last.workloads if w.ref == WORKLOADS[100]).gpus[0]
     assert (kept.mig_uuid, kept.measured_bytes) == ("MIG-100", 2 * GIB)
     assert lines == []
 
 
 def test_a_gpu_without_mig_again_has_utilization_again(stage: Stage) -> None:
-    world, well, _ = two_gpus()
-    well.mig_mode(0, enabled=True)
-    well.mig_mode(BEGINS_S * S, enabled=False)
+    world, healthy, _ = two_gpus()
+    healthy.mig_mode(0, enabled=True)
+    healthy.mig_mode(BEGINS_S * S, enabled=False)
     watched = Watched(stage, world)
     divided = watched.until(BEGINS_S)
-    assert {of(answer, WELL).reading.utilization for answer in divided} == {None}
-    assert of(watched.until(BEGINS_S + 10)[-1], WELL).reading.utilization is not None
+    assert {of(answer, HEALTHY).reading.utilization for answer in divided} == {None}
+    assert of(watched.until(BEGINS_S + 10)[-1], HEALTHY).reading.utilization is not None
 
 
 def test_an_added_gpu_is_found_and_a_removed_one_is_reported_and_then_forgotten(stage: Stage, lines: list[str]) -> None:
     alone = World()
     first = alone.gpu()
     first.typical()
-    first.energy_steps(0, 500 * S, POWER_W[WELL], start_mj=counter_mj(WELL, 0), step_us=S)
+    first.energy_steps(0, 500 * S, POWER_W[HEALTHY], start_mj=counter_mj(HEALTHY, 0), step_us=S)
     stage.bus.set_gpus(1)
     watched = Watched(stage, alone)
     assert [len(answer.gpus) for answer in watched.until(BEGINS_S)] == [1] * 5
@@ -90,12 +90,12 @@ def test_an_added_gpu_is_found_and_a_removed_one_is_reported_and_then_forgotten(
     stage.bus.set_gpus(1)
     after = watched.until(ENDS_S + 290)
     assert {health(answer) for answer in after} == {(OK, FAILED)}
-    assert "not there any more" in (of(after[0], ILL).reading.reason or "")
+    assert "not there any more" in (of(after[0], FAILING).reading.reason or "")
     assert len(watched.until(ENDS_S + 320)[-1].gpus) == 1
     assert len(lines) == 1
     assert "is failed: GPU is not there any more" in lines[0]
     uuid = "GPU-00000000-0000-4000-8000-000000000000"
-    assert watched.totals_mj[uuid] == counter_mj(WELL, watched.now_s - CYCLE_S) - counter_mj(WELL, 0)
+    assert watched.totals_mj[uuid] == counter_mj(HEALTHY, watched.now_s - CYCLE_S) - counter_mj(HEALTHY, 0)
 
 
 def test_gpus_that_return_in_another_order_keep_their_counters(stage: Stage) -> None:
@@ -108,40 +108,40 @@ def test_gpus_that_return_in_another_order_keep_their_counters(stage: Stage) -> 
         made.error(9, from_us=BEGINS_S * S, until_us=ENDS_S * S)
         return made
 
-    watched = Watched(stage, world(WELL, ILL))
+    watched = Watched(stage, world(HEALTHY, FAILING))
     watched.until(BEGINS_S)
-    stage.put(world(ILL, WELL))
+    stage.put(world(FAILING, HEALTHY))
     last = watched.until(300)[-1]
     assert [gpu.identity.index for gpu in last.gpus] == [0, 1]
-    assert [gpu.identity.uuid for gpu in last.gpus] == [f"GPU-{ILL}", f"GPU-{WELL}"]
-    for index in (WELL, ILL):
+    assert [gpu.identity.uuid for gpu in last.gpus] == [f"GPU-{FAILING}", f"GPU-{HEALTHY}"]
+    for index in (HEALTHY, FAILING):
         assert watched.totals_mj[f"GPU-{index}"] == counter_mj(index, watched.now_s - CYCLE_S) - counter_mj(index, 0)
 
 
 def test_gpus_that_sleep_from_the_start_are_not_even_enumerated(stage: Stage, lines: list[str]) -> None:
     world, *_ = two_gpus()
     stage.bus.set_gpus(2)
-    for index in (WELL, ILL):
+    for index in (HEALTHY, FAILING):
         stage.bus.set_status(index, "suspended")
-    inits, calls = stage.calls("nvmlInitWithFlags"), stage.device_calls(ILL)
+    inits, calls = stage.calls("nvmlInitWithFlags"), stage.device_calls(FAILING)
     watched = Watched(stage, world)
     answers = watched.until(20)
     assert {nvml(answer).state for answer in answers} == {SourceState.DEGRADED}, "a sleeping GPU has not failed"
     assert {nvml(answer).errors for answer in answers} == {0}
     assert stage.calls("nvmlInitWithFlags") == inits
     assert lines == [f"nvml is degraded: {nvml(answers[0]).reason}"]
-    stage.bus.set_status(WELL, "active")
+    stage.bus.set_status(HEALTHY, "active")
     woken = watched.until(40)
     assert [gpu.reading.health for gpu in woken[-1].gpus] == [OK]
-    assert stage.device_calls(ILL) == calls
+    assert stage.device_calls(FAILING) == calls
     assert "GPU 1: asleep" in (nvml(woken[-1]).reason or "")  # its identity is not known yet
-    stage.bus.set_status(ILL, "active")
+    stage.bus.set_status(FAILING, "active")
     assert health(watched.until(60)[-1]) == (OK, OK)
 
 
 def test_nvml_is_released_after_a_hung_call_returns(stage: Stage) -> None:
-    world, _, ill = two_gpus()
-    world.hang(on=ill, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    world, _, failing = two_gpus()
+    world.hang(on=failing, function="nvmlDeviceGetUtilizationRates", from_us=BEGINS_S * S, until_us=ENDS_S * S)
     watched = Watched(stage, world, deadline_s=0.2)
     watched.until(BEGINS_S + 10)
     shutdowns = stage.calls("nvmlShutdown")

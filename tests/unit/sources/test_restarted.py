@@ -18,9 +18,9 @@ from tests.unit.sources.watched import (
     BEGINS_S,
     CYCLE_S,
     ENDS_S,
-    ILL,
+    FAILING,
+    HEALTHY,
     POWER_W,
-    WELL,
     S,
     Watched,
     counter_mj,
@@ -54,35 +54,38 @@ def restarted(stage: Stage, world: World, state: Path, *, boot_id: str, init_dea
 def test_a_gpu_that_is_lost_over_a_restart_is_failed_under_its_name_until_it_is_back(
     stage: Stage, tmp_path: Path, lines: list[str]
 ) -> None:
-    world, _, ill = two_gpus()
-    world.error(15, on=ill, from_us=BEGINS_S * S, until_us=ENDS_S * S)
+    world, _, failing = two_gpus()
+    world.error(15, on=failing, from_us=BEGINS_S * S, until_us=ENDS_S * S)
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
     del lines[:]
     during = watched.until(ENDS_S)
     for answer in during:
         assert health(answer) == (OK, FAILED)  # with hw.status checked as every answer is
-        assert (of(answer, ILL).identity.index, of(answer, ILL).identity.name) == (1, of(answer, WELL).identity.name)
+        assert (of(answer, FAILING).identity.index, of(answer, FAILING).identity.name) == (
+            1,
+            of(answer, HEALTHY).identity.name,
+        )
         assert nvml(answer).state is SourceState.DEGRADED
-        totals = of(answer, ILL).totals
+        totals = of(answer, FAILING).totals
         assert totals is not None
-        assert totals.total_mj == counter_mj(ILL, 20) - counter_mj(ILL, 0)  # as before the restart
+        assert totals.total_mj == counter_mj(FAILING, 20) - counter_mj(FAILING, 0)  # as before the restart
     (line,) = [line for line in lines if line.startswith(("GPU ", "nvml "))]
     assert line.startswith("GPU 1 (")
     assert "is failed: GPU is lost" in line
     last = watched.until(300)[-1]
     assert health(last) == (OK, OK)
-    assert of(last, ILL).identity.minor == 1  # complete from its own answer
-    totals = of(last, ILL).totals
+    assert of(last, FAILING).identity.minor == 1  # complete from its own answer
+    totals = of(last, FAILING).totals
     assert totals is not None
-    assert totals.total_mj == counter_mj(ILL, 295) - counter_mj(ILL, 0)
+    assert totals.total_mj == counter_mj(FAILING, 295) - counter_mj(FAILING, 0)
 
 
 def test_after_another_boot_no_gpu_is_missed(stage: Stage, tmp_path: Path) -> None:
-    world, _, ill = two_gpus()
-    world.error(15, on=ill, from_us=BEGINS_S * S)
+    world, _, failing = two_gpus()
+    world.error(15, on=failing, from_us=BEGINS_S * S)
     watched = restarted(stage, world, tmp_path / "state", boot_id=OTHER)
     answer = watched.cycle()
-    assert [gpu.identity.index for gpu in answer.gpus] == [WELL]
+    assert [gpu.identity.index for gpu in answer.gpus] == [HEALTHY]
     assert "GPU 1: GPU is lost" in (nvml(answer).reason or "")
 
 
@@ -91,12 +94,12 @@ def test_a_gpu_that_is_not_found_after_a_restart_is_reported_and_then_forgotten(
     alone = World()
     gpu = alone.gpu()
     gpu.typical()
-    gpu.energy_steps(0, 400 * S, POWER_W[WELL], start_mj=counter_mj(WELL, 0), step_us=S)
+    gpu.energy_steps(0, 400 * S, POWER_W[HEALTHY], start_mj=counter_mj(HEALTHY, 0), step_us=S)
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
     stage.put(alone)
     answer = watched.cycle()
     assert health(answer) == (OK, FAILED)
-    assert "not there any more" in (of(answer, ILL).reading.reason or "")
+    assert "not there any more" in (of(answer, FAILING).reading.reason or "")
     assert len(watched.until(BEGINS_S + 320)[-1].gpus) == 1
 
 
@@ -137,7 +140,7 @@ def test_gpus_that_all_sleep_when_the_agent_starts_are_reported_by_name(stage: S
     world, *_ = two_gpus()
     stage.bus.set_gpus(2)
     watched = restarted(stage, world, tmp_path / "state", boot_id=SAME)
-    for index in (WELL, ILL):
+    for index in (HEALTHY, FAILING):
         stage.bus.set_status(index, "suspended")
     answer = watched.cycle()
     assert health(answer) == (GpuHealth.ASLEEP, GpuHealth.ASLEEP)
@@ -172,11 +175,13 @@ def test_without_a_driver_gpus_are_reported_by_name_from_the_first_cycle_on_and_
     watched.source.resume()
     deadline_s = time.monotonic() + 20
     last = watched.until(300)[-1]
-    while not of(last, WELL).reading.answered and time.monotonic() < deadline_s:  # a hung call returns in its own time
+    while (
+        not of(last, HEALTHY).reading.answered and time.monotonic() < deadline_s
+    ):  # a hung call returns in its own time
         time.sleep(0.05)
         last = watched.cycle()
     assert health(last) == (OK, OK)
-    for index in (WELL, ILL):
+    for index in (HEALTHY, FAILING):
         totals = of(last, index).totals
         assert totals is not None
         assert totals.total_mj == counter_mj(index, watched.now_s - CYCLE_S) - counter_mj(index, 0)

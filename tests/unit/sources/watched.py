@@ -28,9 +28,9 @@ CYCLE_S = 5
 BEGINS_S, ENDS_S = 22, 102
 """Start and end of the fault. Cycles are at whole multiples of their length, so none is at an edge."""
 
-WELL, ILL = 0, 1
-POWER_W = {WELL: 300, ILL: 200}
-PIDS = {WELL: (100,), ILL: (200, 201)}
+HEALTHY, FAILING = 0, 1
+POWER_W = {HEALTHY: 300, FAILING: 200}
+PIDS = {HEALTHY: (100,), FAILING: (200, 201)}
 WORKLOADS = {pid: WorkloadRef(WorkloadKind.CONTAINER, f"{pid:064x}") for pids in PIDS.values() for pid in pids}
 
 
@@ -142,4 +142,4 @@ def nvml(answer: Report) -> SourceOutcome:
 
 
 def health(answer: Report) -> tuple[GpuHealth, ...]:
-    return tuple(of(answer, index).reading.health for index in (WELL, ILL))
+    return tuple(of(answer, index).reading.health for index in (HEALTHY, FAILING))

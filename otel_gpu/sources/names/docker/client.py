@@ -6,8 +6,10 @@ import json
 import socket
 import ssl
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -20,14 +22,17 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection
 from docker.types import CancellableStream
 
+from otel_gpu.bounded_io import LineSplitter, TooLarge, parse_json, read_all, read_beginning
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
-from otel_gpu.sources.names.json_fields import mapping, text
-from otel_gpu.sources.names.lines import LineSplitter
+from otel_gpu.sources.names.untrusted import mapping, text
 
 _UNIX: Final = "unix://"
 _MAX_ERROR_CHARS: Final = 300
+_MAX_ANSWER_BYTES: Final = 64 << 20
+"""Largest answer. A list of a thousand containers with long labels takes a tenth of that."""
 _MAX_EVENT_BYTES: Final = 1 << 20
 """An event contains all labels of its container."""
+_CHUNK_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,12 @@ class Engine:
         """Raise ``Unavailable`` unless the engine answers."""
         with self._mapped_errors():
             self._check_socket()
-            self._client.version(api_version=False)
+            self._version(self._client)
 
     def containers(self) -> Sequence[object]:
         """The running containers: entries of the engine's list."""
         with self._mapped_errors("/containers/json"):
-            listed = self._client.containers()
+            listed = self._get(self._client, "/containers/json")
         if not isinstance(listed, list):
             raise Unavailable(f"{self._where}: the answer to GET /containers/json is not a list")
         return listed
@@ -92,8 +97,7 @@ class Engine:
     def inspect(self, container_id: str) -> object:
         """The inspect document of a container."""
         with self._mapped_errors(f"/containers/{container_id[:12]}/json", not_found=Gone):
-            answer: object = self._client.inspect_container(container_id)
-            return answer
+            return self._get(self._client, f"/containers/{container_id}/json")
 
     def events(self, actions: Sequence[str], quiet_s: float) -> Events:
         """Container events from now on. The stream ends after ``quiet_s`` without an event."""
@@ -108,8 +112,8 @@ class Engine:
                 stream=True,
             )
             if not response.ok:
-                response.close()
-                response.raise_for_status()
+                with closing(response):
+                    raise _refusal(response)
             return Events(response)
 
     def close(self) -> None:
@@ -120,12 +124,23 @@ class Engine:
         self._check_socket()
         client = self._new_client(DEFAULT_DOCKER_API_VERSION)
         try:
-            version = text(mapping(client.version(api_version=False)).get("ApiVersion"))
+            version = text(mapping(self._version(client)).get("ApiVersion"))
         finally:
             client.close()
         if version is None:
             raise Unavailable(f"{self._where}: the server is not a Docker or Podman engine")
         return self._new_client(version)
+
+    def _version(self, client: Any) -> object:
+        return self._get(client, "/version", versioned=False)
+
+    def _get(self, client: Any, path: str, *, versioned: bool = True) -> object:
+        """The JSON answer to a GET. The SDK's methods would read an answer of any size."""
+        version = f"/v{client.api_version}" if versioned else ""
+        with closing(client.get(f"{client.base_url}{version}{path}", timeout=self._timeout_s, stream=True)) as response:
+            if not response.ok:
+                raise _refusal(response)
+            return parse_json(read_all(response.iter_content(_CHUNK_BYTES), _MAX_ANSWER_BYTES))
 
     def _check_socket(self) -> None:
         if self._path is None:
@@ -168,9 +183,9 @@ class Engine:
         except Exception as error:
             # Every type: the SDK raises arbitrary exceptions for malformed answers.
             causes = list(_causes(error))
-            status = next((code for cause in causes if (code := _status(cause)) is not None), None)
-            kind = not_found if status == HTTPStatus.NOT_FOUND else Unavailable
-            meaning = self._meaning(path, causes) if status is None else _meaning_of_status(path, status, error)
+            refusal = next((cause for cause in causes if isinstance(cause, _Refusal)), None)
+            kind = not_found if refusal is not None and refusal.status == HTTPStatus.NOT_FOUND else Unavailable
+            meaning = self._meaning(path, causes) if refusal is None else refusal.meaning(path)
             raise kind(f"{self._where}: {meaning}") from error
 
     def _meaning(self, path: str, causes: Sequence[BaseException]) -> str:
@@ -188,6 +203,7 @@ class Engine:
             ((ConnectionRefusedError,), "connection refused; check that the engine runs"),
             ((TimeoutError,), f"no answer to GET {path} within {self._timeout_s:g} s"),
             ((socket.gaierror,), "host name not found"),
+            ((TooLarge,), f"the answer to GET {path} is over {_MAX_ANSWER_BYTES >> 20} MiB"),
             ((json.JSONDecodeError, UnicodeDecodeError), f"the answer to GET {path} is not JSON"),
             ((HTTPException, ConnectionError), f"the answer to GET {path} was cut off"),
         )
@@ -242,18 +258,110 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         queue += [cause.__context__, cause.__cause__, *(arg for arg in cause.args if isinstance(arg, BaseException))]
 
 
-def _status(error: BaseException) -> int | None:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    return status if isinstance(status, int) and status >= 300 else None
+class _Refusal(Exception):
+    """An answer with an HTTP status that is an error."""
+
+    def __init__(self, status: int, explanation: str) -> None:
+        super().__init__(status, explanation)
+        self.status = status
+        self._explanation = explanation
+
+    def meaning(self, path: str) -> str:
+        if self.status == HTTPStatus.FORBIDDEN:
+            return f"GET {path} is forbidden; allow GET on version, containers and events in the proxy"
+        explanation = f": {_line(self._explanation)}" if self._explanation.strip() else ""
+        return f"GET {path}: HTTP status {self.status}{explanation}"
 
 
-def _meaning_of_status(path: str, status: int, error: BaseException) -> str:
-    if status == HTTPStatus.FORBIDDEN:
-        return f"GET {path} is forbidden; allow GET on version, containers and events in the proxy"
-    explanation = text(getattr(error, "explanation", None))
-    return f"GET {path}: HTTP status {status}" + ("" if explanation is None else f": {_line(explanation)}")
+def _refusal(response: Any) -> _Refusal:
+    """The status of an answer and its explanation: the ``message`` in its JSON, or the text itself."""
+    body = read_beginning(response.iter_content(_CHUNK_BYTES), _CHUNK_BYTES)
+    try:
+        explanation = text(mapping(parse_json(body)).get("message")) or ""
+    except ValueError:
+        explanation = body.decode("utf-8", "replace")
+    return _Refusal(response.status_code, explanation)
 
 
 def _line(error: object) -> str:
     line = " ".join(str(error).split()) or type(error).__name__
     return line if len(line) <= _MAX_ERROR_CHARS else f"{line[: _MAX_ERROR_CHARS - 1]}…"
+
+
+# ---------------------------------------------------------------------------- events on a thread
+
+
+_MAX_QUEUED: Final = 10_000
+"""Longest queue. Beyond it the stream is closed: a new list costs less than so many events."""
+
+
+class EventListener:
+    """Queues events from ``start`` until ``close`` or the end of the stream. Calls ``wake`` for each event."""
+
+    def __init__(self, engine: Engine, actions: tuple[str, ...], *, quiet_s: float, wake: Callable[[], None]) -> None:
+        self._engine = engine
+        self._actions = actions
+        self._quiet_s = quiet_s
+        self._wake = wake
+        self._lines: deque[bytes | None] = deque()
+        self._opened = threading.Event()
+        self._closing = False
+        self._ended = False
+        self._events: Events | None = None
+        self._error: OtelGpuError | None = None
+        # Daemon: it must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, name="otel-gpu-events", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stream has ended. Events may remain to be taken."""
+        return self._ended
+
+    def start(self, timeout_s: float) -> None:
+        """Start the thread and wait until the engine has accepted: from then on no event is missed."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the container's limit of pids counts threads
+            raise Unavailable(f"cannot start a thread: {error}") from error
+        if not self._opened.wait(timeout_s):
+            raise Unavailable(f"no answer to GET /events within {timeout_s:g} s")
+        if self._error is not None:
+            raise self._error
+
+    def take(self) -> list[bytes | None]:
+        """The queued events, one line each; ``None`` for a line that was too long."""
+        return [self._lines.popleft() for _ in range(len(self._lines))]
+
+    def close(self, timeout_s: float = 0.5) -> None:
+        """Stop the thread; waits at most ``timeout_s`` for it."""
+        self._closing = True
+        if self._events is not None:
+            self._events.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            events = self._engine.events(self._actions, self._quiet_s)
+        except OtelGpuError as error:
+            self._error = error
+        else:
+            self._events = events
+            self._opened.set()
+            self._queue(events)
+            events.release()
+        self._ended = True
+        self._opened.set()
+        self._wake()
+
+    def _queue(self, events: Events) -> None:
+        for line in () if self._closing else events:
+            if self._closing or len(self._lines) >= _MAX_QUEUED:
+                return
+            self._lines.append(line)
+            self._wake()

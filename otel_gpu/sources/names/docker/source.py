@@ -12,11 +12,10 @@ from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.names.docker.client import DockerTls, Engine
+from otel_gpu.sources.names.docker.client import DockerTls, Engine, EventListener
 from otel_gpu.sources.names.docker.containers import ContainerParser, is_container_id, parse_event, parse_listed
-from otel_gpu.sources.names.docker.events import EventListener
 from otel_gpu.sources.names.docker.registry import ACTIONS, REMOVED, ContainerRegistry
-from otel_gpu.sources.names.poller import Poller, PublishedNames
+from otel_gpu.sources.names.poller import MAX_RETRY_S, Poller, PublishedNames
 
 _RESYNC_S: Final = 300.0
 """Interval of a complete list and a new event stream: a connection can die, and an event be lost, unnoticed."""
@@ -59,7 +58,7 @@ class DockerSource:
         self._parser = ContainerParser(runtime, frozenset(labels))
         self._runtimes = frozenset({None, runtime, *_OTHER_RUNTIMES.get(runtime, ())})
         self._published = PublishedNames()
-        max_retry_s = _UNIX_RETRY_S if base_url.startswith("unix://") else None
+        max_retry_s = _UNIX_RETRY_S if base_url.startswith("unix://") else MAX_RETRY_S
         self._poller = Poller(name, self._published, self._poll, max_retry_s=max_retry_s)
         # Used by the thread only:
         self._registry = ContainerRegistry()
@@ -250,12 +249,7 @@ class DockerSource:
     def _publish(self) -> None:
         self._published.publish(self._registry.known(self._now_s()))
         errors, self._new_errors = self._new_errors, 0
-        reasons = [*self._problems.values(), *self._registry.notes]
-        if not reasons:
-            self._published.set_ok()
-        else:
-            more = f"; and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-            self._published.set_degraded(f"{reasons[0]}{more}", errors=errors)
+        self._published.set_problems([*self._problems.values(), *self._registry.notes], errors=errors)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
-import json
 import socket
 import ssl
 import threading
@@ -19,10 +18,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import quote, urlencode
 
+from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.sources.names.lines import LineSplitter
-from otel_gpu.sources.names.untrusted_text import printable
+from otel_gpu.sources.names.untrusted import printable
 from otel_gpu.version import __version__
 
 MAX_ANSWER_BYTES: Final = 64 << 20
@@ -45,6 +44,7 @@ _CHUNK_BYTES: Final = 64 << 10
 _MAX_STATUS_BYTES: Final = 64 << 10
 _MAX_MESSAGE_CHARS: Final = 240
 _MAX_TOKEN_BYTES: Final = 64 << 10
+_MAX_CA_BYTES: Final = 1 << 20
 _RBAC_FIX: Final = "apply the ClusterRole with list and watch on pods and bind it to the agent's service account"
 
 
@@ -103,14 +103,15 @@ class ApiClient:
 
     def get(self, path: str, query: Mapping[str, str | int]) -> object:
         """The JSON answer. Raises ``Gone`` for an expired version, ``Busy`` when the server asks for a pause."""
-        deadline_s = self._now_s() + self._timeout_s * ANSWER_TIMEOUTS
-        with self._ok_response(path, query, deadline_s) as answer:
-            body = b"".join(self._chunks(answer, deadline_s, MAX_ANSWER_BYTES))
-        if len(body) > MAX_ANSWER_BYTES:
-            raise Unavailable(f"{self._server.url}{path}: the answer is over {MAX_ANSWER_BYTES >> 20} MiB")
+        deadline = self._deadline(self._timeout_s * ANSWER_TIMEOUTS)
+        with self._ok_response(path, query, deadline) as answer:
+            try:
+                body = read_all(self._chunks(answer, deadline), MAX_ANSWER_BYTES)
+            except TooLarge as error:
+                raise Unavailable(f"{self._server.url}{path}: the answer is {error}") from None
         try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
+            return parse_json(body)
+        except ValueError:
             cut = f", cut after {len(body):,} bytes" if answer.length else ""
             raise Unavailable(
                 f"{self._server.url}{path}: the answer is not JSON{cut}; is this the API server?"
@@ -123,11 +124,11 @@ class ApiClient:
 
         Ends when the server ends the stream. Raises when the connection is cut or stays open beyond ``max_s``.
         """
-        deadline_s = self._now_s() + max_s
+        deadline = self._deadline(max_s)
         lines = LineSplitter(MAX_LINE_BYTES)
-        with self._ok_response(path, query, self._now_s() + self._timeout_s * ANSWER_TIMEOUTS) as answer:
+        with self._ok_response(path, query, self._deadline(self._timeout_s * ANSWER_TIMEOUTS)) as answer:
             yield ()
-            for chunk in self._chunks(answer, deadline_s, None):
+            for chunk in self._chunks(answer, deadline):
                 if batch := tuple(lines.feed(chunk)):
                     yield batch
 
@@ -144,24 +145,24 @@ class ApiClient:
 
     @contextlib.contextmanager
     def _ok_response(
-        self, path: str, query: Mapping[str, str | int], deadline_s: float
+        self, path: str, query: Mapping[str, str | int], deadline: Deadline
     ) -> Iterator[http.client.HTTPResponse]:
         """A response with status 200, open for reading."""
         target = f"{path}?{urlencode(query, quote_via=quote, errors='replace')}"
         token = self._bearer(renew=False)
         with contextlib.ExitStack() as stack, self._mapped_errors():
-            answer = stack.enter_context(self._response(target, token, deadline_s))
+            answer = stack.enter_context(self._response(target, token, deadline))
             if answer.status == http.HTTPStatus.UNAUTHORIZED and (renewed := self._bearer(renew=True)) != token:
                 stack.pop_all().close()
-                answer = stack.enter_context(self._response(target, renewed, deadline_s))
+                answer = stack.enter_context(self._response(target, renewed, deadline))
             if answer.status != http.HTTPStatus.OK:
-                self._refused(answer, b"".join(self._chunks(answer, deadline_s, _MAX_STATUS_BYTES)))
+                self._refused(answer, read_beginning(self._chunks(answer, deadline), _MAX_STATUS_BYTES))
             if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
                 raise Unavailable(f"{self._server.url}: the answer is encoded as {printable(encoding)}")
             yield answer
 
     @contextlib.contextmanager
-    def _response(self, target: str, token: str, deadline_s: float) -> Iterator[http.client.HTTPResponse]:
+    def _response(self, target: str, token: str, deadline: Deadline) -> Iterator[http.client.HTTPResponse]:
         """One request, and the head of its response."""
         server = self._server
         context = self._tls()
@@ -169,7 +170,7 @@ class ApiClient:
         try:
             connection.connect()
             self._hold(connection.sock)
-            connection.sock.settimeout(self._left_s(deadline_s))
+            connection.sock.settimeout(deadline.left_s())
             headers = {
                 "Accept": "application/json",
                 "Authorization": f"Bearer {token}",
@@ -183,17 +184,15 @@ class ApiClient:
             self._hold(None)
             connection.close()
 
-    def _chunks(self, answer: http.client.HTTPResponse, deadline_s: float, max_bytes: int | None) -> Iterator[bytes]:
-        """The body in chunks, up to a size and a deadline. The socket's timeout applies to each read only."""
-        size = 0
-        while max_bytes is None or size <= max_bytes:
-            left_s = self._left_s(deadline_s)
+    def _chunks(self, answer: http.client.HTTPResponse, deadline: Deadline) -> Iterator[bytes]:
+        """The body in chunks, up to a deadline."""
+        while True:
+            left_s = deadline.left_s()
             if self._socket is not None:
                 self._socket.settimeout(left_s)
             chunk = answer.read1(_CHUNK_BYTES)
             if not chunk:
                 return
-            size += len(chunk)
             yield chunk
 
     def _hold(self, connected: socket.socket | None) -> None:
@@ -207,12 +206,11 @@ class ApiClient:
         # A certificate in the file is trusted even if it is not a root, as in Go and kubectl.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        pem = _read_mounted("CA file", self._server.ca_file, _MAX_CA_BYTES)
         try:
-            context.load_verify_locations(self._server.ca_file)
-        except ssl.SSLError:
+            context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
+        except (ssl.SSLError, ValueError):  # ValueError: an empty file
             raise Unavailable(f"CA file {self._server.ca_file}: it contains no PEM certificate") from None
-        except OSError as error:
-            raise _unreadable("CA file", self._server.ca_file, error) from None
         return context
 
     def _bearer(self, *, renew: bool) -> str:
@@ -221,11 +219,8 @@ class ApiClient:
             self._token, self._token_read_s = _read_token(self._server.token_file), now_s
         return self._token
 
-    def _left_s(self, deadline_s: float) -> float:
-        left_s = deadline_s - self._now_s()
-        if left_s <= 0:
-            raise TimeoutError
-        return left_s
+    def _deadline(self, timeout_s: float) -> Deadline:
+        return Deadline(timeout_s, self._clock.monotonic_ns)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
@@ -279,20 +274,20 @@ class ApiClient:
 
 
 def _read_token(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            token = file.read(_MAX_TOKEN_BYTES).strip()
-    except OSError as error:
-        raise _unreadable("token file", path, error) from None
-    text = token.decode("ascii", "replace")
+    text = _read_mounted("token file", path, _MAX_TOKEN_BYTES).strip().decode("ascii", "replace")
     if not text or not text.isprintable() or not text.isascii() or " " in text:
         raise Unavailable(f"token file {path}: it contains no token")
     return text
 
 
-def _unreadable(what: str, path: Path, error: OSError) -> Unavailable:
-    mount = "mount the service account (automountServiceAccountToken: true)"
-    return Unavailable(f"{what} {path}: {_reason(error)}; {mount}")
+def _read_mounted(what: str, path: Path, max_bytes: int) -> bytes:
+    try:
+        return read_file(path, max_bytes)
+    except OSError as error:
+        mount = "mount the service account (automountServiceAccountToken: true)"
+        raise Unavailable(f"{what} {path}: {_reason(error)}; {mount}") from None
+    except TooLarge as error:
+        raise Unavailable(f"{what} {path}: it is {error}") from None
 
 
 def _reason(error: Exception) -> str:
@@ -302,8 +297,8 @@ def _reason(error: Exception) -> str:
 def _message(body: bytes) -> str | None:
     """The message of a Status (meta/v1)."""
     try:
-        status = json.loads(body)
-    except (ValueError, RecursionError):
+        status = parse_json(body)
+    except ValueError:
         return None
     message = status.get("message") if isinstance(status, dict) else None
     return message if isinstance(message, str) else None

@@ -5,17 +5,16 @@ The fields are those of core/v1 Pod in the API reference.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
-from otel_gpu.sources.names.json_fields import array, mapping
-from otel_gpu.sources.names.untrusted_text import MAX_CHARS, printable, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, printable, sanitize
 
 # containerd://<64>   docker://<64>   cri-o://<64>
 _CONTAINER_ID: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})://([0-9a-f]{64})")
@@ -80,8 +79,8 @@ def parse_list(value: object, labels: Collection[str] = ()) -> Page | None:
 def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure | None:
     """A line of a watch (meta/v1 WatchEvent); ``None`` if it is not valid."""
     try:
-        event = mapping(json.loads(line))
-    except (ValueError, RecursionError):
+        event = mapping(parse_json(line))
+    except ValueError:
         return None
     kind, value = event.get("type"), mapping(event.get("object"))
     if kind == "ERROR":

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 
@@ -15,16 +14,10 @@ from otel_gpu.sources.names.discovery import EARLY_S, SEARCH_S, SEARCH_SOON_S, D
 from otel_gpu.sources.names.factory import UnavailableSource
 from otel_gpu.sources.names.poller import Poller
 from tests.builders import CONTAINER, CONTAINER_ID, FakeNames
+from tests.waiting import until
 
 WAIT_S = 10.0
 JOB = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
-
-
-def until(happens: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not happens():
-        assert time.monotonic() < deadline_s, "it never happened"
-        time.sleep(0.001)
 
 
 class Host:

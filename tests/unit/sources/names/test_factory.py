@@ -16,13 +16,13 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, NameSource
 from otel_gpu.sources.names import factory
-from otel_gpu.sources.names.cri.source import CriSource
+from otel_gpu.sources.names.cri import CriSource
 from otel_gpu.sources.names.discovery import DiscoveredSources, SourceDiscovery
 from otel_gpu.sources.names.docker.source import DockerSource
 from otel_gpu.sources.names.factory import NameSourceFactory, start_all
 from otel_gpu.sources.names.kubernetes.source import KubernetesSource
-from otel_gpu.sources.names.podresources.source import PodResourcesSource
-from otel_gpu.sources.names.slurm.source import SlurmSource
+from otel_gpu.sources.names.podresources import PodResourcesSource
+from otel_gpu.sources.names.slurm import SlurmSource
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, process_read
 from tests.cli import clean_environment
 from tests.fake_root import FakeRoot, fake_root
@@ -131,13 +131,6 @@ def test_a_job_found_in_the_first_sample_has_a_name_in_the_second(host: FakeRoot
     [workload] = engine.sample().workloads
     engine.close()
     assert (workload.display_name, workload.naming) == ("train", 0)
-
-
-def test_an_open_source_is_not_found_again(host: FakeRoot) -> None:
-    host.listen("var/run/docker.sock")
-    of_host = sources(host)
-    assert [source.name for source in of_host.open_all()[0]] == ["docker"]
-    assert names(of_host.open_new()) == []
 
 
 @pytest.mark.parametrize("environment", ["auto", "docker"])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from otel_gpu.errors import Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources import backoff
 from otel_gpu.sources.base import Claim, PodContainer, WorkloadInfo
-from otel_gpu.sources.names import poller
 from otel_gpu.sources.names.poller import NO_ANSWER_YET, Poller, PublishedNames
+from tests.waiting import until
 
 KNOWN = {"a": WorkloadInfo(WorkloadRef(WorkloadKind.CONTAINER, "a"), WorkloadNames(container="web"))}
 PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
@@ -20,15 +19,7 @@ PODS = {PodContainer("prod", "web-0", "main"): (Claim("0"),)}
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "FIRST_RETRY_S", 0.001)
-    monkeypatch.setattr(poller, "MAX_RETRY_S", 0.004)
-
-
-def until(happens: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not happens():
-        assert time.monotonic() < deadline_s, "the condition never held"
-        time.sleep(0.001)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.001)
 
 
 # ---------------------------------------------------------------------------- published names
@@ -141,19 +132,25 @@ def test_wake_ends_a_sleep_that_begins_later() -> None:
 
 
 def test_pauses_grow_until_the_connection_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "FIRST_RETRY_S", 1.0)
-    monkeypatch.setattr(poller, "MAX_RETRY_S", 5.0)
-    thread = Poller("test", PublishedNames(), lambda _: None)
-    assert [thread.next_pause_s() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
-    thread.reset_backoff()
-    assert thread.next_pause_s() == 1.0
+    pauses: list[float] = []
+    failed = backoff.Backoff.failed
 
+    def noted(self: backoff.Backoff) -> float:
+        pauses.append(failed(self))
+        return 0.0
 
-def test_pauses_have_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "FIRST_RETRY_S", 1.0)
-    monkeypatch.setattr(poller, "MAX_RETRY_S", 30.0)
-    thread = Poller("test", PublishedNames(), lambda _: None, max_retry_s=2.0)
-    assert [thread.next_pause_s() for _ in range(4)] == [1.0, 2.0, 2.0, 2.0]
+    def poll(self: Poller) -> None:
+        if len(pauses) == 4:
+            self.reset_backoff()
+        raise Unavailable("connection refused")
+
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(backoff.Backoff, "failed", noted)
+    thread = Poller("test", PublishedNames(), poll, max_retry_s=3.0)
+    thread.start()
+    until(lambda: len(pauses) >= 6)
+    thread.stop()
+    assert pauses[:6] == [1.0, 2.0, 3.0, 3.0, 1.0, 2.0]
 
 
 def test_a_thread_that_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

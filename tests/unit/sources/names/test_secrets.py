@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 def test_the_token_is_only_sent_to_the_api(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     api = KubernetesApi(tmp_path)
-    api.token_file.write_text(TOKEN, encoding="utf-8")  # not the one it admits: it refuses, with words
+    api.token_file.write_text(TOKEN, encoding="utf-8")  # another than the server accepts: it refuses with a message
     source = KubernetesSource(api.server, node_name=NODE, clock=SystemClock(), timeout_s=5.0)
     try:
         with caplog.at_level(logging.DEBUG):
@@ -42,9 +42,9 @@ def test_the_token_is_only_sent_to_the_api(tmp_path: Path, caplog: pytest.LogCap
 def test_the_content_of_a_key_file_is_not_reported(
     broken: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority, stranger = trustme.CA(), trustme.CA()
+    authority, other = trustme.CA(), trustme.CA()
     ca, cert, key = (tmp_path / name for name in ("ca.pem", "cert.pem", "key.pem"))
-    stranger.cert_pem.write_to_path(str(ca))  # so that the engine is not believed
+    other.cert_pem.write_to_path(str(ca))  # so that the engine is not trusted
     own = authority.issue_cert("client@example.org")
     own.cert_chain_pems[0].write_to_path(str(cert))
     own.private_key_pem.write_to_path(str(key))

@@ -34,14 +34,6 @@ def until(source: NameSource, condition: Callable[[NameRead], bool]) -> NameRead
     return answer
 
 
-def soon(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def our_threads(name: str) -> int:
     """The number of a source's threads."""
     return sum(thread.name == f"otel-gpu-{name}" for thread in threading.enumerate())

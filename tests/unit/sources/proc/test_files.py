@@ -28,11 +28,6 @@ UVM = DeviceNode(DeviceKind.UVM)
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> ProcTree:
-    return ProcTree(tmp_path / "proc")
-
-
-@pytest.fixture
 def root_fd(tree: ProcTree) -> Iterator[int]:
     fd = os.open(tree.root, DIRECTORY_FLAGS)
     yield fd
@@ -212,12 +207,6 @@ def test_a_mapping_of_the_uvm_node_counts_by_its_size() -> None:
 )
 def test_other_lines_of_maps_do_not_count(line: bytes) -> None:
     assert parse_maps([line]) == 0
-
-
-def test_the_uvm_mappings_of_a_process_are_added_up() -> None:
-    lines = [maps_line(0x1000, 4096), maps_line(0x9000, 4096, "/usr/lib/libcuda.so.1"), maps_line(0x20000, 8192)]
-    assert parse_maps(line.encode() for line in lines) == 12288
-    assert parse_maps([]) == 0
 
 
 # ---------------------------------------------------------------------------- reading

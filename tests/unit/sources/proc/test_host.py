@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from otel_gpu.model import MigAccess
@@ -21,11 +19,6 @@ from tests.proc_tree import ProcTree
 
 UUID_A = "GPU-6d1bcf1a-3d55-4b07-9e0e-0d0f6bfd2f5c"
 UUID_B = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> ProcTree:
-    return ProcTree(tmp_path / "proc")
 
 
 def test_the_initial_namespaces_have_fixed_inodes(tree: ProcTree) -> None:

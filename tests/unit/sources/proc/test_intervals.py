@@ -25,11 +25,6 @@ def cgroup(number: int) -> str:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def tree(tmp_path: Path) -> ProcTree:
     tree = ProcTree(tmp_path / "proc")
     tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096))
@@ -65,16 +60,6 @@ def test_a_cycle_opens_no_file_of_a_process_and_every_tenth_opens_stat_and_descr
             opened.append(reads.count["open"] - 1)  # /proc itself
     assert opened.count(0) == 18
     assert sum(opened) == 2 * 3  # its directory, stat and descriptors
-
-
-def test_mappings_are_read_every_half_minute_even_if_the_size_of_the_process_is_the_same(
-    tree: ProcTree, source: ProcfsSource, clock: ManualClock
-) -> None:
-    """Managed memory may replace a reservation, which does not change the size."""
-    tree.add(PID, cgroup=cgroup(0), fds=CUDA_FDS, maps=maps_line(0x10000, 4096), size_bytes=1 << 30)
-    facts_after(source, clock, 2)
-    tree.write(f"{PID}/maps", maps_line(0x10000, 8192))
-    assert facts_after(source, clock, 34).uvm_mapping_bytes == 8192
 
 
 def test_reads_of_many_processes_are_spread_over_cycles(
@@ -139,25 +124,6 @@ def test_mappings_of_a_measured_process_are_not_read_and_its_descriptors_every_h
     assert facts_after(source, clock, 1).uvm_mapping_bytes == 4096, "no longer measured: read at once"
 
 
-def test_a_gpu_that_is_closed_is_noticed_within_ten_seconds(
-    tree: ProcTree, source: ProcfsSource, clock: ManualClock
-) -> None:
-    facts_after(source, clock, 2)
-    tree.set_fds(PID, ["/dev/null"])
-    assert not facts_after(source, clock, 10).gpu_minors_open
-
-
-def test_an_old_process_that_opens_a_gpu_is_noticed_within_half_a_minute(
-    tree: ProcTree, source: ProcfsSource, clock: ManualClock
-) -> None:
-    facts_after(source, clock, 2)
-    tree.set_fds(110, CUDA_FDS)
-    for _ in range(31):
-        clock.advance(1)
-        read = source.read([PID])
-    assert read.processes[110].gpu_minors_open == {0}
-
-
 def test_a_new_process_is_read_in_every_cycle_for_a_minute(
     tree: ProcTree, source: ProcfsSource, clock: ManualClock
 ) -> None:
@@ -170,23 +136,6 @@ def test_a_new_process_is_read_in_every_cycle_for_a_minute(
     tree.write("8/cgroup", cgroup(2))
     clock.advance(1)
     assert source.read([PID]).processes[8].workload.id == IDS[2]
-
-
-def test_a_reused_pid_is_noticed_at_once(tree: ProcTree, source: ProcfsSource, clock: ManualClock) -> None:
-    facts_after(source, clock, 3)
-    tree.release(PID)
-    tree.add(PID, start_ticks=5_000, cgroup=cgroup(1), fds=["/dev/null"])
-    other = facts_after(source, clock, 1)
-    assert (other.key.start_ticks, other.workload.id, other.gpu_minors_open) == (5_000, IDS[1], frozenset())
-
-
-def test_an_exit_is_noticed_within_ten_seconds(tree: ProcTree, source: ProcfsSource, clock: ManualClock) -> None:
-    facts_after(source, clock, 3)
-    tree.add(PID, state="Z", cgroup=cgroup(0), fds=())
-    assert not facts_after(source, clock, 10).alive
-    tree.remove(PID)
-    clock.advance(1)
-    assert PID not in source.read([PID]).processes
 
 
 def test_another_inode_of_the_same_process_changes_no_facts(

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from otel_gpu.clock import ManualClock
@@ -12,21 +10,6 @@ from tests.proc_tree import UVM, ProcTree, Reads, maps_line, mig_nodes
 
 CONTAINER = "0123456789abcdef" * 4
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> ProcTree:
-    return ProcTree(tmp_path / "proc")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def source(tree: ProcTree, clock: ManualClock) -> ProcfsSource:
-    return ProcfsSource(tree.root, clock, own_proc=tree.root, ticks_per_second=100)
 
 
 # ---------------------------------------------------------------------------- facts

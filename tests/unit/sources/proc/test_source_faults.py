@@ -19,21 +19,6 @@ CONTAINER = "0123456789abcdef" * 4
 CUDA_FDS = ("/dev/null", "/dev/nvidiactl", UVM, "/dev/nvidia0")
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> ProcTree:
-    return ProcTree(tmp_path / "proc")
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def source(tree: ProcTree, clock: ManualClock) -> ProcfsSource:
-    return ProcfsSource(tree.root, clock, own_proc=tree.root, ticks_per_second=100)
-
-
 Refuse = Callable[[str, int], None]
 
 
@@ -207,24 +192,6 @@ def test_a_process_with_an_unreadable_cgroup_keeps_its_workload(
     read = source.read([7])
     assert read.processes[7].workload.id == CONTAINER
     assert read.state is SourceState.DEGRADED
-
-
-@pytest.mark.parametrize("name", ["stat", "comm", "cgroup", "maps", "status"])
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\n\n\n", None])
-def test_garbage_in_one_process_does_not_affect_others(
-    tree: ProcTree, source: ProcfsSource, name: str, content: bytes | None
-) -> None:
-    directory = tree.add(7, fds=CUDA_FDS)
-    tree.add(8, fds=CUDA_FDS)
-    if content is None:
-        (directory / name).unlink()
-        (directory / name).mkdir()
-    else:
-        (directory / name).write_bytes(content)
-    for _ in range(2):
-        read = source.read([7, 8])
-        assert 8 in read.processes
-        assert read.state is not SourceState.UNAVAILABLE
 
 
 def test_files_in_place_of_directories_do_not_raise(tree: ProcTree, source: ProcfsSource) -> None:

@@ -29,13 +29,6 @@ def table_of(*pids: int) -> ProcessTable:
 # ---------------------------------------------------------------------------- processes
 
 
-def test_only_listed_processes_are_kept() -> None:
-    table = table_of(1, 2, 3)
-    table.update({2: 2}, now_ns=1)
-    assert [process.pid for process in table] == [2]
-    assert len(table) == 1
-
-
 def test_a_pid_with_another_start_is_another_process() -> None:
     table = table_of(7)
     table.identify(7, stat(start_ticks=100), now_ns=0).name = "old"
@@ -62,13 +55,6 @@ def test_a_process_with_another_inode_keeps_what_is_known_of_it() -> None:
 
 
 # ---------------------------------------------------------------------------- open devices
-
-
-def test_a_process_with_only_the_control_node_open_is_not_a_holder() -> None:
-    process = TrackedProcess(7, 7, None)
-    process.add_scan(DeviceScan(frozenset({CONTROL}), 10, 0))
-    assert process.nodes == {CONTROL}
-    assert not process.is_holder
 
 
 def test_a_node_in_a_slice_counts_at_once_until_a_complete_scan_without_it() -> None:

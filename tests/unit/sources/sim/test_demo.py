@@ -9,7 +9,7 @@ from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuReading, GpuState, ProcessKind, WorkloadKind
 from otel_gpu.sources.sim import SimulatedHost, demo_world
-from otel_gpu.sources.sim.roster import Roster
+from otel_gpu.sources.sim.world import Roster
 
 
 def host(seed: int = 1) -> tuple[SimulatedHost, ManualClock]:
@@ -120,29 +120,3 @@ def test_memory_does_not_grow_with_time(hours: float) -> None:
     truth = demo.truth()
     assert sum(len(gpu.processes) for gpu in truth.gpus) < 50
     assert all(gpu.dynamic_pj == gpu.retired_pj + sum(one.dynamic_pj for one in gpu.processes) for gpu in truth.gpus)
-
-
-def test_jobs_start_and_end_with_their_own_names() -> None:
-    demo, clock = host()
-    pods: set[str] = set()
-    slurm: set[str] = set()
-    for _ in range(40):
-        clock.advance(30.0)
-        facts = demo.process_source().read(()).processes.values()
-        names = [known.names for known in demo.name_source().read({}).known.values()]
-        pods |= {name.pod for name in names if name.pod and name.namespace == "batch"}
-        slurm |= {one.workload.id for one in facts if one.workload.kind is WorkloadKind.SLURM_JOB}
-    assert len(pods) >= 10
-    assert len(slurm) >= 5
-    assert max(map(int, slurm)) - min(map(int, slurm)) == len(slurm) - 1
-
-
-def test_ten_minutes_take_one_step_per_sample_period() -> None:
-    demo, clock = host()
-    demo.truth()
-    before = [device.steps for device in demo.devices]
-    clock.advance(600.0)
-    demo.truth()
-    steps = [device.steps - start for device, start in zip(demo.devices, before, strict=True)]
-    periods = [device.spec.sample_period_us for device in demo.devices]
-    assert all(abs(count - 600_000_000 / period) <= 1 for count, period in zip(steps, periods, strict=True))

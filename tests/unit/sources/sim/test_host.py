@@ -235,24 +235,6 @@ def test_running_workloads_have_names() -> None:
 # ---------------------------------------------------------------------------- time
 
 
-def test_the_order_and_number_of_reads_do_not_matter() -> None:
-    spec = world(process(1, use(0.4)), process(2, use(0.3, memory=Points(((0.0, 0.0), (20.0, 4.0 * GIB))))), seed=11)
-    one, one_clock = start(spec)
-    other, other_clock = start(spec)
-    for step in range(100):
-        one_clock.advance(0.3)
-        if step % 3:
-            one.gpu_source().read()
-        if step % 4:
-            one.process_source().read(())
-        if step % 7 == 0:
-            one.truth()
-    other_clock.advance(30.0)
-    assert one.truth() == other.truth() == other.truth(at_s=30.0)
-    assert reading(one) == reading(other)
-    assert one.process_source().read(()) == other.process_source().read(())
-
-
 def test_the_truth_of_any_time_is_available_without_advancing_the_world() -> None:
     host, clock = start(world(process(1, use(0.4))))
     clock.advance(10.0)

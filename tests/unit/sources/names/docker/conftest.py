@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,14 +44,6 @@ def make_source() -> Iterator[MakeSource]:
             return source
 
         yield make
-
-
-def until(happens: Callable[[], object], patience_s: float = 20.0) -> None:
-    """Wait until another thread has made this true."""
-    deadline = time.monotonic() + patience_s
-    while not happens():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.005)
 
 
 def first_read(source: DockerSource) -> NameRead:

@@ -12,7 +12,7 @@ from otel_gpu.errors import Unavailable
 from otel_gpu.sources.names.docker.client import Engine
 from otel_gpu.sources.names.docker.registry import ACTIONS
 from tests.docker_api import DockerApi, serving_docker
-from tests.unit.sources.names.docker.conftest import until
+from tests.waiting import until
 
 
 def test_events_without_chunks_are_returned_one_by_one(api: DockerApi) -> None:

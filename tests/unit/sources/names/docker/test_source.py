@@ -10,7 +10,8 @@ from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import Claim
 from otel_gpu.sources.names.docker import DockerSource
 from tests.docker_api import Bad, DockerApi, container_id
-from tests.unit.sources.names.docker.conftest import MakeSource, until
+from tests.unit.sources.names.docker.conftest import MakeSource
+from tests.waiting import until
 
 INSPECT = "/containers/{id}/json"
 
@@ -162,10 +163,10 @@ def test_a_container_is_pending_during_the_first_list(api: DockerApi, make_sourc
     key = api.run(1, "llm")
     api.bad["/containers/json"] = Bad(never=True)
     source = make_source(api.base_url)
-    foreign, crio = container_id(2), container_id(3)
+    in_pod, crio = container_id(2), container_id(3)
     asked = {
         ref(key): (1,),
-        ref(foreign, None, pod_uid="0c3e1f7a-8f4e-4a53-b9e2-5d6f1c2b3a49"): (2,),
+        ref(in_pod, None, pod_uid="0c3e1f7a-8f4e-4a53-b9e2-5d6f1c2b3a49"): (2,),
         ref(crio, "cri-o"): (3,),
         WorkloadRef(WorkloadKind.SLURM_JOB, "7"): (4,),
         WorkloadRef(WorkloadKind.CONTAINER, "chosen-by-hand"): (5,),
@@ -197,13 +198,13 @@ def test_a_container_whose_start_was_missed_is_looked_up(api: DockerApi, make_so
 def test_an_unknown_id_is_looked_up_once(api: DockerApi, make_source: MakeSource) -> None:
     source = make_source(api.base_url)
     assert source.wait(10)
-    stranger = {ref(container_id(5)): (1,), ref(container_id(6), "containerd"): (2,)}
-    assert source.read(stranger).pending == {container_id(5)}
-    until(lambda: not source.read(stranger).pending)
+    unknown = {ref(container_id(5)): (1,), ref(container_id(6), "containerd"): (2,)}
+    assert source.read(unknown).pending == {container_id(5)}
+    until(lambda: not source.read(unknown).pending)
     for _ in range(10):
-        source.read(stranger)
+        source.read(unknown)
     assert api.count(INSPECT) == 1
-    assert source.read(stranger).state is SourceState.OK
+    assert source.read(unknown).state is SourceState.OK
 
 
 def test_a_sandbox_is_not_pending(api: DockerApi, make_source: MakeSource) -> None:
@@ -230,4 +231,4 @@ def test_close_ends_the_threads_while_a_stream_is_open(api: DockerApi, make_sour
     assert sorted(own()) == ["otel-gpu-docker", "otel-gpu-events"]
     source.close()
     assert own() == []
-    assert source.read({}).state is SourceState.OK  # what was known stands
+    assert source.read({}).state is SourceState.OK  # the latest answer persists

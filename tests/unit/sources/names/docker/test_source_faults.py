@@ -10,11 +10,12 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
+from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.docker import DockerSource
-from otel_gpu.sources.names.poller import Poller
 from tests.docker_api import Bad, DockerApi, container_id, serving_docker
-from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable, until
+from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable
+from tests.waiting import until
 
 INSPECT = "/containers/{id}/json"
 
@@ -104,6 +105,15 @@ HTML = Bad(b"<html><body>Sign in</body></html>")
 def test_an_invalid_answer_is_a_reason(path: str, bad: Bad, said: str, api: DockerApi, make_source: MakeSource) -> None:
     api.bad[path] = bad
     assert said in unavailable(make_source(api.base_url))
+
+
+@pytest.mark.parametrize("path", ["/version", "/containers/json"])
+def test_an_answer_that_is_too_large_is_a_reason(
+    path: str, api: DockerApi, make_source: MakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("otel_gpu.sources.names.docker.client._MAX_ANSWER_BYTES", 1 << 20)
+    api.bad[path] = Bad(b"[" + b" " * (1 << 20))
+    assert unavailable(make_source(api.base_url)).endswith(f"the answer to GET {path} is over 1 MiB")
 
 
 def test_invalid_entries_of_the_list_are_skipped_and_counted(api: DockerApi, make_source: MakeSource) -> None:
@@ -285,15 +295,15 @@ def test_the_pause_before_a_unix_socket_is_tried_again_stays_short(
 ) -> None:
     pauses: list[float] = []
     paused = threading.Event()
-    next_pause_s = Poller.next_pause_s
+    failed = Backoff.failed
 
-    def noted(self: Poller) -> float:
-        pauses.append(next_pause_s(self))
+    def noted(self: Backoff) -> float:
+        pauses.append(failed(self))
         if len(pauses) == 8:
             paused.set()
         return 0.001
 
-    monkeypatch.setattr(Poller, "next_pause_s", noted)
+    monkeypatch.setattr(Backoff, "failed", noted)
     source = make_source(base_url)
     source.read({})
     assert paused.wait(20)

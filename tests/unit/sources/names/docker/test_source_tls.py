@@ -14,7 +14,8 @@ import trustme
 from otel_gpu.model import SourceState
 from otel_gpu.sources.names.docker import DockerTls
 from tests.docker_api import DockerApi, serving_docker
-from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable, until
+from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable
+from tests.waiting import until
 
 LOOPBACK = "127.0.0.1"
 

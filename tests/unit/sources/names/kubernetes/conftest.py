@@ -14,6 +14,7 @@ from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead
 from otel_gpu.sources.names.kubernetes import ApiServer, KubernetesSource
 from tests.kubernetes_api import NODE, KubernetesApi
+from tests.waiting import until
 
 PATIENCE_S = 20.0
 
@@ -74,14 +75,6 @@ def watching() -> Iterator[Watching]:
 def ref(container_id: str, runtime: str | None = None, pod_uid: str | None = "some-uid") -> WorkloadRef:
     """A container's reference from its cgroup."""
     return WorkloadRef(WorkloadKind.CONTAINER, container_id, runtime=runtime, pod_uid=pod_uid)
-
-
-def until(met: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not met():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def watch_again(api: KubernetesApi, clock: ManualClock) -> None:

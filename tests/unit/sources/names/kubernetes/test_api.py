@@ -183,6 +183,15 @@ def test_a_missing_token_file_is_a_reason(api: KubernetesApi) -> None:
     assert failure(api.server).startswith(f"token file {api.token_file}: No such file or directory; mount")
 
 
+def test_a_mounted_file_that_is_too_large_is_a_reason(api: KubernetesApi) -> None:
+    ca = api.ca_file.read_bytes()
+    api.ca_file.write_bytes(ca + b"\n" * (1 << 20))
+    assert failure(api.server) == f"CA file {api.ca_file}: it is over 1 MiB"
+    api.ca_file.write_bytes(ca)
+    api.token_file.write_bytes(b"x" * (1 << 17))
+    assert failure(api.server) == f"token file {api.token_file}: it is over 65,536 bytes"
+
+
 def test_the_reason_for_a_forbidden_list_has_the_fix(api: KubernetesApi) -> None:
     message = 'pods is forbidden: User \\"system:serviceaccount:gpu:agent\\" cannot list resource \\"pods\\"'
     api.faults.append(Fault(403, body=f'{{"kind": "Status", "message": "{message}"}}'.encode()))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
 from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Page, Pod, parse_event, parse_list, parse_pod
-from tests.depth import DEPTH
 from tests.kubernetes_api import CREATED, Json, container, hex_id, pod
 
 A, B, C, D = (hex_id(number) for number in range(1, 5))
@@ -216,72 +213,3 @@ def test_events_are_changes_bookmarks_or_failures() -> None:
 )
 def test_an_invalid_watch_event_is_none(line: bytes) -> None:
     assert parse_event(line) is None
-
-
-# ---------------------------------------------------------------------------- any JSON
-
-KEYS = [
-    *("metadata", "spec", "status", "uid", "name", "namespace", "labels", "annotations", "items", "type", "object"),
-    *("containerStatuses", "initContainerStatuses", "containerID", "state", "lastState", "running", "terminated"),
-    *("startedAt", "image", "containers", "resourceVersion", "continue", "code", "message", "x"),
-    *("kubernetes.io/config.hash", "kubernetes.io/config.mirror"),
-]
-texts = st.one_of(
-    st.text(st.characters(exclude_categories=()), max_size=20),
-    st.sampled_from([f"containerd://{A}", CREATED, "0001-01-01T00:00:00Z", "sha256:x", "ADDED", "ERROR", "\ud800" * 3]),
-)
-anything = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.one_of(st.sampled_from(KEYS), texts), inner, max_size=8)
-    ),
-    max_leaves=30,
-)
-
-
-def replaced(part: Json, path: list[int], value: object) -> Json:
-    """The pod with one of its values replaced; ``path`` selects the value."""
-    at: object = part
-    while path:
-        children: list[tuple[object, object]] = (
-            list(at.items()) if isinstance(at, dict) else list(enumerate(at)) if isinstance(at, list) else []
-        )
-        if not children:
-            break
-        key, child = children[path[0] % len(children)]
-        path = path[1:]
-        if not path:
-            at[key] = value  # type: ignore[index]  # it is a dict or a list
-        at = child
-    return part
-
-
-almost_a_pod = st.builds(
-    lambda path, value: replaced(pod("p", container(A, lastState={"terminated": {}}), labels={"x": "y"}), path, value),
-    st.lists(st.integers(0, 9), min_size=1, max_size=7),
-    anything,
-)
-some = settings(max_examples=100 * DEPTH, deadline=None, derandomize=True, database=None)
-
-
-@some
-@given(st.one_of(anything, almost_a_pod))
-def test_any_json_gives_exportable_names(value: object) -> None:
-    found = parse_pod(value, ["x"])
-    parse_list(value, ["x"])
-    parse_list({"metadata": {"resourceVersion": "1"}, "items": [value]}, ["x"])
-    parse_event(json.dumps(value).encode(), ["x"])
-    parse_event(json.dumps({"type": "MODIFIED", "object": value}).encode(), ["x"])
-
-    for known in () if found is None else found.containers:
-        names = known.names
-        for text in (
-            names.container,
-            names.image,
-            names.pod,
-            names.namespace,
-            names.pod_uid,
-            *dict(names.extra).values(),
-        ):
-            assert text is None or 0 < len(text.encode("utf-8")) <= 4096
-    assert found is None or found.problem is None or found.problem.isprintable()

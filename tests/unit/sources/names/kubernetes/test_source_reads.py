@@ -11,7 +11,8 @@ from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.names.kubernetes.source import SETTLE_S
 from tests.kubernetes_api import Fault, KubernetesApi, container, hex_id, pod
-from tests.unit.sources.names.kubernetes.conftest import Watching, ref, until, watch_again
+from tests.unit.sources.names.kubernetes.conftest import Watching, ref, watch_again
+from tests.waiting import until
 
 A, B, C = (hex_id(number) for number in range(1, 4))
 
@@ -108,15 +109,6 @@ def test_a_cut_text_degrades_the_source_while_its_pod_exists(api: KubernetesApi,
 
     watcher.until(lambda read: read.state is SourceState.OK)
     assert watcher.errors == 1
-
-
-@pytest.mark.parametrize("value", ['say "hi"', "two\nlines", "🦊", "<b>bold</b>"])
-def test_labels_may_have_any_characters(api: KubernetesApi, watching: Watching, value: str) -> None:
-    api.put(pod("p", container(A), labels={"x": value}))
-
-    read = watching(api.server, labels=["x"]).until_known(A)
-
-    assert read.known[A].names.extra == (("k8s.pod.label.x", value),)
 
 
 # ---------------------------------------------------------------------------- reading

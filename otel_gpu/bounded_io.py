@@ -1,0 +1,101 @@
+"""Bounded reads of what the agent did not write: files, answers of servers, JSON, lines of a stream.
+
+Each document has a limit of bytes. A stream may have a deadline as well: the timeout of a socket is that of one read,
+and a server that sends a byte now and then would never reach it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+
+class TooLarge(ValueError):
+    """The document is larger than its limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        size = f"{max_bytes >> 20} MiB" if max_bytes >= 1 << 20 else f"{max_bytes:,} bytes"
+        super().__init__(f"over {size}")
+
+
+class Deadline:
+    """The end of an exchange of several reads and writes. ``now_ns`` is a monotonic clock."""
+
+    def __init__(self, timeout_s: float, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._now_ns = now_ns
+        self._end_ns = now_ns() + round(timeout_s * 1e9)
+
+    def left_s(self) -> float:
+        """The time left, for the timeout of a socket. Raises TimeoutError if there is none."""
+        left_ns = self._end_ns - self._now_ns()
+        if left_ns <= 0:
+            raise TimeoutError("timed out")
+        return left_ns / 1e9
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """The content of a file. Raises OSError, TooLarge, and ValueError for an invalid path."""
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise TooLarge(max_bytes)
+    return content
+
+
+def read_all(chunks: Iterable[bytes], max_bytes: int) -> bytes:
+    """The chunks of a stream joined. Raises TooLarge, and then reads no further."""
+    content = read_beginning(chunks, max_bytes + 1)
+    if len(content) > max_bytes:
+        raise TooLarge(max_bytes)
+    return content
+
+
+def read_beginning(chunks: Iterable[bytes], max_bytes: int) -> bytes:
+    """The chunks of a stream joined, at most this many bytes of them."""
+    parts: list[bytes] = []
+    left_bytes = max_bytes
+    for chunk in chunks:
+        parts.append(chunk[:left_bytes])
+        left_bytes -= len(chunk)
+        if left_bytes <= 0:
+            break
+    return b"".join(parts)
+
+
+def parse_json(document: bytes | str) -> object:
+    """A JSON document. Raises ValueError for anything else, however deeply it is nested."""
+    try:
+        parsed: object = json.loads(document)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return parsed
+
+
+class LineSplitter:
+    """Collects chunks until a line is complete. A line longer than ``max_bytes`` is dropped while it arrives."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes | None]:
+        """The lines that end in this chunk, stripped, without empty ones; ``None`` for each line that is too long."""
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            self._add(end)
+            if self._size > self._max_bytes:
+                yield None
+            elif line := b"".join(self._parts).strip():
+                yield line
+            self._parts, self._size = [], 0
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self._max_bytes:
+            self._parts = []
+        elif part:
+            self._parts.append(part)

@@ -1,1 +1,0 @@
-"""The container runtime of a Kubernetes node, over the Container Runtime Interface (CRI)."""

@@ -1,1 +1,0 @@
-"""CRI messages: cri.proto has the fields that are used; the Python modules are generated from it."""

@@ -1,1 +1,0 @@
-"""Pod-resources messages: podresources.proto has the fields that are used; the Python modules are generated."""

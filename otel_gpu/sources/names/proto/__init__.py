@@ -1,0 +1,1 @@
+"""Messages of CRI and pod-resources: each .proto file has the fields that are used; the modules are generated."""

@@ -1,0 +1,105 @@
+"""Bounded reads: files, streams, JSON, and lines of a stream that arrives in chunks of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
+from otel_gpu.clock import ManualClock
+from tests.depth import DEPTH
+
+
+def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_bytes(b"x" * 100)
+    assert read_file(path, 100) == b"x" * 100
+    with pytest.raises(TooLarge, match=r"^over 99 bytes$"):
+        read_file(path, 99)
+    with pytest.raises(TooLarge, match=r"^over 2 MiB$"):
+        read_all([b"x" * (2 << 20), b"x"], 2 << 20)
+
+
+def test_a_stream_is_not_read_beyond_its_limit() -> None:
+    taken = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield b"xyz"
+
+    assert read_beginning(endless(), 10) == b"xyzxyzxyzx"
+    assert taken == 4
+    with pytest.raises(TooLarge):
+        read_all(endless(), 10)
+    assert taken == 8
+    assert read_all([b"xyz", b"xyz"], 6) == b"xyzxyz"
+
+
+def test_a_deadline_has_less_and_less_time_left() -> None:
+    clock = ManualClock()
+    deadline = Deadline(2.0, clock.monotonic_ns)
+    clock.advance(1.5)
+    assert deadline.left_s() == 0.5
+    clock.advance(0.5)
+    with pytest.raises(TimeoutError):
+        deadline.left_s()
+
+
+@pytest.mark.parametrize("document", [b"", b"{", b"\xff", b"[" * 100_000, "nul"])
+def test_what_is_not_json_is_a_value_error(document: bytes | str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(document)
+
+
+@settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line), max_size=8), st.data())
+def test_lines_do_not_depend_on_the_chunks(whole: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in whole)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    chunks = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    lines = LineSplitter(max_bytes=8)
+
+    found = [line for chunk in chunks for line in lines.feed(chunk)]
+
+    assert found == [None if len(line) > 8 else line.strip() for line in whole if len(line) > 8 or line.strip()]
+
+
+def test_an_endless_line_takes_no_memory() -> None:
+    lines = LineSplitter(max_bytes=1000)
+    for _ in range(100):
+        assert list(lines.feed(b"x" * 100)) == []
+
+    assert sum(map(len, lines._parts)) <= 1000
+    assert list(lines.feed(b"x\nnext\n")) == [None, b"next"]
+
+
+def test_a_line_is_returned_as_soon_as_it_is_complete() -> None:
+    lines = LineSplitter(max_bytes=100)
+    assert list(lines.feed(b"one\ntw")) == [b"one"]
+    assert list(lines.feed(b"o\n")) == [b"two"]
+
+
+def test_a_long_line_in_one_chunk_is_dropped() -> None:
+    assert list(LineSplitter(max_bytes=10).feed(b"x" * 20 + b"\nnext\n")) == [None, b"next"]
+
+
+def test_a_partial_line_is_not_copied_for_each_chunk() -> None:
+    copied = 0
+
+    class Chunk(bytes):
+        def __radd__(self, collected: bytes) -> bytes:
+            nonlocal copied
+            copied += len(collected)
+            return collected + bytes(self)
+
+    lines = LineSplitter(max_bytes=10_000)
+    for _ in range(5000):
+        assert list(lines.feed(Chunk(b"x"))) == []
+    assert list(lines.feed(b"\n")) == [b"x" * 5000]
+    assert copied <= 2 * 5000
