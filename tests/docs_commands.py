@@ -238,9 +238,7 @@ _REAL: Final = "tests/real/test_docs_real.py"
 _PAGES: Final = "tests/unit/test_docs.py"
 _IMAGE: Final = "tests/real/test_image_real.py::test_the_image_is_the_agent"
 _DEPLOY: Final = "tests/real/test_deploy_real.py"
-_COMPOSE: Final = (
-    "tests/real/test_compose_real.py::test_compose_takes_the_project_and_every_file_that_it_mounts_is_there"
-)
+_COMPOSE: Final = "tests/real/test_compose_real.py::test_compose_loads_the_project_and_every_mounted_file_exists"
 _SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else"
 _MIG: Final = f"{_DEPLOY}::test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_asks_for"
 _PAUSE: Final = "tests/e2e/test_pause_and_restart.py::test_a_paused_agent_releases_the_driver_until_resumed"

@@ -31,7 +31,7 @@ from tests.cli import otel_gpu
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World
 from tests.proc_tree import UVM, ProcTree
-from tests.real.parts import free_addresses
+from tests.real.programs import free_addresses
 from tests.unit.metrics.builders import collected
 from tests.web import ask
 

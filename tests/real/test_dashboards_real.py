@@ -31,14 +31,14 @@ from tests.promql import (
     selectors,
     several,
 )
+from tests.real.backfill import KWH_PRICE, TOKENS_PER_S, DemoHistory, demo_history
 from tests.real.collector import CONFIGURATIONS, Addresses, collector
-from tests.real.demo_past import KWH, TOKENS_PER_S, DemoPast, demo_past
 from tests.real.prometheus import Prometheus, Series, prometheus, promtool
 
 pytestmark = pytest.mark.real
 
 DEMO: Final = ("run", "--source", "sim", "--interval", "1s", "--listen", "127.0.0.1:0")
-PRICES: Final = ("--price-gpu-hour", "2.5", "--price-kwh", str(KWH), "--currency", "EUR")
+PRICES: Final = ("--price-gpu-hour", "2.5", "--price-kwh", str(KWH_PRICE), "--currency", "EUR")
 FOR_S: Final = 2700
 LIVE: Final = {"__rate_interval": "10s", "__range": "30s"}
 LIVED: Final = {"__rate_interval": "1m", "__range": "30m"}
@@ -115,8 +115,8 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoPast]:
-    with demo_past(for_s=FOR_S, directory=tmp_path_factory.mktemp("lived") / "prometheus") as found:
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoHistory]:
+    with demo_history(for_s=FOR_S, directory=tmp_path_factory.mktemp("lived") / "prometheus") as found:
         yield found
 
 
@@ -174,11 +174,11 @@ def test_every_query_of_a_dashboard_finds_something_live(live: Prometheus) -> No
     assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
 
 
-def test_every_query_of_a_dashboard_finds_something_over_a_while(lived: DemoPast) -> None:
+def test_every_query_of_a_dashboard_finds_something_over_a_while(lived: DemoHistory) -> None:
     assert nothing_found(lived.server, of_dashboards(lived.server, LIVED, lived.last_s), lived.last_s) == []
 
 
-def test_a_choice_narrows_what_is_shown(lived: DemoPast) -> None:
+def test_a_choice_narrows_what_is_shown(lived: DemoHistory) -> None:
     by_namespace = "sum by (k8s_namespace_name) (gpu_workload_memory_usage_bytes)"
     whole = {
         one.labels.get("k8s_namespace_name", ""): one.value for one in lived.server.query(by_namespace, lived.last_s)
@@ -193,8 +193,8 @@ def test_a_choice_narrows_what_is_shown(lived: DemoPast) -> None:
         assert held == sum(whole[name] for name in chosen) > 0
 
 
-def test_who_has_ended_is_not_among_those_who_are_on_a_gpu(lived: DemoPast) -> None:
-    places = [(workload, gpu) for workload in lived.attribution.workloads for gpu in workload.gpus]
+def test_who_has_ended_is_not_among_those_who_are_on_a_gpu(lived: DemoHistory) -> None:
+    places = [(workload, gpu) for workload in lived.report.workloads for gpu in workload.gpus]
     here = sorted(str(workload.display_name) for workload, gpu in places if gpu.active)
     assert len(here) < len(places), "some have ended within the retention"
     chosen = {"host": "demo", "gpu": ".*", **LIVED}
@@ -227,17 +227,19 @@ def test_whatever_an_alert_looks_at_is_there_in_the_demo(live: Prometheus) -> No
     assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
 
 
-def test_over_a_while_those_who_hold_memory_or_a_gpu_for_nothing_are_told_of_and_nobody_else(lived: DemoPast) -> None:
+def test_over_a_while_those_who_hold_memory_or_a_gpu_for_nothing_are_told_of_and_nobody_else(
+    lived: DemoHistory,
+) -> None:
     idle = {
         workload.ref.id
-        for workload in lived.attribution.workloads
+        for workload in lived.report.workloads
         for gpu in workload.gpus
         if gpu.state is GpuState.IDLE and (gpu.idle_s or 0) >= 1800 and (gpu.idle_bytes or 0) >= 1 << 28
     }
     assert idle, "the demo's notebook rests"
     unused = {
         workload.ref.id
-        for workload in lived.attribution.workloads
+        for workload in lived.report.workloads
         for gpu in workload.gpus
         if gpu.state is GpuState.ALLOCATED
     }
@@ -263,21 +265,21 @@ def test_every_query_of_the_cookbook_finds_something_live(live: Prometheus) -> N
     assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
 
 
-def test_every_query_of_the_cookbook_finds_something_over_a_while(lived: DemoPast) -> None:
+def test_every_query_of_the_cookbook_finds_something_over_a_while(lived: DemoHistory) -> None:
     # Rules were not there to record it.
     every = [one for one in cookbook() if not names(one.expr) & recorded().keys()]
     assert len(every) > 20
     assert nothing_found(lived.server, every, lived.last_s) == []
 
 
-def test_what_the_demo_cannot_show_is_on_the_page_and_is_answered_with_nothing(lived: DemoPast) -> None:
+def test_what_the_demo_cannot_show_is_on_the_page_and_is_answered_with_nothing(lived: DemoHistory) -> None:
     page = {one.expr.strip() for one in of_page()}
     for expr in NOT_IN_THE_DEMO:
         assert expr in page
         assert lived.server.query(expr, lived.last_s) == []
 
 
-def answer(lived: DemoPast, before: str) -> dict[tuple[str, ...], float]:
+def answer(lived: DemoHistory, before: str) -> dict[tuple[str, ...], float]:
     """What the query under a line of the page gives: values by their labels' values."""
     _, _, after = COOKBOOK.read_text(encoding="utf-8").partition(f"\n{before}")
     assert after, before
@@ -286,7 +288,7 @@ def answer(lived: DemoPast, before: str) -> dict[tuple[str, ...], float]:
     return {tuple(one.labels.values()): one.value for one in found}
 
 
-def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
+def test_what_the_cookbook_gives_adds_up(lived: DemoHistory) -> None:
     counted = lived.server.query(
         'sum(increase(gpu_device_energy_joules_total{gpu_energy_state="attributed"}[24h]))', lived.last_s
     )
@@ -297,7 +299,7 @@ def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
     # No GPU of the demo is ever without a process, so none of its energy is idle.
     assert sum(answer(lived, "kWh per GPU model").values()) == pytest.approx(kwh)
     priced = answer(lived, "Cost of energy at 0.30 per kWh")
-    assert priced == pytest.approx({name: value * KWH for name, value in energy.items()})
+    assert priced == pytest.approx({name: value * KWH_PRICE for name, value in energy.items()})
     paid = answer(lived, "Cost by basis")
     assert sum(value for name, value in paid.items() if "energy" in name) == pytest.approx(
         sum(priced.values()), rel=0.02

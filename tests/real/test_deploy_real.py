@@ -20,21 +20,21 @@ from tests.real.manifests import (
     agent,
     built,
     built_on,
-    consistent,
+    check_least_privilege,
+    check_references,
     constraint,
-    listening,
+    declared_ports,
     loaded,
-    locked,
     mounted,
     only,
+    parse_strictly,
     pods,
     rendered,
     run,
-    strictly,
-    taken,
+    settings_of,
     variables,
 )
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 pytestmark = pytest.mark.real
 
@@ -62,8 +62,8 @@ def test_a_kustomization_makes_objects_that_kubernetes_knows_and_that_have_no_mo
     found = pods(objects)
     assert found
     for pod in found:
-        locked(pod, *(["SYS_ADMIN"] if directory.name == "mig" else []))
-    consistent(objects)
+        check_least_privilege(pod, *(["SYS_ADMIN"] if directory.name == "mig" else []))
+    check_references(objects)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_everything_follows_a_namespace_of_ones_own(tmp_path: Path, directory: P
     wanted = {"namespace": "gpu-mon", "resources": [directory.relative_to(ROOT)]}
     own = {**wanted, "resources": [str(one) for one in wanted["resources"]]}
     objects = built_on(tmp_path, own)
-    consistent(objects)
+    check_references(objects)
     text = json.dumps(objects)
     assert '"namespace": "otel-gpu"' not in text
     assert only(objects, "Namespace")["metadata"]["name"] == "gpu-mon"
@@ -89,7 +89,7 @@ def test_everything_follows_a_namespace_of_ones_own(tmp_path: Path, directory: P
 )
 def test_the_kustomization_that_a_page_shows_can_be_built(tmp_path: Path, page: Path) -> None:
     [text] = blocks(page, "yaml")
-    consistent(built_on(tmp_path, yaml.safe_load(text)))
+    check_references(built_on(tmp_path, yaml.safe_load(text)))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_kustomization_that_a_page_shows_can_be_built(tmp_path: Path, page: 
 )
 def test_the_ports_that_are_declared_are_those_at_which_the_agent_listens(tmp_path: Path, directory: Path) -> None:
     objects = built(directory)
-    ports = listening(tmp_path, objects)
+    ports = declared_ports(tmp_path, objects)
     assert ports == {"metrics": 9464} | ({"dcgm": 9400} if directory.name == "compat" else {})
     [template] = [
         one["spec"]["template"]
@@ -127,7 +127,7 @@ def test_without_the_api_there_is_neither_a_role_nor_a_token(tmp_path: Path) -> 
     assert plain.pop("automountServiceAccountToken") is True
     del pod["volumes"], plain["volumes"]  # with the name of another configuration
     assert pod == plain
-    assert taken(tmp_path, objects) == taken(tmp_path, built(BASE)) | {"kubernetes-api": "never"}
+    assert settings_of(tmp_path, objects) == settings_of(tmp_path, built(BASE)) | {"kubernetes-api": "never"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_in_place_of_another_exporter_only_its_port_is_added(tmp_path: Path) -> 
     assert agent(pod).pop("ports") == [{"name": "dcgm", "containerPort": 9400}, *agent(plain).pop("ports")]
     del pod["volumes"], plain["volumes"]  # with the name of another configuration
     assert pod == plain
-    assert taken(tmp_path, objects) == taken(tmp_path, built(BASE)) | {"compat": "dcgm-exporter:9400"}
+    assert settings_of(tmp_path, objects) == settings_of(tmp_path, built(BASE)) | {"compat": "dcgm-exporter:9400"}
     service = only(objects, "Service")
     assert [port["port"] for port in service["spec"]["ports"]] == [9400]
     assert service["spec"]["clusterIP"] == "None"
@@ -202,7 +202,7 @@ def test_the_deployment_is_the_daemonset_on_one_node() -> None:
 def test_with_a_collector_nobody_scrapes_and_the_collector_takes_its_configuration(tmp_path: Path) -> None:
     objects = built(OVERLAYS / "with-collector")
     config = loaded(tmp_path, objects).config
-    assert taken(tmp_path, objects)["exporters"] == "otlp"
+    assert settings_of(tmp_path, objects)["exporters"] == "otlp"
     [text] = [one["data"]["collector.yaml"] for one in objects if "collector.yaml" in one.get("data", {})]
     [settings] = [one["data"] for one in objects if "GATEWAY_ENDPOINT" in one.get("data", {})]
     file = tmp_path / "collector.yaml"
@@ -245,7 +245,7 @@ def test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else() -> None:
     # The pod asks for no group, and a constraint must say something of them.
     assert SCC["fsGroup"] == SCC["supplementalGroups"] == {"type": "RunAsAny"}
     assert SCC["priority"] is None
-    assert strictly(json.dumps(SCC)) == [SCC]
+    assert parse_strictly(json.dumps(SCC)) == [SCC]
     assert "namespace" not in SCC["metadata"]
 
 
@@ -322,7 +322,7 @@ def installed(root: Path, *drop_ins: str) -> Path:
 
 
 def systemd_analyze(verb: str, root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    program = needed_program("systemd-analyze", "Debian has it in the package systemd")
+    program = require_program("systemd-analyze", "Debian has it in the package systemd")
     words = [str(program), verb, f"--root={root}", "--no-pager", *options, UNIT]
     return subprocess.run(words, capture_output=True, encoding="utf-8", timeout=60, check=False)
 

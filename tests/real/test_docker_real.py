@@ -25,13 +25,6 @@ pytestmark = pytest.mark.real
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[DockerEngine]:
-    """An engine that the tests of this file share."""
-    with docker_engine() as started:
-        yield started
-
-
 @pytest.fixture
 def source(engine: DockerEngine) -> Iterator[DockerSource]:
     """A source that has listed what runs."""

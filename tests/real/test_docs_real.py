@@ -22,8 +22,8 @@ from otel_gpu.version import __version__
 from tests.agent_process import AgentProcess
 from tests.cli import clean_environment
 from tests.docs_commands import ROOT, Command, all_blocks, all_commands, run_by
-from tests.real.manifests import KUBERNETES, built, consistent, run, strictly
-from tests.real.parts import needed_program
+from tests.real.manifests import KUBERNETES, built, check_references, parse_strictly, run
+from tests.real.programs import require_program
 
 pytestmark = pytest.mark.real
 
@@ -99,7 +99,7 @@ def started(text: str, environment: Mapping[str, str], directory: Path) -> Itera
     """An agent, started by this line of shell in a network of its own; killed at the end if it still runs."""
     if os.geteuid() != 0:
         pytest.skip("a network of one's own needs root")
-    needed_program("ip", "apt install iproute2")
+    require_program("ip", "apt install iproute2")
     words = ["unshare", "--net", "bash", "-c", f"ip link set lo up && exec {text}"]
     agent = AgentProcess(words, environment, directory)
     try:
@@ -147,7 +147,7 @@ def test_an_agent_starts_as_a_page_says(command: Command, environment: dict[str,
 def test_make_run_is_all_that_somebody_new_has_to_type(
     command: Command, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    needed_program("curl", "apt install curl")
+    require_program("curl", "apt install curl")
     # In a group of its own, which Ctrl-C in a terminal would reach as a whole: make, and the agent that it started.
     with started(f"setsid {command.text} -C {ROOT} VENV={sys.prefix}", environment, tmp_path) as make:
         try:
@@ -180,7 +180,7 @@ def until_gone(group: int) -> None:
 
 @asked("test_what_a_page_asks_an_agent_is_answered")
 def test_what_a_page_asks_an_agent_is_answered(command: Command, environment: dict[str, str], tmp_path: Path) -> None:
-    needed_program("curl", "apt install curl")
+    require_program("curl", "apt install curl")
     with started("otel-gpu demo", environment, tmp_path) as agent:
         agent.until(lambda: "200" in beside(agent, "curl -si http://127.0.0.1:9464/readyz", environment).stdout)
         # What is followed has no end: so long it has to begin.
@@ -192,7 +192,7 @@ def test_what_a_page_asks_an_agent_is_answered(command: Command, environment: di
 @asked("test_a_command_answers_as_a_page_says")
 def test_a_command_answers_as_a_page_says(command: Command, environment: dict[str, str]) -> None:
     if "| jq" in command.text:
-        needed_program("jq", "apt install jq")
+        require_program("jq", "apt install jq")
     result = subprocess.run(
         ["bash", "-c", command.text],
         env=environment, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60, check=False,
@@ -216,7 +216,7 @@ def test_what_a_page_applies_can_be_built(command: Command) -> None:
     [_, _, _, directory] = command.words
     objects = built(ROOT / directory)
     assert objects
-    consistent(objects)
+    check_references(objects)
 
 
 @asked("test_what_a_page_installs_can_be_rendered")
@@ -224,5 +224,5 @@ def test_what_a_page_installs_can_be_rendered(command: Command) -> None:
     [_, _, release, chart, *rest] = command.words
     result = run("helm", "template", release, ROOT / chart, "--kube-version", KUBERNETES, *rest)
     assert (result.returncode, result.stderr) == (0, "")
-    objects = strictly(result.stdout)
+    objects = parse_strictly(result.stdout)
     assert {one["metadata"].get("namespace") for one in objects} - {None} == {rest[rest.index("--namespace") + 1]}

@@ -22,7 +22,7 @@ import pytest
 
 from otel_gpu.version import __version__
 from tests.real.docker_engine import REMEDY, DockerEngine, docker_engine, until
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 pytestmark = pytest.mark.real
 
@@ -137,7 +137,7 @@ def base(*, wheels: Path | None = None) -> bytes:
     for one in sorted(libraries([python, *library.glob("lib-dynload/*.so"), *packages.rglob("*.so*")])):
         if not one.is_relative_to(packages):
             rootfs.add(one)
-    rootfs.add(needed_program("busybox", REMEDY), "bin/busybox")
+    rootfs.add(require_program("busybox", REMEDY), "bin/busybox")
     for applet in ("sh", "rm", "cat", "id"):
         rootfs.link(f"bin/{applet}", "busybox")
     rootfs.directory("tmp", 0o1777)

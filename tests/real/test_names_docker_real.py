@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from tests.agent_process import AgentProcess, agent_process
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World
-from tests.real.docker_engine import DockerEngine, device_node, docker_engine
+from tests.real.docker_engine import DockerEngine, device_node
 
 pytestmark = pytest.mark.real
 
@@ -24,13 +24,6 @@ UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 NASTY = "<img src=x onerror=alert(1)> \"quoted\" \\ 'single'\ntwo lines 🚀"
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} (\S+)')
 LABEL = re.compile(r'([a-z0-9_]+)="((?:[^"\\]|\\.)*)"')
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[DockerEngine]:
-    """An engine that the tests of this file share."""
-    with docker_engine() as started:
-        yield started
 
 
 def pid_of(engine: DockerEngine, key: str) -> int:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.agent_process import AgentProcess, agent_process
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
-from tests.real.otlp_series import told
+from tests.real.otlp_points import points_of
 
 pytestmark = pytest.mark.real
 
@@ -58,7 +58,7 @@ def arrived(files: list[Path], run: str) -> list[Totals]:
     sums: dict[tuple[str, ...], int] = {}
     history: list[Totals] = []
     newest_ns = None
-    for point in (point for file in files for point in told(read_file(file))):
+    for point in (point for file in files for point in points_of(read_file(file))):
         if point.name not in ENERGY or point.get("run") != run:
             continue
         if newest_ns is not None and point.time_ns != newest_ns:
@@ -129,11 +129,11 @@ def test_the_last_export_tells_the_end(tmp_path: Path) -> None:
         agent_process(*words, directory=tmp_path) as agent,
     ):
         agent.until(lambda: bool(read_file(out)))
-        first_ns = max(point.time_ns for point in told(read_file(out)))
+        first_ns = max(point.time_ns for point in points_of(read_file(out)))
         time.sleep(3)
         code, took_s = agent.end()
         assert (code, took_s < 5) == (0, True), agent.stderr
         deadline_s = time.monotonic() + 10
-        while max(point.time_ns for point in told(read_file(out))) == first_ns:
+        while max(point.time_ns for point in points_of(read_file(out))) == first_ns:
             assert time.monotonic() < deadline_s, "no export after the first"
             time.sleep(0.1)

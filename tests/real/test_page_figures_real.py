@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -21,31 +21,16 @@ from otel_gpu.model import (
 )
 from otel_gpu.view.names import name_key, workload_names
 from otel_gpu.view.text import UNKNOWN, celsius, gpu_span, joules, money, percent, signed, size, span, watts
-from tests.real.chromium import Browser, chromium
-from tests.real.page_view import CARDS, PROCESSES, TABLE, TOTALS, assert_innocent, opened
-from tests.real.staged_agent import StagedAgent, staged_agent
+from tests.real.chromium import Browser
+from tests.real.page_view import CARDS, PROCESSES, TABLE, TOTALS, assert_clean, open_page
+from tests.real.stepped_agent import SteppedAgent
 from tests.web import ask
 
 pytestmark = pytest.mark.real
 
-PRICES: Final = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "currency": "EUR"}
 METHODS: Final = ("measured", "estimated", "inferred")
 Shown = dict[str, tuple[str, float | None]]
 """By the name of a cell: its text, and the value behind it."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def demo() -> Iterator[StagedAgent]:
-    with staged_agent(flags=PRICES) as staged:
-        for _ in range(24):
-            staged.advance(5)
-        yield staged
 
 
 def total(values: Sequence[float | None]) -> float | None:
@@ -116,12 +101,12 @@ def row_of(workload: dict[str, Any], reported: WorkloadReport, attribution: Repo
 
 
 def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same_cycle(
-    browser: Browser, demo: StagedAgent
+    browser: Browser, demo: SteppedAgent
 ) -> None:
     attribution = demo.advance(5)
-    tab = opened(browser, demo)
+    tab = open_page(browser, demo)
     document = document_of(attribution)
-    answer = ask(demo.agent.web.address, "/api/attribution")
+    answer = ask(demo.address, "/api/attribution")
     assert json.loads(answer.body) == document
     assert answer.headers["ETag"] == f'"{tab.value("document.getElementById(`main`).dataset.cycle")}"'
     shown = {row["id"]: row for row in tab.value(TABLE)}
@@ -138,12 +123,12 @@ def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same
     texts = {text for row in shown.values() for text in row["texts"].values()}
     assert {UNKNOWN, "busy", "unknown"} <= texts  # it is about something
     assert any(row["texts"]["state"].startswith("idle ") and row["texts"]["idle"] != "0 s" for row in shown.values())
-    assert_innocent(tab, demo.url)
+    assert_clean(tab, demo.url)
 
 
-def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
+def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Browser, demo: SteppedAgent) -> None:
     attribution = demo.now()
-    tab = opened(browser, demo)
+    tab = open_page(browser, demo)
     tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
     shown = {(row["workload"], row["texts"]["PID"], row["texts"]["GPU"]): row for row in tab.value(PROCESSES)}
     reported = [process for process in attribution.processes if process.is_reported]
@@ -192,8 +177,8 @@ def holders_of(gpu: dict[str, Any], document: dict[str, Any], names: Sequence[st
     ] + ([["unattributed", size(unattributed), ""]] if unattributed else [])
 
 
-def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     attribution = demo.now()
     document = document_of(attribution)
     reported_workloads = [workload for workload in attribution.workloads if workload.reported_gpus]
@@ -223,8 +208,8 @@ def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser
     assert Counter(UNKNOWN in card["texts"] for card in cards) == {True: 1, False: 3}
 
 
-def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     document = document_of(demo.now())
     splits = [gpu["memory"] for gpu in document["gpus"]]
     used = sum(each["limit"] - each["free"] - each["reserved"] for each in splits)
@@ -251,8 +236,8 @@ def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser
     assert all(len(how) > 20 for _, _, _, how in tab.value(TOTALS))
 
 
-def test_every_column_says_what_it_is(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_every_column_says_what_it_is(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     tab.value("document.querySelector('.open').click()")
     headings = "[...document.querySelectorAll('#columns button, .details thead th')]"
     said = tab.value(f"{headings}.map(node => [node.innerText, node.title])")
@@ -261,8 +246,8 @@ def test_every_column_says_what_it_is(browser: Browser, demo: StagedAgent) -> No
     assert "share of a gpu's sms" in dict(said)["SM"].lower()
 
 
-def test_cost_while_idle_is_unknown_without_utilisation(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_cost_while_idle_is_unknown_without_utilisation(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     costs = {(row["name"], row["texts"]["idle"]): row["how"]["cost"] for row in tab.value(TABLE)}
     unknown = "so far, at the configured prices; unknown how much of it while idle"
     assert costs["reranker", UNKNOWN] == unknown  # on an instance

@@ -16,9 +16,9 @@ from otel_gpu.config.values import Address, address
 from otel_gpu.export.document import to_json
 from otel_gpu.model import Pod
 from tests.agent_process import AgentProcess, agent_process
-from tests.real.chromium import Browser, Tab, chromium
-from tests.real.page_view import CARDS, CONTRAST, NAMES, NARROW, TABLE, WIDE, assert_innocent, opened, shows
-from tests.real.staged_agent import staged_agent
+from tests.real.chromium import Browser, Tab
+from tests.real.page_view import CARDS, LOW_CONTRAST, NAMES, NARROW, TABLE, WIDE, assert_clean, is_current, open_page
+from tests.real.stepped_agent import stepped_agent
 from tests.unit.web.pki import Pki
 from tests.web import ask
 
@@ -26,12 +26,6 @@ pytestmark = pytest.mark.real
 
 USER: Final = "alice"
 PASSWORD: Final = "correct horse"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 # ---------------------------------------------------------------------------- of one pod
@@ -45,9 +39,9 @@ TRAINERS: Final = Pod(name="finetune-13b-worker-0", namespace="research")
 def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus(
     browser: Browser, tmp_path: Path, width: int, dark: bool
 ) -> None:
-    with staged_agent(flags={"scope": "pod"}, pod=TRAINERS) as staged:
-        attribution = staged.advance(5)
-        tab = opened(browser, staged, width=width, dark=dark)
+    with stepped_agent(flags={"scope": "pod"}, pod=TRAINERS) as agent:
+        attribution = agent.advance(5)
+        tab = open_page(browser, agent, width=width, dark=dark)
         assert tab.value(NAMES) == ["trainer"]
         assert "pod research/finetune-13b-worker-0" in tab.value("document.getElementById('where').innerText")
         [workload] = json.loads(to_json(attribution))["workloads"]
@@ -61,21 +55,21 @@ def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus
         tab.value("document.querySelector('.open').click()")
         assert len(tab.value("[...document.querySelectorAll('.details tbody tr')].map(row => row.innerText)")) == 3
         assert tab.value("document.documentElement.scrollWidth") <= width
-        assert tab.value(CONTRAST) == []
-        staged.advance(5)
-        tab.until(shows(staged))
+        assert tab.value(LOW_CONTRAST) == []
+        agent.advance(5)
+        tab.until(is_current(agent))
         assert tab.value(NAMES) == ["trainer"]
-        tab.picture(tmp_path / "pod.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "pod.png")
+        assert_clean(tab, agent.url)
 
 
 def test_the_responses_for_a_pod_have_no_other_names(browser: Browser) -> None:
     """Neither the document nor the table without scripts has names of other workloads."""
-    with staged_agent(flags={"scope": "pod"}, pod=TRAINERS) as staged:
+    with stepped_agent(flags={"scope": "pod"}, pod=TRAINERS) as agent:
         tab = Tab(browser, scripts=False)
-        tab.open(staged.url)
+        tab.open(agent.url)
         tab.until("document.querySelector('pre')?.innerText.includes('trainer')")
-        answers = [ask(staged.agent.web.address, path).body for path in ("/", "/api/attribution")]
+        answers = [ask(agent.address, path).body for path in ("/", "/api/attribution")]
         for text in (*answers, tab.value("document.body.innerText")):
             assert "trainer" in text
             assert not re.search(r"vllm|notebook|ollama", text)
@@ -112,7 +106,7 @@ def test_the_page_over_tls_with_a_password_is_the_page_and_updates_itself(
 ) -> None:
     at = address_of(agent)
     tab = Tab(browser)
-    tab.look(width=WIDE, dark=False)
+    tab.emulate(width=WIDE, dark=False)
     # Whom the browser trusts is the system's to say; that the certificate is good is asked for below.
     tab.command("Security.setIgnoreCertificateErrors", ignore=True)
     tab.open(f"https://{USER}:{PASSWORD.replace(' ', '%20')}@{at}/")
@@ -121,8 +115,8 @@ def test_the_page_over_tls_with_a_password_is_the_page_and_updates_itself(
     tab.until(f"document.getElementById('main').dataset.cycle !== '{cycle}'")  # server-sent events, with the password
     assert len(tab.value(CARDS)) == 4
     assert len(tab.value(TABLE)) > 10
-    tab.picture(tmp_path / "guarded.png")
-    assert tab.complaints == []
+    tab.screenshot(tmp_path / "guarded.png")
+    assert tab.console_errors == []
     assert PASSWORD not in tab.value("document.documentElement.outerHTML")
     basic = {"Authorization": "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()}
     assert ask(at, "/", headers=basic, tls=pki.client()).status == 200
@@ -135,7 +129,7 @@ def test_without_the_password_nothing_is_shown(browser: Browser, agent: AgentPro
         tab.command("Security.setIgnoreCertificateErrors", ignore=True)
         tab.open(f"https://{credentials}{at}/")
         tab.until("location.protocol === 'chrome-error:' && document.readyState === 'complete'")
-        assert any("status of 401" in complaint for complaint in tab.complaints)
+        assert any("status of 401" in complaint for complaint in tab.console_errors)
         assert "GPU" not in tab.value("document.body.innerText")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,21 +15,26 @@ from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from tests.agent_process import agent_process
-from tests.real.chromium import Browser, Tab, chromium
-from tests.real.page_view import CARDS, CONTRAST, NAMES, NARROW, TABLE, TOTALS, UNKNOWN, WIDE, assert_innocent, opened
-from tests.real.parts import free_addresses
-from tests.real.staged_agent import staged_agent
+from tests.real.chromium import Browser, Tab
+from tests.real.page_view import (
+    CARDS,
+    LOW_CONTRAST,
+    NAMES,
+    NARROW,
+    TABLE,
+    TOTALS,
+    UNKNOWN,
+    WIDE,
+    assert_clean,
+    open_page,
+)
+from tests.real.programs import free_addresses
+from tests.real.stepped_agent import stepped_agent
 
 pytestmark = pytest.mark.real
 
 HOSTILE: Final = "<img src=x onerror=\"document.title='owned'\">"
 LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 def totals_of(tab: Tab) -> dict[str, str]:
@@ -66,8 +70,8 @@ def hostile_world() -> WorldSpec:
 def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
-    with staged_agent(hostile_world()) as staged:
-        tab = opened(browser, staged, width=width)
+    with stepped_agent(hostile_world()) as agent:
+        tab = open_page(browser, agent, width=width)
         assert HOSTILE in tab.value(NAMES)
         tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
         assert "Process" in tab.value("document.querySelector('.details').textContent")
@@ -77,8 +81,8 @@ def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
         assert LONG_POD in tab.value("document.getElementById('rows').textContent")
         assert tab.value("document.documentElement.scrollWidth") <= width
         assert "owned" not in tab.value("document.title")
-        tab.picture(tmp_path / "page.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "page.png")
+        assert_clean(tab, agent.url)
 
 
 def troubled(reading: GpuReading) -> GpuReading:
@@ -97,8 +101,8 @@ def troubled(reading: GpuReading) -> GpuReading:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp_path: Path, width: int) -> None:
-    with staged_agent(alter=lambda read: replace(read, gpus=tuple(map(troubled, read.gpus)))) as staged:
-        tab = opened(browser, staged, width=width)
+    with stepped_agent(alter=lambda read: replace(read, gpus=tuple(map(troubled, read.gpus)))) as agent:
+        tab = open_page(browser, agent, width=width)
         cards = tab.value(CARDS)
         assert [card["state"] for card in cards] == [
             "failed: GPU is lost: it fell off the bus",
@@ -115,14 +119,14 @@ def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp
         for row in tab.value(TABLE):
             assert row["texts"]["power"] == row["texts"]["sm"] == row["texts"]["energy"] == UNKNOWN
         assert tab.value("document.documentElement.scrollWidth") <= width
-        tab.picture(tmp_path / "page.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "page.png")
+        assert_clean(tab, agent.url)
 
 
 def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser: Browser, tmp_path: Path) -> None:
     nothing = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
-    with staged_agent(alter=lambda _: nothing) as staged:
-        tab = opened(browser, staged)
+    with stepped_agent(alter=lambda _: nothing) as agent:
+        tab = open_page(browser, agent)
         shown = tab.value("document.getElementById('main').innerText")
         for words in (
             "unavailable: NVML: the driver is not loaded",
@@ -133,8 +137,8 @@ def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser:
         assert tab.value("[...document.querySelectorAll('#totals b')].map(node => node.textContent)") == [
             "0", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN,
         ]  # fmt: skip
-        tab.picture(tmp_path / "page.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "page.png")
+        assert_clean(tab, agent.url)
 
 
 def crowded_world(count: int) -> WorldSpec:
@@ -155,9 +159,9 @@ def crowded_world(count: int) -> WorldSpec:
 
 
 def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser) -> None:
-    with staged_agent(crowded_world(150)) as staged:
-        tab = opened(browser, staged)
-        count_of_all = len(staged.now().workloads)
+    with stepped_agent(crowded_world(150)) as agent:
+        tab = open_page(browser, agent)
+        count_of_all = len(agent.now().workloads)
         assert len(tab.value(NAMES)) == 100
         assert tab.value("document.getElementById('count').textContent") == f"{count_of_all} workloads"
         further = "document.getElementById('further')"
@@ -172,7 +176,7 @@ def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser)
         assert len(tab.value(NAMES)) == count_of_all
         assert tab.value(f"{further}.hidden") is True
         assert tab.value("document.getElementById('said').textContent") == f"{count_of_all} workloads are shown"
-        assert_innocent(tab, staged.url)
+        assert_clean(tab, agent.url)
 
 
 def speechless(read: GpuRead) -> GpuRead:
@@ -181,14 +185,14 @@ def speechless(read: GpuRead) -> GpuRead:
 
 
 def test_memory_held_idle_has_undecided_memory_beside_it(browser: Browser) -> None:
-    with staged_agent() as staged:  # two samples: some work, and none can be idle yet
-        tab = opened(browser, staged)
+    with stepped_agent() as agent:  # two samples: some work, and none can be idle yet
+        tab = open_page(browser, agent)
         states = [(row["texts"]["state"], row["memory"]) for row in tab.value(TABLE)]
         undecided = sum(int(memory) for state, memory in states if state == "unknown")
         assert {"busy", "unknown", "allocated"} == {state for state, _ in states}
         assert totals_of(tab)["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
-    with staged_agent(alter=speechless) as staged:
-        tab = opened(browser, staged)
+    with stepped_agent(alter=speechless) as agent:
+        tab = open_page(browser, agent)
         held_idle = totals_of(tab)["Held while idle"]
         assert held_idle.startswith(f"{UNKNOWN} ")
         assert held_idle.endswith(" GiB undecided")
@@ -224,13 +228,13 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     (address,) = free_addresses(1)
     flags = (*RUN, str(address))
     tab = Tab(browser)
-    tab.look(width=width, dark=False)
+    tab.emulate(width=width, dark=False)
     with agent_process(*flags, directory=tmp_path) as agent:
         assert agent.address == address  # it listens
         tab.open(f"http://{address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         assert tab.value(NOTICE) == ""
-        assert_innocent(tab, f"http://{address}")
+        assert_clean(tab, f"http://{address}")
         cycle = tab.value("document.getElementById('main').dataset.cycle")
         tab.until(f"document.getElementById('main').dataset.cycle !== '{cycle}'")
         title = tab.value("document.title")
@@ -247,9 +251,9 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         assert not tab.value(MOVES)
     assert tab.value("document.title") == f"(lost) {title}"
     for dark in (False, True):
-        tab.look(width=width, dark=dark)
-        assert tab.value(CONTRAST) == []  # old figures are grey, and can be read
-    tab.picture(tmp_path / "lost.png")
+        tab.emulate(width=width, dark=dark)
+        assert tab.value(LOW_CONTRAST) == []  # old figures are grey, and can be read
+    tab.screenshot(tmp_path / "lost.png")
     with agent_process(*flags, directory=tmp_path):
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert not tab.value("document.body.matches('.stale')")
@@ -266,7 +270,7 @@ def test_a_page_says_that_a_connected_agent_is_silent(browser: Browser, tmp_path
         tab.until(f"{NOTICE}.startsWith('The agent sends no data.')")
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.'")
-        assert tab.complaints == []
+        assert tab.console_errors == []
 
 
 TURN: Final = """Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});
@@ -334,6 +338,6 @@ FOLLOWED: Final = """(async () => {
 def test_a_page_is_current_lost_or_old_and_never_for_a_cycle_that_it_had(
     browser: Browser, steps: str, said: list[str]
 ) -> None:
-    with staged_agent() as staged:
-        tab = opened(browser, staged)
+    with stepped_agent() as agent:
+        tab = open_page(browser, agent)
         assert tab.value(FOLLOWED.replace("STEPS", steps)) == said

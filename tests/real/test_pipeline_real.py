@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from otel_gpu.metrics.catalogue import BY_NAME, Kind
 from tests.agent_process import AgentProcess, agent_process
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
-from tests.real.otlp_series import Told, mj, told, total
+from tests.real.otlp_points import Point, points_of, sum_by_gpu, whole_mj
 from tests.web import ask
 
 pytestmark = pytest.mark.real
@@ -26,21 +26,21 @@ def otlp(addresses: Addresses, protocol: str) -> tuple[str, ...]:
     return ("--otlp-protocol", protocol, "--otlp-endpoint", f"http://{address}")
 
 
-def by_time(points: Sequence[Told]) -> dict[int, list[Told]]:
+def by_time(points: Sequence[Point]) -> dict[int, list[Point]]:
     """Points by the cycle they are of."""
-    found: dict[int, list[Told]] = {}
+    found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(point.time_ns, []).append(point)
     return found
 
 
-def until_told(agent: AgentProcess, out: Path, enough: Callable[[list[Told]], bool]) -> list[Told]:
+def until_exported(agent: AgentProcess, out: Path, enough: Callable[[list[Point]], bool]) -> list[Point]:
     """Wait for what the Collector has written."""
-    points: list[Told] = []
+    points: list[Point] = []
 
     def look() -> bool:
         nonlocal points
-        points = list(told(read_file(out)))
+        points = list(points_of(read_file(out)))
         return enough(points)
 
     agent.until(look)
@@ -51,7 +51,7 @@ def until_told(agent: AgentProcess, out: Path, enough: Callable[[list[Told]], bo
 
 
 @pytest.fixture(params=["http/protobuf", "grpc"])
-def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Told]:
+def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Point]:
     """Some cycles of the demo host, as the Collector wrote them."""
     addresses, out = Addresses.free(), tmp_path / "out.json"
     with (
@@ -60,37 +60,37 @@ def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Told]:
             "run", *QUICK, *otlp(addresses, request.param), "--otlp-compression", "gzip", directory=tmp_path
         ) as agent,
     ):
-        points = until_told(agent, out, lambda points: len(by_time(points)) >= 6)
+        points = until_exported(agent, out, lambda points: len(by_time(points)) >= 6)
         code, _ = agent.end()
         assert code == 0, agent.stderr
     return points
 
 
-def test_what_comes_out_of_the_collector_adds_up(exported: list[Told]) -> None:
+def test_what_comes_out_of_the_collector_adds_up(exported: list[Point]) -> None:
     cycles = by_time(exported)
     # The last one may still be under way in the file.
     for points in [cycles[time_ns] for time_ns in sorted(cycles)][:-1]:
-        limits = total(points, "hw.gpu.memory.limit")
+        limits = sum_by_gpu(points, "hw.gpu.memory.limit")
         assert len(limits) == 4
-        assert total(points, "gpu.device.memory.usage") == limits
-        overcount = total(points, "gpu.device.memory.overcount")
+        assert sum_by_gpu(points, "gpu.device.memory.usage") == limits
+        overcount = sum_by_gpu(points, "gpu.device.memory.overcount")
         for method in ("measured", "inferred"):
-            held = total(points, "gpu.workload.memory.usage", gpu_attribution_method=method)
-            listed = total(points, "gpu.device.memory.usage", gpu_memory_state=method)
+            held = sum_by_gpu(points, "gpu.workload.memory.usage", gpu_attribution_method=method)
+            listed = sum_by_gpu(points, "gpu.device.memory.usage", gpu_memory_state=method)
             correction = overcount if method == "measured" else {}
             assert {gpu: held.get(gpu, 0) - correction.get(gpu, 0) for gpu in limits} == {
                 gpu: listed.get(gpu, 0) for gpu in limits
             }
-        assert mj(total(points, "gpu.device.energy")) == mj(total(points, "hw.energy"))
-        attributed = mj(total(points, "gpu.device.energy", gpu_energy_state="attributed"))
-        assert mj(total(points, "gpu.workload.energy")) == attributed
-        assert mj(total(points, "gpu.process.energy")) == attributed
+        assert whole_mj(sum_by_gpu(points, "gpu.device.energy")) == whole_mj(sum_by_gpu(points, "hw.energy"))
+        attributed = whole_mj(sum_by_gpu(points, "gpu.device.energy", gpu_energy_state="attributed"))
+        assert whole_mj(sum_by_gpu(points, "gpu.workload.energy")) == attributed
+        assert whole_mj(sum_by_gpu(points, "gpu.process.energy")) == attributed
     last = cycles[max(cycles)]
-    assert sum(mj(total(last, "hw.energy")).values()) > 0
-    assert sum(mj(total(last, "gpu.workload.energy")).values()) > 0
+    assert sum(whole_mj(sum_by_gpu(last, "hw.energy")).values()) > 0
+    assert sum(whole_mj(sum_by_gpu(last, "gpu.workload.energy")).values()) > 0
 
 
-def test_every_workload_has_one_resource_and_the_host_another(exported: list[Told]) -> None:
+def test_every_workload_has_one_resource_and_the_host_another(exported: list[Point]) -> None:
     cycles = by_time(exported)
     points = cycles[sorted(cycles)[-2]]
     resources = {point.resource for point in points}
@@ -117,10 +117,10 @@ def test_every_workload_has_one_resource_and_the_host_another(exported: list[Tol
         assert dict(point.resource) in allowed, point.name
 
 
-def test_no_counter_falls_or_starts_after_it_was_told_and_no_series_is_told_twice(exported: list[Told]) -> None:
+def test_no_counter_falls_or_starts_after_it_was_told_and_no_series_is_told_twice(exported: list[Point]) -> None:
     seen = Counter((point.series, point.time_ns) for point in exported)
     assert max(seen.values()) == 1
-    newest: dict[object, Told] = {}
+    newest: dict[object, Point] = {}
     for point in sorted(exported, key=lambda point: point.time_ns):
         if BY_NAME[point.name].kind is not Kind.COUNTER:
             continue
