@@ -134,6 +134,10 @@ class DemoHistory:
     last_s: float
     report: Report
 
+    def query(self, expression: str) -> Sequence[Series]:
+        """The series of an expression at the last scrape."""
+        return self.server.query(expression, self.last_s)
+
 
 @contextmanager
 def demo_history(*, for_s: int, directory: Path) -> Iterator[DemoHistory]:

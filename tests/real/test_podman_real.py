@@ -76,7 +76,7 @@ def test_a_container_that_ends_by_itself_no_longer_runs(engine: PodmanEngine, so
     engine.podman("rm", "short")
 
 
-def test_a_process_is_named_by_what_its_cgroup_says(engine: PodmanEngine, source: DockerSource) -> None:
+def test_a_process_gets_the_name_of_the_container_in_its_cgroup(engine: PodmanEngine, source: DockerSource) -> None:
     key = engine.run("by-cgroup")
     pid = engine.inspect(key)["State"]["Pid"]
     workload = parse_cgroup(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"))
