@@ -1,4 +1,4 @@
-"""The agent as users start it, killed and started again."""
+"""Counters and state across a kill, a clean stop and a restart of the agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ("run", "--source", "sim", "--interval", "1s", "--exporters", "prometheu
 
 
 def energy_j(agent: AgentProcess) -> float:
-    """All energy of all GPUs that it exports."""
+    """The exported energy of all GPUs."""
     body = agent.get("/metrics").body
     return sum(float(value) for value in re.findall(r"^hw_energy_joules_total\{.*\} (\S+)$", body, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""The page of a pod's own agent, and the page behind TLS and a password, in a real browser."""
+"""The page of a sidecar, and the page with TLS and a password, in a real browser."""
 
 from __future__ import annotations
 
@@ -28,18 +28,16 @@ USER: Final = "alice"
 PASSWORD: Final = "correct horse"
 
 
-# ---------------------------------------------------------------------------- of one pod
+# ---------------------------------------------------------------------------- a sidecar
 
 
-TRAINERS: Final = Pod(name="finetune-13b-worker-0", namespace="research")
+TRAINER_POD: Final = Pod(name="finetune-13b-worker-0", namespace="research")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus(
-    browser: Browser, tmp_path: Path, width: int, dark: bool
-) -> None:
-    with stepped_agent(flags={"scope": "pod"}, pod=TRAINERS) as agent:
+def test_the_page_of_a_sidecar_shows_its_pod_only(browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
+    with stepped_agent(flags={"scope": "pod"}, pod=TRAINER_POD) as agent:
         attribution = agent.advance(5)
         tab = open_page(browser, agent, width=width, dark=dark)
         assert tab.value(NAMES) == ["trainer"]
@@ -47,7 +45,7 @@ def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus
         [workload] = json.loads(to_json(attribution))["workloads"]
         [row] = tab.value(TABLE)
         assert int(row["memory"]) == sum(part["memory"]["measured"] for part in workload["gpus"]) > 0
-        # Figures of a whole GPU are of all on it: no bars, no totals, and no other name anywhere.
+        # Figures of a whole GPU include other pods, so the page has no bars, no totals and no other names.
         assert tab.value("document.getElementById('devices').hidden && document.getElementById('overview').hidden")
         assert tab.value("[...document.querySelectorAll('.gpu')].every(card => !card.checkVisibility())")
         shown = tab.value("document.body.innerText")
@@ -63,9 +61,9 @@ def test_the_page_of_a_pod_shows_that_pod_and_nothing_of_others_or_of_whole_gpus
         assert_clean(tab, agent.url)
 
 
-def test_the_responses_for_a_pod_have_no_other_names(browser: Browser) -> None:
+def test_responses_of_a_sidecar_have_no_other_names(browser: Browser) -> None:
     """Neither the document nor the table without scripts has names of other workloads."""
-    with stepped_agent(flags={"scope": "pod"}, pod=TRAINERS) as agent:
+    with stepped_agent(flags={"scope": "pod"}, pod=TRAINER_POD) as agent:
         tab = Tab(browser, scripts=False)
         tab.open(agent.url)
         tab.until("document.querySelector('pre')?.innerText.includes('trainer')")
@@ -75,7 +73,7 @@ def test_the_responses_for_a_pod_have_no_other_names(browser: Browser) -> None:
             assert not re.search(r"vllm|notebook|ollama", text)
 
 
-# ---------------------------------------------------------------------------- behind TLS and a password
+# ---------------------------------------------------------------------------- TLS and a password
 
 
 @pytest.fixture
@@ -95,19 +93,19 @@ def agent(pki: Pki, tmp_path: Path) -> Iterator[AgentProcess]:
 
 
 def address_of(agent: AgentProcess) -> Address:
-    """Where it serves, which it says to be over TLS."""
+    """The address in the URL that it logs, which is https."""
     found = re.search(r"https://(\S+)/healthz", agent.stderr)
     assert found is not None
     return address(found[1])
 
 
-def test_the_page_over_tls_with_a_password_is_the_page_and_updates_itself(
+def test_the_page_works_over_tls_with_a_password(
     browser: Browser, agent: AgentProcess, pki: Pki, tmp_path: Path
 ) -> None:
     at = address_of(agent)
     tab = Tab(browser)
     tab.emulate(width=WIDE, dark=False)
-    # Whom the browser trusts is the system's to say; that the certificate is good is asked for below.
+    # The browser trusts the system's authorities only; the request at the end of this test checks the certificate.
     tab.command("Security.setIgnoreCertificateErrors", ignore=True)
     tab.open(f"https://{USER}:{PASSWORD.replace(' ', '%20')}@{at}/")
     cycle = tab.until("document.getElementById('main')?.dataset.cycle")
@@ -133,9 +131,7 @@ def test_without_the_password_nothing_is_shown(browser: Browser, agent: AgentPro
         assert "GPU" not in tab.value("document.body.innerText")
 
 
-def test_a_browser_that_does_not_know_the_authority_does_not_show_the_page(
-    browser: Browser, agent: AgentProcess
-) -> None:
+def test_a_browser_without_the_authority_rejects_the_certificate(browser: Browser, agent: AgentProcess) -> None:
     tab = Tab(browser)
     refused = tab.command("Page.navigate", url=f"https://{address_of(agent)}/")
     assert refused["errorText"] == "net::ERR_CERT_AUTHORITY_INVALID"

@@ -1,4 +1,4 @@
-"""The page of hosts with problems, and of an agent that comes and goes, in a real browser."""
+"""The page of hosts with problems, and of an agent that stops and starts again, in a real browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
 
 
 def totals_of(tab: Tab) -> dict[str, str]:
-    """What is read, by name."""
+    """The texts of the totals by name."""
     return {name: read for name, read, _, _ in tab.value(TOTALS)}
 
 
@@ -67,7 +67,7 @@ def hostile_world() -> WorldSpec:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
+def test_markup_in_names_is_text_and_long_names_do_not_widen_the_page(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
     with stepped_agent(hostile_world()) as agent:
@@ -86,7 +86,7 @@ def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
 
 
 def troubled(reading: GpuReading) -> GpuReading:
-    """GPUs that are lost, asleep, paused, and one that gives no memory and no power."""
+    """GPUs that are lost, asleep and paused, and one without power and utilisation."""
     bare = GpuReading(reading.identity, reading.taken_at_ns)
     match reading.identity.index:
         case 0:
@@ -123,7 +123,7 @@ def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp
         assert_clean(tab, agent.url)
 
 
-def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser: Browser, tmp_path: Path) -> None:
+def test_a_host_without_a_driver_shows_the_reason(browser: Browser, tmp_path: Path) -> None:
     nothing = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
     with stepped_agent(alter=lambda _: nothing) as agent:
         tab = open_page(browser, agent)
@@ -142,7 +142,7 @@ def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser:
 
 
 def crowded_world(count: int) -> WorldSpec:
-    """The demo with so many more containers, each with a process on its first GPU."""
+    """The demo with ``count`` more containers, each with a process on the first GPU."""
     world = demo_world(1)
     crowd = tuple(
         ProcessSpec(
@@ -168,7 +168,7 @@ def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser)
         assert tab.value(f"{further}.textContent") == f"Show {count_of_all - 100} more of {count_of_all}"
         tab.value("document.getElementById('filter').value = 'crowd-149'")
         tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
-        assert tab.value(NAMES) == ["crowd-149"]  # found, though it was not shown
+        assert tab.value(NAMES) == ["crowd-149"]  # also a row that was not shown
         assert tab.value(f"{further}.hidden") is True
         tab.value("document.getElementById('filter').value = ''")
         tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
@@ -179,26 +179,26 @@ def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser)
         assert_clean(tab, agent.url)
 
 
-def speechless(read: GpuRead) -> GpuRead:
-    """No GPU has utilisation figures."""
+def without_utilization(read: GpuRead) -> GpuRead:
+    """Remove the utilisation of all GPUs."""
     return replace(read, gpus=tuple(replace(each, utilization=None, gpu_ratio=None) for each in read.gpus))
 
 
-def test_memory_held_idle_has_undecided_memory_beside_it(browser: Browser) -> None:
-    with stepped_agent() as agent:  # two samples: some work, and none can be idle yet
+def test_memory_held_while_idle_is_shown_with_undecided_memory(browser: Browser) -> None:
+    with stepped_agent() as agent:  # two samples are too few for an idle state
         tab = open_page(browser, agent)
         states = [(row["texts"]["state"], row["memory"]) for row in tab.value(TABLE)]
         undecided = sum(int(memory) for state, memory in states if state == "unknown")
         assert {"busy", "unknown", "allocated"} == {state for state, _ in states}
         assert totals_of(tab)["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
-    with stepped_agent(alter=speechless) as agent:
+    with stepped_agent(alter=without_utilization) as agent:
         tab = open_page(browser, agent)
         held_idle = totals_of(tab)["Held while idle"]
         assert held_idle.startswith(f"{UNKNOWN} ")
         assert held_idle.endswith(" GiB undecided")
 
 
-# ---------------------------------------------------------------------------- an agent that comes and goes
+# ---------------------------------------------------------------------------- an agent that stops and starts again
 
 
 NOTICE: Final = "(document.getElementById('link').hidden ? '' : document.getElementById('link').innerText)"
@@ -218,7 +218,7 @@ MOVES: Final = """(() => {
   link.hidden = !link.hidden;
   return before.some((each, at) => each !== after[at]);
 })()"""
-"""Whether anything on the page moves when the notice comes or goes."""
+"""Whether anything on the page moves when the notice appears or disappears."""
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -230,7 +230,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     tab = Tab(browser)
     tab.emulate(width=width, dark=False)
     with agent_process(*flags, directory=tmp_path) as agent:
-        assert agent.address == address  # it listens
+        assert agent.address == address  # waits until it listens
         tab.open(f"http://{address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         assert tab.value(NOTICE) == ""
@@ -242,7 +242,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
     assert "Retrying" in said
     assert tab.value("document.getElementById('said').textContent") == said
-    assert len(tab.value(CARDS)) == 4  # what was known stays, and is marked
+    assert len(tab.value(CARDS)) == 4  # old figures stay, marked as stale
     assert tab.value("document.body.matches('.stale')")
     assert tab.value("scrollY") > 200
     for place in ("document.body.scrollHeight", "0"):  # at any scroll position
@@ -252,7 +252,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     assert tab.value("document.title") == f"(lost) {title}"
     for dark in (False, True):
         tab.emulate(width=width, dark=dark)
-        assert tab.value(LOW_CONTRAST) == []  # old figures are grey, and can be read
+        assert tab.value(LOW_CONTRAST) == []  # grey text is readable
     tab.screenshot(tmp_path / "lost.png")
     with agent_process(*flags, directory=tmp_path):
         tab.until(f"{NOTICE} === 'The agent is back.'")
@@ -326,18 +326,16 @@ FOLLOWED: Final = """(async () => {
         ("streams.at(-1).tell('1'); wait(13);", ["current"]),
         ("wait(11);", ["lost"]),  # that never sent a cycle
         ("streams.at(-1).tell('1'); wait(14);", ["current", "lost", "old"]),
-        # A sampler that hangs: a new connection gets the same old cycle.
+        # A hanging sampler: a new connection receives the same old cycle.
         ("streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('1'); wait(5);", ["current", "lost", "old"]),
         (
             "streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('2'); wait(5); streams.at(-1).tell('3');",
             ["current", "lost", "old", "back", "current"],
         ),
     ],
-    ids=["patience", "nothing ever", "silence", "the same again", "back"],
+    ids=["within the limit", "no cycle", "silence", "the same cycle", "back"],
 )
-def test_a_page_is_current_lost_or_old_and_never_for_a_cycle_that_it_had(
-    browser: Browser, steps: str, said: list[str]
-) -> None:
+def test_a_repeated_cycle_does_not_make_a_page_current(browser: Browser, steps: str, said: list[str]) -> None:
     with stepped_agent() as agent:
         tab = open_page(browser, agent)
         assert tab.value(FOLLOWED.replace("STEPS", steps)) == said

@@ -23,11 +23,11 @@ COLOURED: Final = """[...document.querySelectorAll('#rows > tr:not(.details)')].
   row => [row.dataset.id, row.querySelector('.swatch').className])"""
 
 
-# ---------------------------------------------------------------------------- on many GPUs
+# ---------------------------------------------------------------------------- many GPUs
 
 
 def wide_world() -> WorldSpec:
-    """Twelve GPUs: one workload idle on all of them, others on some, and two of one name on the first."""
+    """Twelve GPUs: one workload is idle on all of them, others on some, and two on the first have the same name."""
     first = demo_world(1).gpus[0]
     gpus = tuple(
         replace(
@@ -64,7 +64,7 @@ def wide() -> Iterator[SteppedAgent]:
         yield agent
 
 
-def test_gpus_are_in_the_order_of_their_numbers_and_runs_are_short(browser: Browser, wide: SteppedAgent) -> None:
+def test_gpus_are_in_numeric_order_and_ranges_are_abbreviated(browser: Browser, wide: SteppedAgent) -> None:
     tab = open_page(browser, wide)
     tab.value("document.querySelector('#columns [data-key=gpu] button').click()")
     rows = [(row["name"], row["texts"]["gpu"]) for row in tab.value(TABLE)]
@@ -104,7 +104,7 @@ def test_workloads_of_one_name_have_a_suffix_from_their_pods(browser: Browser, w
     assert {words.split(":")[0] for words in hovered} == names
 
 
-# ---------------------------------------------------------------------------- in colours
+# ---------------------------------------------------------------------------- colours
 
 
 def growing_world() -> WorldSpec:
@@ -130,7 +130,7 @@ def test_a_workload_keeps_its_colour_in_every_browser(browser: Browser) -> None:
         seen: dict[str, str] = {}
         for _ in range(8):
             coloured = dict(tab.value(COLOURED))
-            assert seen.items() <= coloured.items()  # none gives way to a new workload
+            assert seen.items() <= coloured.items()  # a new workload changes no colour
             seen = coloured
             agent.advance(20)
             tab.until(is_current(agent))

@@ -1,4 +1,4 @@
-"""The page in a real browser: it follows the agent, on any screen, by keyboard and screen reader."""
+"""The page in a real browser: updates, screen sizes, keyboard and screen reader."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from tests.real.stepped_agent import SteppedAgent, stepped_agent
 pytestmark = pytest.mark.real
 
 
-# ---------------------------------------------------------------------------- what comes, and what is kept
+# ---------------------------------------------------------------------------- updates and plots
 
 
-def test_what_a_bar_draws_is_as_long_as_what_it_stands_for(browser: Browser, demo: SteppedAgent) -> None:
+def test_the_length_of_a_bar_is_the_share_of_memory(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     gpu = json.loads(to_json(demo.now()))["gpus"][3]
     drawn = tab.value(
@@ -76,7 +76,8 @@ def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Br
     tab.value("document.getElementById('pause').click()")
     tab.until(is_current(demo))
     assert tab.value("document.getElementById('updated').textContent").startswith("as of ")
-    assert tab.value("document.querySelector('.plot .line').getAttribute('d')") != plotted  # nothing was missed
+    # The plot has the cycles during the pause.
+    assert tab.value("document.querySelector('.plot .line').getAttribute('d')") != plotted
     assert_clean(tab, demo.url)
 
 
@@ -125,11 +126,11 @@ def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, d
       return [plot.getAttribute('aria-label'), path('line'), path('range')];
     })()""")
     assert drawn[0] == "Power in the last hour"
-    assert drawn[1] == "M238.0,31.4L239.0,23.8"  # 40 units are 100 W, but for a unit at both edges
+    assert drawn[1] == "M238.0,31.4L239.0,23.8"  # 100 W are 40 units, less one at each edge
     assert drawn[2] == "M238.0,16.2L239.0,4.8L239.0,27.6L238.0,35.2Z"
 
 
-def test_a_column_that_went_away_leaves_the_order_to_memory(browser: Browser, demo: SteppedAgent) -> None:
+def test_without_the_sorted_column_the_order_is_by_memory(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     tab.value("document.querySelector('#columns [data-key=cost] button').click()")
     unpriced = """(async () => {
@@ -147,7 +148,7 @@ def test_a_column_that_went_away_leaves_the_order_to_memory(browser: Browser, de
     assert tab.value(unpriced) == "memory"
 
 
-def test_a_figure_says_how_it_was_obtained(browser: Browser, demo: SteppedAgent) -> None:
+def test_tooltips_say_how_figures_were_obtained(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     how = {row["name"]: row["how"] for row in tab.value(TABLE)}
     assert re.search(r"GiB inferred \(confidence \d+ %\), from open devices", how["host"]["memory"])
@@ -156,26 +157,26 @@ def test_a_figure_says_how_it_was_obtained(browser: Browser, demo: SteppedAgent)
     assert "to the byte" in tab.value("document.querySelector('.gpu details').textContent")
 
 
-# ---------------------------------------------------------------------------- what people do with it
+# ---------------------------------------------------------------------------- interaction
 
 
-def test_a_click_on_a_heading_sorts_and_another_one_reverses(browser: Browser, demo: SteppedAgent) -> None:
+def test_a_click_on_a_heading_sorts_and_a_second_click_reverses(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     for key in ("memory", "sm", "power", "energy", "idle", "cost", "gpu", "state"):
         tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
-        if key == "memory":  # sorted by already: that turned it round
+        if key == "memory":  # the initial order, which the click reversed
             tab.value("document.querySelector('#columns [data-key=memory] button').click()")
         for _ in range(2):
             column = [row[key] for row in tab.value(TABLE)]
             known = [value if key in ("gpu", "state") else float(value) for value in column if value is not None]
             down = tab.value(f"document.querySelector('#columns [data-key={key}]').ariaSort") == "descending"
             assert known == sorted(known, reverse=down), key
-            assert None not in column[: len(known)], key  # what is not known is last, both ways
+            assert None not in column[: len(known)], key  # unknown values are last in both directions
             tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
     assert tab.value("document.querySelectorAll('#columns [aria-sort]:not([aria-sort=none])').length") == 1
 
 
-def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: SteppedAgent) -> None:
+def test_a_filter_shows_workloads_that_match_every_word(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     count = len(tab.value(NAMES))
     tab.value("document.getElementById('filter').focus()")
@@ -187,11 +188,11 @@ def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: Ste
     assert tab.value("document.getElementById('no-workloads').innerText") == "No workload matches this filter."
     demo.advance(5)
     tab.until(is_current(demo))
-    assert tab.value(NAMES) == []  # the next cycle leaves it as it is
+    assert tab.value(NAMES) == []  # the next cycle keeps the filter
     assert tab.value("document.activeElement.id") == "filter"
 
 
-def test_a_filter_of_a_gpu_leaves_those_that_are_on_it(browser: Browser, demo: SteppedAgent) -> None:
+def test_a_filter_for_a_gpu_shows_the_workloads_on_it(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     document = json.loads(to_json(demo.now()))
     index_of = {gpu["uuid"]: gpu["index"] for gpu in document["gpus"]}
@@ -210,10 +211,10 @@ def test_a_filter_of_a_gpu_leaves_those_that_are_on_it(browser: Browser, demo: S
     for text, found in ((hashed[:12], 1), (hashed[12:24], 0)):
         tab.value(f"{typed}.value = ''")
         tab.insert_text(text)
-        assert len(tab.value(NAMES)) == found, text  # an id by its beginning
+        assert len(tab.value(NAMES)) == found, text  # an id matches by its prefix
 
 
-def test_by_keyboard_alone_a_workload_is_opened_and_stays_open(browser: Browser, demo: SteppedAgent) -> None:
+def test_a_workload_can_be_expanded_by_keyboard_and_stays_expanded(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     for _ in range(60):
         tab.press("Tab", 9)
@@ -240,7 +241,7 @@ def test_by_keyboard_alone_a_workload_is_opened_and_stays_open(browser: Browser,
     assert_clean(tab, demo.url)
 
 
-def test_a_theme_is_the_systems_until_one_is_chosen_and_then_kept(browser: Browser, demo: SteppedAgent) -> None:
+def test_the_theme_is_the_systems_until_the_user_selects_one(browser: Browser, demo: SteppedAgent) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     tab = open_page(browser, demo, dark=False)
     light = tab.value(background)
@@ -257,7 +258,7 @@ def test_a_theme_is_the_systems_until_one_is_chosen_and_then_kept(browser: Brows
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1920, WIDE, 1100, 1025, 912, 820, 768, NARROW, 320])
-def test_on_any_screen_nothing_is_out_of_sight_and_all_text_can_be_read(
+def test_on_every_screen_size_the_page_fits_and_text_is_readable(
     browser: Browser, demo: SteppedAgent, tmp_path: Path, width: int, dark: bool
 ) -> None:
     tab = open_page(browser, demo, width=width, dark=dark)
@@ -276,7 +277,7 @@ def test_on_any_screen_nothing_is_out_of_sight_and_all_text_can_be_read(
 
 
 @pytest.mark.parametrize("width", [WIDE, 820, NARROW])
-def test_where_workloads_are_far_below_a_link_leads_to_them(browser: Browser, demo: SteppedAgent, width: int) -> None:
+def test_on_narrow_screens_a_link_leads_to_the_workloads(browser: Browser, demo: SteppedAgent, width: int) -> None:
     tab = open_page(browser, demo, width=width)
     assert tab.value("document.querySelector('.jump').checkVisibility()") is (width < WIDE)
     if width < WIDE:
@@ -299,18 +300,18 @@ def test_a_screen_reader_finds_a_table_with_headings_and_landmarks(browser: Brow
         role == "image" and str(name).startswith("Memory of 80.0 GiB: vllm-chat 54.0 GiB") for role, name in heard
     )
     assert all(name for role, name in heard if role in ("button", "image", "table", "searchbox", "combobox"))
-    assert {"Memory", "trainer"} <= {name for role, name in heard if role == "button"}  # and no triangles
+    assert {"Memory", "trainer"} <= {name for role, name in heard if role == "button"}  # without the triangle
 
 
-def test_a_simulated_host_is_called_so(browser: Browser, demo: SteppedAgent) -> None:
+def test_a_simulated_host_is_labelled(browser: Browser, demo: SteppedAgent) -> None:
     tab = open_page(browser, demo)
     assert "no figure here is from a real GPU" in tab.value("document.getElementById('simulated').innerText")
 
 
-def test_without_scripts_the_page_is_the_table(browser: Browser, demo: SteppedAgent) -> None:
+def test_without_scripts_the_page_is_a_table(browser: Browser, demo: SteppedAgent) -> None:
     tab = Tab(browser, scripts=False)
     tab.open(demo.url)
     tab.until("document.querySelector('pre')?.innerText.includes('H100 80GB HBM3')")
     assert "SIMULATED HOST" in tab.value("document.body.innerText")
-    assert "Workloads" not in tab.value("document.body.innerText")  # what scripts would fill is not there
+    assert "Workloads" not in tab.value("document.body.innerText")  # filled by scripts
     assert tab.console_errors == []

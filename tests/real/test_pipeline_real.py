@@ -1,4 +1,4 @@
-"""The agent on a simulated host, a real Collector, and the rules of attribution asserted on what comes out of it."""
+"""Conservation and identity in the output of a real Collector that receives from the agent on a simulated host."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def otlp(addresses: Addresses, protocol: str) -> tuple[str, ...]:
 
 
 def by_time(points: Sequence[Point]) -> dict[int, list[Point]]:
-    """Points by the cycle they are of."""
+    """Points by cycle."""
     found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(point.time_ns, []).append(point)
     return found
 
 
-def until_exported(agent: AgentProcess, out: Path, enough: Callable[[list[Point]], bool]) -> list[Point]:
-    """Wait for what the Collector has written."""
+def until_written(agent: AgentProcess, out: Path, enough: Callable[[list[Point]], bool]) -> list[Point]:
+    """Wait until the Collector has written enough points."""
     points: list[Point] = []
 
     def look() -> bool:
@@ -52,7 +52,7 @@ def until_exported(agent: AgentProcess, out: Path, enough: Callable[[list[Point]
 
 @pytest.fixture(params=["http/protobuf", "grpc"])
 def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Point]:
-    """Some cycles of the demo host, as the Collector wrote them."""
+    """The points of some cycles of the demo at the Collector."""
     addresses, out = Addresses.free(), tmp_path / "out.json"
     with (
         collector(DEBUG, to_file(out), directory=tmp_path / "collector", addresses=addresses),
@@ -60,15 +60,15 @@ def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Point]:
             "run", *QUICK, *otlp(addresses, request.param), "--otlp-compression", "gzip", directory=tmp_path
         ) as agent,
     ):
-        points = until_exported(agent, out, lambda points: len(by_time(points)) >= 6)
+        points = until_written(agent, out, lambda points: len(by_time(points)) >= 6)
         code, _ = agent.end()
         assert code == 0, agent.stderr
     return points
 
 
-def test_what_comes_out_of_the_collector_adds_up(exported: list[Point]) -> None:
+def test_sums_hold_at_the_collector(exported: list[Point]) -> None:
     cycles = by_time(exported)
-    # The last one may still be under way in the file.
+    # The last cycle may be incomplete in the file.
     for points in [cycles[time_ns] for time_ns in sorted(cycles)][:-1]:
         limits = sum_by_gpu(points, "hw.gpu.memory.limit")
         assert len(limits) == 4
@@ -90,7 +90,7 @@ def test_what_comes_out_of_the_collector_adds_up(exported: list[Point]) -> None:
     assert sum(whole_mj(sum_by_gpu(last, "gpu.workload.energy")).values()) > 0
 
 
-def test_every_workload_has_one_resource_and_the_host_another(exported: list[Point]) -> None:
+def test_every_workload_and_the_host_have_one_resource_each(exported: list[Point]) -> None:
     cycles = by_time(exported)
     points = cycles[sorted(cycles)[-2]]
     resources = {point.resource for point in points}
@@ -99,7 +99,7 @@ def test_every_workload_has_one_resource_and_the_host_another(exported: list[Poi
     identities = Counter((each["gpu.workload.kind"], each["gpu.workload.id"]) for each in workloads)
     assert len(identities) > 8
     assert set(identities.values()) == {1}
-    assert ("host", "host") in identities, "the workload of what is nobody's is not the host itself"
+    assert ("host", "host") in identities, "no Resource for processes outside of any workload"
     [host] = hosts
     assert host["service.name"] == "otel-gpu"
     for workload in workloads:
@@ -117,7 +117,7 @@ def test_every_workload_has_one_resource_and_the_host_another(exported: list[Poi
         assert dict(point.resource) in allowed, point.name
 
 
-def test_no_counter_falls_or_starts_after_it_was_told_and_no_series_is_told_twice(exported: list[Point]) -> None:
+def test_no_counter_falls_or_starts_after_its_time_and_no_point_is_repeated(exported: list[Point]) -> None:
     seen = Counter((point.series, point.time_ns) for point in exported)
     assert max(seen.values()) == 1
     newest: dict[object, Point] = {}
@@ -132,30 +132,30 @@ def test_no_counter_falls_or_starts_after_it_was_told_and_no_series_is_told_twic
     assert len(newest) > 100
 
 
-# ---------------------------------------------------------------------------- two routes, one set of names
+# ---------------------------------------------------------------------------- names on both routes
 
 
 Names = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def series(text: str) -> Names:
-    """Series of an exposition without what a scrape or a Collector adds; an empty label is no label."""
+    """Series of an exposition, without labels that are empty or that a scrape or a Collector adds."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = {key: value for key, value in sample.labels.items() if value and not key.startswith("otel_scope_")}
             key = (sample.name, tuple(sorted(pair for pair in labels.items() if pair[0] not in ("job", "instance"))))
-            assert key not in found, f"two series in one: {key}"
+            assert key not in found, f"duplicate series: {key}"
             found[key] = sample.value
     return found
 
 
-def test_names_and_labels_through_a_collector_equal_the_agents_own_and_no_series_collides(tmp_path: Path) -> None:
+def test_names_and_labels_through_a_collector_equal_the_agents_own(tmp_path: Path) -> None:
     addresses = Addresses.free()
     with (
         collector(
             CONFIGURATIONS / "prometheus-scrape.yaml",
-            "yaml:exporters::prometheus::metric_expiration: 3s",  # three exports, as a minute is for every 15 s
+            "yaml:exporters::prometheus::metric_expiration: 3s",  # three exports, like the default of a minute at 15 s
             directory=tmp_path / "collector",
             addresses=addresses,
         ) as behind,
@@ -165,7 +165,7 @@ def test_names_and_labels_through_a_collector_equal_the_agents_own_and_no_series
         through: Names = {}
 
         def agree() -> bool:
-            """A process that came or went between the two looks is told by one of them only: look again."""
+            """Compare again if a process started or ended between the two requests."""
             nonlocal own, through
             own = series(agent.get("/metrics").body) if agent.get("/metrics").status == 200 else {}
             through = series(ask(behind.addresses.prometheus, "/metrics").body)
@@ -175,7 +175,7 @@ def test_names_and_labels_through_a_collector_equal_the_agents_own_and_no_series
         try:
             agent.until(agree)
         except AssertionError:
-            pytest.fail(f"only one has {sorted(own.keys() ^ through.keys())[:20]}")
+            pytest.fail(f"on one route only: {sorted(own.keys() ^ through.keys())[:20]}")
         assert len(own) > 300
         assert "gpu_workload_energy_joules_total" in {name for name, _ in own}
         assert "duplicate" not in behind.log.lower()
