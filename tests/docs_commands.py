@@ -212,13 +212,13 @@ class How(StrEnum):
     """How a command is checked."""
 
     RUN = "run"
-    """As it stands, on a simulated host: by test_docs.py, or by test_docs_real.py in a network of its own."""
+    """Run unchanged on a simulated host: by test_docs.py, or by test_docs_real.py in a network namespace."""
     CHECKED = "checked"
-    """Short of doing it, by such a test: what would be made (make -n, helm template), built or collected."""
+    """Checked without doing it, by such a test: make -n, helm template, a build, a collection."""
     COVERED = "covered"
-    """By a test that does the same; ``by`` names it."""
+    """Another test does the same; ``by`` names it."""
     NOT_HERE = "not here"
-    """Only what it names is checked; ``by`` says why."""
+    """Only its arguments are checked; ``by`` has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ RULES: Final = (
         f"{_TOP}::test_keys_sort_filter_open_freeze_explain_and_quit", ("top", "--source"),
     ),
     Rule(r"curl -N http://127\.0\.0\.1:9464/\S+", How.RUN, f"{_REAL}::test_an_agent_responds_to_requests_of_a_page"),
-    # what developers do
+    # for developers
     Rule(r"make run", How.RUN, f"{_REAL}::test_make_run_starts_an_agent_that_ctrl_c_stops"),
     Rule(r"make [a-z-]+", How.CHECKED, f"{_PAGES}::test_what_a_page_makes_can_be_made"),
     Rule(

@@ -287,7 +287,7 @@ def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
         agent.until(lambda: agent.stderr.count("nvml is unavailable") == 2)
         world_clock.set_us(25 * S)
         agent.until(lambda: agent.get("/readyz").status == 200)
-        agent.until(lambda: energy_j(agent) == 7500)  # including what the counter advanced meanwhile
+        agent.until(lambda: energy_j(agent) == 7500)  # including the energy during the restart
         assert agent.stderr.count("restarting to load its new library") == 1
         assert agent.process.poll() is None  # the same pid
         assert agent.end()[0] == 0

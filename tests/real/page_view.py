@@ -1,4 +1,4 @@
-"""The page opened in a browser, and what is asked of it: expressions of JavaScript."""
+"""The page in a browser: JavaScript expressions that read it, and helpers that open and check it."""
 
 from __future__ import annotations
 

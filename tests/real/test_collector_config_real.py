@@ -177,7 +177,7 @@ def test_gateways_divide_the_workloads_and_keep_the_division(tmp_path: Path) -> 
 
     @contextmanager
     def member(name: str, at: Addresses) -> Iterator[Path]:
-        """A gateway with a backend of its own, which shows what this gateway delivered."""
+        """A gateway with a separate backend, whose file has the points of this gateway only."""
         with backend(tmp_path / name) as (last, path):
             environment = {"GATEWAY_MEMBERS": ring, "BACKEND_ENDPOINT": f"http://{last.addresses.otlp_http}"}
             with collector(shipped("gateway"), directory=tmp_path / name, addresses=at, environment=environment):

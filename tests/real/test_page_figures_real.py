@@ -78,7 +78,7 @@ def row_of(workload: dict[str, Any], reported: WorkloadReport, attribution: Repo
     assert window_s is not None
     gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
     places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in reported.reported_gpus}
-    ((index, profile),) = places  # test_page_places_real.py has workloads on several GPUs
+    ((index, profile),) = places  # test_page_many_gpus_real.py has workloads on several GPUs
     inferred = total([part["memory"]["inferred"] for part in parts])
     memory = total([part["memory"]["measured"] for part in parts] + [inferred])
     sm = total([part["utilization"] for part in parts])
