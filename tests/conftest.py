@@ -22,7 +22,7 @@ settings.load_profile("quick")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let each worker start with different modules: pytest rewrites a module once and caches it for the other workers.
+    """Import different modules first in each worker: pytest rewrites a module once and caches it for other workers.
 
     In a fresh clone this is most of the cost of collection, and all workers collect the same modules at the same time.
     """

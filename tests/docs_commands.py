@@ -223,9 +223,9 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Commands like this, as a whole, are checked like that.
+    """The check of all commands that match ``pattern``.
 
-    ``same`` is what such commands have in common with the test that covers them: it stands in both.
+    ``same`` are texts that must be in such commands and in the test that covers them.
     """
 
     pattern: str
@@ -280,7 +280,7 @@ RULES: Final = (
     Rule(r"python3 -c 'import bcrypt[^']+'", How.RUN, f"{_PAGES}::test_a_password_is_hashed_as_a_page_says"),
     Rule(
         r"htpasswd -nBC 10 \"\" \| tr -d ':\\n'", How.NOT_HERE,
-        "is Apache's, and not installed; what it makes is bcrypt's, as the other way's",
+        "needs Apache; another command of the page gives the same result",
     ),
     Rule(
         r"sed -i 's\|runbook_url: docs/\|\S+ \S+docs/\|' /etc/prometheus/rules/alerts\.yaml", How.RUN,
@@ -294,7 +294,7 @@ RULES: Final = (
     ),
     Rule(
         r"(docker|podman) run .+ (otel-gpu(:\S+)?|…)", How.NOT_HERE,
-        "needs a GPU and NVIDIA's runtime; test_image_real.py goes without",
+        "needs a GPU and NVIDIA's runtime; test_image_real.py has neither",
     ),
     Rule(r"docker push …", How.NOT_HERE, "needs a registry"),
     Rule(

@@ -1,4 +1,4 @@
-"""``python -m bench.cost``: the agent beside nvitop-exporter on the same worlds; fails if a target is missed."""
+"""``python -m bench.cost``: the agent and nvitop-exporter on the same worlds; fails if a target is missed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _about() -> dict[str, str]:
-    """When and where a record was made: times depend on the machine, ratios hardly."""
+    """The date and machine of a record: times depend on the machine, ratios hardly."""
     git = ("git", "describe", "--always", "--dirty")
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - fixed
     return {

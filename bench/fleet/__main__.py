@@ -1,4 +1,4 @@
-"""``python -m bench.fleet``: many agents, two tiers of Collectors, a gateway killed meanwhile; fails on a loss."""
+"""``python -m bench.fleet``: many agents and two tiers of Collectors, of which a gateway is killed; fails on a loss."""
 
 from __future__ import annotations
 

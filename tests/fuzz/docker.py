@@ -1,4 +1,4 @@
-"""Answers of a Docker or Podman engine: its list, its descriptions, its events. Names and labels are anybody's."""
+"""Responses of a Docker or Podman engine: its list, descriptions and events, with arbitrary names and labels."""
 
 from __future__ import annotations
 

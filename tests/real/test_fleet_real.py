@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.fleet.extrapolation import measured
 from bench.fleet.report import as_document, as_text
 from bench.fleet.run import Options, run
-from bench.fleet.sums import measured
 from bench.fleet.world import GPUS
 from tests.cli import clean_environment
 from tests.real.collector import ROOT, binary
