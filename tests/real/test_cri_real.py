@@ -11,9 +11,7 @@ from otel_gpu.clock import SystemClock
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.cri import source as cri
-from otel_gpu.sources.names.cri.proto.cri_pb2 import ListContainersResponse
 from otel_gpu.sources.names.cri.source import CriSource
-from otel_gpu.sources.names.grpc_client import open_connection
 from otel_gpu.sources.proc.cgroup import parse_cgroup
 from tests.real.containerd import IMAGE, Containerd, Pod, containerd, pids_of
 from tests.unit.sources.names.waiting import reading, soon, until
@@ -98,20 +96,6 @@ def test_a_restarted_container_with_a_gpu_is_found_before_the_next_list(
         second = runtime.run_container(pod, "main", attempt=1)
         answer = until(names, lambda answer: second in answer.known)
         assert (answer.known[first].running, answer.known[second].running) == (False, True)
-    runtime.remove_pod(pod)
-
-
-def test_the_agents_own_grpc_client_calls_containerd(runtime: Containerd) -> None:
-    pod = runtime.run_pod("wire-0", "team-a")
-    running, ended = (runtime.run_container(pod, name) for name in ("runs", "ends"))
-    runtime.stop_container(ended)
-    exited_only = b"\x0a\x04\x12\x02\x08\x02"
-    for request, ids in ((b"", {running, ended}), (exited_only, {ended})):
-        wire = open_connection(str(runtime.socket), 5.0, SystemClock())
-        answer = wire.call("/runtime.v1.RuntimeService/ListContainers", request)
-        wire.close()
-        assert answer is not None
-        assert {each.id.decode() for each in ListContainersResponse.FromString(answer).containers} == ids
     runtime.remove_pod(pod)
 
 
