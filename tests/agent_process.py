@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +67,14 @@ class AgentProcess:
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE_S)
         return code, time.monotonic() - started_s
+
+
+def simulated_agent(
+    *flags: str, directory: Path, environment: Mapping[str, str] | None = None, listen: str = "127.0.0.1:0"
+) -> AbstractContextManager[AgentProcess]:
+    """Run an agent on a simulated host with a cycle per second."""
+    common = ("run", "--source", "sim", "--interval", "1s", "--listen", listen)
+    return agent_process(*common, *flags, directory=directory, environment=environment)
 
 
 @contextmanager

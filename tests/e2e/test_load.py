@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 from otel_gpu.config.values import Address
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 
 pytestmark = pytest.mark.long
 
@@ -203,12 +203,12 @@ def value(name: str, body: bytes) -> float:
 
 
 def test_200_scrapers_are_served_despite_50_broken_clients_and_sampling_continues(tmp_path: Path) -> None:
-    arguments = ("--source", "sim", "--interval", f"{INTERVAL_S}s", "--exporters", "prometheus")
+    exporters = ("--exporters", "prometheus")
     idle_directory = tmp_path / "idle"
     idle_directory.mkdir()
     with (
-        agent_process("run", *arguments, "--listen", "127.0.0.1:0", directory=tmp_path) as agent,
-        agent_process("run", *arguments, "--listen", "127.0.0.1:0", directory=idle_directory) as idle,
+        simulated_agent(*exporters, directory=tmp_path) as agent,
+        simulated_agent(*exporters, directory=idle_directory) as idle,
     ):
         agent.until(lambda: agent.get("/metrics").status == 200)
         idle.until(lambda: idle.get("/metrics").status == 200)

@@ -19,7 +19,7 @@ import trustme
 
 from otel_gpu.cli import main
 from otel_gpu.config.values import address
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.cli import otel_gpu
 from tests.web import ask
 
@@ -116,12 +116,10 @@ def secret_config(tmp_path: Path) -> Iterator[SecretConfig]:
 
 
 def test_no_secret_is_in_what_is_logged_shown_served_or_exported(secret_config: SecretConfig, tmp_path: Path) -> None:
-    arguments = ["--source", "sim", "--interval", "1s", "--export-interval", "1s", "--exporters", "otlp,prometheus"]
+    flags = ("--export-interval", "1s", "--exporters", "otlp,prometheus")
     alice = {"Authorization": f"Basic {secret_config.basic}"}
     said: dict[str, str] = {}
-    with agent_process(
-        "run", *arguments, "--listen", "127.0.0.1:0", directory=tmp_path, environment=secret_config.environment
-    ) as agent:
+    with simulated_agent(*flags, directory=tmp_path, environment=secret_config.environment) as agent:
         agent.until(lambda: "/healthz" in agent.stderr and len(secret_config.receiver.seen) >= 3)
         found = re.search(r"https://(\S+)/healthz", agent.stderr)
         assert found is not None

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from otel_gpu.model import GpuState
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.promql import (
     COOKBOOK,
     ROOT,
@@ -38,7 +38,6 @@ from tests.real.prometheus import Prometheus, Series, prometheus, promtool
 
 pytestmark = pytest.mark.real
 
-DEMO: Final = ("run", "--source", "sim", "--interval", "1s", "--listen", "127.0.0.1:0")
 PRICES: Final = ("--price-gpu-hour", "2.5", "--price-kwh", str(KWH_PRICE), "--currency", "EUR")
 FOR_S: Final = 2700
 LIVE_VARIABLES: Final = {"__rate_interval": "10s", "__range": "30s"}
@@ -93,9 +92,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     loaded = quick_rules(directory / "rules")
     with ExitStack() as running:
         if request.param == "scraped":
-            agent = running.enter_context(
-                agent_process(*DEMO, *PRICES, "--exporters", "prometheus", directory=directory)
-            )
+            agent = running.enter_context(simulated_agent(*PRICES, "--exporters", "prometheus", directory=directory))
             target, folder = agent.address, directory / "prometheus"
             server = running.enter_context(prometheus(target, directory=folder, rules=loaded))
         else:
@@ -107,9 +104,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 collector(configuration, directory=directory / "c", addresses=addresses, environment=variables)
             )
             to = ("--export-interval", "1s", "--otlp-endpoint", f"http://{addresses.otlp_http}")
-            agent = running.enter_context(
-                agent_process(*DEMO, *PRICES, "--exporters", "otlp", *to, directory=directory)
-            )
+            agent = running.enter_context(simulated_agent(*PRICES, "--exporters", "otlp", *to, directory=directory))
         # The result of a rule, so that all rules were evaluated on some seconds of data.
         agent.until(lambda: any(len(one.samples) >= 8 for one in server.raw("namespace:gpu_power_watts:rate5m")))
         yield server

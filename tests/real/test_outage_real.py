@@ -11,7 +11,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
 from tests.real.otlp_points import points_of
 
@@ -33,10 +33,9 @@ def agents(addresses: Addresses, directory: Path) -> Iterator[dict[str, AgentPro
         for temporality in ("cumulative", "delta"):
             home = directory / temporality
             home.mkdir()
-            words = ["run", "--source", "sim", "--interval", "1s", "--export-interval", "1s", "--prometheus"]
-            words += ["--listen", "127.0.0.1:0", "--otlp-endpoint", f"http://{addresses.otlp_http}"]
-            words += ["--otlp-temporality", temporality, "--resource-attributes", f"run={temporality}"]
-            found[temporality] = running.enter_context(agent_process(*words, directory=home))
+            flags = ["--export-interval", "1s", "--prometheus", "--otlp-endpoint", f"http://{addresses.otlp_http}"]
+            flags += ["--otlp-temporality", temporality, "--resource-attributes", f"run={temporality}"]
+            found[temporality] = running.enter_context(simulated_agent(*flags, directory=home))
         yield found
 
 
@@ -122,11 +121,10 @@ def test_totals_are_correct_after_a_minute_without_a_collector(tmp_path: Path) -
 def test_the_agent_exports_once_more_when_it_stops(tmp_path: Path) -> None:
     addresses, out = Addresses.free(), tmp_path / "out.json"
     debug = CONFIGURATIONS / "debug.yaml"
-    words = ["run", "--source", "sim", "--interval", "1s", "--export-interval", "1h", "--retention", "3h"]
-    words += ["--listen", "127.0.0.1:0", "--otlp-endpoint", f"http://{addresses.otlp_http}"]
+    flags = ("--export-interval", "1h", "--retention", "3h", "--otlp-endpoint", f"http://{addresses.otlp_http}")
     with (
         collector(debug, to_file(out), directory=tmp_path / "collector", addresses=addresses),
-        agent_process(*words, directory=tmp_path) as agent,
+        simulated_agent(*flags, directory=tmp_path) as agent,
     ):
         agent.until(lambda: bool(read_file(out)))
         first_ns = max(point.time_ns for point in points_of(read_file(out)))

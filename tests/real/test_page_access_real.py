@@ -15,7 +15,7 @@ import pytest
 from otel_gpu.config.values import Address, address
 from otel_gpu.export.document import to_json
 from otel_gpu.model import Pod
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 from tests.real.chromium import Browser, Tab
 from tests.real.page_view import CARDS, LOW_CONTRAST, NAMES, NARROW, TABLE, WIDE, assert_clean, is_current, open_page
 from tests.real.stepped_agent import stepped_agent
@@ -86,8 +86,7 @@ def agent(pki: Pki, tmp_path: Path) -> Iterator[AgentProcess]:
     """An agent with a certificate that requires a password."""
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     config = pki.config(f"basic_auth_users:\n  {USER}: {hashed}\n")
-    flags = ("--source", "sim", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
-    with agent_process("run", *flags, "--web-config", str(config), directory=tmp_path) as started:
+    with simulated_agent("--exporters", "none", "--web-config", str(config), directory=tmp_path) as started:
         started.until(lambda: "/healthz" in started.stderr)
         yield started
 

@@ -14,7 +14,7 @@ from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.real.chromium import Browser, Tab
 from tests.real.page_view import (
     CARDS,
@@ -202,7 +202,7 @@ def test_memory_held_while_idle_is_shown_with_undecided_memory(browser: Browser)
 
 
 NOTICE: Final = "(document.getElementById('link').hidden ? '' : document.getElementById('link').innerText)"
-RUN: Final = ("run", "--source", "sim", "--exporters", "none", "--interval", "1s", "--state-dir", "none", "--listen")
+NO_EXPORTERS: Final = ("--exporters", "none")
 
 
 IN_SIGHT: Final = """(() => {
@@ -226,10 +226,9 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
     (address,) = free_addresses(1)
-    flags = (*RUN, str(address))
     tab = Tab(browser)
     tab.emulate(width=width, dark=False)
-    with agent_process(*flags, directory=tmp_path) as agent:
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path, listen=str(address)) as agent:
         assert agent.address == address  # waits until it listens
         tab.open(f"http://{address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
@@ -254,7 +253,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         tab.emulate(width=width, dark=dark)
         assert tab.value(LOW_CONTRAST) == []  # grey text is readable
     tab.screenshot(tmp_path / "lost.png")
-    with agent_process(*flags, directory=tmp_path):
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path, listen=str(address)):
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert not tab.value("document.body.matches('.stale')")
         assert tab.value(IN_SIGHT)
@@ -263,7 +262,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
 
 def test_a_page_says_that_a_connected_agent_is_silent(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
-    with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path) as agent:
         tab.open(f"http://{agent.address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         agent.process.send_signal(signal.SIGSTOP)
@@ -279,7 +278,7 @@ document.dispatchEvent(new Event('visibilitychange'))"""
 
 def test_old_figures_are_grey_until_a_silent_agent_sends_a_cycle(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
-    with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path) as agent:
         tab.open(f"http://{agent.address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         assert not tab.value("document.body.matches('.stale')")

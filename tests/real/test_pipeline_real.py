@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.metrics.catalogue import BY_NAME, Kind
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
 from tests.real.otlp_points import Point, points_of, sum_by_gpu, whole_mj
 from tests.web import ask
@@ -18,12 +18,11 @@ from tests.web import ask
 pytestmark = pytest.mark.real
 
 DEBUG = CONFIGURATIONS / "debug.yaml"
-QUICK = ("--source", "sim", "--interval", "1s", "--export-interval", "1s", "--listen", "127.0.0.1:0")
 
 
 def otlp(addresses: Addresses, protocol: str) -> tuple[str, ...]:
     address = addresses.otlp_grpc if protocol == "grpc" else addresses.otlp_http
-    return ("--otlp-protocol", protocol, "--otlp-endpoint", f"http://{address}")
+    return ("--export-interval", "1s", "--otlp-protocol", protocol, "--otlp-endpoint", f"http://{address}")
 
 
 def by_time(points: Sequence[Point]) -> dict[int, list[Point]]:
@@ -56,9 +55,7 @@ def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Point]:
     addresses, out = Addresses.free(), tmp_path / "out.json"
     with (
         collector(DEBUG, to_file(out), directory=tmp_path / "collector", addresses=addresses),
-        agent_process(
-            "run", *QUICK, *otlp(addresses, request.param), "--otlp-compression", "gzip", directory=tmp_path
-        ) as agent,
+        simulated_agent(*otlp(addresses, request.param), "--otlp-compression", "gzip", directory=tmp_path) as agent,
     ):
         points = until_written(agent, out, lambda points: len(by_time(points)) >= 6)
         code, _ = agent.end()
@@ -159,7 +156,7 @@ def test_names_and_labels_through_a_collector_equal_the_agents_own(tmp_path: Pat
             directory=tmp_path / "collector",
             addresses=addresses,
         ) as behind,
-        agent_process("run", *QUICK, *otlp(addresses, "http/protobuf"), "--prometheus", directory=tmp_path) as agent,
+        simulated_agent(*otlp(addresses, "http/protobuf"), "--prometheus", directory=tmp_path) as agent,
     ):
         own: Names = {}
         through: Names = {}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.real.prometheus import Series, prometheus, promtool
 
 pytestmark = pytest.mark.real
 
-QUICK = ("--source", "sim", "--interval", "1s", "--exporters", "prometheus", "--listen", "127.0.0.1:0")
+EXPORTERS = ("--exporters", "prometheus")
 
 CONTRACT = 'gpu_device_process_count non-histogram and non-summary metrics should not have "_count" suffix'
 """promtool's only complaint: the name gpu.device.process.count is a contract, and OpenTelemetry's own conventions have
@@ -20,7 +20,7 @@ such names (system.process.count)."""
 
 
 def test_promtool_complains_about_one_name_only(tmp_path: Path) -> None:
-    with agent_process("run", *QUICK, directory=tmp_path) as agent:
+    with simulated_agent(*EXPORTERS, directory=tmp_path) as agent:
         agent.until(lambda: agent.get("/metrics").status == 200)
         text = agent.get("/metrics").body
     checked = promtool("check", "metrics", stdin=text)
@@ -30,7 +30,7 @@ def test_promtool_complains_about_one_name_only(tmp_path: Path) -> None:
 
 def test_prometheus_reads_created_timestamps_if_enabled(tmp_path: Path) -> None:
     with (
-        agent_process("run", *QUICK, "--openmetrics-created", directory=tmp_path) as agent,
+        simulated_agent(*EXPORTERS, "--openmetrics-created", directory=tmp_path) as agent,
         prometheus(agent.address, directory=tmp_path / "prometheus") as server,
     ):
         agent.until(lambda: bool(server.raw("hw_energy_joules_created")))
@@ -41,7 +41,7 @@ def test_prometheus_reads_created_timestamps_if_enabled(tmp_path: Path) -> None:
 
 def test_sums_hold_in_prometheus(tmp_path: Path) -> None:
     with (
-        agent_process("run", *QUICK, "--price-kwh", "0.3", directory=tmp_path) as agent,
+        simulated_agent(*EXPORTERS, "--price-kwh", "0.3", directory=tmp_path) as agent,
         prometheus(agent.address, directory=tmp_path / "prometheus") as server,
     ):
         agent.until(lambda: any(len(one.samples) >= 8 for one in server.raw("hw_energy_joules_total")))
