@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__)
     parser.add_argument("--world", action="append", choices=SIZES, help="only this world; repeatable (default: all)")
     parser.add_argument("--rounds", type=_count, default=usual.rounds, metavar="N", help="turns per tool (%(default)s)")
-    parser.add_argument("--cycles", type=_count, default=usual.cycles, metavar="N", help="cycles a turn (%(default)s)")
+    parser.add_argument(
+        "--cycles", type=_count, default=usual.cycles, metavar="N", help="cycles per turn (%(default)s)"
+    )
     parser.add_argument("--alone", action="store_true", help="without nvitop-exporter")
     parser.add_argument("--no-gate", dest="gate", action="store_false", help="exit with 0 even if a target is missed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")

@@ -10,7 +10,7 @@ from bench.fleet.extrapolation import Assumed, Measured, Sums, fleet_sums, measu
 from bench.fleet.run import Result
 
 _ENOUGH: Final = 0.9
-_TOO_SMALL: Final = "; too many agents for this machine now, so costs below are too high: --agents fewer"
+_TOO_SMALL: Final = "; too many agents for this machine, so the costs below are too high: use fewer --agents"
 
 
 def as_text(result: Result) -> Iterator[str]:
@@ -77,8 +77,8 @@ def _delivery(result: Result) -> Iterator[tuple[str, str]]:
     yield "lost", f"{balance.lost_points:,} points"
     yield "twice", f"{totals.twice_points:,} points ({totals.twice_points / totals.points:.1%})"
     yield "out of order", f"{totals.late_points:,} points"
-    yield "never sent, but there", f"{balance.unknown_points:,} points"
-    yield "not taken from agents", f"{balance.untaken_points:,} points"
+    yield "received but never sent", f"{balance.unknown_points:,} points"
+    yield "not confirmed to agents", f"{balance.untaken_points:,} points"
     yield "hosts whose counters differ", f"{len(balance.hosts_with_other_counters)}"
     yield (
         outage.gateway,
@@ -115,9 +115,9 @@ def _fleet(sums: Sums, assumed: Assumed) -> Iterator[tuple[str, str]]:
     yield (
         "gateways",
         (
-            f"{sums.gateways}: as many as {sums.gateway_cores:.1f} cores of work ask for ({sums.gateways_by_cpu} of "
-            f"{assumed.gateway_cores} cores, {assumed.gateway_busy:.0%} busy) or a backend that answers in "
-            f"{assumed.backend_answer_s:g} s ({sums.gateways_by_answers}), and one to spare"
+            f"{sums.gateways}: {sums.gateway_cores:.1f} cores of work need {sums.gateways_by_cpu} of "
+            f"{assumed.gateway_cores} cores, {assumed.gateway_busy:.0%} busy; a backend that answers in "
+            f"{assumed.backend_answer_s:g} s needs {sums.gateways_by_answers}; plus one spare"
         ),
     )
     yield f"disk, gateways down {outage}", f"{sums.host_queue_bytes / 1e6:.0f} MB on each host"

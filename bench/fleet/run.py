@@ -114,7 +114,7 @@ def run(options: Options, stream: TextIO) -> Result:
     ):
         progress.write(f"starting {options.gateways} gateways and {options.nodes} node Collectors")
         collectors.start()
-        progress.write(f"making {options.agents} agents in {options.processes} processes")
+        progress.write(f"preparing {options.agents} agents in {options.processes} processes")
         with agents(
             options.agents,
             processes=options.processes,
@@ -140,7 +140,7 @@ class _Run:
         self._agents.start()
         self._pass(options.export_interval_s, "starting")
         began = self._moment(self._agents.activity())
-        self._progress.write(f"all push, every {options.export_interval_s:g} s")
+        self._progress.write(f"all agents push every {options.export_interval_s:g} s")
         self._pass(third_s, "all are up")
         outage = self._outage(self._collectors.gateways[-1], third_s)
         self._pass(third_s, f"{outage.gateway} is back")
@@ -173,7 +173,7 @@ class _Run:
         self._collectors.start_gateway(gateway)
         gateway.wait()
         away_s = time.monotonic() - killed_s
-        self._progress.write(f"{gateway.name} is back; nodes kept {most_bytes / 1e6:.1f} MB meanwhile")
+        self._progress.write(f"{gateway.name} is back; nodes kept {most_bytes / 1e6:.1f} MB")
         return Outage(gateway.name, away_s, refused, sent, most_bytes)
 
     def _pass(self, seconds: float, what: str) -> int:
