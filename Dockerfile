@@ -49,5 +49,5 @@ EXPOSE 9464
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
     CMD ["python3", "-ISc", "import socket; s = socket.create_connection(('127.0.0.1', 9464), 4); s.sendall(b'GET /healthz HTTP/1.0\\r\\nHost: 127.0.0.1:9464\\r\\n\\r\\n'); raise SystemExit(b' 200 ' not in s.recv(64))"]
 ENTRYPOINT ["otel-gpu"]
-# Where OTLP goes is told by OTEL_EXPORTER_OTLP_ENDPOINT, or that it goes nowhere by OTEL_METRICS_EXPORTER=none.
+# OTEL_EXPORTER_OTLP_ENDPOINT sets the receiver of OTLP; OTEL_METRICS_EXPORTER=none disables it.
 CMD ["run", "--prometheus", "--listen", "0.0.0.0:9464"]

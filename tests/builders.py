@@ -49,7 +49,7 @@ def nothing() -> None:
 
 
 def uuid_of(index: int) -> str:
-    """The UUID that ``gpu`` gives the GPU at an index."""
+    """The UUID of the GPU that ``gpu`` builds for an index."""
     return f"GPU-{index}"
 
 

@@ -22,7 +22,7 @@ _PROGRESS: Final = re.compile(r"^.* (?:…|\\u2026) [0-9]+ s\b.*\n", re.MULTILIN
 
 
 def without_progress(stderr: str) -> str:
-    """What a command said that does not depend on how long this machine takes."""
+    """The stderr of a command without progress lines, which depend on the speed of the machine."""
     return _PROGRESS.sub("", stderr)
 
 
@@ -55,8 +55,16 @@ def otel_gpu(
     return result
 
 
+def once(environment: Mapping[str, str], form: str) -> str:
+    """The output of ``otel-gpu once`` in a format."""
+    result = otel_gpu("once", "--format", form, environment=environment)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stdout
+
+
 def command(*arguments: str) -> Sequence[str]:
-    """The words that start ``otel-gpu`` from this checkout."""
+    """The command line that starts ``otel-gpu`` from this checkout."""
     return [sys.executable, "-m", "otel_gpu", *arguments]
 
 

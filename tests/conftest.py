@@ -1,4 +1,4 @@
-"""Fixtures that many tests share."""
+"""Fixtures of many tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ settings.load_profile("quick")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let each worker start with different modules: pytest rewrites a module once and caches it for the other workers.
+    """Import different modules first in each worker: pytest rewrites a module once and caches it for other workers.
 
     In a fresh clone this is most of the cost of collection, and all workers collect the same modules at the same time.
     """
@@ -39,7 +39,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     ]
     first, step = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
     for path in sorted(modules, key=lambda path: path.stat().st_size)[first::step]:
-        # What cannot be imported is for the collection to tell, which tries again.
+        # Collection imports them again, and reports the error.
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 

@@ -1,4 +1,4 @@
-"""How far laws are tried: once in ``make test``, which has three minutes for everything, five times as far in CI."""
+"""The factor for the examples of laws: 1 in ``make test``, which has three minutes, and 5 in CI."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         stream: queue.Queue[bytes | None] = queue.Queue()
         self.send_response(200)
         self.send_header(*(("Transfer-Encoding", "chunked") if api.chunked else ("Connection", "close")))
-        api.streams.append(stream)  # before the client can know: from then on it misses nothing
+        api.streams.append(stream)  # before the response, so that the client misses no event
         self.end_headers()
         try:
             while (line := stream.get()) is not _END:
@@ -196,7 +196,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         return connection, address
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        with suppress(OSError):  # the client is gone, or does not like the certificate
+        with suppress(OSError):  # the client disconnected or rejected the certificate
             if self.tls is not None:
                 self.open.discard(request)
                 request = self.tls.wrap_socket(request, server_side=True)

@@ -212,20 +212,20 @@ class How(StrEnum):
     """How a command is checked."""
 
     RUN = "run"
-    """As it stands, on a simulated host: by test_docs.py, or by test_docs_real.py in a network of its own."""
+    """Run unchanged on a simulated host: by test_docs.py, or by test_docs_real.py in a network namespace."""
     CHECKED = "checked"
-    """Short of doing it, by such a test: what would be made (make -n, helm template), built or collected."""
+    """Checked without doing it, by such a test: make -n, helm template, a build, a collection."""
     COVERED = "covered"
-    """By a test that does the same; ``by`` names it."""
+    """Another test does the same; ``by`` names it."""
     NOT_HERE = "not here"
-    """Only what it names is checked; ``by`` says why."""
+    """Only its arguments are checked; ``by`` has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Commands like this, as a whole, are checked like that.
+    """The check of all commands that match ``pattern``.
 
-    ``same`` is what such commands have in common with the test that covers them: it stands in both.
+    ``same`` are texts that must be in such commands and in the test that covers them.
     """
 
     pattern: str
@@ -236,13 +236,11 @@ class Rule:
 
 _REAL: Final = "tests/real/test_docs_real.py"
 _PAGES: Final = "tests/unit/test_docs.py"
-_IMAGE: Final = "tests/real/test_image_real.py::test_the_image_is_the_agent"
+_IMAGE: Final = "tests/real/test_image_real.py::test_the_image_runs_the_agent"
 _DEPLOY: Final = "tests/real/test_deploy_real.py"
-_COMPOSE: Final = (
-    "tests/real/test_compose_real.py::test_compose_takes_the_project_and_every_file_that_it_mounts_is_there"
-)
-_SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else"
-_MIG: Final = f"{_DEPLOY}::test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_asks_for"
+_COMPOSE: Final = "tests/real/test_compose_real.py::test_compose_loads_the_project_and_every_mounted_file_exists"
+_SCC: Final = f"{_DEPLOY}::test_the_constraint_allows_exactly_what_the_pod_requests"
+_MIG: Final = f"{_DEPLOY}::test_the_patch_in_the_readme_allows_exactly_what_the_mig_overlay_requests"
 _PAUSE: Final = "tests/e2e/test_pause_and_restart.py::test_a_paused_agent_releases_the_driver_until_resumed"
 _TOP: Final = "tests/e2e/test_top.py"
 _URL: Final = "tests/unit/top/test_command.py::test_a_wrong_url_is_reported_first"
@@ -253,9 +251,9 @@ _STALE: Final = f"{_PAGES}::test_generated_parts_are_not_stale"
 
 RULES: Final = (
     # otel-gpu itself; Command.misuse checks its arguments in any case
-    Rule(r"\. \.venv/bin/activate", How.RUN, f"{_REAL}::test_the_program_is_where_the_readme_says"),
-    Rule(r"otel-gpu (run|demo)( .+)?", How.RUN, f"{_REAL}::test_an_agent_starts_as_a_page_says"),
-    Rule(r"otel-gpu (once|config|metrics|doctor)( .+)?", How.RUN, f"{_REAL}::test_a_command_answers_as_a_page_says"),
+    Rule(r"\. \.venv/bin/activate", How.RUN, f"{_REAL}::test_the_readme_puts_the_program_on_path"),
+    Rule(r"otel-gpu (run|demo)( .+)?", How.RUN, f"{_REAL}::test_an_agent_starts_with_a_command_of_a_page"),
+    Rule(r"otel-gpu (once|config|metrics|doctor)( .+)?", How.RUN, f"{_REAL}::test_a_command_of_a_page_succeeds"),
     Rule(r"otel-gpu pause --for 10m", How.COVERED, _PAUSE, ("pause", "--for", "10m")),
     Rule(r"otel-gpu resume", How.COVERED, _PAUSE, ("resume",)),
     Rule(
@@ -267,13 +265,13 @@ RULES: Final = (
         r"otel-gpu top( --source (sim|auto))?", How.COVERED,
         f"{_TOP}::test_keys_sort_filter_open_freeze_explain_and_quit", ("top", "--source"),
     ),
-    Rule(r"curl -N http://127\.0\.0\.1:9464/\S+", How.RUN, f"{_REAL}::test_what_a_page_asks_an_agent_is_answered"),
-    # what developers do
-    Rule(r"make run", How.RUN, f"{_REAL}::test_make_run_is_all_that_somebody_new_has_to_type"),
+    Rule(r"curl -N http://127\.0\.0\.1:9464/\S+", How.RUN, f"{_REAL}::test_an_agent_responds_to_requests_of_a_page"),
+    # for developers
+    Rule(r"make run", How.RUN, f"{_REAL}::test_make_run_starts_an_agent_that_ctrl_c_stops"),
     Rule(r"make [a-z-]+", How.CHECKED, f"{_PAGES}::test_what_a_page_makes_can_be_made"),
     Rule(
         r"\.venv/bin/python -m pytest -q tests/\S+( -k \w+)?", How.CHECKED,
-        f"{_REAL}::test_tests_that_a_page_names_are_found",
+        f"{_REAL}::test_tests_named_in_a_page_exist",
     ),
     Rule(r"\.venv/bin/otel-gpu metrics --format markdown > docs/metrics\.md", How.COVERED, _PRINTED, ("markdown",)),
     Rule(r"\.venv/bin/python -m tools\.configuration_page", How.COVERED, _STALE, ("configuration_page",)),
@@ -282,7 +280,7 @@ RULES: Final = (
     Rule(r"python3 -c 'import bcrypt[^']+'", How.RUN, f"{_PAGES}::test_a_password_is_hashed_as_a_page_says"),
     Rule(
         r"htpasswd -nBC 10 \"\" \| tr -d ':\\n'", How.NOT_HERE,
-        "is Apache's, and not installed; what it makes is bcrypt's, as the other way's",
+        "needs Apache; another command of the page gives the same result",
     ),
     Rule(
         r"sed -i 's\|runbook_url: docs/\|\S+ \S+docs/\|' /etc/prometheus/rules/alerts\.yaml", How.RUN,
@@ -296,7 +294,7 @@ RULES: Final = (
     ),
     Rule(
         r"(docker|podman) run .+ (otel-gpu(:\S+)?|…)", How.NOT_HERE,
-        "needs a GPU and NVIDIA's runtime; test_image_real.py goes without",
+        "needs a GPU and NVIDIA's runtime; test_image_real.py has neither",
     ),
     Rule(r"docker push …", How.NOT_HERE, "needs a registry"),
     Rule(
@@ -308,10 +306,10 @@ RULES: Final = (
         f"{_PAGES}::test_the_required_variables_of_compose_are_in_its_example",
     ),
     # clusters
-    Rule(r"(kubectl|oc) apply -k \S+", How.CHECKED, f"{_REAL}::test_what_a_page_applies_can_be_built"),
+    Rule(r"(kubectl|oc) apply -k \S+", How.CHECKED, f"{_REAL}::test_kustomizations_applied_in_a_page_can_be_built"),
     Rule(r"oc apply -f deploy/openshift/scc\.yaml", How.COVERED, _SCC, ("scc.yaml",)),
     Rule(r"oc patch scc otel-gpu-scc --type=json -p '\[[^']+\]'", How.COVERED, _MIG, ("oc", "patch", "scc")),
-    Rule(r"helm install otel-gpu \S+ .+", How.CHECKED, f"{_REAL}::test_what_a_page_installs_can_be_rendered"),
+    Rule(r"helm install otel-gpu \S+ .+", How.CHECKED, f"{_REAL}::test_charts_installed_in_a_page_can_be_rendered"),
     Rule(
         r"(kubectl|oc) (-n otel-gpu exec daemonset/otel-gpu -- otel-gpu doctor|create namespace otel-gpu"
         r"|label namespace otel-gpu pod-security\.kubernetes\.io/enforce=privileged)",

@@ -32,7 +32,7 @@ from tests.state_dirs import OPTIONS, StatefulAgent, attribution, end_threads, r
 CYCLES: Final = 16
 PROGRESS_EVERY: Final = 1_000
 STARTED_EVERY: Final = 5
-"""Recovery detects damage; for one of so many an agent also starts, which takes longer."""
+"""For one of this many inputs an agent also starts, which takes longer than recovery."""
 
 FAILURES_SHOWN: Final = 10
 FOREIGN: Final = (
@@ -51,7 +51,7 @@ Files = dict[str, bytes]
 
 
 class Recorder:
-    """Rules that remember every Snapshot."""
+    """Records every Snapshot before the rules observe it."""
 
     def __init__(self) -> None:
         self._attributor = Attributor(OPTIONS)
@@ -73,7 +73,7 @@ class Recorder:
         return {}
 
     def observe(self, snapshot: Snapshot) -> Report:
-        """Remember it."""
+        """Record it."""
         self.seen.append(snapshot)
         return self._attributor.observe(snapshot)
 

@@ -217,7 +217,7 @@ def agent(directory: Path, hardware: Hardware, checkpoint_every_s: float) -> Non
 
 
 class Judge:
-    """All counters that were reported so far, and what is wrong with them."""
+    """All counters reported so far, and violations in them."""
 
     def __init__(self) -> None:
         self.reported: Counters = {}
@@ -254,7 +254,7 @@ class Day:
         self._away_cycles = 0
 
     def life(self, cycles: int | None) -> None:
-        """One agent: killed in the cycle after so many, or asked to end when the day does."""
+        """Run one agent: killed in the cycle after ``cycles``, or stopped at the end of the day."""
         mine, theirs = os.pipe(), os.pipe()
         checkpoint_every_s = self._dice.choice((CYCLE_S, 10 * CYCLE_S))
         pid = os.fork()
@@ -348,7 +348,7 @@ def _silent(gpu: GpuReading) -> GpuReading:
 def play(
     kills: int, seed: int, directory: Path, day_s: float = DAY_S, *, say: Callable[[str], object]
 ) -> tuple[Judge, list[str]]:
-    """A day with so many kills; the reports, and what is wrong. ``say`` prints progress."""
+    """A day with this many kills; returns the reports and the violations. ``say`` prints progress."""
     dice = random.Random(seed)
     day = Day(seed, directory, day_s)
     most_cycles = max(2, round((day_s / (kills + 1) - LONGEST_AWAY_S / 6) / CYCLE_S * 2))

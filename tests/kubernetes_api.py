@@ -115,7 +115,7 @@ class KubernetesApi:
         """Without a watch cache, lists of version 0 have pages too."""
         self.gone_as_event = False
         self.cut_after_bytes: int | None = None
-        """The next event and its connection are cut after so many bytes."""
+        """The next event and its connection are cut after this many bytes."""
         self.ended = 0
         """The number of times watches were ended."""
 
@@ -321,7 +321,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(parse_qsl(target.query))
         kind = "watch" if query.get("watch") else "list"
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        # Decided before tests can see the request: what they do then is after it.
+        # Taken before the request is recorded, so that changes by a test come after it.
         accepted, ended = token in api.tokens, api.ended
         api.requests.append(Request(kind, query, token))
         fault = api.fault(kind)

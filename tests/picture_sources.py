@@ -1,4 +1,4 @@
-"""What the pictures of the page are made of: when it changes, they have to be taken again."""
+"""The sources of the page's screenshots: when they change, the screenshots are out of date."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SOURCES: Final = (
 
 
 def digest() -> str:
-    """Of the page's files, the demo, and how the pictures are taken."""
+    """The digest of the page's files, the demo, and the program that takes the screenshots."""
     found = sha256()
     for pattern in _SOURCES:
         for path in sorted(REPOSITORY.glob(pattern)):

@@ -71,7 +71,7 @@ def of_dashboard(name: str, dashboard: Mapping[str, Any]) -> Iterator[Asked]:
 
 
 def filled(text: str, chosen: Mapping[str, str]) -> str:
-    """A text with its variables put in, as Grafana does; what is no variable stays."""
+    """A text with its variables substituted as in Grafana; unknown names stay."""
 
     def value(found: re.Match[str]) -> str:
         return chosen.get(found[1] or found[2], found[0])
@@ -80,7 +80,7 @@ def filled(text: str, chosen: Mapping[str, str]) -> str:
 
 
 def several(values: Sequence[str]) -> str:
-    """What Grafana makes of values that were chosen for a variable that takes several: an expression that fits them."""
+    """The regular expression that Grafana substitutes for several selected values."""
     escaped = [re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\\\1", value) for value in values]
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
@@ -100,7 +100,7 @@ def alerts() -> dict[str, Json]:
 
 
 def recorded() -> dict[str, str]:
-    """The expressions of the rules that record, by what they record."""
+    """The expressions of recording rules by their metric."""
     return {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
 
 

@@ -70,7 +70,7 @@ class SoakHost:
         self.host = SimulatedHost(soak_world(seed), clock)
         self.faults: Counter[str] = Counter()
         self.expected_mj: dict[str, int] = {}
-        """What the counters of the GPUs have advanced by, as far as it is observable: between two readings."""
+        """The observable advance of each GPU's counter, that is, between two readings."""
         self._dice = random.Random(seed)
         self._last_mj: dict[str, int] = {}
         self._base_mj: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""State directories for tests: a copy of the directory is what a killed agent leaves."""
+"""State directories for tests. A copy of the directory is the state that a killed agent leaves."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class StatefulAgent(PersistentAttributor):
         return json.dumps(self.to_checkpoint().attribution)
 
     def settle(self) -> None:
-        """Wait until the disk is done with what it was given."""
+        """Wait until all writes are done."""
         wait_until_idle(self.journal_worker)
         wait_until_idle(self.writer)
 
@@ -98,7 +98,7 @@ def end_threads() -> None:
 
 
 def recovered(path: Path, options: AttributionOptions = OPTIONS) -> RecoveredState | None:
-    """What an agent would recover there."""
+    """The state that an agent recovers from a directory."""
     directory = PrivateDirectory.open(path)
     try:
         return recover(directory, agent=AGENT, boot_id=BOOT, options=options)
@@ -125,7 +125,7 @@ def attribution(attributor: Attributor) -> str:
 
 
 def counters(answer: Report) -> dict[tuple[Any, ...], tuple[int, ...]]:
-    """Every counter of an answer, under what identifies it and its start; those of a start never fall."""
+    """Every counter of a report by identity and start; a counter does not fall for the same start."""
     found: dict[tuple[Any, ...], tuple[int, ...]] = {}
     for gpu in answer.gpus:
         if gpu.totals is not None:

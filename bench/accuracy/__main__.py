@@ -78,7 +78,9 @@ def _plain(verdict: Verdict) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.accuracy", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="a fifth of the seeds: too few to judge by, so only conservation can fail"
+        "--quick",
+        action="store_true",
+        help="a fifth of the seeds: too few for targets, so only conservation can fail",
     )
     parser.add_argument("--seeds", type=_seed_count, metavar="N", help="this many seeds of every family")
     parser.add_argument("--family", action="append", choices=FAMILIES, metavar="NAME", help="only this one; repeatable")
@@ -87,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--page", type=Path, metavar="FILE", help="fail if this page has other figures")
-    parser.add_argument("--write", action="store_true", help="write them there instead")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes to play on")
+    parser.add_argument("--write", action="store_true", help="write the figures to the page instead")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="number of processes")
     return parser
 
 

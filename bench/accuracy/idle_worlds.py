@@ -1,4 +1,4 @@
-"""Worlds to score idleness on: processes of known duty that stop for good at some time, alone or beside a busy one.
+"""Worlds to score idleness on: processes of known duty that stop forever at some time, alone or with a busy one.
 
 The duty is the share of the GPU wanted: always that much (steady), or in bursts about every two seconds that are
 that much on average (bursty). The process that never stops is named ``NEIGHBOUR`` and is not scored.

@@ -33,7 +33,7 @@ from otel_gpu.sources.sim.host import SimulatedHost
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """What one poll shows of the world's only GPU; processes by workload id, of which each has one.
 
     ``samples`` are (workload, SM percent), oldest first, and ``rows`` their mean per workload, both after the newest
@@ -64,7 +64,7 @@ class Watcher:
         self._newest_us: int | None = None
         self._before: tuple[int, int] | None = None
 
-    def look(self) -> Look:
+    def poll(self) -> Poll:
         """One poll."""
         reading = self._gpus.read().gpus[0]
         device = self._host.devices[0]
@@ -79,7 +79,7 @@ class Watcher:
         at_ns, energy_mj = self._before or (reading.taken_at_ns, reading.energy_mj)
         self._before = reading.taken_at_ns, reading.energy_mj
         rows = reading.utilization.rows if reading.utilization is not None else ()
-        return Look(
+        return Poll(
             window_s=(reading.taken_at_ns - at_ns) / 1e9,
             energy_mj=reading.energy_mj,
             delta_mj=reading.energy_mj - energy_mj,
@@ -109,30 +109,30 @@ STANDING: Final = " + standing"
 """Suffix of a formula's name if it uses our standing power."""
 
 
-def _last(look: Look) -> dict[str, float]:
-    return {workload: float(sm) for workload, sm in look.samples[-1:]}
+def _last(poll: Poll) -> dict[str, float]:
+    return {workload: float(sm) for workload, sm in poll.samples[-1:]}
 
 
-def _last_of_each(look: Look) -> dict[str, float]:
-    return {workload: float(sm) for workload, sm in look.samples}
+def _last_of_each(poll: Poll) -> dict[str, float]:
+    return {workload: float(sm) for workload, sm in poll.samples}
 
 
-def _maximum(look: Look) -> dict[str, float]:
+def _maximum(poll: Poll) -> dict[str, float]:
     largest: dict[str, float] = {}
-    for workload, sm in look.samples:
+    for workload, sm in poll.samples:
         largest[workload] = max(largest.get(workload, 0.0), float(sm))
     return largest
 
 
-def _mean_rows(look: Look) -> dict[str, float]:
-    return {workload: float(sm) for workload, sm in look.rows.items()}
+def _mean_rows(poll: Poll) -> dict[str, float]:
+    return {workload: float(sm) for workload, sm in poll.rows.items()}
 
 
-def _equal(look: Look) -> dict[str, float]:
-    return {workload: 100 * look.utilization / len(look.held_bytes) for workload in look.held_bytes}
+def _equal(poll: Poll) -> dict[str, float]:
+    return {workload: 100 * poll.utilization / len(poll.held_bytes) for workload in poll.held_bytes}
 
 
-_FIGURES: Final[Mapping[str, Callable[[Look], dict[str, float]]]] = {
+_FIGURES: Final[Mapping[str, Callable[[Poll], dict[str, float]]]] = {
     LAST: _last,
     LAST_OF_EACH: _last_of_each,
     MAXIMUM: _maximum,
@@ -152,22 +152,22 @@ class PeerMeters:
         self.energy_mj: dict[str, dict[str, float]] = {name: {} for name in ENERGY_FORMULAS}
         self.busy_s: dict[str, dict[str, float]] = {name: {} for name in BUSY_FORMULAS}
 
-    def add(self, look: Look, standing_w: float) -> None:
+    def add(self, poll: Poll, standing_w: float) -> None:
         """Book one poll; ``standing_w`` is the agent's baseline with contexts and no work."""
         for name, figure in _FIGURES.items():
-            percents = figure(look)
-            _book(self.busy_s[name], {workload: percent / 100 for workload, percent in percents.items()}, look.window_s)
+            percents = figure(poll)
+            _book(self.busy_s[name], {workload: percent / 100 for workload, percent in percents.items()}, poll.window_s)
             # Equal shares do not depend on work; the other formulas attribute nothing while no process works.
-            weights = dict.fromkeys(look.held_bytes, 1.0) if name == EQUAL else percents
+            weights = dict.fromkeys(poll.held_bytes, 1.0) if name == EQUAL else percents
             shares = _shares(weights)
-            _book(self.energy_mj[name], shares, look.power_w * look.window_s * 1e3)
+            _book(self.energy_mj[name], shares, poll.power_w * poll.window_s * 1e3)
             if name != MEAN_ROWS:
-                standing_mj = min(float(look.delta_mj), standing_w * look.window_s * 1e3)
+                standing_mj = min(float(poll.delta_mj), standing_w * poll.window_s * 1e3)
                 if not any(percents.values()):
-                    standing_mj = look.delta_mj
-                residents = _shares(dict.fromkeys(look.held_bytes, 1.0))
+                    standing_mj = poll.delta_mj
+                residents = _shares(dict.fromkeys(poll.held_bytes, 1.0))
                 _book(self.energy_mj[name + STANDING], residents, standing_mj)
-                _book(self.energy_mj[name + STANDING], shares, look.delta_mj - standing_mj)
+                _book(self.energy_mj[name + STANDING], shares, poll.delta_mj - standing_mj)
 
 
 def _shares(weights: Mapping[str, float]) -> dict[str, float]:
@@ -193,11 +193,11 @@ def looks_like_ai(name: str) -> bool:
     return any(part in name.lower() for part in _PARTS_OF_AI)
 
 
-def hidden_memory(look: Look) -> dict[str, dict[str, int]]:
+def hidden_memory(poll: Poll) -> dict[str, dict[str, int]]:
     """Bytes by formula and workload: what is used and not listed, divided among the candidates."""
-    unknown = max(0, look.used_bytes - sum(held for held in look.held_bytes.values() if held is not None))
-    equal = dict.fromkeys(look.candidates, 1.0)
-    names = {workload: _AI_WEIGHT if looks_like_ai(name) else 1.0 for workload, name in look.candidates.items()}
+    unknown = max(0, poll.used_bytes - sum(held for held in poll.held_bytes.values() if held is not None))
+    equal = dict.fromkeys(poll.candidates, 1.0)
+    names = {workload: _AI_WEIGHT if looks_like_ai(name) else 1.0 for workload, name in poll.candidates.items()}
     return {
         formula: {workload: round(unknown * share) for workload, share in _shares(weights).items()}
         for formula, weights in ((EQUAL, equal), (NAMES, names))
@@ -217,10 +217,10 @@ class ZeroPolls:
         self._needed = needed
         self._zeros: dict[str, int] = {}
 
-    def idle(self, look: Look) -> frozenset[str]:
+    def idle(self, poll: Poll) -> frozenset[str]:
         """The workloads that are idle after this poll."""
         self._zeros = {
-            workload: 0 if workload in look.working else self._zeros.get(workload, 0) + 1
-            for workload in look.held_bytes
+            workload: 0 if workload in poll.working else self._zeros.get(workload, 0) + 1
+            for workload in poll.held_bytes
         }
         return frozenset(workload for workload, zeros in self._zeros.items() if zeros >= self._needed)

@@ -82,9 +82,9 @@ def _energy(stage: Stage, outcome: Outcome) -> None:
         answers = {model: sampler.sample() for model, sampler in samplers.items()}
         for model, answer in answers.items():
             checks[model].check(answer)
-        look = watcher.look()
+        polled = watcher.poll()
         if poll:
-            meters.add(look, ours.standing_w(answers[ours.SM]))
+            meters.add(polled, ours.standing_w(answers[ours.SM]))
     truth = stage.truth()
     due_mj, worked_s = score.resident_energy_mj(truth), score.busy_s(truth)
     for model, answer in answers.items():
@@ -108,7 +108,7 @@ def _memory(stage: Stage, outcome: Outcome) -> None:
         check.check(answer)
         truth = score.hidden_bytes(stage.truth())
         scores[OURS].add(truth, ours.inferred_bytes(answer))
-        for formula, claims in peers.hidden_memory(watcher.look()).items():
+        for formula, claims in peers.hidden_memory(watcher.poll()).items():
             scores[formula].add(truth, claims)
     for formula, errors in scores.items():
         outcome.errors[MEMORY, formula] = errors.errors()
@@ -133,8 +133,8 @@ def _idle(stage: Stage, outcome: Outcome, group: str) -> None:
         answer = sampler.sample()
         check.check(answer)
         busy_s = score.busy_s(stage.truth())
-        look = watcher.look()
-        idle = {formula: rule.idle(look) for formula, rule in rules.items()}
+        polled = watcher.poll()
+        idle = {formula: rule.idle(polled) for formula, rule in rules.items()}
         idle[OURS] = frozenset(workload for workload, state in ours.states(answer).items() if state is GpuState.IDLE)
         for workload in scored:
             for formula, idle_workloads in idle.items():

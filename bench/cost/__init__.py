@@ -1,1 +1,1 @@
-"""What the agent costs, beside nvitop-exporter on the same world in the same run: ``make bench``."""
+"""The cost of the agent, compared with nvitop-exporter on the same world in the same run: ``make bench``."""

@@ -1,4 +1,4 @@
-"""``python -m bench.cost``: the agent beside nvitop-exporter on the same worlds; fails if a target is missed."""
+"""``python -m bench.cost``: the agent and nvitop-exporter on the same worlds; fails if a target is missed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _about() -> dict[str, str]:
-    """When and where a record was made: times depend on the machine, ratios hardly."""
+    """The date and machine of a record: times depend on the machine, ratios hardly."""
     git = ("git", "describe", "--always", "--dirty")
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603 - fixed
     return {
@@ -78,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__)
     parser.add_argument("--world", action="append", choices=SIZES, help="only this world; repeatable (default: all)")
     parser.add_argument("--rounds", type=_count, default=usual.rounds, metavar="N", help="turns per tool (%(default)s)")
-    parser.add_argument("--cycles", type=_count, default=usual.cycles, metavar="N", help="cycles a turn (%(default)s)")
+    parser.add_argument(
+        "--cycles", type=_count, default=usual.cycles, metavar="N", help="cycles per turn (%(default)s)"
+    )
     parser.add_argument("--alone", action="store_true", help="without nvitop-exporter")
     parser.add_argument("--no-gate", dest="gate", action="store_false", help="exit with 0 even if a target is missed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")

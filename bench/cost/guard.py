@@ -131,7 +131,7 @@ def _write_proc(root: Path, pids: Sequence[Sequence[int]], size: Size) -> Path:
 
 
 class Gauge(Protocol):
-    """Runs a part of the agent and counts something meanwhile."""
+    """Runs a part of the agent and counts something during it."""
 
     def measure(self, part: str, work: Callable[[], int]) -> None:
         """Run ``work`` and count it under ``part``."""
@@ -157,7 +157,7 @@ class _Means:
             self._values.setdefault((part, name), []).append(value)
 
     def counts(self) -> Counts:
-        """The means. What a part never does is left out."""
+        """The means, without counts that are always 0."""
         found: Counts = {}
         for (part, name), values in self._values.items():
             if any(values):
@@ -234,7 +234,7 @@ class PeakGauge:
 
 
 def _play(agent: Agent, cycles: int, gauge: Gauge) -> None:
-    """So many seconds: a cycle and a scrape in each, and a push in the first of every fifteen."""
+    """Run a cycle and a scrape per second, and a push in the first second of every fifteen."""
     for number in range(cycles):
         gauge.measure("cycle", agent.cycle)
         gauge.measure("scrape", agent.scrape)
@@ -253,7 +253,7 @@ def count(size: Size = SIZES["M"]) -> Counts:
             _play(agent, CYCLES, calls)
             _play(agent, _ALLOCATING_CYCLES, allocations)
             tracemalloc.start()
-            _play(agent, 1, _Unmeasured())  # what is kept from cycle to cycle is traced from here on
+            _play(agent, 1, _Unmeasured())  # tracing begins after the first cycle
             _play(agent, 1, peaks)
         finally:
             tracemalloc.stop()
@@ -275,7 +275,7 @@ def _joined(*found: Counts) -> Counts:
 
 
 def judged(found: Mapping[str, Mapping[str, float]], recorded: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """What is more than a quarter over the record, a line each."""
+    """A line for each count that is over a quarter above the record."""
     return [
         f"{name} of a {part}: {value:,.6g}, recorded {limit:,.6g} ({value / limit - 1:+.0%})"
         for part, limits in recorded.items()
@@ -285,7 +285,7 @@ def judged(found: Mapping[str, Mapping[str, float]], recorded: Mapping[str, Mapp
 
 
 def table(found: Mapping[str, Mapping[str, float]], recorded: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """What was counted beside the record."""
+    """The counts next to the record."""
     yield f"{'M':24}{'found':>14}{'recorded':>14}"
     for part, counts in found.items():
         for name, value in counts.items():

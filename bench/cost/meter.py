@@ -1,4 +1,4 @@
-"""What a process has used so far, as counted by the kernel, the stub driver and the sink."""
+"""Use of resources by a process so far, as counted by the kernel, the stub driver and the sink."""
 
 from __future__ import annotations
 

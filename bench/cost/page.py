@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bench.cost.extrapolation import Assumed, sums
 from bench.cost.guard import RECORD as COUNTS
 from bench.cost.report import as_markdown
-from bench.cost.sums import Assumed, sums
 
 PAGE: Final = Path(__file__).parents[2] / "docs/performance.md"
 RECORDS: Final = Path(__file__).with_name("records")

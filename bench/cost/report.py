@@ -81,7 +81,7 @@ def figures(turns: Turns) -> Figures:
 
 
 def _push_cpu_s(turns: Turns) -> float | None:
-    """The CPU time of one push (s): what seconds with a push take more than the others do on average.
+    """The CPU time of one push (s): the mean of seconds with a push minus the mean of the others.
 
     ``None`` where no push was seen, or nothing but pushes.
     """
@@ -94,7 +94,7 @@ def _push_cpu_s(turns: Turns) -> float | None:
 
 
 def targets(found: Sequence[Figures], pass_s: tuple[float, float] | None) -> tuple[Target, ...]:
-    """What the agent may cost at most. Where possible a figure is compared with another of the same run."""
+    """Limits of the agent's cost. Where possible a figure is compared with another of the same run."""
     by = {(each.tool, each.world): each for each in found}
 
     def ratio(figure: Callable[[Figures], float], of: tuple[str, str], to: tuple[str, str]) -> float | None:

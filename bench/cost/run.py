@@ -71,7 +71,7 @@ class Turns:
     footprint: Footprint = field(default_factory=lambda: Footprint(0, 0))
 
     def total(self, figure: Callable[[Mark], float]) -> float:
-        """What a count came to over all turns."""
+        """The total of a count over all turns."""
         return sum(figure(marks[-1]) - figure(marks[0]) for marks in self.turns)
 
     def seconds(self) -> Iterator[tuple[float, bool]]:
@@ -159,7 +159,7 @@ def _in_turns(host: _Host, options: Options, sink: Sink, progress: Callable[[str
 
 
 def _take_turn(turns: Turns, process: Running, cycles: int, sink: Sink) -> None:
-    """Scrape once a second and count what the tool uses meanwhile."""
+    """Scrape once a second and count what the tool uses."""
     _settle(process, _SETTLE_CYCLES)
     marks = [mark(process, sink)]
     for scrape in _scrapes(process, cycles):
@@ -172,13 +172,13 @@ def _take_turn(turns: Turns, process: Running, cycles: int, sink: Sink) -> None:
 
 
 def _settle(process: Running, cycles: int) -> None:
-    """Let a tool run, scraped as always; nothing is counted."""
+    """Let a tool run with the usual scrapes, without counting."""
     for _ in _scrapes(process, cycles):
         pass
 
 
 def _scrapes(process: Running, count: int) -> Iterator[Scrape]:
-    """So many scrapes, one a second."""
+    """``count`` scrapes, one per second."""
     due_s = time.monotonic()
     for _ in range(count):
         due_s += 1.0

@@ -120,18 +120,18 @@ def populated(size: Size, directory: Path) -> Iterator[Population]:
         (devices / name).write_bytes(bytes(4096))
     counts = (size.gpus, size.processes_per_gpu, MAPPINGS, BYSTANDERS)
     command = [str(compiled(_SLEEPER)), str(devices), *map(str, counts)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crew:  # noqa: S603
-        assert crew.stdout is not None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sleepers:  # noqa: S603
+        assert sleepers.stdout is not None
         try:
             wanted = size.processes + BYSTANDERS
-            found = [int(crew.stdout.readline() or "0") for _ in range(wanted)]
+            found = [int(sleepers.stdout.readline() or "0") for _ in range(wanted)]
             if 0 in found:
                 raise CostError(f"only {found.index(0)} of {wanted} processes could be started: raise ulimit -u")
             holders, others = found[: size.processes], found[size.processes :]
             by_gpu = [holders[start :: size.gpus] for start in range(size.gpus)]
             yield Population(by_gpu, _write_proc(directory / "proc", holders, others, size))
         finally:
-            crew.terminate()
+            sleepers.terminate()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``python -m bench.fleet``: many agents, two tiers of Collectors, a gateway killed meanwhile; fails on a loss."""
+"""``python -m bench.fleet``: many agents and two tiers of Collectors, of which a gateway is killed; fails on a loss."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", usual.seconds, _seconds, "how long all agents push; a gateway is down in the middle third")
     add("--interval", usual.interval_s, _seconds, "seconds between an agent's samples")
     add("--export-interval", usual.export_interval_s, _seconds, "seconds between an agent's exports")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print (text)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     return parser
 
 

@@ -44,7 +44,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Activity:
     """Activity and cost of the agents of one process so far.
 
     ``simulation_cpu_s`` is the part of ``cpu_s`` that simulates hosts; real hosts take time in the driver instead.
@@ -63,7 +63,7 @@ class Look:
 class End:
     """The final result of one process's agents; ``plain_bytes`` and ``gzip_bytes`` are of one agent's last export."""
 
-    look: Look
+    activity: Activity
     sent: Sequence[Sent]
     plain_bytes: int
     gzip_bytes: int
@@ -170,7 +170,7 @@ class FleetAgent:
         self._sampling.stop()
 
 
-class Crew:
+class AgentGroup:
     """The agents of one process."""
 
     def __init__(self, plan: Plan) -> None:
@@ -189,9 +189,9 @@ class Crew:
             if stop.wait(pause_s):
                 return
 
-    def look(self) -> Look:
+    def activity(self) -> Activity:
         """Activity and cost so far."""
-        return Look(
+        return Activity(
             agents=len(self._agents),
             cycles=sum(agent.cycles for agent in self._agents),
             exports=sum(len(agent.account.points) for agent in self._agents),
@@ -210,10 +210,10 @@ class Crew:
                 agent.begin_stop()
             for agent in few:
                 agent.finish_stop()
-        look = self.look()
+        activity = self.activity()
         last = running[0].account.last() if running else []
         return End(
-            look=look,
+            activity=activity,
             sent=[agent.account.sent() for agent in self._agents],
             plain_bytes=sum(map(len, last)),
             gzip_bytes=sum(len(gzip.compress(body, 6)) for body in last),

@@ -84,7 +84,7 @@ def metrics_of(body: bytes) -> list[tuple[Metric, Sequence[NumberDataPoint]]]:
 
 
 def counters_of(bodies: Sequence[bytes]) -> dict[str, float]:
-    """The sum over all series of each counter in the requests of one export, the same in whatever order they come."""
+    """The sum over all series of each counter in the requests of one export, independent of their order."""
     values: dict[str, list[float]] = {}
     for body in bodies:
         for metric, points in metrics_of(body):

@@ -1,4 +1,4 @@
-"""A simulated host whose sources tell what simulating them takes, for it is no cost of an agent."""
+"""A simulated host that measures the CPU time of the simulation, which is not part of an agent's cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeteredHost:
 
     @contextmanager
     def metering(self) -> Iterator[None]:
-        """Count what this thread does meanwhile; an agent's sources are read by one."""
+        """Add this thread's CPU time; one thread reads all sources of an agent."""
         began_s = time.thread_time()
         try:
             yield

@@ -1,4 +1,4 @@
-"""A result for people, and for programs."""
+"""A result as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Final
 
+from bench.fleet.extrapolation import Assumed, Measured, Sums, fleet_sums, measured
 from bench.fleet.run import Result
-from bench.fleet.sums import Assumed, Measured, Sums, fleet_sums, measured
 
 _ENOUGH: Final = 0.9
-_TOO_SMALL: Final = "; too many agents for this machine now, so costs below are too high: --agents fewer"
+_TOO_SMALL: Final = "; too many agents for this machine, so the costs below are too high: use fewer --agents"
 
 
 def as_text(result: Result) -> Iterator[str]:
-    """Lines of a table: what became of the points, what it cost, what follows for many hosts."""
+    """Lines of a table: delivery of the points, cost, and extrapolation to many hosts."""
     found, assumed = measured(result), Assumed()
     sections = {
         "delivery": _delivery(result),
@@ -29,7 +29,7 @@ def as_text(result: Result) -> Iterator[str]:
 
 
 def as_document(result: Result) -> dict[str, object]:
-    """The same for programs; bytes, seconds, points."""
+    """The same as data; bytes, seconds, points."""
     found, assumed = measured(result), Assumed()
     totals = result.drained.totals
     return {
@@ -56,13 +56,13 @@ def points_per_s(result: Result) -> float:
 
 
 def exports_due(result: Result) -> int:
-    """Exports that all agents should have made meanwhile; one that is late is not made up for."""
+    """The number of exports due in that time; a late export is not repeated."""
     pushing_s = result.ended.time_s - result.began.time_s
     return round(result.options.agents * pushing_s / result.options.export_interval_s)
 
 
 def is_too_small(result: Result) -> bool:
-    """Whether this machine could not keep up, so that costs are more than they should be."""
+    """Whether this machine was overloaded, so that measured costs are too high."""
     return result.ended.agents.exports - result.began.agents.exports < _ENOUGH * exports_due(result)
 
 
@@ -77,8 +77,8 @@ def _delivery(result: Result) -> Iterator[tuple[str, str]]:
     yield "lost", f"{balance.lost_points:,} points"
     yield "twice", f"{totals.twice_points:,} points ({totals.twice_points / totals.points:.1%})"
     yield "out of order", f"{totals.late_points:,} points"
-    yield "never sent, but there", f"{balance.unknown_points:,} points"
-    yield "not taken from agents", f"{balance.untaken_points:,} points"
+    yield "received but never sent", f"{balance.unknown_points:,} points"
+    yield "not confirmed to agents", f"{balance.untaken_points:,} points"
     yield "hosts whose counters differ", f"{len(balance.hosts_with_other_counters)}"
     yield (
         outage.gateway,
@@ -115,9 +115,9 @@ def _fleet(sums: Sums, assumed: Assumed) -> Iterator[tuple[str, str]]:
     yield (
         "gateways",
         (
-            f"{sums.gateways}: as many as {sums.gateway_cores:.1f} cores of work ask for ({sums.gateways_by_cpu} of "
-            f"{assumed.gateway_cores} cores, {assumed.gateway_busy:.0%} busy) or a backend that answers in "
-            f"{assumed.backend_answer_s:g} s ({sums.gateways_by_answers}), and one to spare"
+            f"{sums.gateways}: {sums.gateway_cores:.1f} cores of work need {sums.gateways_by_cpu} of "
+            f"{assumed.gateway_cores} cores, {assumed.gateway_busy:.0%} busy; a backend that answers in "
+            f"{assumed.backend_answer_s:g} s needs {sums.gateways_by_answers}; plus one spare"
         ),
     )
     yield f"disk, gateways down {outage}", f"{sums.host_queue_bytes / 1e6:.0f} MB on each host"

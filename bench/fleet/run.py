@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, TextIO
 
-from bench.fleet.agents import End, Look
+from bench.fleet.agent_pool import AgentPool, agents
+from bench.fleet.agents import Activity, End
 from bench.fleet.backend import Backend, Totals, backend
-from bench.fleet.crews import Agents, agents
 from bench.fleet.errors import FleetError
 from bench.fleet.ledger import Balance, balance
 from bench.fleet.tiers import Collector, Cost, Tiers, tiers
@@ -64,7 +64,7 @@ class Moment:
     """All figures at one time (monotonic, in s)."""
 
     time_s: float
-    agents: Look
+    agents: Activity
     totals: Totals
     nodes: TierCost
     gateways: TierCost
@@ -114,23 +114,23 @@ def run(options: Options, stream: TextIO) -> Result:
     ):
         progress.write(f"starting {options.gateways} gateways and {options.nodes} node Collectors")
         collectors.start()
-        progress.write(f"making {options.agents} agents in {options.processes} processes")
+        progress.write(f"preparing {options.agents} agents in {options.processes} processes")
         with agents(
             options.agents,
             processes=options.processes,
             nodes=[node.addresses.otlp_http for node in collectors.nodes],
             interval_s=options.interval_s,
             export_interval_s=options.export_interval_s,
-        ) as crew:
-            return _Run(options, collectors, end, crew, progress).play()
+        ) as pool:
+            return _Run(options, collectors, end, pool, progress).play()
 
 
 class _Run:
-    def __init__(self, options: Options, collectors: Tiers, end: Backend, crew: Agents, progress: Progress) -> None:
+    def __init__(self, options: Options, collectors: Tiers, end: Backend, pool: AgentPool, progress: Progress) -> None:
         self._options = options
         self._collectors = collectors
         self._backend = end
-        self._agents = crew
+        self._agents = pool
         self._progress = progress
 
     def play(self) -> Result:
@@ -139,23 +139,23 @@ class _Run:
         self._progress.write(f"starting agents, one after the other within {options.export_interval_s:g} s")
         self._agents.start()
         self._pass(options.export_interval_s, "starting")
-        began = self._moment(self._agents.look())
-        self._progress.write(f"all push, every {options.export_interval_s:g} s")
+        began = self._moment(self._agents.activity())
+        self._progress.write(f"all agents push every {options.export_interval_s:g} s")
         self._pass(third_s, "all are up")
         outage = self._outage(self._collectors.gateways[-1], third_s)
         self._pass(third_s, f"{outage.gateway} is back")
         self._progress.write("agents export once more and stop")
-        ended = self._moment(self._agents.look())
+        ended = self._moment(self._agents.activity())
         last = self._agents.end()
-        self._drain(last.look.points)
-        drained = self._moment(last.look)
+        self._drain(last.activity.points)
+        drained = self._moment(last.activity)
         found = balance(last.sent, self._backend.received())
         return Result(options, found, outage, began, ended, drained, last)
 
-    def _moment(self, look: Look) -> Moment:
+    def _moment(self, activity: Activity) -> Moment:
         return Moment(
             time_s=time.monotonic(),
-            agents=look,
+            agents=activity,
             totals=self._backend.totals(),
             nodes=_together([node.cost() for node in self._collectors.nodes]),
             gateways=_together([gateway.cost() for gateway in self._collectors.gateways]),
@@ -163,17 +163,17 @@ class _Run:
 
     def _outage(self, gateway: Collector, seconds: float) -> Outage:
         """Kill a gateway, wait, and start it again."""
-        before = self._agents.look().points
+        before = self._agents.activity().points
         gateway.kill()
         killed_s = time.monotonic()
         self._progress.write(f"{gateway.name} is killed (SIGKILL)")
         most_bytes = self._pass(seconds, f"{gateway.name} is down")
         refused = _refuses(gateway.addresses.otlp_grpc) and _refuses(gateway.addresses.member)
-        sent = self._agents.look().points - before
+        sent = self._agents.activity().points - before
         self._collectors.start_gateway(gateway)
         gateway.wait()
         away_s = time.monotonic() - killed_s
-        self._progress.write(f"{gateway.name} is back; nodes kept {most_bytes / 1e6:.1f} MB meanwhile")
+        self._progress.write(f"{gateway.name} is back; nodes kept {most_bytes / 1e6:.1f} MB")
         return Outage(gateway.name, away_s, refused, sent, most_bytes)
 
     def _pass(self, seconds: float, what: str) -> int:
@@ -203,8 +203,8 @@ class _Run:
             time.sleep(_TURN_S)
 
     def _figures(self) -> str:
-        look, totals = self._agents.look(), self._backend.totals()
-        return f"{look.points:,} points sent, {totals.distinct_points:,} received"
+        activity, totals = self._agents.activity(), self._backend.totals()
+        return f"{activity.points:,} points sent, {totals.distinct_points:,} received"
 
 
 def _refuses(address: Address) -> bool:

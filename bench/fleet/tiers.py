@@ -18,7 +18,7 @@ from bench.fleet.errors import FleetError
 from otel_gpu.config.values import Address
 from tests.cli import clean_environment
 from tests.real.collector import CONFIGURATIONS, ROOT, Addresses
-from tests.real.parts import answers, free_addresses
+from tests.real.programs import free_addresses, responds
 from tests.web import ask
 
 _START_S: Final = 60.0
@@ -74,7 +74,7 @@ class Collector:
     def wait(self) -> None:
         """Wait until it is healthy."""
         deadline_s = time.monotonic() + _START_S
-        while not answers(self.addresses.health, "/"):
+        while not responds(self.addresses.health, "/"):
             self.check()
             if time.monotonic() > deadline_s:
                 raise FleetError(f"{self.name} was not healthy after {_START_S:g} s: {self._last_words()}")

@@ -1,4 +1,4 @@
-"""A host as a fleet has many: eight GPUs, a training job, services that share GPUs, notebooks, short jobs."""
+"""A typical host of a fleet: eight GPUs, a training job, services that share GPUs, notebooks, short jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from otel_gpu.sources.sim.world import (
 
 GPUS: Final = 8
 LASTING_WORKLOADS: Final = 10
-"""Those that stay: a trainer, four services, five notebooks. Jobs of a minute or so come beside them."""
+"""Long-lived processes: a trainer, four services, five notebooks. Jobs of about a minute are in addition."""
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -31,12 +31,12 @@ _JOB_GPU: Final = 7
 
 
 def host_name(number: int) -> str:
-    """What a host is called."""
+    """The name of a host."""
     return f"gpu-{number:05d}"
 
 
 def fleet_world(number: int) -> WorldSpec:
-    """The host of this number: made like all others, with GPUs, pods and a history of its own."""
+    """The host of this number, with its own GPUs, pods and history."""
     return WorldSpec(
         seed=number,
         gpus=tuple(_gpu(number, index) for index in range(GPUS)),

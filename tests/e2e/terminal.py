@@ -1,4 +1,4 @@
-"""A command in a pseudo-terminal, as over ssh: what it draws, what it is sent, and what it leaves behind."""
+"""A command in a pseudo-terminal: its screen, its input, and the terminal's modes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _QUIET_S: Final = 0.2
 
 
 def _take_terminal() -> None:
-    """Make stdin the terminal of this session, for the kernel to send it signals."""
+    """Make stdin the controlling terminal: the kernel sends signals only from that."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     restore_hangup()
 
 
 class TerminalSession:
-    """A process whose terminal is ours to look at. ``modes`` are the terminal's, as they are now."""
+    """A process in a pseudo-terminal, whose screen a test can read."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], columns: int, rows: int) -> None:
         self._master, self._slave = os.openpty()
@@ -47,14 +47,14 @@ class TerminalSession:
 
     @property
     def modes(self) -> list[Any]:
-        """The terminal's modes."""
+        """The terminal's present modes."""
         return termios.tcgetattr(self._slave)
 
     def _set_size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def resize(self, columns: int, rows: int) -> None:
-        """Another size of the window; the kernel sends SIGWINCH. What is on its way for the old size comes first."""
+        """Resize the window after reading all output for the old size; the kernel sends SIGWINCH."""
         while self._read(_QUIET_S):
             pass
         self.screen.resize(columns, rows)
@@ -71,7 +71,7 @@ class TerminalSession:
         return bool(ready)
 
     def until(self, condition: Callable[[Emulator], bool], what: str = "") -> None:
-        """Wait until the screen is so."""
+        """Wait until the screen satisfies a condition."""
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             while self._read(0):
@@ -79,11 +79,11 @@ class TerminalSession:
             if condition(self.screen):
                 return
             assert self.process.poll() is None, f"ended: {self.screen.raw[-2000:]}"
-            assert time.monotonic() < deadline_s, f"waited in vain for {what}:\n{self.screen.text}"
+            assert time.monotonic() < deadline_s, f"timeout: {what}\n{self.screen.text}"
             self._read(0.05)
 
     def until_blocked(self) -> None:
-        """Wait, and read nothing, until no more has come for a while: there is no room on the way."""
+        """Wait without reading until the terminal's buffer is full, that is, until no more output arrives."""
         waiting, before = -1, 0
         while waiting != before or not waiting:
             before = waiting
@@ -91,11 +91,11 @@ class TerminalSession:
             (waiting,) = struct.unpack("i", fcntl.ioctl(self._master, termios.FIONREAD, b"\0" * 4))
 
     def shows(self, text: str) -> None:
-        """Wait until this is somewhere on the screen."""
+        """Wait until a text is on the screen."""
         self.until(lambda screen: text in screen.text, repr(text))
 
     def end(self, number: signal.Signals | None = None) -> int:
-        """Wait for the end, after this signal if one is given; the exit code."""
+        """Send a signal if one is given, wait for the end, and return the exit code."""
         if number is not None:
             self.process.send_signal(number)
         deadline_s = time.monotonic() + PATIENCE_S
@@ -107,7 +107,7 @@ class TerminalSession:
         return self.process.returncode
 
     def close(self) -> None:
-        """Be gone."""
+        """Kill the process and close the terminal."""
         self.process.kill()
         self.process.wait()
         os.close(self._master)
@@ -118,7 +118,7 @@ class TerminalSession:
 def terminal_session(
     *words: str, columns: int = 80, rows: int = 24, environment: Mapping[str, str] | None = None
 ) -> Iterator[TerminalSession]:
-    """Run these words on a terminal of this size; killed at the end if it still runs."""
+    """Run a command in a terminal of this size; it is killed at the end."""
     extra = {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(environment or {})}
     session = TerminalSession(words, clean_environment(extra), columns, rows)
     try:

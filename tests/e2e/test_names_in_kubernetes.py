@@ -1,7 +1,7 @@
-"""A node of Kubernetes: the driver's pids, the node's sockets and the API, put together.
+"""Names and grants on a Kubernetes node: the driver's pids, the node's sockets and the API.
 
-``otel-gpu once`` knows the API by where the kubelet mounts service accounts, and no setting says otherwise: where the
-API is asked too, what ``once`` is made of runs in here, with another root.
+The path of the service account is not configurable, so tests with the API run an engine in this process with another
+root instead of ``otel-gpu once``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from otel_gpu.model import GpuState, Report, SourceState, WorkloadKind, Workload
 from otel_gpu.sources.names import cri
 from otel_gpu.sources.names.candidates import SERVICE_ACCOUNT
 from otel_gpu.sources.names.factory import NameSourceFactory
-from otel_gpu.sources.proc.host import pid_namespace_is_initial
 from tests.builders import FakeGpus, FakeProcesses, facts, gpu, gpu_read, listed, memory, process_read
-from tests.cli import otel_gpu
+from tests.cli import once
+from tests.e2e.markers import needs_host_pid_namespace
 from tests.kubelet_servers import (
     EXITED,
     Kubelet,
@@ -42,7 +42,7 @@ from tests.kubernetes_api import NODE, KubernetesApi
 from tests.kubernetes_api import container as api_container
 from tests.kubernetes_api import pod as api_pod
 from tests.nvml_stub.build import build
-from tests.nvml_stub.world import Listed, World
+from tests.nvml_stub.world import World
 from tests.proc_tree import ProcTree
 
 GIB = 1 << 30
@@ -50,15 +50,10 @@ SHARED = "GPU-5c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
 WHOLE = "GPU-6c1f3f6e-1f7c-4f8e-9a3b-0c2d4e6f8a10"
 TRAIN, INFER, WAITS = range(3)
 
-in_the_host_s_pids = pytest.mark.skipif(
-    pid_namespace_is_initial(Path("/proc")) is False,
-    reason="needs the host's pid namespace: in another the agent rightly says that processes are hidden from it",
-)
-
 
 @dataclass(frozen=True)
 class Servers:
-    """A node's own."""
+    """The servers on a node."""
 
     runtime: Runtime
     kubelet: Kubelet
@@ -66,7 +61,7 @@ class Servers:
 
 @pytest.fixture
 def servers() -> Iterator[Servers]:
-    """Those of a node where two pods share a GPU in four parts, and a third has one."""
+    """A node with two pods on a GPU that is time-sliced into four, and a third pod with a whole GPU."""
     with socket_directory() as directory:
         runtime = Runtime(
             directory / "cri.sock", [container(number, pod=f"pod-{number}", name="main") for number in range(3)]
@@ -89,23 +84,17 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def node(tmp_path: Path, servers: Servers) -> dict[str, str]:
-    """The environment of an agent there; the third pod has no process."""
+    """The environment of an agent on that node; the third pod has no process."""
     proc = ProcTree(tmp_path / "proc")
     proc.set_own_pids()
     world = World()
-    shared, whole = (world.gpu(uuid, name="NVIDIA A100-SXM4-80GB") for uuid in (SHARED, WHOLE))
-    for each in (shared, whole):
-        each.typical()
-        each.energy_steps(0, 600_000_000, 100)
-        each.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=0)
-    shared.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=2 * GIB)
-    shared.compute(0, [Listed(4000 + number, GIB) for number in (TRAIN, INFER)])
+    world.a100({4000 + number: GIB for number in (TRAIN, INFER)}, uuid=SHARED)
+    world.a100({}, uuid=WHOLE)
     for number in (TRAIN, INFER):
         cgroup = f"0::/kubepods/burstable/pod{pod_uid(number)}/{container_id(number)}\n"
         proc.add(4000 + number, comm=b"python3", cgroup=cgroup, start_ticks=100)
     return {
-        "LD_LIBRARY_PATH": str(build()),
-        "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt")),
+        **world.environment(build(), tmp_path),
         "HOST_PROC": str(proc.root),
         "OTEL_GPU_ENVIRONMENT": "kubernetes",
         "OTEL_GPU_KUBERNETES_API": "never",
@@ -114,15 +103,8 @@ def node(tmp_path: Path, servers: Servers) -> dict[str, str]:
     }
 
 
-def once(environment: Mapping[str, str], form: str) -> str:
-    result = otel_gpu("once", "--format", form, environment=environment)
-    assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stdout
-
-
-@in_the_host_s_pids
-def test_pods_are_named_and_have_what_the_kubelet_gave_them(node: Mapping[str, str]) -> None:
+@needs_host_pid_namespace
+def test_pods_have_their_names_and_the_gpus_that_the_kubelet_granted(node: Mapping[str, str]) -> None:
     document: dict[str, Any] = json.loads(once(node, "json"))
     sources = {source["name"]: (source["ok"], source["reason"]) for source in document["sources"]}
     assert sources == dict.fromkeys(("nvml", "procfs", "cri", "pod-resources"), (True, None))
@@ -139,8 +121,8 @@ def test_pods_are_named_and_have_what_the_kubelet_gave_them(node: Mapping[str, s
     assert states["pod-0"] == [(SHARED, "unknown", GIB)] or states["pod-0"] == [(SHARED, "idle", GIB)]
 
 
-@in_the_host_s_pids
-def test_parts_of_a_time_sliced_gpu_are_told_to_prometheus(node: Mapping[str, str]) -> None:
+@needs_host_pid_namespace
+def test_shares_of_a_time_sliced_gpu_are_exported(node: Mapping[str, str]) -> None:
     lines = [line for line in once(node, "prometheus").splitlines() if line.startswith("gpu_workload_allocation{")]
     shares = {
         next(f"pod-{number}" for number in range(3) if f'k8s_pod_name="pod-{number}"' in line): float(line.split()[-1])
@@ -153,7 +135,7 @@ def test_parts_of_a_time_sliced_gpu_are_told_to_prometheus(node: Mapping[str, st
 
 
 class Node:
-    """An engine with the sources that settings lead to under a root of its own. ``pids`` are on the shared GPU."""
+    """An engine with the name sources of these settings under ``root``, and ``pids`` processes on the shared GPU."""
 
     def __init__(self, root: Path, variables: Mapping[str, str], flags: Mapping[str, str], pids: int = 0) -> None:
         flags = {"environment": "kubernetes", "node-name": NODE, **flags}
@@ -177,12 +159,12 @@ class Node:
         )
 
     def cycle(self) -> Report:
-        """What comes out five seconds later."""
+        """The report five seconds later."""
         self._clock.advance(5.0)
         return self._engine.sample()
 
     def until(self, condition: Callable[[Report], bool]) -> Report:
-        """Go on until it is so."""
+        """Run cycles until the condition holds."""
         deadline_s = time.monotonic() + 20.0
         while not condition(answer := self.cycle()):
             assert time.monotonic() < deadline_s, answer.workloads
@@ -190,12 +172,12 @@ class Node:
         return answer
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Close the sources."""
         self._engine.close()
 
 
-def have(answer: Report, uuid: str) -> dict[str, tuple[float | None, bool]]:
-    """Who has a GPU now, by id: how much of it, and whether that is only possible."""
+def allocations(answer: Report, uuid: str) -> dict[str, tuple[float | None, bool]]:
+    """Allocations of a GPU by workload id: the share, and whether it is only possible."""
     return {
         workload.ref.id: (part.allocation, part.possible)
         for workload in answer.workloads
@@ -205,14 +187,14 @@ def have(answer: Report, uuid: str) -> dict[str, tuple[float | None, bool]]:
 
 
 def last_names(answer: Report) -> dict[str, WorkloadNames | None]:
-    """The names that everybody who is told of has now."""
-    told = sorted((each for each in answer.workloads if not each.awaiting_names), key=lambda each: each.naming)
-    return {each.ref.id: each.names for each in told}
+    """The latest names of every reported workload."""
+    reported = sorted((each for each in answer.workloads if not each.awaiting_names), key=lambda each: each.naming)
+    return {each.ref.id: each.names for each in reported}
 
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[KubernetesApi]:
-    """The API, and its service account where the kubelet mounts it."""
+    """The API, and a service account at the kubelet's path."""
     account = tmp_path / SERVICE_ACCOUNT
     account.mkdir(parents=True)
     served = KubernetesApi(account)
@@ -220,7 +202,7 @@ def api(tmp_path: Path) -> Iterator[KubernetesApi]:
         *(
             api_pod(
                 f"pod-{number}",
-                # As the runtime spells it: whoever answers first spells it for good, and here any of them may.
+                # Spelt as by the runtime, because the first source that answers determines the spelling.
                 api_container(container_id(number), image="registry.example/train:1"),
                 uid=pod_uid(number),
                 namespace="team-a",
@@ -241,7 +223,7 @@ def on_node(servers: Servers) -> dict[str, str]:
     return {"cri-socket": str(servers.runtime.path), "pod-resources-socket": str(servers.kubelet.path)}
 
 
-def test_the_runtime_the_kubelet_and_the_api_together_tell_names_gpus_and_labels(
+def test_the_runtime_the_kubelet_and_the_api_give_names_gpus_and_labels(
     tmp_path: Path, servers: Servers, api: KubernetesApi
 ) -> None:
     names = {
@@ -259,30 +241,30 @@ def test_the_runtime_the_kubelet_and_the_api_together_tell_names_gpus_and_labels
     node = Node(tmp_path, in_cluster(api), {**on_node(servers), "pod-labels": "team"}, pids=2)
     try:
         node.until(lambda answer: all(source.state is SourceState.OK for source in answer.sources))
-        # On a machine that is busy somebody may be told of before everybody has answered; these are his last names.
+        # On a busy machine a workload may be reported before all sources have answered; these are its latest names.
         answer = node.until(lambda answer: last_names(answer) == names)
     finally:
         node.close()
     assert {source.name for source in answer.sources} == {"nvml", "procfs", "cri", "kubernetes", "pod-resources"}
-    assert have(answer, SHARED) == {container_id(0): (0.25, False), container_id(1): (0.5, False)}
-    assert have(answer, WHOLE) == {container_id(2): (1.0, False)}
+    assert allocations(answer, SHARED) == {container_id(0): (0.25, False), container_id(1): (0.5, False)}
+    assert allocations(answer, WHOLE) == {container_id(2): (1.0, False)}
 
 
-def test_without_the_runtime_s_socket_the_api_tells_whose_gpus_are_whose(
+def test_without_the_runtimes_socket_the_api_identifies_the_containers_with_gpus(
     tmp_path: Path, servers: Servers, api: KubernetesApi
 ) -> None:
     flags = {"environment": "auto", "pod-resources-socket": str(servers.kubelet.path)}
     node = Node(tmp_path, in_cluster(api), flags)
     try:
         assert {source.name for source in node.sources} == {"kubernetes", "pod-resources"}
-        answer = node.until(lambda answer: bool(have(answer, WHOLE)))
+        answer = node.until(lambda answer: bool(allocations(answer, WHOLE)))
     finally:
         node.close()
-    assert have(answer, WHOLE) == {container_id(2): (1.0, False)}
+    assert allocations(answer, WHOLE) == {container_id(2): (1.0, False)}
     assert {workload.names.pod for workload in answer.workloads if workload.names} == {"pod-0", "pod-1", "pod-2"}
 
 
-def test_what_was_given_moves_to_the_container_that_takes_the_place_of_one_that_ended(
+def test_a_grant_moves_to_the_successor_of_an_ended_container(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cri, "EXPECTED_S", 0.05)
@@ -290,11 +272,11 @@ def test_what_was_given_moves_to_the_container_that_takes_the_place_of_one_that_
     runtime = servers.runtime
     node = Node(tmp_path, {}, {**on_node(servers), "kubernetes-api": "never"})
     try:
-        node.until(lambda answer: have(answer, WHOLE) == {container_id(2): (1.0, False)})
+        node.until(lambda answer: allocations(answer, WHOLE) == {container_id(2): (1.0, False)})
         runtime.containers[2] = container(2, pod="pod-2", name="main", state=EXITED)
-        node.until(lambda answer: have(answer, WHOLE) == {})
+        node.until(lambda answer: allocations(answer, WHOLE) == {})
         runtime.containers.append(container(3, pod="pod-2", name="main"))
-        answer = node.until(lambda answer: have(answer, WHOLE) == {container_id(3): (1.0, False)})
+        answer = node.until(lambda answer: allocations(answer, WHOLE) == {container_id(3): (1.0, False)})
     finally:
         node.close()
     [workload] = (each for each in answer.workloads if each.ref.id == container_id(3))
@@ -302,16 +284,16 @@ def test_what_was_given_moves_to_the_container_that_takes_the_place_of_one_that_
     assert (workload.names.pod, [part.state for part in workload.gpus]) == ("pod-2", [GpuState.ALLOCATED])
 
 
-def test_of_a_pod_and_its_successor_nobody_is_said_to_have_both_gpus(tmp_path: Path, servers: Servers) -> None:
+def test_a_container_listed_twice_possibly_has_both_gpus(tmp_path: Path, servers: Servers) -> None:
     servers.kubelet.pods = [
         pod("pod-2", given("main", devices("nvidia.com/gpu", uuid))) for uuid in (f"{SHARED}::0", WHOLE)
     ]
     node = Node(tmp_path, {}, {**on_node(servers), "kubernetes-api": "never"})
     try:
-        answer = node.until(lambda answer: bool(have(answer, WHOLE)))
+        answer = node.until(lambda answer: bool(allocations(answer, WHOLE)))
     finally:
         node.close()
-    assert have(answer, WHOLE) == have(answer, SHARED) == {container_id(2): (None, True)}
+    assert allocations(answer, WHOLE) == allocations(answer, SHARED) == {container_id(2): (None, True)}
     [kubelet] = (source for source in answer.sources if source.name == "pod-resources")
     assert (kubelet.state, kubelet.reason) == (
         SourceState.DEGRADED,

@@ -1,4 +1,4 @@
-"""``otel-gpu once`` as users run it, on NVML libraries of several kinds."""
+"""``otel-gpu once`` as a process, with different NVML libraries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.sources.proc.host import pid_namespace_is_initial
 from tests.cli import otel_gpu
+from tests.e2e.markers import needs_host_pid_namespace
 from tests.nvml_stub.build import build
 from tests.nvml_stub.world import Listed, World, WorldGpu
 from tests.proc_tree import UVM, ProcTree, maps_line, mig_nodes
@@ -21,20 +21,9 @@ CONTAINER = "c0ffee" + "0" * 58
 POD = "11111111-2222-3333-4444-555555555555"
 
 
-in_the_hosts_pid_namespace = pytest.mark.skipif(
-    pid_namespace_is_initial(Path("/proc")) is False,
-    reason="needs the host's pid namespace: in another the agent rightly says that processes are hidden from it",
-)
-
-
 def one_gpu() -> tuple[World, WorldGpu]:
     world = World()
-    gpu = world.gpu("GPU-one", name="NVIDIA A100-SXM4-80GB")
-    gpu.typical()
-    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
-    gpu.compute(0, [Listed(4001, 2 * GIB), Listed(4002, 3 * GIB)])
-    gpu.energy_steps(0, 600_000_000, 100)
-    return world, gpu
+    return world, world.a100({4001: 2 * GIB, 4002: 3 * GIB}, used_bytes=10 * GIB)
 
 
 @pytest.fixture
@@ -60,8 +49,7 @@ def once_json(
         "json",
         *flags,
         environment={
-            "LD_LIBRARY_PATH": str(lib_dir),
-            "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt")),
+            **world.environment(lib_dir, tmp_path),
             "HOST_PROC": str(proc.root),
             "OTEL_GPU_ENVIRONMENT": "host",  # the runner may have Docker
             **(environment or {}),
@@ -76,8 +64,8 @@ def by_id(document: dict[str, Any]) -> dict[str, Any]:
     return {workload["id"]: workload for workload in document["workloads"]}
 
 
-@in_the_hosts_pid_namespace
-def test_who_holds_what_is_told_in_bytes_that_add_up(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+@needs_host_pid_namespace
+def test_memory_per_workload_and_process_adds_up(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
     document = once_json(stub_dir, one_gpu()[0], tmp_path, proc)
     (gpu,) = document["gpus"]
     assert (gpu["index"], gpu["uuid"], gpu["name"], gpu["mig"]) == (0, "GPU-one", "NVIDIA A100-SXM4-80GB", None)
@@ -91,7 +79,7 @@ def test_who_holds_what_is_told_in_bytes_that_add_up(stub_dir: Path, tmp_path: P
         "unattributed": 5 * GIB,
         "free": 69 * GIB,
     }
-    assert 80_000 <= gpu["energy"]["delta_mj"] <= 400_000  # 100 W over a second that may stretch on a busy machine
+    assert 80_000 <= gpu["energy"]["delta_mj"] <= 400_000  # 100 W for a second, or longer on a busy machine
     workloads = by_id(document)
     assert workloads[CONTAINER]["kind"] == "container"
     assert workloads[CONTAINER]["pod_uid"] == POD
@@ -108,12 +96,9 @@ def test_who_holds_what_is_told_in_bytes_that_add_up(stub_dir: Path, tmp_path: P
     ]
 
 
-@in_the_hosts_pid_namespace
-def test_the_table_names_the_same_holders(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
-    environment = {
-        "LD_LIBRARY_PATH": str(stub_dir),
-        "NVML_STUB_WORLD": str(one_gpu()[0].write(tmp_path / "world.txt")),
-    }
+@needs_host_pid_namespace
+def test_the_table_has_the_same_workloads(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+    environment = one_gpu()[0].environment(stub_dir, tmp_path)
     result = otel_gpu("once", "--proc-root", str(proc.root), environment=environment)
     assert result.returncode == 0
     assert result.stderr == ""
@@ -122,19 +107,17 @@ def test_the_table_names_the_same_holders(stub_dir: Path, tmp_path: Path, proc: 
     assert line.split()[:6] == ["ollama.service", "systemd_unit", "–", "0", "3.0", "GiB"]
 
 
-def test_a_pid_that_proc_never_showed_is_measured_and_billed_to_nobody(
-    stub_dir: Path, tmp_path: Path, proc: ProcTree
-) -> None:
+def test_memory_of_an_unknown_pid_is_measured_and_unidentified(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
     world, gpu = one_gpu()
     gpu.compute(0, [Listed(4001, 2 * GIB), Listed(999_999, 4 * GIB)])
     document = once_json(stub_dir, world, tmp_path, proc)
     assert document["gpus"][0]["memory"]["measured"] == 6 * GIB
     assert by_id(document)["unidentified"]["gpus"][0]["memory"]["measured"] == 4 * GIB
-    stranger = next(p for p in document["processes"] if p["pid"] == 999_999)
-    assert (stranger["name"], stranger["start_time"], stranger["workload"]) == (None, None, "unidentified")
+    unknown = next(p for p in document["processes"] if p["pid"] == 999_999)
+    assert (unknown["name"], unknown["start_time"], unknown["workload"]) == (None, None, "unidentified")
 
 
-def test_a_hidden_holder_of_the_device_is_shown_without_a_figure(
+def test_a_process_that_is_not_listed_is_shown_without_measured_memory(
     stub_dir: Path, tmp_path: Path, proc: ProcTree
 ) -> None:
     proc.add(
@@ -147,10 +130,10 @@ def test_a_hidden_holder_of_the_device_is_shown_without_a_figure(
     proc.add(4004, comm=b"dcgm", cgroup="0::/system.slice/dcgm.service\n", fds=["/dev/nvidia0", "/dev/nvidiactl"])
     workloads = by_id(once_json(stub_dir, one_gpu()[0], tmp_path, proc))
     assert workloads["d" * 64]["gpus"][0]["memory"]["measured"] is None
-    assert "dcgm.service" not in workloads  # a monitor has the device open, and no CUDA
+    assert "dcgm.service" not in workloads  # a monitor opens the device without CUDA
 
 
-def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_instance(
+def test_unexplained_memory_of_a_mig_instance_is_inferred_for_its_process(
     stub_dir: Path, tmp_path: Path, proc: ProcTree
 ) -> None:
     world = World()
@@ -177,7 +160,7 @@ def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_in
         "MIG-5": (0, 3 * GIB),
         "MIG-9": (4 * GIB, 0),
     }
-    assert "e" * 64 not in workloads  # in the instance that it has open, all memory is explained
+    assert "e" * 64 not in workloads  # its instance has no unexplained memory
 
 
 @pytest.mark.long
@@ -185,7 +168,7 @@ def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_in
     ("without", "path", "expected"),
     [
         (("nvmlDeviceGetMemoryInfo_v2",), ("memory", "reserved"), None),
-        (("nvmlDeviceGetMemoryInfo_v2",), ("memory", "unattributed"), 6 * GIB),  # v1 counts the driver's own part
+        (("nvmlDeviceGetMemoryInfo_v2",), ("memory", "unattributed"), 6 * GIB),  # v1 includes reserved memory
         (("nvmlDeviceGetTemperatureV",), ("temperature_c",), 34),
         (("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), ("temperature_c",), None),
         (
@@ -201,7 +184,7 @@ def test_under_mig_a_hidden_holder_is_given_the_unexplained_memory_of_its_own_in
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_a_driver_without_some_functions_gives_everything_else(
+def test_a_driver_without_some_functions_gives_all_other_figures(
     without: tuple[str, ...], path: tuple[str, ...], expected: object, tmp_path: Path, proc: ProcTree
 ) -> None:
     document = once_json(build(without=without), one_gpu()[0], tmp_path, proc)
@@ -212,7 +195,7 @@ def test_a_driver_without_some_functions_gives_everything_else(
     assert document["sources"][0] == {"name": "nvml", "ok": True, "reason": None}
 
 
-def test_drivers_with_32_byte_process_entries_are_read_right(tmp_path: Path, proc: ProcTree) -> None:
+def test_process_entries_of_32_bytes_are_read_correctly(tmp_path: Path, proc: ProcTree) -> None:
     document = once_json(build(process_info_bytes=32), one_gpu()[0], tmp_path, proc)
     assert sorted((p["pid"], p["memory"]) for p in document["processes"]) == [(4001, 2 * GIB), (4002, 3 * GIB)]
 
@@ -222,62 +205,60 @@ def test_drivers_with_32_byte_process_entries_are_read_right(tmp_path: Path, pro
     ("code", "words"),
     [(9, "driver is not loaded"), (18, "restart the agent"), (999, "/dev/nvidia*"), (4, "root"), (12, "libnvidia-ml")],
 )
-def test_an_nvml_that_does_not_start_is_one_line_and_exit_1(
+def test_a_failing_nvml_initialisation_is_one_line_and_exit_code_1(
     stub_dir: Path, tmp_path: Path, code: int, words: str
 ) -> None:
     world, _ = one_gpu()
     world.error(code, function="nvmlInitWithFlags")
     result = otel_gpu(
         "once",
-        environment={"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt"))},
+        environment=world.environment(stub_dir, tmp_path),
     )
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
 
 
-def test_one_failed_gpu_of_two_is_in_sources_and_costs_only_itself(
+def test_a_failed_gpu_is_a_source_error_and_does_not_affect_another(
     stub_dir: Path, tmp_path: Path, proc: ProcTree
 ) -> None:
     world, _ = one_gpu()
-    ill = world.gpu("GPU-ill")
-    ill.typical()
-    world.error(15, on=ill, function="nvmlDeviceGetUtilizationRates")
+    lost = world.gpu("GPU-lost")
+    lost.typical()
+    world.error(15, on=lost, function="nvmlDeviceGetUtilizationRates")
     document = once_json(stub_dir, world, tmp_path, proc)
     first, second = document["gpus"]
     assert first["memory"]["measured"] == 5 * GIB
-    assert second["uuid"] == "GPU-ill"
+    assert second["uuid"] == "GPU-lost"
     assert second["memory"]["limit"] is None
     nvml = document["sources"][0]
     assert nvml["ok"] is False
     assert "GPU 1: GPU is lost" in nvml["reason"]
 
 
-def test_a_hung_gpu_does_not_keep_once_from_ending(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+def test_once_ends_although_a_gpu_hangs(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
     world, _ = one_gpu()
-    ill = world.gpu("GPU-ill")
-    ill.typical()
-    world.hang(on=ill, function="nvmlDeviceGetUtilizationRates")
+    hung = world.gpu("GPU-hung")
+    hung.typical()
+    world.hang(on=hung, function="nvmlDeviceGetUtilizationRates")
     document = once_json(stub_dir, world, tmp_path, proc, "--deadline", "1s")
     assert document["gpus"][0]["memory"]["measured"] == 5 * GIB
     assert "GPU 1: no answer" in document["sources"][0]["reason"]
 
 
-def test_a_proc_that_is_none_is_told_and_memory_is_still_measured(stub_dir: Path, tmp_path: Path) -> None:
-    nowhere = ProcTree(tmp_path / "proc")
-    (nowhere.root / "stat").unlink()
-    nowhere.remove(1)
-    document = once_json(stub_dir, one_gpu()[0], tmp_path, nowhere)
+def test_an_empty_proc_root_is_a_source_error_and_memory_is_still_measured(stub_dir: Path, tmp_path: Path) -> None:
+    empty = ProcTree(tmp_path / "proc")
+    (empty.root / "stat").unlink()
+    empty.remove(1)
+    document = once_json(stub_dir, one_gpu()[0], tmp_path, empty)
     assert document["gpus"][0]["memory"]["measured"] == 5 * GIB
     procfs = document["sources"][1]
     assert procfs["ok"] is False
     assert "--proc-root" in procfs["reason"]
 
 
-@in_the_hosts_pid_namespace
-def test_a_proc_without_a_boot_time_tells_everything_but_start_times(
-    stub_dir: Path, tmp_path: Path, proc: ProcTree
-) -> None:
+@needs_host_pid_namespace
+def test_without_a_boot_time_only_start_times_are_unknown(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
     (proc.root / "stat").unlink()
     document = once_json(stub_dir, one_gpu()[0], tmp_path, proc)
     assert {(p["pid"], p["name"], p["workload"], p["start_time"]) for p in document["processes"]} == {
@@ -287,8 +268,8 @@ def test_a_proc_without_a_boot_time_tells_everything_but_start_times(
     assert document["sources"][1]["reason"] == f"start times are unknown: {proc.root}/stat has no readable btime"
 
 
-@in_the_hosts_pid_namespace
-def test_a_cgroup_that_does_not_tell_is_billed_to_nobody(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
+@needs_host_pid_namespace
+def test_a_process_with_an_invalid_cgroup_is_unidentified(stub_dir: Path, tmp_path: Path, proc: ProcTree) -> None:
     proc.write("4002/cgroup", "rubbish")
     document = once_json(stub_dir, one_gpu()[0], tmp_path, proc)
     assert {workload["id"] for workload in document["workloads"]} == {CONTAINER, "unidentified"}
@@ -299,7 +280,7 @@ def test_a_cgroup_that_does_not_tell_is_billed_to_nobody(stub_dir: Path, tmp_pat
     }
 
 
-FOREIGN_LIBRARY = """
+MINIMAL_LIBRARY = """
 #include <string.h>
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_t;
@@ -321,10 +302,10 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, process_t *p) 
 """
 
 
-@in_the_hosts_pid_namespace
-def test_a_library_of_somebody_elses_with_the_least_there_can_be_is_enough(tmp_path: Path, proc: ProcTree) -> None:
+@needs_host_pid_namespace
+def test_a_library_with_the_minimum_of_functions_is_enough(tmp_path: Path, proc: ProcTree) -> None:
     source = tmp_path / "foreign.c"
-    source.write_text(FOREIGN_LIBRARY)
+    source.write_text(MINIMAL_LIBRARY)
     lib_dir = tmp_path / "lib"
     lib_dir.mkdir()
     subprocess.run(["cc", "-shared", "-fPIC", "-o", lib_dir / "libnvidia-ml.so.1", source], check=True, timeout=60)

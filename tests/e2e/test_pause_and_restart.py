@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,11 @@ def environment(tmp_path: Path, world_clock: StubClock) -> dict[str, str]:
     }
 
 
+def run_agent(directory: Path, environment: dict[str, str]) -> AbstractContextManager[AgentProcess]:
+    """Run an agent at a free port."""
+    return agent_process("run", "--listen", "127.0.0.1:0", directory=directory, environment=environment)
+
+
 def one_gpu() -> World:
     world = World()
     world.gpu().typical()
@@ -75,17 +81,14 @@ def energy_j(agent: AgentProcess) -> float | None:
 
 
 def test_a_paused_agent_releases_the_driver_until_resumed(
-    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str]
+    stub_dir: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     calls = tmp_path / "calls"
     stub = {
-        "LD_LIBRARY_PATH": str(stub_dir),
-        "NVML_STUB_WORLD": str(one_gpu().write(tmp_path / "world")),
+        **one_gpu().environment(stub_dir, tmp_path),
         "NVML_STUB_CALLS": str(calls),
     }
-    with agent_process(
-        "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
-    ) as agent:
+    with run_agent(tmp_path, environment | stub) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         assert not calls.exists()  # written at NVML shutdown
 
@@ -123,19 +126,19 @@ def test_a_paused_agent_releases_the_driver_until_resumed(
 
 @pytest.mark.parametrize("source", ["nvml", "auto"])
 def test_a_pause_persists_when_the_agent_is_killed(
-    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], source: str
+    stub_dir: Path, tmp_path: Path, environment: dict[str, str], source: str
 ) -> None:
     calls = tmp_path / "calls"
-    stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(one_gpu().write(tmp_path / "world"))}
+    stub = one_gpu().environment(stub_dir, tmp_path)
     flags = ("run", "--source", source, "--listen", "127.0.0.1:0", "--state-dir", str(tmp_path / "state"))
-    with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
+    with agent_process(*flags, directory=tmp_path, environment=environment | stub) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         paused = otel_gpu("pause", "--for", "1h", environment=environment).stdout
         agent.end(signal.SIGKILL)
     pause_file = tmp_path / "run/paused"
     assert pause_file.stat().st_mode & 0o777 == 0o600
     stub["NVML_STUB_CALLS"] = str(calls)
-    with agent_process(*flags, directory=tmp_path, environment={**environment, **stub}) as agent:
+    with agent_process(*flags, directory=tmp_path, environment=environment | stub) as agent:
         agent.until(lambda: "nvml: paused at " in agent.get("/readyz").body)
         assert states(agent, "otel_gpu_source_state") == states(agent, "hw_status") == {"paused"}
         assert agent.stderr.count("nvml is paused at") == 1
@@ -150,14 +153,12 @@ def test_a_pause_persists_when_the_agent_is_killed(
 
 
 def test_a_driver_call_that_hangs_delays_the_pause(
-    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+    stub_dir: Path, tmp_path: Path, environment: dict[str, str], world_clock: StubClock
 ) -> None:
     world = one_gpu()
     world.hang(function="nvmlShutdown", until_us=60 * S)
-    stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world"))}
-    with agent_process(
-        "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
-    ) as agent:
+    stub = world.environment(stub_dir, tmp_path)
+    with run_agent(tmp_path, environment | stub) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         rejected = otel_gpu("pause", environment=environment)
         assert (rejected.returncode, rejected.stdout) == (1, "")
@@ -174,7 +175,7 @@ def test_a_driver_call_that_hangs_delays_the_pause(
 
 
 def test_a_gpu_that_is_lost_during_a_restart_is_reported_as_failed(
-    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+    stub_dir: Path, tmp_path: Path, environment: dict[str, str], world_clock: StubClock
 ) -> None:
     world = World()
     healthy, lost = world.gpu(), world.gpu()
@@ -183,14 +184,11 @@ def test_a_gpu_that_is_lost_during_a_restart_is_reported_as_failed(
         gpu.energy_steps(0, 60 * S, 300, step_us=S)
     world.error(15, on=lost, from_us=10 * S)
     stub = {
-        "LD_LIBRARY_PATH": str(stub_dir),
-        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        **world.environment(stub_dir, tmp_path),
         "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
     }
     for code in (signal.SIGTERM, signal.SIGKILL):
-        with agent_process(
-            "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
-        ) as agent:
+        with run_agent(tmp_path, environment | stub) as agent:
             agent.until(lambda: agent.get("/readyz").status == 200)
             if code is signal.SIGTERM:
                 assert states(agent, "hw_status") == {"ok"}
@@ -202,7 +200,7 @@ def test_a_gpu_that_is_lost_during_a_restart_is_reported_as_failed(
 
 
 def test_without_a_driver_after_a_restart_gpus_are_failed_and_counters_continue_later(
-    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+    stub_dir: Path, tmp_path: Path, environment: dict[str, str], world_clock: StubClock
 ) -> None:
     world = World()
     gpu = world.gpu()
@@ -210,13 +208,10 @@ def test_without_a_driver_after_a_restart_gpus_are_failed_and_counters_continue_
     gpu.energy_steps(0, 60 * S, 300, step_us=S)
     world.error(9, from_us=10 * S, until_us=30 * S)
     stub = {
-        "LD_LIBRARY_PATH": str(stub_dir),
-        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        **world.environment(stub_dir, tmp_path),
         "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
     }
-    start = partial(
-        agent_process, "run", "--listen", "127.0.0.1:0", directory=tmp_path, environment={**environment, **stub}
-    )
+    start = partial(run_agent, tmp_path, environment | stub)
     with start() as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         world_clock.set_us(5 * S)
@@ -254,7 +249,7 @@ def test_sighup_stops_the_agent_unless_it_is_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_without_an_agent_pause_and_resume_fail_with_one_line(command: str, environment: Mapping[str, str]) -> None:
+def test_without_an_agent_pause_and_resume_fail_with_one_line(command: str, environment: dict[str, str]) -> None:
     result = otel_gpu(
         command, environment={**environment, "OTEL_GPU_INTERVAL": "wrong"}
     )  # a setting that these commands do not use
@@ -264,7 +259,7 @@ def test_without_an_agent_pause_and_resume_fail_with_one_line(command: str, envi
 
 
 def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
-    stub_dir: Path, tmp_path: Path, environment: Mapping[str, str], world_clock: StubClock
+    stub_dir: Path, tmp_path: Path, environment: dict[str, str], world_clock: StubClock
 ) -> None:
     world = World()
     gpu = world.gpu()
@@ -275,13 +270,12 @@ def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
     libraries.mkdir()
     shutil.copy(stub_dir / LIBRARY, libraries)
     stub = {
-        "LD_LIBRARY_PATH": str(libraries),
-        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        **world.environment(libraries, tmp_path),
         "OTEL_GPU_STATE_DIR": str(tmp_path / "state"),
     }
     # An address that no other test uses, because the port must be free after the restart.
     address = f"127.{'.'.join(str(1 + byte % 254) for byte in secrets.token_bytes(3))}:19464"
-    with agent_process("run", "--listen", address, directory=tmp_path, environment={**environment, **stub}) as agent:
+    with agent_process("run", "--listen", address, directory=tmp_path, environment=environment | stub) as agent:
         agent.until(lambda: agent.get("/readyz").status == 200)
         world_clock.set_us(5 * S)
         agent.until(lambda: energy_j(agent) == 1500)
@@ -293,7 +287,7 @@ def test_a_driver_upgrade_restarts_the_agent_once_at_the_same_address(
         agent.until(lambda: agent.stderr.count("nvml is unavailable") == 2)
         world_clock.set_us(25 * S)
         agent.until(lambda: agent.get("/readyz").status == 200)
-        agent.until(lambda: energy_j(agent) == 7500)  # including what the counter advanced meanwhile
+        agent.until(lambda: energy_j(agent) == 7500)  # including the energy during the restart
         assert agent.stderr.count("restarting to load its new library") == 1
         assert agent.process.poll() is None  # the same pid
         assert agent.end()[0] == 0

@@ -1,4 +1,4 @@
-"""Commands on a driver that takes its time: within two seconds they say what they are doing."""
+"""Progress of commands on a slow driver: within two seconds they report what they are doing."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from tests.proc_tree import ProcTree
 
 pytestmark = pytest.mark.long
 
-LATE_MS: Final = 3000
+INIT_MS: Final = 3000
 FLAGS: Final = ("--environment", "host", "--deadline", "30s")
 AUTO: Final = ("--source", "auto")
 
 
 @pytest.fixture
 def environment(stub_dir: Path, tmp_path: Path) -> dict[str, str]:
-    """A host whose driver takes three seconds to load."""
+    """A host whose driver takes three seconds to initialise."""
     world = World()
     world.gpu("GPU-one", name="NVIDIA L4").typical()
-    world.latency(LATE_MS, function="nvmlInit*")
+    world.latency(INIT_MS, function="nvmlInit*")
     proc = ProcTree(tmp_path / "proc")
     proc.set_own_pids()
-    written = world.write(tmp_path / "world.txt")
-    return {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(written), "HOST_PROC": str(proc.root)}
+    return {**world.environment(stub_dir, tmp_path), "HOST_PROC": str(proc.root)}
 
 
 @pytest.mark.parametrize(
@@ -42,16 +41,14 @@ def environment(stub_dir: Path, tmp_path: Path) -> dict[str, str]:
     ],
     ids=["once", "once auto", "doctor", "once json"],
 )
-def test_a_command_says_what_takes_long_and_then_answers(
-    words: tuple[str, ...], said: str, environment: dict[str, str]
-) -> None:
+def test_a_slow_command_reports_progress(words: tuple[str, ...], said: str, environment: dict[str, str]) -> None:
     result = otel_gpu(*words, *FLAGS, environment=environment, progress=True)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) < 10
     assert "L4" in result.stdout or words[0] == "doctor"
 
 
-def test_an_agent_says_that_it_waits_for_the_driver(environment: dict[str, str], tmp_path: Path) -> None:
+def test_an_agent_reports_that_it_waits_for_the_driver(environment: dict[str, str], tmp_path: Path) -> None:
     flags = ("run", *AUTO, *FLAGS, "--exporters", "none", "--listen", "127.0.0.1:0")
     with agent_process(*flags, directory=tmp_path, environment=environment) as agent:
         agent.until(lambda: "opening the driver … 2 s" in agent.whole_stderr)
@@ -59,6 +56,6 @@ def test_an_agent_says_that_it_waits_for_the_driver(environment: dict[str, str],
         assert agent.end(signal.SIGTERM)[0] == 0
 
 
-def test_who_is_quick_says_nothing_of_it() -> None:
+def test_a_quick_command_reports_no_progress() -> None:
     result = otel_gpu("once", "--source", "sim", progress=True)
     assert "…" not in result.stderr

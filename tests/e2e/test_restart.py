@@ -1,4 +1,4 @@
-"""The agent as users start it, killed and started again."""
+"""Counters and state across a kill, a clean stop and a restart of the agent."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 from tests.unit.export.collectors import BlackHole, unused_url
 
 pytestmark = pytest.mark.long
 
-FLAGS = ("run", "--source", "sim", "--interval", "1s", "--exporters", "prometheus", "--listen", "127.0.0.1:0")
-
 
 def energy_j(agent: AgentProcess) -> float:
-    """All energy of all GPUs that it exports."""
+    """The exported energy of all GPUs."""
     body = agent.get("/metrics").body
     return sum(float(value) for value in re.findall(r"^hw_energy_joules_total\{.*\} (\S+)$", body, re.MULTILINE))
 
 
 def test_counters_continue_after_kill_9_and_a_clean_stop_leaves_one_file(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    flags = (*FLAGS, "--state-dir", str(state))
-    with agent_process(*flags, directory=tmp_path) as agent:
+    flags = ("--exporters", "prometheus", "--state-dir", str(state))
+    with simulated_agent(*flags, directory=tmp_path) as agent:
         agent.until(lambda: energy_j(agent) > 0)
         before_j = energy_j(agent)
         agent.end(signal.SIGKILL)
     assert sorted(path.name for path in state.iterdir()) == ["journal-000001", "lock"]
     assert state.stat().st_mode & 0o777 == 0o700
-    with agent_process(*flags, directory=tmp_path) as agent:
+    with simulated_agent(*flags, directory=tmp_path) as agent:
         agent.until(lambda: energy_j(agent) > 0)
         assert energy_j(agent) >= before_j
         assert "counters continue from" in agent.stderr
@@ -52,7 +50,7 @@ def test_without_a_collector_sigterm_saves_the_state_and_ends_within_5_s(tmp_pat
     url = silent.url if receiver == "silent" else unused_url()
     flags = ("--exporters", "otlp,prometheus", "--otlp-endpoint", url, "--state-dir", str(state))
     try:
-        with agent_process(*FLAGS, *flags, directory=tmp_path) as agent:
+        with simulated_agent(*flags, directory=tmp_path) as agent:
             agent.until(lambda: energy_j(agent) > 0)
             code, took_s = agent.end()
     finally:

@@ -1,4 +1,4 @@
-"""Secrets, each a word of its own, in every setting that may carry one: none is in anything the agent says."""
+"""A distinct secret in every setting that may have one: none is in logs, output, responses or exports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import trustme
 
 from otel_gpu.cli import main
 from otel_gpu.config.values import address
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.cli import otel_gpu
 from tests.web import ask
 
@@ -33,7 +33,7 @@ DOCKER = "swordfish-of-an-engine"
 
 
 class Receiver(ThreadingHTTPServer):
-    """A proxy and a Collector in one, which refuses every second request."""
+    """A proxy and a Collector that rejects every second request."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -68,8 +68,8 @@ def receiving() -> Iterator[Receiver]:
         server.server_close()
 
 
-class House:
-    """A configuration that is full of secrets, and what they are."""
+class SecretConfig:
+    """A configuration with secrets in all settings, and the list of them."""
 
     def __init__(self, directory: Path, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -100,54 +100,52 @@ class House:
             "OTEL_GPU_LOG_LEVEL": "debug",
         }
 
-    def told_in(self, said: Mapping[str, str]) -> dict[str, list[str]]:
-        """Which secrets stand in which of these."""
+    def leaks(self, texts: Mapping[str, str]) -> dict[str, list[str]]:
+        """The secrets in each text."""
         return {
             where: found
-            for where, text in said.items()
+            for where, text in texts.items()
             if (found := [secret for secret in self.secrets if secret in text or secret.encode().hex() in text])
         }
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def secret_config(tmp_path: Path) -> Iterator[SecretConfig]:
     with receiving() as receiver:
-        yield House(tmp_path, receiver)
+        yield SecretConfig(tmp_path, receiver)
 
 
-def test_no_secret_is_in_what_is_logged_shown_served_or_exported(house: House, tmp_path: Path) -> None:
-    arguments = ["--source", "sim", "--interval", "1s", "--export-interval", "1s", "--exporters", "otlp,prometheus"]
-    alice = {"Authorization": f"Basic {house.basic}"}
+def test_no_secret_is_in_what_is_logged_shown_served_or_exported(secret_config: SecretConfig, tmp_path: Path) -> None:
+    flags = ("--export-interval", "1s", "--exporters", "otlp,prometheus")
+    alice = {"Authorization": f"Basic {secret_config.basic}"}
     said: dict[str, str] = {}
-    with agent_process(
-        "run", *arguments, "--listen", "127.0.0.1:0", directory=tmp_path, environment=house.environment
-    ) as agent:
-        agent.until(lambda: "/healthz" in agent.stderr and len(house.receiver.seen) >= 3)
+    with simulated_agent(*flags, directory=tmp_path, environment=secret_config.environment) as agent:
+        agent.until(lambda: "/healthz" in agent.stderr and len(secret_config.receiver.seen) >= 3)
         found = re.search(r"https://(\S+)/healthz", agent.stderr)
         assert found is not None
         for path in ("/", "/metrics", "/api/attribution", "/healthz", "/readyz", "/none"):
-            answer = ask(address(found[1]), path, headers=alice, tls=house.trust)
+            answer = ask(address(found[1]), path, headers=alice, tls=secret_config.trust)
             said[path] = f"{answer.headers}{answer.body}"
-        said["401"] = str(ask(address(found[1]), "/", headers={"Authorization": "Basic eDp5"}, tls=house.trust))
+        said["401"] = str(ask(address(found[1]), "/", headers={"Authorization": "Basic eDp5"}, tls=secret_config.trust))
         agent.end(signal.SIGTERM)
         said["log"], said["stdout"] = agent.stderr, agent.stdout
-    # They were used: the headers, the query and the proxy's password have reached whom they were for.
-    path, headers = house.receiver.seen[0]
+    # The secrets were used: header, query and proxy password have arrived.
+    path, headers = secret_config.receiver.seen[0]
     assert QUERY in path
     assert headers["api-key"] == HEADER
     assert base64.b64encode(f"proxy-user:{PROXY}".encode()).decode() in headers["Proxy-Authorization"]
     assert "level=debug" in said["log"]
     assert "403" in said["log"]
-    assert house.told_in(said) == {}
+    assert secret_config.leaks(said) == {}
 
 
 @pytest.mark.parametrize("command", ["config", "doctor", "once"])
-def test_no_secret_is_in_what_a_command_prints(house: House, command: str) -> None:
-    environment = house.environment | {"COLUMNS": "400"}
+def test_no_secret_is_in_what_a_command_prints(secret_config: SecretConfig, command: str) -> None:
+    environment = secret_config.environment | {"COLUMNS": "400"}
     if command != "config":
         environment |= {"OTEL_GPU_INTERVAL": "1s"}
     done = otel_gpu(command, environment=environment)
-    assert house.told_in({"stdout": done.stdout, "stderr": done.stderr}) == {}
+    assert secret_config.leaks({"stdout": done.stdout, "stderr": done.stderr}) == {}
     assert "Traceback" not in done.stderr
 
 
@@ -156,7 +154,7 @@ def test_no_secret_is_in_what_a_command_prints(house: House, command: str) -> No
     "variable",
     ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_GPU_OTLP_ENDPOINT", "DOCKER_HOST", "CONTAINER_HOST", "OTEL_GPU_OTLP_HEADERS"],
 )
-def test_a_secret_where_none_is_allowed_is_refused_and_not_repeated(
+def test_a_secret_in_an_unsupported_place_is_rejected_and_not_printed(
     command: str, variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     value = f"http://user:{DOCKER}@127.0.0.1:1/?k={DOCKER}"
@@ -171,7 +169,7 @@ def test_a_secret_where_none_is_allowed_is_refused_and_not_repeated(
     assert len(err.splitlines()) == 1
 
 
-def test_a_file_of_ours_that_is_broken_is_told_without_what_is_in_it(
+def test_the_error_for_an_invalid_web_config_has_no_content_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "web.yml"

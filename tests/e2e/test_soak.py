@@ -1,4 +1,4 @@
-"""A simulated hour of the soak; the week is ``make soak``."""
+"""A simulated hour of the soak; ``make soak`` simulates a week."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def soak(*arguments: str) -> tuple[int, dict[str, Any]]:
-    """In a process of its own: what others keep in this one is not the agent's."""
+    """Run the soak in a new process, because it measures the process's memory."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.soak", *arguments],
         cwd=ROOT,
@@ -30,18 +30,18 @@ def soak(*arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_an_hour_of_churn_faults_and_outages_add_up_and_stay_flat(tmp_path: Path) -> None:
-    code, told = soak("--days", "0.05", "--json", str(tmp_path / "soak.json"))
-    assert told["wrong"] == []
+def test_sums_hold_and_memory_is_flat_over_an_hour_of_churn_faults_and_outages(tmp_path: Path) -> None:
+    code, summary = soak("--days", "0.05", "--json", str(tmp_path / "soak.json"))
+    assert summary["wrong"] == []
     assert code == 0
-    assert json.loads((tmp_path / "soak.json").read_text(encoding="utf-8")) == told
-    assert told["cycles"] >= 100
-    assert told["workloads"] > 50
-    assert told["receiver"]["taken"] > 0
-    assert sum(told["faults"].values()) > 0
+    assert json.loads((tmp_path / "soak.json").read_text(encoding="utf-8")) == summary
+    assert summary["cycles"] >= 100
+    assert summary["workloads"] > 50
+    assert summary["receiver"]["taken"] > 0
+    assert sum(summary["faults"].values()) > 0
 
 
 def test_a_leak_is_found() -> None:
-    code, told = soak("--days", "0.05", "--leak")
+    code, summary = soak("--days", "0.05", "--leak")
     assert code == 1
-    assert any(wrong.startswith("blocks grow: ") for wrong in told["wrong"])
+    assert any(wrong.startswith("blocks grow: ") for wrong in summary["wrong"])

@@ -1,4 +1,4 @@
-"""``otel-gpu top`` as people use it: in a terminal, with keys, of this host and of a running agent."""
+"""``otel-gpu top`` in a terminal: keys, sizes, signals, this host, and a running agent."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tests.cli import command
 from tests.e2e.terminal import PATIENCE_S, TerminalSession, terminal_session
 from tests.unit.top.emulator import Emulator
 
-LEFT = "\x1b[?25h\x1b[?1049l"
+LEAVE = "\x1b[?25h\x1b[?1049l"
 SIMULATED = ("top", "--source", "sim", "--interval", "1s")
 
 
 def names(screen: Emulator) -> list[str]:
-    """The names of workloads on the screen, from the top, as far as they are visible."""
+    """The visible names of workloads, from the top."""
     lines = screen.lines
     heading = next(at for at, line in enumerate(lines) if "WORKLOAD" in line)
     return [line[2:].split("  ")[0] for line in lines[heading + 1 : -1] if line]
 
 
 def assert_restored(session: TerminalSession) -> None:
-    """The shell has its screen, its cursor and its modes again, and nothing was sent after that."""
+    """Screen, cursor and modes are restored, and no output follows."""
     screen = session.screen
     assert (screen.alternate, screen.cursor, screen.wraps, screen.style) == (False, True, True, "")
-    assert screen.raw.endswith(LEFT)
+    assert screen.raw.endswith(LEAVE)
     assert session.modes == session.modes_before
 
 
 @contextmanager
-def telling(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0)) -> Iterator[WebServer]:  # noqa: B008
-    """A server that sends a cycle as an agent does, with a container of this name."""
+def serving(name: str = "vllm-chat", address: Address = Address("127.0.0.1", 0)) -> Iterator[WebServer]:  # noqa: B008
+    """A server with an agent's event stream and a container of this name."""
     stream = EventStream(Subject("1.2.3", "node-1", 5.0), lambda: attribution(name))
     server = WebServer(address, {EVENTS_PATH: stream.route})
     server.start()
@@ -84,8 +84,8 @@ def test_keys_sort_filter_open_freeze_explain_and_quit() -> None:
         assert_restored(session)
 
 
-def test_a_window_of_another_size_is_filled_at_once_and_one_too_small_says_so() -> None:
-    with telling() as server, terminal_session(*command("top", "--url", server.url)) as session:
+def test_a_resized_window_is_filled_and_a_small_one_shows_the_minimum_size() -> None:
+    with serving() as server, terminal_session(*command("top", "--url", server.url)) as session:
         session.shows("5 workloads")
         assert "WHERE" not in session.screen.text
         session.resize(140, 40)
@@ -107,7 +107,7 @@ def test_a_window_of_another_size_is_filled_at_once_and_one_too_small_says_so() 
         pytest.param(signal.SIGHUP, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(number: signal.Signals) -> None:
+def test_a_signal_ends_it_and_restores_the_terminal(number: signal.Signals) -> None:
     with terminal_session(*command(*SIMULATED)) as session:
         session.shows("reading the GPUs…")
         assert session.modes != session.modes_before
@@ -115,9 +115,9 @@ def test_a_signal_ends_it_and_the_terminal_is_as_it_was(number: signal.Signals) 
         assert_restored(session)
 
 
-def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_nothing() -> None:
+def test_control_characters_in_a_name_have_no_effect() -> None:
     hostile = "\x1b[2J\x1b]0;pwned\x07\u202e日本"
-    with telling(hostile) as server, terminal_session(*command("top", "--url", server.url), columns=120) as session:
+    with serving(hostile) as server, terminal_session(*command("top", "--url", server.url), columns=120) as session:
         session.shows("\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}]0;pwned")
         session.press("p")
         session.shows("Namespace: inference")
@@ -134,9 +134,9 @@ def test_a_name_that_would_act_on_the_terminal_is_shown_and_does_nothing() -> No
     ],
     ids=["a terminal that knows ASCII only", "NO_COLOR"],
 )
-def test_the_environment_says_what_a_terminal_can_show(environment: dict[str, str], absent: str) -> None:
+def test_the_environment_determines_characters_and_colours(environment: dict[str, str], absent: str) -> None:
     with (
-        telling("日本") as server,
+        serving("日本") as server,
         terminal_session(*command("top", "--url", server.url), environment=environment) as session,
     ):
         session.shows("unidentified")
@@ -146,22 +146,22 @@ def test_the_environment_says_what_a_terminal_can_show(environment: dict[str, st
         assert_restored(session)
 
 
-def test_an_agent_that_is_not_there_is_one_line_on_a_terminal_as_it_was() -> None:
+def test_a_missing_agent_is_reported_in_one_line_on_the_restored_terminal() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with terminal_session(*command("top", "--url", url)) as session:
             assert session.end() == 1
-            after = session.screen.raw.partition(LEFT)[2]
+            after = session.screen.raw.partition(LEAVE)[2]
             assert after == f"otel-gpu: the agent at {url}: connection refused\r\n"
             assert session.modes == session.modes_before
 
 
-# ---------------------------------------------------------------------------- of a real agent
+# ---------------------------------------------------------------------------- of a running agent
 
 
 def order_of(agent: AgentProcess) -> list[tuple[str, str]]:
-    """Names and pods in the agent's JSON, the largest workload first."""
+    """Name and pod of each workload in the agent's JSON, the largest first."""
     workloads = json.loads(agent.get("/api/attribution").body)["workloads"]
 
     def held(workload: dict[str, list[dict[str, dict[str, int | None]]]]) -> int:
@@ -173,7 +173,7 @@ def order_of(agent: AgentProcess) -> list[tuple[str, str]]:
 
 
 def is_beginning(shown: list[str], whole: list[tuple[str, str]]) -> bool:
-    """Whether these are the first of those. A cut name has both ends; a shared name has the end of its pod's name."""
+    """Whether ``shown`` begins ``whole``. A name may be cut in the middle, or have a suffix from its pod's name."""
     if len(shown) < 10:
         return False
     for cut, (name, pod) in zip(shown, whole, strict=False):
@@ -202,7 +202,7 @@ def test_the_order_on_the_screen_is_that_of_the_agents_json(tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Path) -> None:
+def test_a_killed_agent_is_shown_as_lost_until_it_is_back(tmp_path: Path) -> None:
     with demo(tmp_path) as agent:
         address = agent.address
         with terminal_session(*command("top", "--url", f"http://{address}")) as session:
@@ -211,7 +211,7 @@ def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Pat
             session.until(lambda screen: "LOST since" in screen.text and "refused" in screen.text, "that it is lost")
             screen = session.screen
             row = next(at for at, line in enumerate(screen.lines) if "trainer" in line)
-            assert screen.styles_of(row) == {"\x1b[2m"}  # dim, and nothing but dim
+            assert screen.styles_of(row) == {"\x1b[2m"}  # dim only
             assert "The figures are OLD" in " ".join(screen.lines[:4])
             with demo(tmp_path, str(address)):
                 session.until(lambda screen: "LOST" not in screen.text and "16 workloads" in screen.text, "it again")
@@ -222,21 +222,21 @@ def test_an_agent_that_is_killed_is_lost_and_found_when_it_is_back(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_stopped_by_the_shell_it_gives_the_terminal_back_and_takes_it_again() -> None:
-    """A shell with job control is what makes ^Z stop anybody."""
+def test_job_control_restores_the_terminal_and_the_screen() -> None:
+    """^Z stops a process only under a shell with job control."""
     script = '"$@"; echo stopped; fg >/dev/null; echo done'
     with terminal_session("/bin/sh", "-mc", script, "sh", *command(*SIMULATED)) as session:
         session.shows("16 workloads")
         session.press("\x1a")
-        session.until(lambda screen: f"{LEFT}" in screen.raw and "stopped" in screen.raw, "the shell")
+        session.until(lambda screen: f"{LEAVE}" in screen.raw and "stopped" in screen.raw, "the shell")
         session.until(lambda screen: screen.alternate and "16 workloads" in screen.text, "the screen again")
         session.press("q")
         assert session.end() == 0
         assert session.screen.raw.rstrip().endswith("done")
 
 
-def test_an_exception_leaves_the_terminal_as_it_was() -> None:
-    """Whatever goes wrong inside: the screen is given back before the line that tells of it."""
+def test_an_exception_restores_the_terminal() -> None:
+    """The screen is restored before the error line."""
     code = (
         "import otel_gpu.top.command as c, otel_gpu.cli as cli, sys\n"
         "def fail(*_): raise RuntimeError('oops')\n"
@@ -245,13 +245,13 @@ def test_an_exception_leaves_the_terminal_as_it_was() -> None:
     )
     with terminal_session(sys.executable, "-c", code) as session:
         assert session.end() == 1
-        assert "internal error: RuntimeError: oops" in session.screen.raw.partition(LEFT)[2]
+        assert "internal error: RuntimeError: oops" in session.screen.raw.partition(LEAVE)[2]
         assert session.modes == session.modes_before
 
 
 @pytest.mark.long
-def test_a_terminal_that_takes_nothing_does_not_keep_it_from_ending() -> None:
-    """As over a network that hangs: nobody reads, and what is drawn has no room on the way."""
+def test_it_ends_although_the_terminal_is_blocked() -> None:
+    """As over a network that hangs: the output is not read and the buffer is full."""
     with terminal_session(*command(*SIMULATED), columns=250, rows=100) as session:
         session.shows("reading the GPUs…")
         session.until_blocked()

@@ -1,4 +1,4 @@
-"""Real agents, with a state directory and without, one after the other on the same host."""
+"""State across runs on a host: a disk that hangs, and a run without a state directory."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def hang(descriptor, content):
 store.write_all = hang
 sys.exit(main())
 """
-"""``otel-gpu`` on a disk that hangs once a file is there."""
+"""``otel-gpu`` on a disk that hangs as soon as a file exists."""
 
 
 def cycles(agent: AgentProcess) -> float:
-    """The number of cycles without the disk: each counts as an error of the source."""
+    """The number of cycles without the disk, each of which is an error of the source."""
     series = r'^otel_gpu_source_errors_total\{.*otel_gpu_source="state".*\} (\S+)$'
     (found,) = re.findall(series, agent.get("/metrics").body, re.MULTILINE)
     return float(found)
@@ -65,8 +65,7 @@ def test_state_is_not_resumed_after_a_run_without_a_state_directory(stub_dir: Pa
     environment = {
         "HOST_PROC": str(ProcTree(tmp_path / "proc").root),
         "HOST_SYS": str(tmp_path / "sys"),
-        "LD_LIBRARY_PATH": str(stub_dir),
-        "NVML_STUB_WORLD": str(world.write(tmp_path / "world")),
+        **world.environment(stub_dir, tmp_path),
         "OTEL_GPU_ENVIRONMENT": "host",
         "RUNTIME_DIRECTORY": str(tmp_path / "run"),
         "OTEL_METRICS_EXPORTER": "prometheus",

@@ -1,4 +1,4 @@
-"""Answers of a Docker or Podman engine: list, inspect documents, events. Users choose the names and labels."""
+"""Responses of a Docker or Podman engine: its list, descriptions and events, with arbitrary names and labels."""
 
 from __future__ import annotations
 

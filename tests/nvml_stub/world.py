@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -365,6 +365,19 @@ class World:
         ]
         return WorldGpu(self._lines, index)
 
+    def a100(self, listed: Mapping[int, int], *, used_bytes: int | None = None, uuid: str = "GPU-one") -> WorldGpu:
+        """Add an A100 that draws 100 W for ten minutes, with 80 GiB, 1 GiB of them reserved.
+
+        ``listed`` are the bytes of the compute list by pid, and ``used_bytes`` is their sum by default.
+        """
+        gpu = self.gpu(uuid, name="NVIDIA A100-SXM4-80GB")
+        gpu.typical()
+        used = sum(listed.values()) if used_bytes is None else used_bytes
+        gpu.memory(0, total_bytes=80 << 30, reserved_bytes=1 << 30, used_bytes=used)
+        gpu.compute(0, [Listed(pid, held) for pid, held in listed.items()])
+        gpu.energy_steps(0, 600_000_000, 100)
+        return gpu
+
     def process_name(self, pid: int, name: str) -> None:
         """The answer of ``nvmlSystemGetProcessName`` for this pid."""
         self._lines.append(f"process_name {pid} {name}")
@@ -408,6 +421,10 @@ class World:
     def text(self) -> str:
         """The world as the stub reads it."""
         return "\n".join(self._lines) + "\n"
+
+    def environment(self, lib_dir: Path, directory: Path) -> dict[str, str]:
+        """Write the world into a directory; the variables of a process that plays it."""
+        return {"LD_LIBRARY_PATH": str(lib_dir), **stub_variables(self.write(directory / "world.txt"))}
 
     def write(self, path: Path) -> Path:
         """Write the file with a rename, so that a concurrent reader gets this world or the previous one."""

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a window, driven over its DevTools protocol through a pair of pipes."""
+"""Debian's Chromium, headless, controlled by the DevTools protocol over a pair of pipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 PATIENCE_S: Final = 60.0
 _FLAGS: Final = (
@@ -34,35 +34,35 @@ Message = dict[str, Any]
 
 
 class Browser:
-    """A browser that answers one command at a time, and keeps what it says unasked. Messages end with a NUL."""
+    """A browser that runs one command at a time and keeps the events that it sends. Messages end with a NUL."""
 
     def __init__(self, profile: Path) -> None:
-        program = needed_program("chromium", "apt install chromium")
+        program = require_program("chromium", "apt install chromium")
         self.events: list[Message] = []
         self._number = 0
         self._rest = b""
         read_end, self._to = os.pipe()
         self._from, write_end = os.pipe()
-        # Well above 3 and 4, which are to become these.
-        its_in, its_out = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (read_end, write_end))
+        # Well above 3 and 4, so that the shell below can redirect both without a clash.
+        child_in, child_out = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (read_end, write_end))
         words = [str(program), *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        # The protocol is spoken on descriptors 3 and 4; a shell puts the pipes there and becomes the browser.
-        into_place = f'exec 3<&{its_in} 4>&{its_out} {its_in}<&- {its_out}>&-; exec "$@"'
+        # The protocol uses descriptors 3 and 4: a shell redirects them to the pipes and executes the browser.
+        redirect = f'exec 3<&{child_in} 4>&{child_out} {child_in}<&- {child_out}>&-; exec "$@"'
         try:
             self.process = subprocess.Popen(
-                ["/bin/bash", "-c", into_place, "chromium", *words],
-                pass_fds=(its_in, its_out),
+                ["/bin/bash", "-c", redirect, "chromium", *words],
+                pass_fds=(child_in, child_out),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
         finally:
-            for end in (read_end, write_end, its_in, its_out):
+            for end in (read_end, write_end, child_in, child_out):
                 os.close(end)
 
     def command(self, method: str, session: str | None = None, **parameters: Any) -> Message:
-        """Do something; what came of it."""
+        """Send a command and return its result."""
         self._number += 1
         message: Message = {"id": self._number, "method": method, "params": parameters}
         if session is not None:
@@ -72,7 +72,7 @@ class Browser:
         while True:
             answer = self._read(deadline_s)
             if answer is None:
-                raise AssertionError(f"{method} had no answer")
+                raise AssertionError(f"no answer to {method}")
             if answer.get("id") == self._number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 result: Message = answer["result"]
@@ -80,12 +80,12 @@ class Browser:
             self.events.append(answer)
 
     def listen(self) -> None:
-        """Take in what was said unasked until now."""
+        """Read the events sent so far."""
         while (message := self._read(time.monotonic())) is not None:
             self.events.append(message)
 
     def _read(self, deadline_s: float) -> Message | None:
-        """The next message, if one comes in time."""
+        """The next message; ``None`` if none arrives before the deadline."""
         while b"\0" not in self._rest:
             ready, _, _ = select.select([self._from], [], [], max(0.0, deadline_s - time.monotonic()))
             if not ready:
@@ -98,8 +98,8 @@ class Browser:
         return message
 
     def close(self) -> None:
-        """End it and all it has started."""
-        os.close(self._to)  # it ends when its pipe does
+        """End the browser and its processes."""
+        os.close(self._to)  # the browser exits when its pipe is closed
         try:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
@@ -109,11 +109,11 @@ class Browser:
 
 
 class Tab:
-    """One page, what it logged, and what it asked for."""
+    """A page, its console and its requests."""
 
     def __init__(self, browser: Browser, *, scripts: bool = True) -> None:
         self._browser = browser
-        context = browser.command("Target.createBrowserContext")["browserContextId"]  # its storage is its own
+        context = browser.command("Target.createBrowserContext")["browserContextId"]  # with separate storage
         target = browser.command("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self._session = browser.command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -123,15 +123,15 @@ class Tab:
         self.command("Emulation.setLocaleOverride", locale="en-GB")
 
     def command(self, method: str, **parameters: Any) -> Message:
-        """Do something in this page."""
+        """Send a command for this page."""
         return self._browser.command(method, self._session, **parameters)
 
     def open(self, url: str) -> None:
-        """Go there."""
+        """Navigate to a URL."""
         self.command("Page.navigate", url=url)
 
-    def look(self, *, width: int, dark: bool, height: int = 900) -> None:
-        """As if on a screen of this width, in a system that is dark or light."""
+    def emulate(self, *, width: int, dark: bool, height: int = 900) -> None:
+        """Emulate a screen of this size, and the system's colour scheme."""
         self.command(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
@@ -139,56 +139,56 @@ class Tab:
         self.command("Emulation.setEmulatedMedia", features=[scheme])
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression comes to, as JSON has it."""
+        """The value of a JavaScript expression, as JSON."""
         result = self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def until(self, expression: str) -> Any:
-        """Wait until it comes to something true."""
+        """Wait until an expression is true, and return its value."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not (found := self.value(expression)):
-            assert time.monotonic() < deadline_s, f"waited in vain for {expression}; {self.complaints}"
+            assert time.monotonic() < deadline_s, f"timeout: {expression}; {self.console_errors}"
             time.sleep(0.05)
         return found
 
     def press(self, key: str, code: int, *, text: str | None = None) -> None:
-        """A key, down and up."""
+        """Press and release a key."""
         keys: Message = {"key": key, "windowsVirtualKeyCode": code}
         self.command("Input.dispatchKeyEvent", type="keyDown", **keys, **({} if text is None else {"text": text}))
         self.command("Input.dispatchKeyEvent", type="keyUp", **keys)
 
-    def write(self, text: str) -> None:
-        """Text into what has the focus."""
+    def insert_text(self, text: str) -> None:
+        """Insert text into the focused element."""
         self.command("Input.insertText", text=text)
 
-    def picture(self, path: Path, scale: float = 1.0) -> bytes:
-        """The whole page as it looks, as PNG, also in this file."""
+    def screenshot(self, path: Path, scale: float = 1.0) -> bytes:
+        """Write the whole page as PNG to a file, and return it."""
         size = self.command("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": scale}
-        shot = self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        content = base64.b64decode(shot["data"])
+        captured = self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        content = base64.b64decode(captured["data"])
         path.write_bytes(content)
         return content
 
     @property
-    def complaints(self) -> list[str]:
-        """Errors and warnings of the console, violations of the policy included, and what was thrown."""
+    def console_errors(self) -> list[str]:
+        """Errors and warnings in the console, which include policy violations, and uncaught exceptions."""
         found: list[str] = []
         for event in self._events():
-            what = event["params"]
+            parameters = event["params"]
             match event["method"]:
-                case "Log.entryAdded" if what["entry"]["level"] in ("error", "warning"):
-                    found.append(f"{what['entry']['text']} {what['entry'].get('url', '')}")
-                case "Runtime.consoleAPICalled" if what["type"] in ("error", "warning", "assert"):
-                    found.append(str(what["args"]))
+                case "Log.entryAdded" if parameters["entry"]["level"] in ("error", "warning"):
+                    found.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
+                case "Runtime.consoleAPICalled" if parameters["type"] in ("error", "warning", "assert"):
+                    found.append(str(parameters["args"]))
                 case "Runtime.exceptionThrown":
-                    found.append(str(what["exceptionDetails"]))
+                    found.append(str(parameters["exceptionDetails"]))
         return found
 
     @property
     def requests(self) -> list[str]:
-        """Every address it asked for."""
+        """The URLs of all its requests."""
         return [
             event["params"]["request"]["url"]
             for event in self._events()
@@ -202,7 +202,7 @@ class Tab:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser with a profile of its own, which is gone afterwards."""
+    """Start a browser with a temporary profile."""
     with tempfile.TemporaryDirectory(prefix="otel-gpu-chromium-", ignore_cleanup_errors=True) as profile:
         browser = Browser(Path(profile))
         try:

@@ -1,4 +1,4 @@
-"""A host with a GPU for every case: one pod alone, pods that share and come and go, pods that only hold memory."""
+"""A host with four GPUs: one with a single pod, one with pods that share it, one with idle pods, and an empty one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _pod(name: str, number: int, use: GpuUse, start_s: float = -600.0, end_s: fl
 
 
 def _worked_until(end_s: float) -> Signal:
-    """In world time, for a process that started 600 s before it began."""
+    """Work until a time of the world, for a process that started 600 s before the world."""
     return Points(((0.0, 0.5), (600.0 + end_s, 0.5), (600.0 + end_s, 0.0)))
 
 

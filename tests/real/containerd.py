@@ -1,4 +1,4 @@
-"""A real containerd with its CRI, and pods in it as a kubelet makes them."""
+"""A real containerd with CRI, and pods created as a kubelet does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 import grpc
 
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 IMAGE: Final = "registry.example/team/busybox:1"
 PATIENCE_S: Final = 60.0
@@ -29,13 +29,13 @@ _REMEDY: Final = "on Debian and Ubuntu: apt install containerd runc busybox-stat
 _SERVICE: Final = "/runtime.v1.RuntimeService/"
 _HOSTS, _CONTAINERS = 2, 1  # NamespaceMode NODE and CONTAINER
 
-# A message of Protocol Buffers by its field numbers: what the tests say to containerd is not what the agent can say.
+# Protocol Buffers messages by field number: the agent's generated messages have only the calls that it makes.
 Field: TypeAlias = "str | int | Fields | Sequence[Fields] | Sequence[str]"
 Fields: TypeAlias = "Mapping[int, Field]"
 
 
 def encoded(message: Fields) -> bytes:
-    """A message on the wire: numbers as varints, everything else by its length."""
+    """The wire format of a message: integers as varints, everything else length-delimited."""
     return b"".join(_field(number, value) for number, value in message.items())
 
 
@@ -59,7 +59,7 @@ def _map(entries: Mapping[str, str]) -> Sequence[Fields]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A sandbox that runs."""
+    """A running pod sandbox."""
 
     name: str
     namespace: str
@@ -69,7 +69,7 @@ class Pod:
 
 
 class Containerd:
-    """A containerd of the test's own. Pods in it are what a kubelet would have made."""
+    """A containerd in a temporary directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -80,8 +80,8 @@ class Containerd:
         self._configuration.write_text(_configuration(directory), encoding="utf-8")
 
     def start(self) -> None:
-        """Start it, and wait until its CRI answers."""
-        program = needed_program("containerd", _REMEDY)
+        """Start it, and wait until CRI responds."""
+        program = require_program("containerd", _REMEDY)
         with (self.directory / "log").open("ab") as log:
             words = [str(program), "-c", str(self._configuration)]
             self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -93,22 +93,22 @@ class Containerd:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop it; containers go on without it."""
+        """Stop it; its containers keep running."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(PATIENCE_S)
             self._process = None
 
     def import_image(self) -> None:
-        """Make an image of busybox and give it to the CRI."""
+        """Import an image with busybox."""
         archive = self.directory / "image.tar"
-        archive.write_bytes(_image(needed_program("busybox", _REMEDY)))
-        ctr = needed_program("ctr", _REMEDY)
+        archive.write_bytes(_image(require_program("busybox", _REMEDY)))
+        ctr = require_program("ctr", _REMEDY)
         words = [str(ctr), "-a", str(self.socket), "-n", "k8s.io", "images", "import", "--snapshotter", "native"]
         subprocess.run([*words, str(archive)], check=True, capture_output=True, timeout=PATIENCE_S)
 
     def run_pod(self, name: str, namespace: str) -> Pod:
-        """A sandbox in the cgroups that a kubelet gives a burstable pod."""
+        """Start a sandbox in the cgroup of a burstable pod."""
         uid = str(uuid.uuid4())
         config: Fields = {
             1: {1: name, 2: uid, 3: namespace},
@@ -122,13 +122,13 @@ class Containerd:
         return pod
 
     def run_container(self, pod: Pod, name: str, *, labels: Mapping[str, str] | None = None, attempt: int = 0) -> str:
-        """Start a container that sleeps; its id. To be restarted is to be made anew, as the next attempt."""
-        said = _labels(pod.name, pod.namespace, pod.uid) | {"io.kubernetes.container.name": name} | dict(labels or {})
+        """Start a sleeping container and return its id. A restart is a new container with the next ``attempt``."""
+        own = {"io.kubernetes.container.name": name, **(labels or {})}
         config: Fields = {
             1: {1: name, 2: attempt},
             2: {1: IMAGE},
             3: ["/bin/busybox", "sleep", "600"],
-            9: _map(said),
+            9: _map(_labels(pod.name, pod.namespace, pod.uid) | own),
             10: _map({"io.kubernetes.container.restartCount": str(attempt)}),
             15: {2: {3: {1: _HOSTS, 2: _CONTAINERS, 3: _HOSTS}}},
         }
@@ -138,22 +138,22 @@ class Containerd:
         return container_id
 
     def stop_container(self, container_id: str) -> None:
-        """End a container; it stays listed."""
+        """Stop a container; it remains listed."""
         self.call("StopContainer", {1: container_id})
 
     def remove_container(self, container_id: str) -> None:
-        """Forget a container."""
+        """Remove a container."""
         self.call("RemoveContainer", {1: container_id})
 
     def remove_pod(self, pod: Pod) -> None:
-        """End a pod with all that is in it, and forget it."""
+        """Stop and remove a pod and its containers."""
         self.call("StopPodSandbox", {1: pod.sandbox_id})
         self.call("RemovePodSandbox", {1: pod.sandbox_id})
         self.pods.remove(pod)
         _remove_cgroups(pod.uid)
 
     def call(self, method: str, request: Fields) -> bytes:
-        """The raw answer to a method of its CRI."""
+        """Call a CRI method; returns the raw response."""
         with grpc.insecure_channel(f"unix:{self.socket}") as channel:
             answer: bytes = channel.unary_unary(_SERVICE + method)(encoded(request), timeout=PATIENCE_S)
             return answer
@@ -166,7 +166,7 @@ class Containerd:
         return True
 
     def clear(self) -> None:
-        """Leave nothing behind: no pods, shims, mounts, cgroups."""
+        """Remove all pods, shims, mounts and cgroups."""
         uids = [pod.uid for pod in self.pods]
         for pod in list(self.pods):
             with suppress(grpc.RpcError):
@@ -185,9 +185,9 @@ class Containerd:
 
 @contextmanager
 def containerd() -> Iterator[Containerd]:
-    """A containerd with an image, gone in the end with all that was made in it."""
+    """Start a containerd with an image; everything is removed at the end."""
     for program in ("containerd", "ctr", "runc", "containerd-shim-runc-v2", "busybox"):
-        needed_program(program, _REMEDY)
+        require_program(program, _REMEDY)
     runtime = Containerd(Path(tempfile.mkdtemp(prefix="og-c-", dir="/tmp")))
     try:
         runtime.start()
@@ -198,7 +198,7 @@ def containerd() -> Iterator[Containerd]:
 
 
 def pids_of(container_id: str) -> Sequence[int]:
-    """The pids whose cgroup has this id in it, as the kernel tells."""
+    """The pids whose cgroup path has this id."""
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/cgroup"):
         with suppress(OSError):
@@ -218,7 +218,7 @@ def _pids_with(word: str) -> Sequence[int]:
 
 def _remove_cgroups(uid: str) -> None:
     for pod in Path("/sys/fs/cgroup").glob(f"**/kubepods/burstable/pod{uid}"):
-        # From the leaves up; what else is in use stays.
+        # From the leaves up; a directory in use stays.
         for directory in (*sorted(pod.glob("**/"), reverse=True), pod.parent, pod.parent.parent):
             with suppress(OSError):
                 directory.rmdir()
@@ -233,7 +233,7 @@ def _labels(name: str, namespace: str, uid: str) -> dict[str, str]:
 
 
 def _first_text(raw: bytes) -> str:
-    """Field 1 of a message that has nothing before it; its texts are ids, which are short."""
+    """Field 1 of a message that begins with it: an id, shorter than 128 bytes."""
     assert raw[0] == 1 << 3 | 2
     return raw[2 : 2 + raw[1]].decode()
 
@@ -263,7 +263,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
 
 def _image(busybox: Path) -> bytes:
-    """An image in the form of ``docker save``: one file, which sleeps unless told otherwise."""
+    """An image in the format of ``docker save``, with busybox as its only file and sleep as its command."""
     layer = _tar({"bin/busybox": busybox.read_bytes()})
     configuration = json.dumps(
         {

@@ -1,4 +1,4 @@
-"""A real Docker engine of the test's own: its directory, its socket, one image with busybox in it."""
+"""A real Docker engine in a temporary directory, with an image of busybox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 import docker
 import pytest
 
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 REMEDY: Final = "run tools/engines.sh, and put its usr/bin, usr/sbin and bin on PATH"
 PATIENCE_S: Final = 60.0
@@ -27,17 +27,17 @@ IMAGE: Final = "bb:latest"
 SLEEP: Final = ("/bin/busybox", "sleep", "1000")
 
 
-def until(happens: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    """Wait for what other programs do."""
+def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Wait for a condition."""
     deadline_s = time.monotonic() + patience_s
-    while not happens():
-        assert time.monotonic() < deadline_s, "did not happen"
+    while not condition():
+        assert time.monotonic() < deadline_s, "timeout"
         time.sleep(0.01)
 
 
 def busybox_image() -> bytes:
-    """A root file system with one program, as a tar."""
-    busybox = needed_program("busybox", REMEDY)
+    """A tar of a root file system with busybox only."""
+    busybox = require_program("busybox", REMEDY)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(busybox, "bin/busybox")
@@ -45,14 +45,14 @@ def busybox_image() -> bytes:
 
 
 def device_node(directory: Path, name: str) -> Path:
-    """A device node that opens like a GPU's, by that name; it is ``/dev/null``."""
+    """A device node of this name with the device number of ``/dev/null``."""
     node = directory / name
     os.mknod(node, 0o666 | 0o020000, os.makedev(1, 3))
     return node
 
 
 class DockerEngine:
-    """``dockerd``, until it is killed; and the SDK to tell it what to do, which the agent never does."""
+    """``dockerd``, and a client of the SDK that controls it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -61,11 +61,11 @@ class DockerEngine:
         self._client: Any = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        program = needed_program("dockerd", REMEDY)
-        runc = needed_program("runc", REMEDY)
-        # NVIDIA's runtime is runc with a hook before it; by that name, plain runc does for a host without a GPU. Where
-        # the hook is, requests for GPUs are served; one that does nothing shows what it would be told to do.
+        """Start it, and wait until it responds."""
+        program = require_program("dockerd", REMEDY)
+        runc = require_program("runc", REMEDY)
+        # NVIDIA's runtime is runc with a prestart hook. Without a GPU, runc under that name and a hook that does
+        # nothing are enough: the engine accepts requests for GPUs if it finds the hook, and sets its variables.
         hook = self.directory / "bin" / "nvidia-container-runtime-hook"
         hook.parent.mkdir(exist_ok=True)
         hook.write_text("#!/bin/sh\nexit 0\n", encoding="ascii")
@@ -79,17 +79,17 @@ class DockerEngine:
         until(self._answers)
 
     def kill(self) -> None:
-        """Kill it, as a crash would; its containers run on."""
+        """Kill it; its containers keep running."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
         self.client.close()
-        # Its containerd dies with it. Where nobody buries the dead, the next daemon would wait for that pid to end.
+        # Its containerd dies with it. If no process reaps it, the next daemon would wait for that pid to end.
         for name in ("pid", "docker.sock", "exec/containerd/containerd.pid"):
             (self.directory / name).unlink()
 
     def end(self) -> None:
-        """Remove its containers, stop it, and take away what it leaves."""
+        """Remove its containers, stop it, and remove leftover processes and mounts."""
         if self._process is None:
             return
         if self._client is not None:
@@ -108,16 +108,15 @@ class DockerEngine:
         return self._client
 
     def create(self, name: str, *, host: dict[str, Any] | None = None, **options: Any) -> str:
-        """Create a container that sleeps; ``host`` is its host configuration."""
+        """Create a sleeping container; ``host`` is its host configuration."""
         host_config = self.client.create_host_config(network_mode="none", **(host or {}))
-        # The first process of a container sleeps through SIGTERM, and everybody would wait ten seconds for its end.
+        # Process 1 of a container ignores SIGTERM without a handler, and a stop would take ten seconds.
         options = {"name": name, "host_config": host_config, "stop_signal": "SIGKILL", **options}
-        made = self.client.create_container(IMAGE, list(SLEEP), **options)
-        key: str = made["Id"]
+        key: str = self.client.create_container(IMAGE, list(SLEEP), **options)["Id"]
         return key
 
     def run(self, name: str, *, host: dict[str, Any] | None = None, **options: Any) -> str:
-        """Create a container that sleeps, and start it."""
+        """Create and start a sleeping container."""
         key = self.create(name, host=host, **options)
         self.client.start(key)
         return key
@@ -128,28 +127,28 @@ class DockerEngine:
             self.client.remove_container(key, force=True)
 
     def inspect(self, key: str) -> dict[str, Any]:
-        """What the engine itself says of a container."""
+        """The engine's description of a container."""
         document: dict[str, Any] = self.client.inspect_container(key)
         return document
 
     def visible_devices(self, key: str) -> list[str]:
-        """Which GPUs it has told the runtime to let a container see."""
+        """The GPUs that the engine passes to NVIDIA's hook for a container."""
         environ = Path(f"/proc/{self.inspect(key)['State']['Pid']}/environ")
         name = b"NVIDIA_VISIBLE_DEVICES="
-        # The engine calls it started while it is still the runtime's own process, with another environment.
+        # A container counts as started while its process is still the runtime, with another environment.
         until(lambda: name in environ.read_bytes())
         [value] = [word.removeprefix(name) for word in environ.read_bytes().split(b"\0") if word.startswith(name)]
         return value.decode().split(",")
 
     def happened_s(self, key: str, action: str) -> float:
-        """When it says that this happened to a container for the last time, in Unix time."""
-        told = self.client.events(since=0, until=f"{time.time():.9f}", filters={"container": key}, decode=True)
-        return float([event["timeNano"] for event in told if event["Action"] == action][-1] / 1e9)
+        """Unix time of a container's last event of this kind, by the engine's clock."""
+        events = self.client.events(since=0, until=f"{time.time():.9f}", filters={"container": key}, decode=True)
+        return float([event["timeNano"] for event in events if event["Action"] == action][-1] / 1e9)
 
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, (self.directory / "log").read_text(encoding="utf-8")
-        # The SDK leaks the socket of a connection that is refused, as one is between the daemon's bind and listen.
+        # The SDK leaks the socket of a refused connection; the daemon refuses them between bind and listen.
         with socket.socket(socket.AF_UNIX) as connection:
             if connection.connect_ex(str(self.directory / "docker.sock")) != 0:
                 return False
@@ -158,7 +157,7 @@ class DockerEngine:
 
 
 def kill_below(directory: Path) -> None:
-    """Kill what an engine left running: whoever was started with its directory, and the containers under that."""
+    """Kill leftover processes of an engine: those with its directory in their arguments, and their children."""
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and f"{directory}/".encode() in (entry / "cmdline").read_bytes():
@@ -168,7 +167,7 @@ def kill_below(directory: Path) -> None:
 
 
 def unmount_below(directory: Path) -> None:
-    """Take away mounts that an engine left in its directory."""
+    """Unmount leftover mounts of an engine in its directory."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     for mount in reversed([one for one in mounts if one.startswith(f"{directory}/")]):
         subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
@@ -176,11 +175,11 @@ def unmount_below(directory: Path) -> None:
 
 @contextmanager
 def docker_engine() -> Iterator[DockerEngine]:
-    """Start an engine with an image in it; at the end nothing of it is left."""
+    """Start an engine with an image; everything is removed at the end."""
     if os.geteuid() != 0:
         pytest.skip("needs root: runs containers")
     image = busybox_image()
-    # A short path: that of a unix socket has 107 bytes.
+    # A short path: the path of a unix socket has at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="og-docker-"))
     engine = DockerEngine(directory)
     try:

@@ -1,4 +1,4 @@
-"""What ``deploy/`` ships, read by kustomize, Helm and a reader of Kubernetes' types, and what must hold of it."""
+"""The objects in ``deploy/``, rendered by kustomize and Helm and read with Kubernetes' types, and rules for them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import yaml
 from otel_gpu.config import Loaded, load
 from otel_gpu.config.checks import check_exports
 from tests.cli import clean_environment
-from tests.real.parts import needed
+from tests.real.programs import require
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
 CHART: Final = DEPLOY / "helm/otel-gpu"
 NEEDED: Final = ["SYS_PTRACE", "DAC_READ_SEARCH"]
 KUBERNETES: Final = "1.34.0"
-"""Helm renders for this; built from its module it believes in an old one."""
+"""The version that Helm renders for; a Helm built from its module assumes an old one."""
 CLUSTER_WIDE: Final = {"Namespace", "ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints"}
 
 Object = dict[str, Any]
@@ -38,16 +38,16 @@ def _programs() -> str | None:
 def run(
     program: str, *words: object, text: str | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run kustomize, helm or manifests to the end."""
-    directory = needed(_programs(), "helm, kustomize and manifests", "tools/manifests/build.sh")
+    """Run kustomize, helm or manifests."""
+    directory = require(_programs(), "helm, kustomize and manifests", "tools/manifests/build.sh")
     return subprocess.run(
         [directory / program, *map(str, words)],
         input=text, env=clean_environment(environment), capture_output=True, encoding="utf-8", timeout=60, check=False,
     )  # fmt: skip
 
 
-def strictly(text: str) -> list[Object]:
-    """The objects in a text, once Kubernetes' own types have taken every field of them."""
+def parse_strictly(text: str) -> list[Object]:
+    """The objects in a text, after Kubernetes' types have accepted every field."""
     result = run("manifests", "kubernetes", "-", text=text)
     assert (result.returncode, result.stderr) == (0, "")
     objects = [one for one in yaml.safe_load_all(text) if one is not None]
@@ -56,7 +56,7 @@ def strictly(text: str) -> list[Object]:
 
 
 def built(directory: Path) -> list[Object]:
-    """What kustomize makes of a directory, the caller's own to change."""
+    """A copy of the objects that kustomize builds from a directory."""
     return deepcopy(_built(directory))
 
 
@@ -64,11 +64,11 @@ def built(directory: Path) -> list[Object]:
 def _built(directory: Path) -> list[Object]:
     result = run("kustomize", "build", directory)
     assert (result.returncode, result.stderr) == (0, "")
-    return strictly(result.stdout)
+    return parse_strictly(result.stdout)
 
 
 def built_on(directory: Path, kustomization: Mapping[str, Any]) -> list[Object]:
-    """What kustomize makes of a kustomization of one's own, whose resources are below the root of the repository."""
+    """The objects of a user's kustomization, whose resources are paths below the root of the repository."""
     bases = [os.path.relpath(ROOT / one, directory.resolve()) for one in kustomization["resources"]]
     text = json.dumps(dict(kustomization) | {"resources": bases})
     (directory / "kustomization.yaml").write_text(text, encoding="utf-8")
@@ -78,13 +78,13 @@ def built_on(directory: Path, kustomization: Mapping[str, Any]) -> list[Object]:
 def template(
     values: Mapping[str, Any], release: str = "gpu", namespace: str = "mon"
 ) -> subprocess.CompletedProcess[str]:
-    """What ``helm template`` says."""
+    """Run ``helm template``."""
     words = ["template", release, CHART, "--namespace", namespace, "--kube-version", KUBERNETES, "--values", "-"]
     return run("helm", *words, text=json.dumps(values))
 
 
 def rendered(values: Mapping[str, Any], release: str = "gpu", namespace: str = "mon") -> list[Object]:
-    """The objects of the chart with these values, the caller's own to change."""
+    """A copy of the objects that the chart renders with these values."""
     return deepcopy(_rendered(json.dumps(values), release, namespace))
 
 
@@ -92,17 +92,17 @@ def rendered(values: Mapping[str, Any], release: str = "gpu", namespace: str = "
 def _rendered(values: str, release: str, namespace: str) -> list[Object]:
     result = template(json.loads(values), release, namespace)
     assert (result.returncode, result.stderr) == (0, "")
-    return strictly(result.stdout)
+    return parse_strictly(result.stdout)
 
 
 def only(objects: Sequence[Object], kind: str) -> Object:
-    """The one object of a kind."""
+    """The only object of a kind."""
     [found] = [one for one in objects if one["kind"] == kind]
     return found
 
 
 def workloads(objects: Sequence[Object]) -> list[Object]:
-    """Objects with a pod template, and pods."""
+    """Pods, and objects with a pod template."""
     return [one for one in objects if "containers" in _pod(one)]
 
 
@@ -118,7 +118,7 @@ def pods(objects: Sequence[Object]) -> list[Object]:
 
 
 def containers(pod: Mapping[str, Any]) -> list[Object]:
-    """All containers of a pod, those that come first too."""
+    """The containers of a pod, including init containers."""
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
@@ -134,13 +134,13 @@ def variables(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mounted(pod: Mapping[str, Any]) -> dict[str, str]:
-    """What of the node the agent has, by where it has it."""
+    """Host paths by their mount path in the agent's container."""
     of_node = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
     return {one["mountPath"]: of_node[one["name"]] for one in agent(pod)["volumeMounts"] if one["name"] in of_node}
 
 
 def loaded(directory: Path, objects: Sequence[Object]) -> Loaded:
-    """What the agent makes of its configuration file, which it must take."""
+    """The agent's configuration from its ConfigMap."""
     [text] = [one["data"]["config.yaml"] for one in objects if "config.yaml" in one.get("data", {})]
     file = directory / "config.yaml"
     file.write_text(text, encoding="utf-8")
@@ -149,40 +149,40 @@ def loaded(directory: Path, objects: Sequence[Object]) -> Loaded:
     return found
 
 
-def taken(directory: Path, objects: Sequence[Object]) -> dict[str, str]:
-    """Every setting as the configuration file has it."""
+def settings_of(directory: Path, objects: Sequence[Object]) -> dict[str, str]:
+    """Every setting with its value from the configuration file."""
     return {value.key: value.text for value in loaded(directory, objects).values}
 
 
-# ---------------------------------------------------------------------------- what must hold
+# ---------------------------------------------------------------------------- rules
 
 
-def locked(pod: Mapping[str, Any], *more: str) -> None:
-    """Nothing in this pod has more than it needs."""
+def check_least_privilege(pod: Mapping[str, Any], *more: str) -> None:
+    """Check that no container has more privileges than it needs; ``more`` are capabilities of this variant."""
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in containers(pod):
         context = container["securityContext"]
         assert context["readOnlyRootFilesystem"] is True
         assert context["allowPrivilegeEscalation"] is False
         assert context["capabilities"]["drop"] == ["ALL"]
-        ours = [*NEEDED, *more] if pod.get("hostPID", False) else []
-        given = {"otel-gpu": ours, "accounting": ["SYS_ADMIN"]}.get(container["name"], [])
-        assert context["capabilities"].get("add", []) == given
+        agents = [*NEEDED, *more] if pod.get("hostPID", False) else []
+        allowed = {"otel-gpu": agents, "accounting": ["SYS_ADMIN"]}.get(container["name"], [])
+        assert context["capabilities"].get("add", []) == allowed
         assert "privileged" not in context
 
 
-def consistent(objects: Sequence[Object]) -> None:
-    """Whatever one object names of another is there."""
+def check_references(objects: Sequence[Object]) -> None:
+    """Check that every object that another one refers to exists."""
     places = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects}
     assert len(places) == len(objects)
     assert len({namespace for kind, namespace, _ in places if kind not in CLUSTER_WIDE}) == 1
     assert {namespace for kind, namespace, _ in places if kind in CLUSTER_WIDE} <= {None}
     for one in objects:
         if one["kind"].endswith("RoleBinding"):
-            _bound(one, places)
+            _check_binding(one, places)
         if one["kind"] == "Service":
-            _reaches(one, objects)
-    # Whom something is permitted, or who is made for it, is somebody's.
+            _check_service(one, objects)
+    # Every service account is used by a pod.
     used = {pod.get("serviceAccountName") for pod in pods(objects)}
     assert {name for kind, _, name in places if kind == "ServiceAccount"} <= used
     for owner in workloads(objects):
@@ -194,10 +194,10 @@ def consistent(objects: Sequence[Object]) -> None:
         if owner["kind"] != "Pod":
             wanted = owner["spec"]["selector"]["matchLabels"]
             assert wanted.items() <= owner["spec"]["template"]["metadata"]["labels"].items()
-        _complete(_pod(owner))
+        _check_pod(_pod(owner))
 
 
-def _bound(binding: Object, places: set[tuple[str, str | None, str]]) -> None:
+def _check_binding(binding: Object, places: set[tuple[str, str | None, str]]) -> None:
     role, namespace = binding["roleRef"], binding["metadata"].get("namespace")
     assert (role["kind"], None if role["kind"] == "ClusterRole" else namespace, role["name"]) in places
     assert binding["subjects"]
@@ -205,13 +205,13 @@ def _bound(binding: Object, places: set[tuple[str, str | None, str]]) -> None:
         assert (subject["kind"], subject["namespace"], subject["name"]) in places
 
 
-def _reaches(service: Object, objects: Sequence[Object]) -> None:
+def _check_service(service: Object, objects: Sequence[Object]) -> None:
     wanted = service["spec"]["selector"].items()
-    [behind] = [
+    [selected] = [
         _pod(one) for one in workloads(objects)
         if wanted <= one["spec"].get("template", one)["metadata"].get("labels", {}).items()
     ]  # fmt: skip
-    open_ports = {port["name"]: port["containerPort"] for one in containers(behind) for port in one.get("ports", ())}
+    open_ports = {port["name"]: port["containerPort"] for one in containers(selected) for port in one.get("ports", ())}
     for port in service["spec"]["ports"]:
         assert open_ports[port["targetPort"]] == port["port"]
 
@@ -222,8 +222,8 @@ def _configurations(pod: Mapping[str, Any]) -> list[str]:
     return of_volumes + [one["configMapRef"]["name"] for one in sources if "configMapRef" in one]
 
 
-def _complete(pod: Mapping[str, Any]) -> None:
-    """Volumes and mounts are each other's, ports have one name each, and probes ask a port that there is."""
+def _check_pod(pod: Mapping[str, Any]) -> None:
+    """Check that volumes are mounted, names are unique and probes use a declared port."""
     volumes = [one["name"] for one in pod.get("volumes", ())]
     mounts = [one["name"] for each in containers(pod) for one in each.get("volumeMounts", ())]
     assert len(volumes) == len(set(volumes))
@@ -240,8 +240,8 @@ def _complete(pod: Mapping[str, Any]) -> None:
         assert {probe["httpGet"]["port"] for probe in probes} <= own
 
 
-def listening(directory: Path, objects: Sequence[Object]) -> dict[str, int]:
-    """The agent's ports by name: those that its configuration opens, its own and those of whom it stands in for."""
+def declared_ports(directory: Path, objects: Sequence[Object]) -> dict[str, int]:
+    """The agent's ports by name, after checking that they are the ports that its configuration opens."""
     [pod] = [one for one in pods(objects) if any(each["name"] == "otel-gpu" for each in containers(one))]
     config = loaded(directory, objects).config
     opened = {"metrics": config.web.listen.port}
@@ -253,13 +253,13 @@ def listening(directory: Path, objects: Sequence[Object]) -> dict[str, int]:
 
 
 def constraint(pod: Mapping[str, Any]) -> Object:
-    """The security context constraint that lets this pod in and asks for no more; fields as OpenShift has them."""
+    """The narrowest OpenShift security context constraint that admits this pod."""
     contexts = [one["securityContext"] for one in containers(pod)]
     kinds = {kind for one in pod["volumes"] for kind in one if kind != "name"}
     if pod["automountServiceAccountToken"]:
-        kinds.add("projected")  # the token's
+        kinds.add("projected")  # the volume of the token
     [user] = {context["runAsUser"] for context in contexts}
-    confined = not any("seLinuxOptions" in context for context in contexts)
+    is_confined = not any("seLinuxOptions" in context for context in contexts)
     ports = [port for one in containers(pod) for port in one.get("ports", ())]
     return {
         "allowHostPID": pod.get("hostPID", False),
@@ -273,7 +273,7 @@ def constraint(pod: Mapping[str, Any]) -> Object:
         "allowedCapabilities": sorted({one for context in contexts for one in context["capabilities"].get("add", ())}),
         "requiredDropCapabilities": sorted({one for context in contexts for one in context["capabilities"]["drop"]}),
         "runAsUser": {"type": "MustRunAs", "uid": user},
-        "seLinuxContext": {"type": "MustRunAs" if confined else "RunAsAny"},
+        "seLinuxContext": {"type": "MustRunAs" if is_confined else "RunAsAny"},
         "seccompProfiles": [{"RuntimeDefault": "runtime/default"}[pod["securityContext"]["seccompProfile"]["type"]]],
         "volumes": sorted(kinds),
     }

@@ -1,4 +1,4 @@
-"""The page opened in a browser, and what is asked of it: expressions of JavaScript."""
+"""The page in a browser: JavaScript expressions that read it, and helpers that open and check it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tests.real.chromium import Browser, Tab
-from tests.real.staged_agent import StagedAgent
+from tests.real.stepped_agent import SteppedAgent
 
 WIDE: Final = 1280
 NARROW: Final = 360
@@ -24,7 +24,7 @@ TABLE: Final = """[...document.querySelectorAll('#rows > tr:not(.details)')].map
     how: each(node => node.title),
   };
 })"""
-"""Every row: the value behind each cell, and by ``texts`` and ``how`` what is shown and said of it."""
+"""Every row: the value of each cell, its text (``texts``) and its tooltip (``how``)."""
 
 NAMES: Final = "[...document.querySelectorAll('#rows > tr:not(.details) .name')].map(node => node.textContent)"
 
@@ -53,33 +53,33 @@ PROCESSES: Final = """[...document.querySelectorAll('.details')].flatMap(details
       values: each(node => node.value),
     };
   }))"""
-"""Every process of the workloads that are open: its texts, and the values behind them."""
+"""Every process of the expanded workloads: the texts and values of its cells."""
 
 TOTALS: Final = """[...document.querySelectorAll('#totals > div')].map(node => {
   const figure = node.querySelector('data');
   return [node.querySelector('dt').textContent, node.querySelector('dd').textContent, figure.value, figure.title];
 })"""
-"""The totals: name, what is read, the value behind it, and how it was obtained."""
+"""The totals: name, text, value, and how the value was obtained."""
 
-BROKEN: Final = """[...document.querySelectorAll('#rows .name, #totals b')].filter(node => {
+WRAPPED_TEXT: Final = """[...document.querySelectorAll('#rows .name, #totals b')].filter(node => {
   const text = document.createRange();
   text.selectNodeContents(node);
   return new Set([...text.getClientRects()].map(line => line.top)).size > 1;
 }).map(node => node.textContent)"""
-"""Names and totals that go over more than one line."""
+"""Names and totals that wrap to more than one line."""
 
-TORN: Final = """[...document.querySelectorAll('#rows > tr:not(.details) > td')].filter(cell => {
+SPLIT_CELLS: Final = """[...document.querySelectorAll('#rows > tr:not(.details) > td')].filter(cell => {
   const {display, lineHeight} = getComputedStyle(cell);
   return display === 'flex' && cell.clientHeight > 1.7 * parseFloat(lineHeight);
 }).map(cell => cell.dataset.key)"""
-"""Cells of a narrow page whose name and figure are not in one line."""
+"""Cells of a narrow page whose label and figure are not on one line."""
 
-ASKEW: Final = """[...document.querySelectorAll('.gpu')].filter(card =>
+MISALIGNED_PLOTS: Final = """[...document.querySelectorAll('.gpu')].filter(card =>
   new Set([...card.querySelectorAll('.plot')].map(plot => Math.round(plot.getBoundingClientRect().top))).size > 1
 ).map(card => card.innerText)"""
-"""GPUs whose plots do not stand in one line."""
+"""GPUs whose plots are not in one row."""
 
-ALONE: Final = """['totals', 'gpus'].filter(id => {
+UNFILLED_LISTS: Final = """['totals', 'gpus'].filter(id => {
   const ends = new Map();
   for (const child of document.getElementById(id).children) {
     const {top, right} = child.getBoundingClientRect();
@@ -87,15 +87,16 @@ ALONE: Final = """['totals', 'gpus'].filter(id => {
   }
   return new Set([...ends.values()].map(Math.round)).size > 1;
 })"""
-"""Lists with a row that does not extend to the end, so that an item is alone in it."""
+"""Lists with a row that does not extend to the right edge."""
 
-SMALL: Final = """[...document.querySelectorAll('button, summary, select, input, a:not(.skip)')].filter(node => {
+SMALL_TARGETS: Final = """[...document.querySelectorAll(
+  'button, summary, select, input, a:not(.skip)')].filter(node => {
   const {width, height} = node.getBoundingClientRect();
   return node.checkVisibility() && (width < 24 || height < 24);
 }).map(node => node.textContent || node.id)"""
-"""Targets that are smaller than a finger needs (WCAG 2.2, 2.5.8)."""
+"""Targets below the minimum size (WCAG 2.2, 2.5.8)."""
 
-CONTRAST: Final = """(() => {
+LOW_CONTRAST: Final = """(() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
   const rgba = colour => {
     canvas.clearRect(0, 0, 1, 1);
@@ -124,11 +125,11 @@ CONTRAST: Final = """(() => {
   }
   return found;
 })()"""
-"""Text whose contrast to what is behind it is below 4.5 (WCAG 2.2, 1.4.3)."""
+"""Text with a contrast below 4.5 (WCAG 2.2, 1.4.3)."""
 
 
-def choosing(theme: str) -> str:
-    """An expression that chooses a theme, as the user does with the menu."""
+def choose_theme(theme: str) -> str:
+    """An expression that selects a theme in the menu."""
     return f"""(() => {{
       const menu = document.getElementById('theme');
       menu.value = '{theme}';
@@ -136,22 +137,22 @@ def choosing(theme: str) -> str:
     }})()"""
 
 
-def shows(staged: StagedAgent) -> str:
-    """An expression: whether the page shows the newest cycle."""
-    return f"document.getElementById('main')?.dataset.cycle === '{staged.now().wall_ns}'"
+def is_current(agent: SteppedAgent) -> str:
+    """An expression for whether the page shows the newest cycle."""
+    return f"document.getElementById('main')?.dataset.cycle === '{agent.now().wall_ns}'"
 
 
-def opened(browser: Browser, staged: StagedAgent, *, width: int = WIDE, dark: bool = False) -> Tab:
-    """A tab with the page, which shows the newest cycle."""
+def open_page(browser: Browser, agent: SteppedAgent, *, width: int = WIDE, dark: bool = False) -> Tab:
+    """A tab whose page shows the newest cycle."""
     tab = Tab(browser)
-    tab.look(width=width, dark=dark)
-    tab.open(staged.url)
-    tab.until(shows(staged))
+    tab.emulate(width=width, dark=dark)
+    tab.open(agent.url)
+    tab.until(is_current(agent))
     return tab
 
 
-def assert_innocent(tab: Tab, url: str) -> None:
-    """Nothing in the console, no policy violated, and no request to another origin."""
-    assert tab.complaints == []
+def assert_clean(tab: Tab, url: str) -> None:
+    """No error in the console, no policy violation, and no request to another origin."""
+    assert tab.console_errors == []
     origins = {urlsplit(request)[:2] for request in tab.requests}
     assert origins == {urlsplit(url)[:2]}

@@ -1,4 +1,4 @@
-"""A real Podman service of the test's own, which speaks Docker's API: its directory, its socket, one image."""
+"""A real Podman with a service that has Docker's API, in a temporary directory, with an image of busybox."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import docker
 import pytest
 
 from tests.real.docker_engine import PATIENCE_S, REMEDY, SLEEP, busybox_image, kill_below, unmount_below, until
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 IMAGE: Final = "localhost/bb:latest"
 
 
 class PodmanEngine:
-    """``podman``, and its service while that runs."""
+    """``podman`` and its service."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,12 +29,11 @@ class PodmanEngine:
         self._service: subprocess.Popen[bytes] | None = None
         self._configure()
 
-    def podman(self, *words: str, given: bytes | None = None) -> str:
-        """Run a command; what it printed."""
+    def podman(self, *words: str) -> str:
+        """Run a command and return its output."""
         result = subprocess.run(
             self._words(*words),
             env=self._environment(),
-            input=given,
             capture_output=True,
             timeout=PATIENCE_S,
             check=False,
@@ -43,7 +42,7 @@ class PodmanEngine:
         return result.stdout.decode().strip()
 
     def start(self) -> None:
-        """Start the service, and wait until it answers."""
+        """Start the service, and wait for its socket."""
         words = self._words("system", "service", "--time=0", self.base_url)
         with (self.directory / "log").open("ab") as log:
             self._service = subprocess.Popen(
@@ -52,18 +51,18 @@ class PodmanEngine:
         until((self.directory / "podman.sock").is_socket)
 
     def stop(self) -> None:
-        """End the service; the containers run on, for they are nobody's children."""
+        """Stop the service; containers keep running, because they are not its children."""
         if self._service is not None:
             self._service.terminate()
             self._service.wait(PATIENCE_S)
             (self.directory / "podman.sock").unlink(missing_ok=True)
 
     def run(self, name: str, *options: str) -> str:
-        """Run a container that sleeps."""
+        """Run a sleeping container."""
         return self.podman("run", "--detach", "--network=none", f"--name={name}", *options, IMAGE, *SLEEP)
 
     def inspect(self, key: str) -> dict[str, Any]:
-        """What the service itself says of a container."""
+        """The service's description of a container."""
         client = docker.APIClient(self.base_url, timeout=PATIENCE_S)
         try:
             document: dict[str, Any] = client.inspect_container(key)
@@ -72,7 +71,7 @@ class PodmanEngine:
         return document
 
     def end(self) -> None:
-        """Remove all containers, and take away what is left."""
+        """Remove all containers, leftover processes and mounts."""
         try:
             self.podman("rm", "--all", "--force", "--time=0")
         finally:
@@ -81,9 +80,9 @@ class PodmanEngine:
             unmount_below(self.directory)
 
     def _configure(self) -> None:
-        conmon, runc = needed_program("conmon", REMEDY), needed_program("runc", REMEDY)
-        # Locks in a file of its own, not in the shared memory that all Podmans of a host share; limits that a container
-        # may have where root may not raise its own.
+        conmon, runc = require_program("conmon", REMEDY), require_program("runc", REMEDY)
+        # Locks are in a file, because all Podmans of a host share the default in shared memory. The limits are low
+        # enough for hosts where root cannot raise its own.
         (self.directory / "containers.conf").write_text(
             f"""
             [containers]
@@ -110,17 +109,17 @@ class PodmanEngine:
     def _words(self, *words: str) -> list[str]:
         own = {"--root": "data", "--runroot": "run", "--tmpdir": "tmp"}
         places = [f"{flag}={self.directory / name}" for flag, name in own.items()]
-        return [str(needed_program("podman", REMEDY)), *places, "--storage-driver=vfs", *words]
+        return [str(require_program("podman", REMEDY)), *places, "--storage-driver=vfs", *words]
 
 
 @contextmanager
 def podman_engine() -> Iterator[PodmanEngine]:
-    """Start a service with an image in it; at the end nothing of it is left."""
+    """Start a service with an image; everything is removed at the end."""
     if os.geteuid() != 0:
         pytest.skip("needs root: runs containers")
-    needed_program("podman", REMEDY)
+    require_program("podman", REMEDY)
     image = busybox_image()
-    # A short path: that of a unix socket has 107 bytes.
+    # A short path: the path of a unix socket has at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="og-podman-"))
     try:
         engine = PodmanEngine(directory)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from otel_gpu.config.values import Address
 from tests.agent_process import AgentProcess, agent_process
-from tests.real.parts import answers, free_addresses, needed_program
+from tests.real.programs import free_addresses, require_program, responds
 from tests.web import ask
 
 _REMEDY: Final = "on Debian and Ubuntu: apt install prometheus"
@@ -21,7 +21,7 @@ _REMEDY: Final = "on Debian and Ubuntu: apt install prometheus"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Labels, the name among them as ``__name__``, and (Unix time in seconds, value) for each sample, oldest first."""
+    """A series: labels including ``__name__``, and samples as (Unix time in s, value), oldest first."""
 
     labels: Mapping[str, str]
     samples: Sequence[tuple[float, float]]
@@ -34,24 +34,24 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """A Prometheus that has said it is ready."""
+    """A ready Prometheus."""
 
     process: AgentProcess
     address: Address
 
     def query(self, expression: str, at_s: float | None = None) -> Sequence[Series]:
-        """What an expression gives now, or gave at a Unix time, one sample for each series."""
+        """The value of an expression now or at a Unix time, one sample per series."""
         return [Series(one["metric"], [_sample(one["value"])]) for one in self._ask(expression, "vector", at_s)]
 
     def raw(self, selector: str, window: str = "1h") -> Sequence[Series]:
-        """The samples of a selector as they were stored, none computed."""
+        """The stored samples of a selector."""
         return [
             Series(one["metric"], [_sample(pair) for pair in one["values"]])
             for one in self._ask(f"{selector}[{window}]", "matrix")
         ]
 
     def get(self, path: str, **asked: str) -> Any:
-        """What its HTTP API has there, as in ``get("/api/v1/rules")``."""
+        """The data of its HTTP API at a path, as in ``get("/api/v1/rules")``."""
         answer = json.loads(ask(self.address, f"{path}?{urlencode(asked)}").body)
         assert answer["status"] == "success", answer
         return answer["data"]
@@ -78,12 +78,12 @@ def prometheus(
     rules: Sequence[Path] = (),
     **scrape: object,
 ) -> Iterator[Prometheus]:
-    """Start a Prometheus and wait until it is ready; with no target it only takes remote writes.
+    """Start a Prometheus and wait until it is ready; without a target it accepts only remote writes.
 
-    ``scrape`` is what else its scrape configuration says. Groups of ``rules`` that do not say how often are evaluated
-    every second. Its data are in ``directory``. It is killed at the end.
+    ``scrape`` are further settings of the scrape configuration. Groups of ``rules`` without an interval are evaluated
+    every second. The data are in ``directory``. Prometheus is killed at the end.
     """
-    program = needed_program("prometheus", _REMEDY)
+    program = require_program("prometheus", _REMEDY)
     [address] = free_addresses(1)
     directory.mkdir(exist_ok=True)
     job = {"job_name": "test", "scrape_interval": "1s", "scrape_timeout": "1s", **scrape}
@@ -105,14 +105,14 @@ def prometheus(
         *flags,
     ]
     with agent_process(directory=directory, words=words) as process:
-        process.until(lambda: answers(address, "/-/ready"))
+        process.until(lambda: responds(address, "/-/ready"))
         yield Prometheus(process, address)
 
 
 def promtool(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run ``promtool``, as in ``promtool("check", "metrics", stdin=exposition)``."""
     return subprocess.run(
-        [needed_program("promtool", _REMEDY), *arguments],
+        [require_program("promtool", _REMEDY), *arguments],
         input=stdin,
         capture_output=True,
         encoding="utf-8",

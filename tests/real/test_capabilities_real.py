@@ -1,4 +1,4 @@
-"""The whole agent as an unprivileged user: what its two capabilities are for, and what is lost without each."""
+"""The agent as an unprivileged user: what each of its two capabilities is needed for."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 
 from tests.agent_process import agent_process
 from tests.cli import clean_environment
-from tests.nvml_stub.world import Listed, World
+from tests.nvml_stub.world import World
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes device nodes, and becomes somebody else"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes device nodes and changes users"),
 ]
 
 GIB: Final = 1 << 30
@@ -42,7 +42,7 @@ HOLDER: Final = (
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that everybody may enter."""
+    """A directory that all users may enter."""
     directory = Path(tempfile.mkdtemp(prefix="og-", dir="/tmp"))
     directory.chmod(0o755)
     yield directory
@@ -51,7 +51,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
-    """Somebody else's process that has a GPU open, and whom NVML does not list."""
+    """Another user's process that has a GPU open and that NVML does not list."""
     devices = place / "dev"
     devices.mkdir()
     for name in ("nvidia0", "nvidia-uvm"):
@@ -67,32 +67,25 @@ def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def world_of_two(place: Path, stub: Path) -> dict[str, str]:
-    """The environment of a GPU where NVML lists one of two processes."""
+def agent_environment(place: Path, stub: Path) -> dict[str, str]:
+    """The environment of an agent on a GPU with 10 GiB in use, of which NVML lists 2."""
     world = World()
-    gpu = world.gpu("GPU-one", name="NVIDIA A100-SXM4-80GB")
-    gpu.typical()
-    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
-    gpu.compute(0, [Listed(1, 2 * GIB)])
-    file = world.write(place / "world.txt")
-    file.chmod(0o644)
-    return {
-        "LD_LIBRARY_PATH": str(stub),
-        "NVML_STUB_WORLD": str(file),
-        "OTEL_GPU_ENVIRONMENT": "host",
-        "PYTHONPATH": str(REPOSITORY),
-    }
+    world.a100({1: 2 * GIB}, used_bytes=10 * GIB)
+    variables = world.environment(stub, place)
+    (place / "world.txt").chmod(0o644)
+    return {**variables, "OTEL_GPU_ENVIRONMENT": "host", "PYTHONPATH": str(REPOSITORY)}
 
 
-def lowered(capabilities: tuple[str, ...], *words: str) -> list[str]:
-    return [sys.executable, "-m", "tests.real.lowered", str(AGENT_UID), ",".join(capabilities), *words]
+def unprivileged(capabilities: tuple[str, ...], *words: str) -> list[str]:
+    """The command line of ``otel-gpu`` as the agent's user with these capabilities."""
+    return [sys.executable, "-m", "tests.real.run_with_capabilities", str(AGENT_UID), ",".join(capabilities), *words]
 
 
 def run_as(place: Path, stub: Path, capabilities: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
-    """A command by the agent's user with these capabilities, on such a GPU."""
+    """Run a command as the agent's user with these capabilities."""
     return subprocess.run(
-        lowered(capabilities, *words),
-        env=clean_environment({**world_of_two(place, stub), "OTEL_GPU_CONTROL_SOCKET": "none"}),
+        unprivileged(capabilities, *words),
+        env=clean_environment({**agent_environment(place, stub), "OTEL_GPU_CONTROL_SOCKET": "none"}),
         capture_output=True,
         text=True,
         timeout=120,
@@ -108,11 +101,11 @@ def once(place: Path, stub: Path, capabilities: tuple[str, ...]) -> dict[str, An
     return document
 
 
-def test_it_is_the_user_and_the_capabilities_that_it_is_said_to_be(place: Path) -> None:
-    """Else the tests below prove nothing."""
+def test_the_agent_has_the_user_and_capabilities_under_test(place: Path) -> None:
+    """The other tests depend on it."""
     show = (
-        "from tests.real.lowered import lower\n"
-        f"lower({AGENT_UID}, {list(BOTH)!r})\n"
+        "from tests.real.run_with_capabilities import drop_privileges\n"
+        f"drop_privileges({AGENT_UID}, {list(BOTH)!r})\n"
         "print(open('/proc/self/status').read())\n"
     )
     done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True, cwd=REPOSITORY)
@@ -123,7 +116,7 @@ def test_it_is_the_user_and_the_capabilities_that_it_is_said_to_be(place: Path) 
     assert (status["CapInh"], status["CapAmb"], status["NoNewPrivs"]) == ("0" * 16, "0" * 16, "1")
 
 
-def test_with_both_whoever_has_a_gpu_open_is_found_and_holds_what_nvml_does_not_list(
+def test_with_both_capabilities_hidden_memory_is_inferred_for_the_process_with_the_gpu_open(
     place: Path, stub_dir: Path, holder: subprocess.Popen[str]
 ) -> None:
     document = once(place, stub_dir, BOTH)
@@ -137,12 +130,12 @@ def test_with_both_whoever_has_a_gpu_open_is_found_and_holds_what_nvml_does_not_
 
 
 @pytest.mark.parametrize("capabilities", [(), BOTH[:1], BOTH[1:]], ids=["neither", *BOTH])
-def test_without_either_what_nvml_lists_stays_and_what_it_hides_is_nobodys(
+def test_without_both_capabilities_listed_memory_is_measured_and_hidden_memory_unattributed(
     place: Path, stub_dir: Path, holder: subprocess.Popen[str], capabilities: tuple[str, ...]
 ) -> None:
     document = once(place, stub_dir, capabilities)
     [gpu] = document["gpus"]
-    assert gpu["memory"]["measured"] == 2 * GIB  # whose it is, cgroups tell, which everybody may read
+    assert gpu["memory"]["measured"] == 2 * GIB  # all users may read cgroups, so the workload is known
     assert {process["pid"]: process["memory"] for process in document["processes"]} == {1: 2 * GIB}
     assert gpu["memory"]["inferred"] == 0
     assert gpu["memory"]["unattributed"] == 8 * GIB
@@ -152,32 +145,32 @@ def test_without_either_what_nvml_lists_stays_and_what_it_hides_is_nobodys(
 
 
 def test_doctor_names_missing_capabilities(place: Path, stub_dir: Path, holder: subprocess.Popen[str]) -> None:
-    missing, there = (run_as(place, stub_dir, each, "doctor") for each in ((), BOTH))
-    assert "CAP_SYS_PTRACE" in missing.stdout
-    assert "CAP_SYS_PTRACE" not in there.stdout
+    without, with_both = (run_as(place, stub_dir, each, "doctor") for each in ((), BOTH))
+    assert "CAP_SYS_PTRACE" in without.stdout
+    assert "CAP_SYS_PTRACE" not in with_both.stdout
 
 
-def test_run_listens_keeps_counters_is_paused_and_ends_in_order_with_no_more_than_that(
+def test_with_both_capabilities_run_serves_saves_state_pauses_and_stops(
     place: Path, stub_dir: Path, holder: subprocess.Popen[str]
 ) -> None:
     own = place / "own"
     own.mkdir(mode=0o700)
     os.chown(own, AGENT_UID, AGENT_UID)
     places = {"OTEL_GPU_STATE_DIR": str(own / "state"), "OTEL_GPU_CONTROL_SOCKET": str(own / "control.sock")}
-    environment = {**world_of_two(place, stub_dir), **places}
-    words = lowered(BOTH, "run", "--prometheus", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
-    with agent_process(directory=place, environment=environment, words=words) as agent:
+    environment = {**agent_environment(place, stub_dir), **places}
+    flags = ("--prometheus", "--exporters", "none", "--interval", "1s", "--listen", "127.0.0.1:0")
+    with agent_process(directory=place, environment=environment, words=unprivileged(BOTH, "run", *flags)) as agent:
         hidden = f'gpu_attribution_method="inferred".*}} {8 * GIB}$'
         agent.until(lambda: bool(re.search(hidden, agent.get("/metrics").body, re.MULTILINE)))
-        asked = subprocess.run(
-            lowered((), "pause"), env=clean_environment(environment), capture_output=True, text=True, check=False
+        pausing = subprocess.run(
+            unprivileged((), "pause"), env=clean_environment(environment), capture_output=True, text=True, check=False
         )
-        assert asked.stdout.startswith("paused since "), asked.stderr
+        assert pausing.stdout.startswith("paused since "), pausing.stderr
         paused = r'^hw_status\{.*hw_state="paused".*\} 1$'
         agent.until(lambda: bool(re.search(paused, agent.get("/metrics").body, re.MULTILINE)))
         code, took_s = agent.end()
         assert (code, took_s < 5) == (0, True)
         assert "Traceback" not in agent.whole_stderr
-    kept = own / "state" / "state"
-    assert (kept.stat().st_uid, stat.S_IMODE(kept.stat().st_mode)) == (AGENT_UID, 0o600)
-    assert str(holder.pid) in kept.read_text(encoding="ascii")
+    saved = own / "state" / "state"
+    assert (saved.stat().st_uid, stat.S_IMODE(saved.stat().st_mode)) == (AGENT_UID, 0o600)
+    assert str(holder.pid) in saved.read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm: what each of its values does, and that nothing comes out broken."""
+"""The Helm chart, rendered by Helm: the effect of every value, and the validity of the result."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.real.manifests import (
     KUBERNETES,
     agent,
     built,
-    consistent,
+    check_least_privilege,
+    check_references,
     containers,
-    listening,
-    locked,
+    declared_ports,
     mounted,
     only,
     pods,
     rendered,
     run,
-    taken,
+    settings_of,
     template,
     variables,
 )
@@ -59,7 +59,7 @@ SUMS: Final = "PrometheusRule/gpu-otel-gpu-recording"
 FLEET: Final = "ConfigMap/gpu-otel-gpu-dashboard-fleet"
 LABELS: Final = ("metadata", "labels")
 
-# What each value does: the value, where in which object it is found, and what is there. None is nothing.
+# The effect of each value: the value, the path of a field, and the field's content; None is absent.
 EFFECTS: Final[Sequence[tuple[str, Any, tuple[str, ...], Any]]] = (
     ("image.repository", "r.example/gpu", (*AGENT, "image"), f"r.example/gpu:{__version__}"),
     ("image.tag", "1e3", (*AGENT, "image"), "otel-gpu:1e3"),
@@ -130,7 +130,7 @@ EFFECTS: Final[Sequence[tuple[str, Any, tuple[str, ...], Any]]] = (
     ("extraVolumeMounts", EXTRA, (*MOUNTS, "web"), EXTRA["extraVolumeMounts"][0]),
 )  # fmt: skip
 
-# What does something only together with others.
+# Effects of several values together.
 TOGETHER: Final[Sequence[tuple[Mapping[str, Any], tuple[str, ...], Any]]] = (
     ({"accounting": True, "resources": {"limits": {"memory": "1Gi"}}},
      (*FIRST, "resources", "limits", "memory"), "1Gi"),
@@ -157,7 +157,7 @@ TOGETHER: Final[Sequence[tuple[Mapping[str, Any], tuple[str, ...], Any]]] = (
 
 
 def spread(key: str, value: Any) -> dict[str, Any]:
-    """``a.b`` and its value, as values are nested; several values are given as they are."""
+    """The values of ``a.b`` as a tree; ``EXTRA`` is a tree already."""
     if value is EXTRA:
         return dict(EXTRA)
     first, _, rest = key.partition(".")
@@ -165,9 +165,9 @@ def spread(key: str, value: Any) -> dict[str, Any]:
 
 
 def found(objects: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> Any:
-    """What is there, where a list is entered by the name of an entry; ``None`` is nothing.
+    """The content of a field, or ``None``. Entries of a list are selected by name.
 
-    The first of a path is the kind of an object, and its name too where there are several.
+    A path begins with an object's kind, or ``kind/name``.
     """
     kind, _, name = path[0].partition("/")
     at: Any = next((one for one in objects if one["kind"] == kind and name in ("", one["metadata"]["name"])), None)
@@ -180,7 +180,7 @@ def found(objects: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> Any:
 
 
 def leaves(values: Mapping[str, Any]) -> Iterator[str]:
-    """Every value that there is, those of ``config`` apart."""
+    """Every value except those of ``config``."""
     for key, value in values.items():
         if key in ("image", "sockets", "serviceAccount", "service", "prometheusRule", "dashboards"):
             yield from (f"{key}.{name}" for name in value)
@@ -189,25 +189,25 @@ def leaves(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("key", "value", "path", "expected"), EFFECTS)
-def test_a_value_does_what_it_is_for(key: str, value: Any, path: tuple[str, ...], expected: Any) -> None:
-    assert found(rendered({}), path) != expected, "it is so without the value"
+def test_a_value_has_its_effect(key: str, value: Any, path: tuple[str, ...], expected: Any) -> None:
+    assert found(rendered({}), path) != expected, "the value has no effect"
     objects = rendered(spread(key, value))
     assert found(objects, path) == expected
-    if key != "serviceAccount.create":  # whose account it then is cannot be told here
-        consistent(objects)
+    if key != "serviceAccount.create":  # the account is created elsewhere
+        check_references(objects)
 
 
 @pytest.mark.parametrize(("values", "path", "expected"), TOGETHER)
-def test_values_do_what_they_are_for_together(values: Mapping[str, Any], path: tuple[str, ...], expected: Any) -> None:
+def test_values_have_their_effect_together(values: Mapping[str, Any], path: tuple[str, ...], expected: Any) -> None:
     assert found(rendered({}), path) != expected or "exporters" in str(values)
     assert found(rendered(values), path) == expected
 
 
-def test_no_value_of_the_chart_is_without_a_test_of_what_it_does() -> None:
+def test_every_value_of_the_chart_is_tested() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    given = [one for together, *_ in TOGETHER for one in together.items() if isinstance(one[1], Mapping)]
+    nested = [one for together, *_ in TOGETHER for one in together.items() if isinstance(one[1], Mapping)]
     tested = {key for key, *_ in EFFECTS} | (
-        {f"{key}.{name}" for key, inner in given for name in inner} & set(leaves(values))
+        {f"{key}.{name}" for key, inner in nested for name in inner} & set(leaves(values))
     )
     assert {key for key in tested if not key.startswith("config.")} == set(leaves(values))
 
@@ -215,33 +215,31 @@ def test_no_value_of_the_chart_is_without_a_test_of_what_it_does() -> None:
 # ---------------------------------------------------------------------------- as a whole
 
 
-def test_helm_finds_nothing_wrong_with_the_chart() -> None:
+def test_helm_lint_has_no_complaint() -> None:
     result = run("helm", "lint", "--strict", "--kube-version", KUBERNETES, CHART)
     assert result.returncode == 0, result.stdout
     assert "[WARNING]" not in result.stdout + result.stderr
 
 
 def examples() -> list[Any]:
-    """The values that the chart's page shows."""
+    """The values in the chart's README."""
     page = (CHART / "README.md").read_text(encoding="utf-8")
     return [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)]
 
 
 @pytest.mark.parametrize("values", [{}, *examples()], ids=json.dumps)
-def test_what_the_page_shows_makes_an_agent_that_has_no_more_than_it_needs(
-    tmp_path: Path, values: Mapping[str, Any]
-) -> None:
+def test_examples_of_the_readme_render_an_agent_with_least_privilege(tmp_path: Path, values: Mapping[str, Any]) -> None:
     objects = rendered(values)
     [pod] = pods(objects)
-    locked(pod)
-    consistent(objects)
-    listening(tmp_path, objects)
+    check_least_privilege(pod)
+    check_references(objects)
+    declared_ports(tmp_path, objects)
 
 
 @pytest.mark.parametrize(("values", "more"), [({"mig": True}, ["SYS_ADMIN"]), ({"accounting": True}, [])])
-def test_only_mig_gives_the_agent_more(values: Mapping[str, Any], more: Sequence[str]) -> None:
+def test_only_mig_adds_a_capability_to_the_agent(values: Mapping[str, Any], more: Sequence[str]) -> None:
     [pod], [plain] = pods(rendered(values)), pods(rendered({}))
-    locked(pod, *more)
+    check_least_privilege(pod, *more)
     if not more:
         del pod["initContainers"]
         assert pod == plain
@@ -249,13 +247,13 @@ def test_only_mig_gives_the_agent_more(values: Mapping[str, Any], more: Sequence
 
 def test_the_chart_and_the_kustomization_run_the_same_agent(tmp_path: Path) -> None:
     objects, plain = rendered({}), built(DEPLOY / "kubernetes/base")
-    assert taken(tmp_path, objects) == taken(tmp_path, plain)
+    assert settings_of(tmp_path, objects) == settings_of(tmp_path, plain)
     [ours], [theirs] = pods(objects), pods(plain)
     assert variables(ours) == variables(theirs) | {"HOST_PROC": "/host/proc"}
     assert mounted(ours) == mounted(theirs)
     assert agent(ours).pop("imagePullPolicy") == "IfNotPresent"
     for pod in (ours, theirs):
-        del agent(pod)["env"], pod["serviceAccountName"]  # its name is the release's
+        del agent(pod)["env"], pod["serviceAccountName"]  # the name contains the release
         [config] = [one for one in pod["volumes"] if "configMap" in one]
         del config["configMap"]["name"]
     assert ours == theirs
@@ -263,10 +261,10 @@ def test_the_chart_and_the_kustomization_run_the_same_agent(tmp_path: Path) -> N
     assert only(objects, "DaemonSet")["spec"]["updateStrategy"] == only(plain, "DaemonSet")["spec"]["updateStrategy"]
 
 
-def test_the_chart_has_the_rules_and_dashboards_as_they_are_and_only_when_asked() -> None:
+def test_the_chart_has_unchanged_rules_and_dashboards_if_enabled() -> None:
     values = {"prometheusRule": {"create": True}, "dashboards": {"create": True}}
     objects, plain = rendered(values), rendered({})
-    consistent(objects)
+    check_references(objects)
     added = [one for one in objects if one not in plain]
     rules = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in (DEPLOY / "prometheus/rules").iterdir()}
     boards = {path.stem: path.read_text("utf-8") for path in (DEPLOY / "compose/dashboards").glob("*.json")}
@@ -281,31 +279,31 @@ def test_the_chart_has_the_rules_and_dashboards_as_they_are_and_only_when_asked(
     assert len(added) == len(rules) + len(boards)
 
 
-def test_the_chart_makes_links_of_runbooks_where_it_is_told_where_they_are_served() -> None:
+def test_runbook_links_begin_with_the_configured_base() -> None:
     values = {"prometheusRule": {"create": True, "runbookBase": "https://wiki.example/otel-gpu/"}}
     [spec] = [one["spec"] for one in rendered(values) if one["metadata"]["name"] == "gpu-otel-gpu-alerts"]
-    led_to = [rule["annotations"]["runbook_url"] for group in spec["groups"] for rule in group["rules"]]
-    assert "https://wiki.example/otel-gpu/docs/alerts.md#gpulost" in led_to
-    assert all(each.startswith("https://wiki.example/otel-gpu/docs/alerts.md#") for each in led_to)
+    links = [rule["annotations"]["runbook_url"] for group in spec["groups"] for rule in group["rules"]]
+    assert "https://wiki.example/otel-gpu/docs/alerts.md#gpulost" in links
+    assert all(each.startswith("https://wiki.example/otel-gpu/docs/alerts.md#") for each in links)
 
 
 # ---------------------------------------------------------------------------- settings
 
 
-def test_the_chart_passes_on_what_was_written(tmp_path: Path) -> None:
+def test_the_chart_passes_on_settings_unchanged(tmp_path: Path) -> None:
     values = {"seed": 1234567890, "price-kwh": 0.3, "prometheus": True, "node-name": "a: #b"}
-    effective = taken(tmp_path, rendered({"config": values}))
+    effective = settings_of(tmp_path, rendered({"config": values}))
     assert [effective[key] for key in values] == ["1234567890", "0.3", "true", "a: #b"]
 
 
-def test_the_chart_takes_every_setting() -> None:
+def test_the_chart_accepts_every_setting() -> None:
     every = {setting.key: setting.default for setting in SETTINGS}
     objects = rendered({"config": every})
     [text] = [one["data"]["config.yaml"] for one in objects if "config.yaml" in one.get("data", {})]
     assert yaml.safe_load(text) == every
 
 
-def test_a_new_configuration_starts_the_pods_anew() -> None:
+def test_a_changed_configuration_restarts_the_pods() -> None:
     path = (*ANNOTATIONS, "checksum/config")
     checksums = {
         found(rendered(values), path)
@@ -316,21 +314,21 @@ def test_a_new_configuration_starts_the_pods_anew() -> None:
     assert found(rendered({"mig": True}), path) in checksums
 
 
-def test_without_the_api_the_chart_permits_nothing(tmp_path: Path) -> None:
+def test_without_the_api_the_chart_creates_no_role_and_no_account(tmp_path: Path) -> None:
     objects = rendered({"kubernetesApi": False, "serviceAccount": {"create": False}})
     assert {one["kind"] for one in objects} == {"ConfigMap", "DaemonSet"}
-    assert taken(tmp_path, objects)["kubernetes-api"] == "never"
+    assert settings_of(tmp_path, objects)["kubernetes-api"] == "never"
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
-def test_who_is_stood_in_for_has_a_named_port(tmp_path: Path, name: str) -> None:
-    """On the pod and on the Service, at that exporter's own port or another; and it is one that Kubernetes takes."""
+def test_the_port_of_a_replaced_exporter_has_a_name(tmp_path: Path, name: str) -> None:
+    """On the pod and on the Service, with that exporter's own port or another one; Kubernetes accepts the name."""
     other = EXPORTERS[name].port + 1
     for compat, port in ((name, EXPORTERS[name].port), (f" {name}:{other} ,", other)):
         objects = rendered({"config": {"compat": compat}, "service": {"create": True}})
-        consistent(objects)
+        check_references(objects)
         short = name.removesuffix("-exporter")
-        assert listening(tmp_path, objects) == {"metrics": 9464, short: port}
+        assert declared_ports(tmp_path, objects) == {"metrics": 9464, short: port}
         assert len(short) <= 15
         assert {one["name"] for one in only(objects, "Service")["spec"]["ports"]} == {"metrics", short}
 
@@ -340,7 +338,7 @@ def test_who_is_stood_in_for_has_a_named_port(tmp_path: Path, name: str) -> None
 ODD: Final = "/run/a b,{c}: 'd' \"e\" #f \\g"
 
 
-def test_odd_values_come_out_as_they_went_in() -> None:
+def test_unusual_values_are_quoted_correctly() -> None:
     path = ODD.replace(":", "")
     values = {
         "sockets": {"runtime": path, "podResources": "/null"},
@@ -361,8 +359,8 @@ def test_odd_values_come_out_as_they_went_in() -> None:
     pod, metadata = daemonset["spec"]["template"]["spec"], daemonset["spec"]["template"]["metadata"]
     own = ("/run/otel-gpu", "/etc/machine-id")
     assert mounted(pod) == {path: path, "/null": "/null", "/1e3": "/proc"} | {each: each for each in own}
-    given = {"a": ODD, "true": "false", "prometheus.io/path": "/x: #y", "n": "1000000", "f": "0.5"}
-    assert given.items() <= metadata["annotations"].items()
+    annotations = {"a": ODD, "true": "false", "prometheus.io/path": "/x: #y", "n": "1000000", "f": "0.5"}
+    assert annotations.items() <= metadata["annotations"].items()
     assert metadata["annotations"]["prometheus.io/port"] == "9464"
     assert {"app.kubernetes.io/version": "1e3", "null": "null"}.items() <= metadata["labels"].items()
     assert metadata["labels"]["app.kubernetes.io/instance"] == "123"
@@ -402,7 +400,7 @@ def test_odd_values_come_out_as_they_went_in() -> None:
         ("dashboards", {"namespace": "A"}),
     ],
 )
-def test_a_value_that_cannot_work_is_refused(key: str, value: Any) -> None:
+def test_an_invalid_value_is_rejected(key: str, value: Any) -> None:
     result = template(spread(key, value))
     assert result.returncode != 0
     assert "schema" in result.stderr
@@ -419,7 +417,7 @@ def test_a_value_that_cannot_work_is_refused(key: str, value: Any) -> None:
         ("compat", "dcgm-exporter:1:2"),
     ],
 )
-def test_a_port_that_cannot_be_declared_is_refused(key: str, value: str) -> None:
+def test_an_invalid_port_is_rejected(key: str, value: str) -> None:
     result = template({"config": {key: value}})
     assert result.returncode != 0
     assert f"config.{key}" in result.stderr

@@ -1,4 +1,4 @@
-"""A hundred thousand processes over one agent's life. Needs nothing but time: too much of it for ``make test``."""
+"""A hundred thousand processes in one run of the agent: no other program, but too slow for ``make test``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.real
 PROCESSES = 100_000
 PER_CYCLE = 250
 PER_CONTAINER = 10
-MOST_GROWTH_BYTES = 20 << 20
+MAX_GROWTH_BYTES = 20 << 20
 RESOURCES = Resources({"host.name": "here"}, {"service.name": "otel-gpu"})
 
 
 class Churn:
-    """A GPU whose processes are others in every cycle: driver and /proc of one host."""
+    """The driver and /proc of a host on whose GPU all processes are new in every cycle."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.name = "churn"
@@ -52,7 +52,7 @@ class Churn:
         """Nothing to close."""
 
     def read(self) -> GpuRead:
-        first = 1000 + self.started % 30_000  # pids come round
+        first = 1000 + self.started % 30_000  # pids are reused
         self._pids = range(first, first + PER_CYCLE)
         self.started += PER_CYCLE
         self._energy_mj += 900_001
@@ -82,11 +82,11 @@ class Processes:
         self._churn = churn
 
     def read(self, pids: Pids[int], measured: Pids[int] = ()) -> ProcessRead:
-        """Everybody there is."""
+        """All processes."""
         return self._churn.processes()
 
 
-def test_a_hundred_thousand_processes_leave_no_overflow_no_growth_and_no_counter_that_falls() -> None:
+def test_a_hundred_thousand_processes_cause_no_overflow_no_memory_growth_and_no_falling_counter() -> None:
     clock = ManualClock()
     churn = Churn(clock)
     engine = Engine(gpus=churn, processes=Processes(churn), clock=clock, options=AttributionOptions(retention_s=10))
@@ -112,20 +112,20 @@ def test_a_hundred_thousand_processes_leave_no_overflow_no_growth_and_no_counter
     assert engine.latest is not None
     assert engine.latest.gpus[0].energy_error_mj == 0
     warm, end = sizes[len(sizes) // 5], max(sizes[-3:])
-    assert end - warm <= MOST_GROWTH_BYTES, [size >> 20 for size in sizes]
+    assert end - warm <= MAX_GROWTH_BYTES, [size >> 20 for size in sizes]
 
 
 def checked(
     collection: Collection, before: dict[object, tuple[float, int | None]]
 ) -> dict[object, tuple[float, int | None]]:
-    """Values of counters now; none is less than before with the same start, and nobody is in the overflow."""
+    """The values of counters, after checking that none fell since its start and no point is an overflow."""
     now: dict[object, tuple[float, int | None]] = {}
     for family in collection.blocks:
         for point in family.points:
             assert "otel.metric.overflow" not in point.attributes
             if family.metric.kind is Kind.COUNTER:
-                who = (family.metric.name, point.workload, tuple(point.attributes.items()))
-                now[who] = (point.value, point.start_ns)
-                value, start_ns = before.get(who, (0.0, point.start_ns))
-                assert point.value >= value or (point.start_ns or 0) > (start_ns or 0), who
+                series = (family.metric.name, point.workload, tuple(point.attributes.items()))
+                now[series] = (point.value, point.start_ns)
+                value, start_ns = before.get(series, (0.0, point.start_ns))
+                assert point.value >= value or (point.start_ns or 0) > (start_ns or 0), series
     return now

@@ -1,4 +1,4 @@
-"""Every shipped Collector configuration, judged and run by a real Collector."""
+"""Every shipped Collector configuration, validated and run by a real Collector."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ import pytest
 
 from otel_gpu.config.values import Address
 from tests.real.collector import CONFIGURATIONS, Addresses, Collector, collector, read_file, to_file, validate
-from tests.real.parts import LOOPBACK, free_addresses, serving
-from tests.real.payload import attributes, energies, over_grpc, over_http, points, send, workloads
+from tests.real.otlp_client import over_grpc, over_http, send, workloads
+from tests.real.otlp_points import points_of, resource_attributes, workload_energies
+from tests.real.programs import LOOPBACK, free_addresses, serving
 from tests.real.prometheus import Series, prometheus, promtool
 from tests.web import ask
 
 pytestmark = pytest.mark.real
 
 FILES = sorted(CONFIGURATIONS.glob("*.yaml"))
-# What the files ask for and have no default for. Nothing is looked up or connected to when they are only checked.
+# Required variables without a default. Validation connects to none of the addresses.
 REQUIRED = {
     "GATEWAY_ENDPOINT": "gateway.example:4317",
     "BACKEND_ENDPOINT": "https://backend.example",
@@ -41,8 +42,8 @@ ENERGY = "gpu_workload_energy_joules_total"
 every_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
-def to_nobody() -> Mapping[str, str]:
-    """What is required, such that a Collector which starts finds nobody and asks nobody but this machine."""
+def to_closed_ports() -> Mapping[str, str]:
+    """The required variables with addresses on this machine at which no server listens."""
     gateway, backend, agent = free_addresses(3)
     return REQUIRED | {
         "GATEWAY_ENDPOINT": str(gateway),
@@ -53,7 +54,7 @@ def to_nobody() -> Mapping[str, str]:
 
 
 def warnings(one: Collector) -> Sequence[str]:
-    """Lines of its log above the level of information, but for gRPC's own about who cannot be reached."""
+    """Log lines above the level info, except gRPC's about unreachable servers."""
     return [line for line in one.log.splitlines() if "\tinfo\t" not in line and '"grpc_log": true' not in line]
 
 
@@ -63,14 +64,14 @@ def shipped(name: str) -> Path:
 
 @contextmanager
 def backend(directory: Path, addresses: Addresses | None = None) -> Iterator[tuple[Collector, Path]]:
-    """A Collector that takes OTLP and writes it to a file."""
+    """A Collector that receives OTLP and writes it to a file."""
     path = directory / "backend.json"
     with collector(shipped("debug"), to_file(path), directory=directory / "backend", addresses=addresses) as one:
         yield one, path
 
 
 def by_workload(found: Sequence[Series]) -> dict[str, float]:
-    """The value of each workload's series, which has the labels of its Resource and its point, and no more of ours."""
+    """The value of each workload's series, after checking that it has the labels of its Resource and point only."""
     values: dict[str, float] = {}
     for series in found:
         labels = {key: value for key, value in series.labels.items() if key not in ("__name__", "job", "instance")}
@@ -96,21 +97,21 @@ def test_a_configuration_is_valid(file: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-# Kubernetes' needs an API to start.
+# The one for Kubernetes needs an API server to start.
 @pytest.mark.parametrize("name", [file.stem for file in FILES if file.stem != "kubernetes"])
 def test_a_configuration_starts_without_a_warning(tmp_path: Path, name: str) -> None:
-    with collector(shipped(name), directory=tmp_path, environment=to_nobody()) as one:
+    with collector(shipped(name), directory=tmp_path, environment=to_closed_ports()) as one:
         assert warnings(one) == []
 
 
-def test_an_old_name_is_warned_of(tmp_path: Path) -> None:
+def test_a_deprecated_name_causes_a_warning(tmp_path: Path) -> None:
     old = json.dumps({"exporters": {"otlphttp": {"endpoint": f"http://{free_addresses(1)[0]}"}}})
     use = json.dumps({"service": {"pipelines": {"metrics": {"exporters": ["otlphttp"]}}}})
     with collector(shipped("debug"), f"yaml:{old}", f"yaml:{use}", directory=tmp_path) as one:
         assert any("otlp_http" in line for line in warnings(one))
 
 
-# Without K8S_POD_IP a Collector listens on all addresses, which is valid.
+# K8S_POD_IP is optional: without it a Collector listens on all addresses.
 @pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -119,7 +120,7 @@ def test_an_old_name_is_warned_of(tmp_path: Path) -> None:
         for name in sorted(set(re.findall(r"\$\{env:(\w+)\}", file.read_text(encoding="utf-8"))) - {"K8S_POD_IP"})
     ],
 )
-def test_what_a_configuration_requires_must_be_set(file: Path, name: str) -> None:
+def test_a_required_variable_must_be_set(file: Path, name: str) -> None:
     result = validate(file, environment={key: value for key, value in REQUIRED.items() if key != name})
     assert result.returncode != 0
 
@@ -129,22 +130,22 @@ def test_what_a_configuration_requires_must_be_set(file: Path, name: str) -> Non
     [
         "yaml:processors: {memory_limiter: {check_interval: 0s}}",
         "yaml:exporters: {no_such_exporter: {}}",
-        "yaml:service: {pipelines: {metrics: {exporters: [nobody]}}}",
+        "yaml:service: {pipelines: {metrics: {exporters: [missing]}}}",
         "yaml:receivers: {otlp: {protocols: {grpc: {no_such_setting: 1}}}}",
     ],
 )
-def test_a_broken_configuration_is_not_valid(broken: str) -> None:
+def test_an_invalid_configuration_is_rejected(broken: str) -> None:
     assert validate(shipped("debug"), broken, environment={}).returncode != 0
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_what_official_exporters_send_comes_out_of_the_collector(tmp_path: Path, protocol: str) -> None:
+def test_the_collector_forwards_what_official_exporters_send(tmp_path: Path, protocol: str) -> None:
     with backend(tmp_path) as (one, path):
         at = one.addresses
         exporter = over_http(at.otlp_http) if protocol == "http" else over_grpc(at.otlp_grpc)
         send(exporter, workloads({"one": 1.5, "two": 2.5}))
-        one.process.until(lambda: len(energies(read_file(path))) >= 2)
-        assert energies(read_file(path)) == [("one", 1.5), ("two", 2.5)]
+        one.process.until(lambda: len(workload_energies(read_file(path))) >= 2)
+        assert workload_energies(read_file(path)) == [("one", 1.5), ("two", 2.5)]
 
 
 def test_workloads_scraped_from_the_collector_have_their_own_labels(tmp_path: Path) -> None:
@@ -169,14 +170,14 @@ def test_workloads_written_to_prometheus_have_the_same_labels(tmp_path: Path) ->
             assert by_workload(server.raw(ENERGY)) == {"one": 1.5, "two": 2.5}
 
 
-def test_gateways_share_the_workloads_and_each_stays_with_its_own(tmp_path: Path) -> None:
+def test_gateways_divide_the_workloads_and_keep_the_division(tmp_path: Path) -> None:
     joules = {f"workload-{number}": number + 0.5 for number in range(40)}
     members = [Addresses.free(), Addresses.free()]
     ring = "[" + ", ".join(str(member.member) for member in members) + "]"
 
     @contextmanager
     def member(name: str, at: Addresses) -> Iterator[Path]:
-        """A gateway with a backend of its own, so that we see who delivered what."""
+        """A gateway with a separate backend, whose file has the points of this gateway only."""
         with backend(tmp_path / name) as (last, path):
             environment = {"GATEWAY_MEMBERS": ring, "BACKEND_ENDPOINT": f"http://{last.addresses.otlp_http}"}
             with collector(shipped("gateway"), directory=tmp_path / name, addresses=at, environment=environment):
@@ -193,20 +194,25 @@ def test_gateways_share_the_workloads_and_each_stays_with_its_own(tmp_path: Path
     ):
         for sender in (one, two):
             send(over_grpc(sender.addresses.otlp_grpc), workloads(joules))
-        one.process.until(lambda: len(energies(read_file(first)) + energies(read_file(second))) >= 2 * len(joules))
-        shares = [Counter(energies(read_file(path))) for path in (first, second)]
-    assert all(shares)
-    assert shares[0] + shares[1] == Counter(dict.fromkeys(joules.items(), 2))
-    assert set(shares[0]).isdisjoint(shares[1])
+
+        def shares() -> list[Counter[tuple[str, float]]]:
+            return [Counter(workload_energies(read_file(path))) for path in (first, second)]
+
+        one.process.until(lambda: sum(map(Counter.total, shares())) >= 2 * len(joules))
+        one_share, other_share = shares()
+    assert one_share
+    assert other_share
+    assert one_share + other_share == Counter(dict.fromkeys(joules.items(), 2))
+    assert set(one_share).isdisjoint(other_share)
 
 
-def test_a_node_adds_the_name_of_the_host_and_nothing_else(tmp_path: Path) -> None:
+def test_a_node_adds_only_the_name_of_the_host(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    with collector(shipped("node"), to_file(path), directory=tmp_path, environment=to_nobody()) as one:
+    with collector(shipped("node"), to_file(path), directory=tmp_path, environment=to_closed_ports()) as one:
         send(over_grpc(one.addresses.otlp_grpc), workloads({"one": 1.0}))
         one.process.until(lambda: bool(read_file(path)))
         [resource] = read_file(path)
-    assert attributes(resource["resource"]["attributes"]) == {
+    assert resource_attributes(resource) == {
         "gpu.workload.kind": "container",
         "gpu.workload.id": "one",
         "gpu.workload.name": "the one",
@@ -214,7 +220,7 @@ def test_a_node_adds_the_name_of_the_host_and_nothing_else(tmp_path: Path) -> No
     }
 
 
-def test_what_a_node_took_while_its_gateway_was_away_survives_its_own_death(tmp_path: Path) -> None:
+def test_a_node_keeps_undelivered_data_when_it_is_killed(tmp_path: Path) -> None:
     gateway = Addresses.free()
     joules = {"one": 1.0, "two": 2.0}
 
@@ -227,17 +233,17 @@ def test_what_a_node_took_while_its_gateway_was_away_survives_its_own_death(tmp_
         one.process.until(lambda: "Exporting failed" in one.log)
     assert one.process.process.returncode == -signal.SIGKILL
     with backend(tmp_path, gateway) as (last, path), node():
-        last.process.until(lambda: bool(energies(read_file(path))))
-        assert energies(read_file(path)) == list(joules.items())
+        last.process.until(lambda: bool(workload_energies(read_file(path))))
+        assert workload_energies(read_file(path)) == list(joules.items())
 
 
-def test_a_sidecar_adds_the_pods_names_where_they_are_not_known(tmp_path: Path) -> None:
+def test_a_sidecar_adds_missing_names_of_its_pod(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    with collector(shipped("sidecar"), to_file(path), directory=tmp_path, environment=to_nobody()) as one:
+    with collector(shipped("sidecar"), to_file(path), directory=tmp_path, environment=to_closed_ports()) as one:
         send(over_http(one.addresses.otlp_http), workloads({"one": 1.0}))
         one.process.until(lambda: bool(read_file(path)))
         [resource] = read_file(path)
-    assert attributes(resource["resource"]["attributes"]) == {
+    assert resource_attributes(resource) == {
         "gpu.workload.kind": "container",
         "gpu.workload.id": "one",
         "gpu.workload.name": "the one",
@@ -262,22 +268,23 @@ target_info{service_name="otel-gpu",service_version="1"} 1
 """
 
 
-def test_a_collector_that_scrapes_the_agent_gives_each_workload_its_resource_again(tmp_path: Path) -> None:
+def test_a_collector_that_scrapes_the_agent_restores_the_resource_of_each_workload(tmp_path: Path) -> None:
     def agent(_: WSGIEnvironment, start: StartResponse) -> Sequence[bytes]:
         start("200 OK", [("Content-Type", "text/plain; version=0.0.4")])
         return [EXPOSITION.encode()]
 
     path = tmp_path / "out.json"
     with serving(agent) as address:
-        environment = {**to_nobody(), "AGENT_ADDRESS": str(address), "SCRAPE_INTERVAL": "1s"}
+        environment = {**to_closed_ports(), "AGENT_ADDRESS": str(address), "SCRAPE_INTERVAL": "1s"}
         with collector(shipped("scrape-agent"), to_file(path), directory=tmp_path, environment=environment) as one:
-            one.process.until(lambda: ENERGY in {name for name, _ in points(read_file(path))})
+            one.process.until(lambda: ENERGY in {point.name for point in points_of(read_file(path))})
             exported = read_file(path)
-    resources = [attributes(each["resource"]["attributes"]) for each in exported]
+    resources = [resource_attributes(each) for each in exported]
     assert {"gpu.workload.id": "one", "host.name": "h"} in resources
     assert {"gpu.workload.id": "two", "k8s.pod.uid": "u", "host.name": "h"} in resources
     assert any(one.get("service.version") == "1" and one.get("host.name") == "h" for one in resources)
-    keys = {key for name, point in points(exported) if name.startswith("otel_gpu") for key in point}
+    points = [point for point in points_of(exported) if point.name.startswith("otel_gpu")]
+    keys = {key for point in points for key, _ in point.attributes}
     assert keys == {"otel_gpu.source"}
 
 
@@ -291,7 +298,7 @@ def test_a_collector_that_scrapes_the_agent_gives_each_workload_its_resource_aga
         ),
     ],
 )
-def test_a_backend_gets_the_headers_that_were_set(
+def test_a_backend_receives_the_configured_headers(
     tmp_path: Path, setting: Mapping[str, str], expected: Mapping[str, str]
 ) -> None:
     seen: list[dict[str, str]] = []

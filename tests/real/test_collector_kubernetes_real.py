@@ -1,4 +1,4 @@
-"""The Kubernetes configuration in a real Collector that asks a Kubernetes API which knows two pods."""
+"""The Kubernetes configuration in a real Collector, with a fake Kubernetes API that has two pods."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics
 from opentelemetry.sdk.resources import Resource
 
 from tests.real.collector import CONFIGURATIONS, Addresses, Collector, collector, read_file, to_file
-from tests.real.parts import LOOPBACK, serving
-from tests.real.payload import attributes, over_grpc, send, workloads
+from tests.real.otlp_client import over_grpc, send, workloads
+from tests.real.otlp_points import resource_attributes
+from tests.real.programs import LOOPBACK, serving
 
 pytestmark = pytest.mark.real
 
@@ -38,16 +39,16 @@ def pod(name: str, uid: str, container: str, container_id: str, ip: str) -> Mapp
 
 PODS = [
     pod("train-0", POD_UID, "trainer", TRAINING, "10.0.0.7"),
-    # The agent's, from whose address all data comes.
+    # The agent's pod, whose address is the source of all data.
     pod("otel-gpu-x", "38e1cf4c-6b07-4a0c-a5f1-1d5c7c1f3f22", "agent", AGENT, LOOPBACK),
 ]
 
 
 def kubernetes(request: WSGIEnvironment, start: StartResponse) -> Sequence[bytes]:
-    """An API of this node's pods and no namespaces, which never change."""
+    """A Kubernetes API with the constant pods of a node, and no namespaces."""
     query = parse_qs(request["QUERY_STRING"])
     if "sendInitialEvents" in query:
-        # As from a server that knows only lists.
+        # Like a server without streaming lists.
         start("422 Unprocessable Entity", [("Content-Type", "application/json")])
         return [json.dumps({"kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422}).encode()]
     start("200 OK", [("Content-Type", "application/json")])
@@ -62,7 +63,7 @@ def kubernetes(request: WSGIEnvironment, start: StartResponse) -> Sequence[bytes
 
 @contextmanager
 def on_kubernetes(directory: Path, path: Path) -> Iterator[Collector]:
-    """The configuration as it is, but for the ports, the way to the API and where it sends."""
+    """A Collector with the shipped configuration, except for ports, access to the API and the exporter."""
     addresses = Addresses.free()
     otlp = {
         "protocols": {"grpc": {"endpoint": str(addresses.otlp_grpc)}, "http": {"endpoint": str(addresses.otlp_http)}}
@@ -100,15 +101,15 @@ def on_kubernetes(directory: Path, path: Path) -> Iterator[Collector]:
 
 
 def enriched(tmp_path: Path, identity: Mapping[str, str]) -> Mapping[str, str]:
-    """What becomes of a Resource."""
+    """The attributes of a Resource after the Collector."""
     path = tmp_path / "out.json"
     [metrics] = workloads({"one": 1.0}).resource_metrics
     with on_kubernetes(tmp_path, path) as one:
-        moved = ResourceMetrics(Resource(identity), metrics.scope_metrics, "")
-        send(over_grpc(one.addresses.otlp_grpc), MetricsData([moved]))
+        sent = ResourceMetrics(Resource(identity), metrics.scope_metrics, "")
+        send(over_grpc(one.addresses.otlp_grpc), MetricsData([sent]))
         one.process.until(lambda: bool(read_file(path)))
         [resource] = read_file(path)
-    return attributes(resource["resource"]["attributes"])
+    return resource_attributes(resource)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,6 @@ def test_a_workload_gets_the_names_of_its_own_pod(tmp_path: Path, identity: Mapp
     }
 
 
-def test_the_host_is_not_taken_for_the_agents_pod(tmp_path: Path) -> None:
+def test_the_host_does_not_get_the_names_of_the_agents_pod(tmp_path: Path) -> None:
     identity = {"gpu.workload.kind": "host", "host.name": "h"}
     assert enriched(tmp_path, identity) == identity | {"k8s.cluster.name": "east"}

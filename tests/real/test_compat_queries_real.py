@@ -1,6 +1,6 @@
-"""Queries of users on a real Prometheus give the truth of a simulated host.
+"""Common queries for other exporters, on a real Prometheus with the history of a simulated host, give the truth.
 
-25 minutes are recorded in advance: enough for ten idle minutes, and for a pod to start, end and be dropped.
+The history is 25 minutes long: enough for ten idle minutes, and for a pod to start, end and be dropped.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from bench.accuracy.score import resident_energy_mj
 from otel_gpu.model import GpuReading
 from otel_gpu.sources.sim.truth import ProcessTruth
+from tests.real.backfill import CYCLE_S, SCRAPE_S, CompatHistory, compat_history
 from tests.real.compat_world import ALONE, EMPTY, FOR_S, HELD, OPTIONS, SHARED, WORLD
-from tests.real.past import CYCLE_S, SCRAPE_S, Past, past
 
 pytestmark = pytest.mark.real
 
@@ -31,9 +31,9 @@ ALL_OF_IT = f"[{FOR_S}s]"
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    directory = tmp_path_factory.mktemp("past") / "prometheus"
-    with past(WORLD, for_s=FOR_S, options=OPTIONS, directory=directory) as found:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompatHistory]:
+    directory = tmp_path_factory.mktemp("history") / "prometheus"
+    with compat_history(WORLD, for_s=FOR_S, options=OPTIONS, directory=directory) as found:
         yield found
 
 
@@ -122,27 +122,29 @@ def of(query: str, gpus: str) -> str:
     return re.sub(r"DCGM_FI_DEV_\w+", lambda found: f'{found[0]}{{Hostname=~"node-.*", gpu=~"{gpus}"}}', query)
 
 
-def scrapes(recorded: Past) -> list[float]:
-    """Some scrapes: before, while and after a third pod is on the shared GPU, and the last."""
+def scrapes(recorded: CompatHistory) -> list[float]:
+    """Some scrapes before, during and after the time of a third pod on the shared GPU, and the last one."""
     return [*recorded.times_s[1::9], recorded.times_s[-1]]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.asked)
-def test_on_gpus_that_are_not_shared_every_query_gives_the_drivers_value(recorded: Past, query: Query) -> None:
+def test_on_gpus_that_are_not_shared_every_query_gives_the_drivers_value(recorded: CompatHistory, query: Query) -> None:
     for at_s in scrapes(recorded):
         readings = {gpu: recorded.readings[at_s][gpu] for gpu in (str(ALONE), str(EMPTY))}
         assert recorded.by("gpu", of(query.asked, f"{ALONE}|{EMPTY}"), at_s) == pytest.approx(query.truth(readings))
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.instead or query.asked)
-def test_on_all_gpus_the_query_or_its_replacement_gives_the_drivers_value(recorded: Past, query: Query) -> None:
+def test_on_all_gpus_the_query_or_its_replacement_gives_the_drivers_value(
+    recorded: CompatHistory, query: Query
+) -> None:
     for at_s in scrapes(recorded):
         found = recorded.by("gpu", of(query.instead or query.asked, ".*"), at_s)
         assert found == pytest.approx(query.truth(recorded.readings[at_s]))
 
 
 @pytest.mark.parametrize("query", [query for query in QUERIES if query.instead], ids=lambda query: query.asked)
-def test_a_replacement_is_named_only_where_it_is_needed(recorded: Past, query: Query) -> None:
+def test_a_replacement_is_named_only_where_it_is_needed(recorded: CompatHistory, query: Query) -> None:
     assert any(
         recorded.by("gpu", of(query.asked, ".*"), at_s) != pytest.approx(query.truth(recorded.readings[at_s]))
         for at_s in scrapes(recorded)
@@ -156,7 +158,7 @@ def test_the_page_has_every_query_and_replacement() -> None:
         assert not query.instead or f"`{query.instead}`" in page, query.instead
 
 
-def test_the_ratio_of_memory_in_use_is_the_gpus_on_every_series(recorded: Past) -> None:
+def test_the_ratio_of_memory_in_use_is_the_gpus_on_every_series(recorded: CompatHistory) -> None:
     for at_s in scrapes(recorded):
         found = recorded.query("DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)", at_s)
         assert {one.labels["gpu"] for one in found} == {"0", "1", "2", "3"}
@@ -166,7 +168,7 @@ def test_the_ratio_of_memory_in_use_is_the_gpus_on_every_series(recorded: Past) 
             assert one.value == pytest.approx(used_mib(reading) / all_mib(reading), abs=1e-9)
 
 
-def test_a_gpu_with_one_pod_or_none_has_one_series_of_each_gauge(recorded: Past) -> None:
+def test_a_gpu_with_one_pod_or_none_has_one_series_of_each_gauge(recorded: CompatHistory) -> None:
     blocks = ("GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "POWER_USAGE", "GPU_TEMP", "SM_CLOCK", "MEM_CLOCK")
     for family in blocks:
         for at_s in scrapes(recorded):
@@ -178,22 +180,22 @@ def test_a_gpu_with_one_pod_or_none_has_one_series_of_each_gauge(recorded: Past)
 # ---------------------------------------------------------------------------- dcgm-exporter: energy
 
 
-def drawn_mj(recorded: Past, gpu: int, since_s: float, until_s: float) -> float:
+def drawn_mj(recorded: CompatHistory, gpu: int, since_s: float, until_s: float) -> float:
     """The true energy of a GPU between two scrapes."""
     return recorded.truths[until_s].gpus[gpu].total_mj - recorded.truths[since_s].gpus[gpu].total_mj
 
 
-def test_the_sum_of_counters_falls_by_the_last_value_of_a_dropped_pod(recorded: Past) -> None:
+def test_the_sum_of_counters_falls_by_the_last_value_of_a_dropped_pod(recorded: CompatHistory) -> None:
     sums = [recorded.query(f'sum({ENERGY}{{gpu="{SHARED}"}})', at_s)[0].value for at_s in recorded.times_s]
     falls = [(at_s, before - after) for at_s, before, after in zip(recorded.times_s[1:], sums, sums[1:], strict=False)]
-    ((forgotten_s, fall),) = [(at_s, fell) for at_s, fell in falls if fell > 0]
-    assert 700 + OPTIONS.retention_s <= forgotten_s - recorded.times_s[0] <= 700 + OPTIONS.retention_s + 2 * SCRAPE_S
+    ((dropped_s, fall),) = [(at_s, fell) for at_s, fell in falls if fell > 0]
+    assert 700 + OPTIONS.retention_s <= dropped_s - recorded.times_s[0] <= 700 + OPTIONS.retention_s + 2 * SCRAPE_S
     (last,) = [value for one in recorded.server.raw(f'{ENERGY}{{pod="job"}}', "2h") for _, value in one.samples[-1:]]
-    risen = drawn_mj(recorded, SHARED, forgotten_s - SCRAPE_S, forgotten_s)
+    risen = drawn_mj(recorded, SHARED, dropped_s - SCRAPE_S, dropped_s)
     assert fall == pytest.approx(last - risen, abs=2)
 
 
-def test_last_values_of_all_series_sum_to_the_energy_of_each_gpu(recorded: Past) -> None:
+def test_last_values_of_all_series_sum_to_the_energy_of_each_gpu(recorded: CompatHistory) -> None:
     first_s, last_s = recorded.times_s[0], recorded.times_s[-1]
     query = f"sum by (gpu) (last_over_time({ENERGY}{ALL_OF_IT}))"
     assert "`sum by (gpu) (last_over_time(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[30d]))`" in PAGE.read_text("utf-8")
@@ -203,7 +205,7 @@ def test_last_values_of_all_series_sum_to_the_energy_of_each_gpu(recorded: Past)
     assert recorded.by("gpu", combined) == {str(SHARED): pytest.approx(recorded.by("gpu", query)[str(SHARED)])}
 
 
-def test_the_sum_of_increases_is_the_energy_of_each_gpu(recorded: Past) -> None:
+def test_the_sum_of_increases_is_the_energy_of_each_gpu(recorded: CompatHistory) -> None:
     first_s, last_s = recorded.times_s[0], recorded.times_s[-1]
     found = recorded.by("gpu", f"sum by (gpu) (increase({ENERGY}{ALL_OF_IT}))")
     for gpu, value in found.items():
@@ -213,7 +215,7 @@ def test_the_sum_of_increases_is_the_energy_of_each_gpu(recorded: Past) -> None:
         assert value == pytest.approx(drawn_mj(recorded, int(gpu), first_s, last_s), abs=off_mj), gpu
 
 
-def test_the_sum_of_rates_is_the_mean_power_of_each_gpu(recorded: Past) -> None:
+def test_the_sum_of_rates_is_the_mean_power_of_each_gpu(recorded: CompatHistory) -> None:
     last_s = recorded.times_s[-1]
     found = recorded.by("gpu", f"sum by (gpu) (rate({ENERGY}[5m])) / 1000")
     truth = {str(gpu): drawn_mj(recorded, gpu, last_s - 300, last_s) / 300e3 for gpu in range(4)}
@@ -223,13 +225,13 @@ def test_the_sum_of_rates_is_the_mean_power_of_each_gpu(recorded: Past) -> None:
 # ---------------------------------------------------------------------------- my-gpu-exporter
 
 
-def due_j(recorded: Past) -> dict[str, float]:
-    """True joules of each pod: of its own work, and an equal part of the GPU's power without work."""
+def due_j(recorded: CompatHistory) -> dict[str, float]:
+    """True joules of each pod: its own work, and an equal part of the GPU's idle power."""
     gpus = recorded.truths[recorded.times_s[-1]].gpus
     return {PODS[ref]: mj / 1e3 for gpu in gpus for ref, mj in resident_energy_mj(gpu).items()}
 
 
-def test_energy_per_pod_is_its_true_energy(recorded: Past) -> None:
+def test_energy_per_pod_is_its_true_energy(recorded: CompatHistory) -> None:
     found, due = recorded.by("pod", "sum by (pod) (increase(my_gpu_process_energy_joules[1h]))"), due_j(recorded)
     assert found.keys() == due.keys()
     assert found["alone"] == pytest.approx(due["alone"], abs=1)
@@ -238,7 +240,7 @@ def test_energy_per_pod_is_its_true_energy(recorded: Past) -> None:
         assert joules == pytest.approx(due[pod], rel=0.06), pod
 
 
-def test_cost_is_energy_times_price(recorded: Past) -> None:
+def test_cost_is_energy_times_price(recorded: CompatHistory) -> None:
     cost = recorded.by("namespace", "sum by (namespace) (increase(my_gpu_process_energy_joules[24h]) / 3600000 * 0.10)")
     energy = recorded.by("namespace", "sum by (namespace) (increase(my_gpu_process_energy_joules[24h]))")
     assert cost == {"team-a": pytest.approx(energy["team-a"] / 3_600_000 * 0.10, rel=1e-12)}
@@ -246,7 +248,7 @@ def test_cost_is_energy_times_price(recorded: Past) -> None:
     assert cost["team-a"] == pytest.approx(sum(due_j(recorded).values()) / 3_600_000 * 0.10, rel=0.005)
 
 
-def test_the_power_of_pods_sums_to_the_gpu(recorded: Past) -> None:
+def test_the_power_of_pods_sums_to_the_gpu(recorded: CompatHistory) -> None:
     last_s = recorded.times_s[-1]
     found = recorded.by("gpu", "sum by (gpu) (rate(my_gpu_process_energy_joules_total[5m]))")
     drawn_w = drawn_mj(recorded, SHARED, last_s - 300, last_s) / 300e3
@@ -257,7 +259,7 @@ def test_the_power_of_pods_sums_to_the_gpu(recorded: Past) -> None:
 # ---------------------------------------------------------------------------- gpu-idle-exporter
 
 
-def idle_s(recorded: Past, at_s: float) -> dict[str, float]:
+def idle_s(recorded: CompatHistory, at_s: float) -> dict[str, float]:
     """True idle time of each idle process, by pid."""
     truth = recorded.truths[at_s]
 
@@ -268,7 +270,7 @@ def idle_s(recorded: Past, at_s: float) -> dict[str, float]:
     return {str(each.key.pid): truth.at_s - began for each in processes if (began := since(each)) is not None}
 
 
-def test_processes_reported_idle_for_ten_minutes_are_the_truly_idle_ones(recorded: Past) -> None:
+def test_processes_reported_idle_for_ten_minutes_are_the_truly_idle_ones(recorded: CompatHistory) -> None:
     seen: set[str] = set()
     for at_s in recorded.times_s:
         found = recorded.by("pid", "gpu_idle_process_idle_seconds > 600", at_s)
@@ -283,7 +285,7 @@ def test_processes_reported_idle_for_ten_minutes_are_the_truly_idle_ones(recorde
     assert set(recorded.by("pid", "gpu_idle_process_idle_seconds > 300")) == {"1005", "1006", "1007"}
 
 
-def test_the_wasted_share_is_the_memory_of_idle_processes(recorded: Past) -> None:
+def test_the_wasted_share_is_the_memory_of_idle_processes(recorded: CompatHistory) -> None:
     wasted = recorded.by(
         "gpu", "sum(gpu_idle_memory_total_bytes) by (gpu) / sum(gpu_idle_device_memory_total_bytes) by (gpu) * 100"
     )

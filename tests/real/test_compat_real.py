@@ -1,4 +1,4 @@
-"""Other exporters' series on a real Prometheus: queries of their documentation give the agent's own figures."""
+"""Series in other exporters' names on a real Prometheus: queries of their documentation give the agent's figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from otel_gpu.config.values import Address
 from tests.agent_process import AgentProcess, agent_process
-from tests.real.parts import free_addresses
+from tests.real.programs import free_addresses
 from tests.real.prometheus import Prometheus, prometheus, promtool
 from tests.web import ask
 
@@ -133,11 +133,9 @@ def test_dcgm_dashboards_have_data(stage: Stage) -> None:
     assert len(stage.by("gpu", "max by (gpu) (DCGM_FI_DEV_GPU_TEMP)")) == 4
     for family in ("SM_CLOCK", "MEM_CLOCK", "GPU_UTIL", "MEM_COPY_UTIL", "FB_USED", "FB_FREE", "XID_ERRORS"):
         assert stage.server.query(f'DCGM_FI_DEV_{family}{{gpu="0"}}'), family
-    there = stage.by(
-        "pod", 'sum by (pod) (DCGM_FI_DEV_FB_USED{pod!=""}) > 0'
-    )  # a pod that was only granted a GPU has no power
-    assert len(there) >= 5
-    for pod in there:
+    with_memory = stage.by("pod", 'sum by (pod) (DCGM_FI_DEV_FB_USED{pod!=""}) > 0')  # others have no power
+    assert len(with_memory) >= 5
+    for pod in with_memory:
         assert stage.server.query(f'DCGM_FI_DEV_POWER_USAGE{{pod="{pod}"}}'), pod
     assert not stage.server.query('DCGM_FI_DEV_GPU_TEMP{pod="", container=""}')
 
@@ -176,7 +174,7 @@ def test_memory_per_container_is_the_agents_own(stage: Stage) -> None:
 def agreed(stage: Stage) -> dict[str, float]:
     """Memory by container if two scrapes at different times agree, else empty.
 
-    A container that was only granted a GPU holds no memory and has no series.
+    A container with a grant and no process holds no memory and has no series.
     """
     theirs = stage.by("container_id", "sum by (container_id) (container_gpu_memory_bytes)")
     ours = stage.by(
@@ -191,7 +189,7 @@ def agreed(stage: Stage) -> dict[str, float]:
 
 
 def test_idle_processes_and_wasted_memory_are_the_agents_own(stage: Stage) -> None:
-    """The queries of gpu-idle-exporter's README, for less than their ten minutes."""
+    """The queries of gpu-idle-exporter's README, with seconds instead of ten minutes."""
 
     def idle(seconds: int) -> tuple[set[str], set[str]]:
         theirs = stage.server.query(f"gpu_idle_process_idle_seconds > {seconds}")
@@ -218,5 +216,5 @@ def test_idle_processes_and_wasted_memory_are_the_agents_own(stage: Stage) -> No
 
 
 def millis(values: list[float]) -> set[int]:
-    """In thousandths, the unit in which they are counted."""
+    """Values as whole thousandths, the unit in which they are counted."""
     return {round(value * 1000) for value in values}

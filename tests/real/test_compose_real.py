@@ -1,4 +1,4 @@
-"""``deploy/compose``, loaded as Docker Compose loads it."""
+"""``deploy/compose``, loaded with Docker Compose's own loader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from otel_gpu.config import load
 from tests.real.collector import validate
 from tests.real.manifests import DEPLOY, ROOT, run
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 pytestmark = pytest.mark.real
 
@@ -23,7 +23,7 @@ COMPOSE: Final = DEPLOY / "compose"
 
 
 def composed(*names: str, **environment: str) -> dict[str, Any]:
-    """The services, with all variables put in and all files merged."""
+    """The services of merged files, with all variables substituted."""
     files = [COMPOSE / name for name in names]
     result = run("manifests", "compose", *files, environment={"GRAFANA_PASSWORD": "secret", **environment})
     assert (result.returncode, result.stderr) == (0, "")
@@ -32,16 +32,16 @@ def composed(*names: str, **environment: str) -> dict[str, Any]:
 
 
 def sources(service: Mapping[str, Any]) -> dict[str, str]:
-    """What a container has mounted, by where."""
+    """Sources of a container's mounts by their target."""
     return {one["target"]: one["source"] for one in service["volumes"]}
 
 
 def published(service: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
-    """Ports of a container, and where on this host they are."""
+    """The host address and port of each published port of a container."""
     return {one["target"]: (one["host_ip"], one["published"]) for one in service["ports"]}
 
 
-def test_compose_takes_the_project_and_every_file_that_it_mounts_is_there() -> None:
+def test_compose_loads_the_project_and_every_mounted_file_exists() -> None:
     services = composed("compose.yaml")
     assert set(services) == {"agent", "collector", "prometheus", "grafana"}
     mounts = [one for service in services.values() for one in service["volumes"] if one["type"] == "bind"]
@@ -62,7 +62,7 @@ def test_compose_takes_the_project_and_every_file_that_it_mounts_is_there() -> N
     assert [services["agent"][key] for key in ("pid", "cgroup", "uts", "user")] == ["host", "host", "host", "0:0"]
 
 
-def test_compose_without_a_gpu_takes_every_privilege_away() -> None:
+def test_the_demo_has_no_privileges() -> None:
     agent = composed("compose.yaml", "demo.yaml")["agent"]
     for key in ("pid", "cgroup", "uts", "cap_add", "volumes", "tmpfs"):
         assert not agent.get(key)
@@ -71,30 +71,30 @@ def test_compose_without_a_gpu_takes_every_privilege_away() -> None:
     assert agent["command"][0] == "demo"
 
 
-def test_in_place_of_another_exporter_its_port_is_reached_from_this_host_only() -> None:
+def test_the_port_of_a_replaced_exporter_is_published_on_loopback_only() -> None:
     plain, agent = composed("compose.yaml")["agent"], composed("compose.yaml", "compat.yaml")["agent"]
     added = {key: value for key, value in agent["environment"].items() if key not in plain["environment"]}
     config = load({"listen": agent["command"][agent["command"].index("--listen") + 1]}, added).config
     assert config.web.listen.host == "0.0.0.0"
-    [stood_in_for] = config.compat.listeners
-    port = stood_in_for.address.port
-    assert (stood_in_for.exporter, port) == ("dcgm-exporter", 9400)
+    [listener] = config.compat.listeners
+    port = listener.address.port
+    assert (listener.exporter, port) == ("dcgm-exporter", 9400)
     assert published(agent) == published(plain) | {port: ("127.0.0.1", str(port))}
     for one in (plain, agent):
         del one["environment"], one["ports"]
     assert agent == plain
 
 
-def test_grafana_is_not_started_without_a_password() -> None:
+def test_grafana_does_not_start_without_a_password() -> None:
     result = run("manifests", "compose", COMPOSE / "compose.yaml", environment={"GRAFANA_PASSWORD": ""})
     assert result.returncode != 0
     assert "GRAFANA_PASSWORD" in result.stderr
 
 
-def test_grafana_finds_its_dashboards_where_they_are_mounted_and_prometheus_where_it_is(tmp_path: Path) -> None:
+def test_grafana_finds_its_dashboards_and_prometheus(tmp_path: Path) -> None:
     services = composed("compose.yaml")
     mounts = sources(services["grafana"])
-    provisioning = Path(mounts["/etc/grafana/provisioning"])  # where Grafana looks unless told otherwise
+    provisioning = Path(mounts["/etc/grafana/provisioning"])  # Grafana's default
     assert provisioning == COMPOSE / "grafana/provisioning"
     assert not [key for key in services["grafana"]["environment"] if key.startswith("GF_PATHS_")]
     [file] = (provisioning / "dashboards").iterdir()
@@ -115,7 +115,7 @@ def test_grafana_finds_its_dashboards_where_they_are_mounted_and_prometheus_wher
     assert mounts["/var/lib/grafana"] == "grafana"
 
 
-def test_what_one_sends_the_next_one_takes() -> None:
+def test_each_service_sends_to_an_address_of_the_next() -> None:
     services = composed("compose.yaml")
     agent, collector, prometheus = (services[name] for name in ("agent", "collector", "prometheus"))
     sent_to = urlsplit(agent["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"])
@@ -132,17 +132,17 @@ def test_what_one_sends_the_next_one_takes() -> None:
     assert sources(prometheus)[words["--storage.tsdb.path"]] == "prometheus"
 
 
-def test_the_collector_and_prometheus_of_compose_take_their_configurations() -> None:
+def test_the_collector_and_prometheus_accept_their_configurations() -> None:
     services = composed("compose.yaml")
     [mount] = services["collector"]["volumes"]
     result = validate(Path(mount["source"]), environment=services["collector"]["environment"])
     assert (result.returncode, result.stderr) == (0, "")
-    promtool = needed_program("promtool", "Debian has it in the package prometheus")
+    promtool = require_program("promtool", "Debian has it in the package prometheus")
     words = [str(promtool), "check", "config", str(COMPOSE / "prometheus.yaml")]
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-def test_prometheus_finds_its_rules_where_they_are_mounted() -> None:
+def test_prometheus_finds_its_rules() -> None:
     mounts = sources(composed("compose.yaml")["prometheus"])
     [pattern] = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text(encoding="utf-8"))["rule_files"]
     where, _, names = pattern.rpartition("/")
@@ -151,7 +151,7 @@ def test_prometheus_finds_its_rules_where_they_are_mounted() -> None:
     assert found == ["alerts.yaml", "recording.yaml"]
 
 
-def test_a_compose_file_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
+def test_a_compose_file_with_an_unknown_field_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "compose.yaml"
     file.write_text("name: a\nservices: {b: {image: c, readonly: true}}\n", encoding="utf-8")
     assert run("manifests", "compose", file).returncode == 1

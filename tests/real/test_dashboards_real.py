@@ -1,6 +1,7 @@
-"""Every query of dashboards, rules and the cookbook, asked of a real Prometheus that has the demo.
+"""Every query of dashboards, rules and the cookbook, on a real Prometheus with data of the demo.
 
-Live, on both routes: scraped from the agent, and pushed through a Collector. And over 45 minutes, lived in advance.
+``live`` has some seconds of a running demo, scraped from the agent or pushed through a Collector. ``history`` has 45
+backfilled minutes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from otel_gpu.model import GpuState
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.promql import (
     COOKBOOK,
     ROOT,
@@ -31,36 +32,35 @@ from tests.promql import (
     selectors,
     several,
 )
+from tests.real.backfill import KWH_PRICE, TOKENS_PER_S, DemoHistory, demo_history
 from tests.real.collector import CONFIGURATIONS, Addresses, collector
-from tests.real.demo_past import KWH, TOKENS_PER_S, DemoPast, demo_past
 from tests.real.prometheus import Prometheus, Series, prometheus, promtool
 
 pytestmark = pytest.mark.real
 
-DEMO: Final = ("run", "--source", "sim", "--interval", "1s", "--listen", "127.0.0.1:0")
-PRICES: Final = ("--price-gpu-hour", "2.5", "--price-kwh", str(KWH), "--currency", "EUR")
+PRICES: Final = ("--price-gpu-hour", "2.5", "--price-kwh", str(KWH_PRICE), "--currency", "EUR")
 FOR_S: Final = 2700
-LIVE: Final = {"__rate_interval": "10s", "__range": "30s"}
-LIVED: Final = {"__rate_interval": "1m", "__range": "30m"}
+LIVE_VARIABLES: Final = {"__rate_interval": "10s", "__range": "30s"}
+HISTORY_VARIABLES: Final = {"__rate_interval": "1m", "__range": "30m"}
 
-NOBODY_WORKS: Final = 'sum by (host_name, gpu_index) (gpu_device_process_count{gpu_state=~"busy|unknown"}) == 0'
-NOT_IN_THE_DEMO: Final = {NOBODY_WORKS: "somebody works on each of its GPUs, or may"}
-"""Queries that find nothing in the demo, and must not."""
-ALL_WELL: Final = "fleet: GPUs that are not ok, A"
-"""What a dashboard shows when something is wrong, which in the demo it is not."""
+IDLE_GPUS: Final = 'sum by (host_name, gpu_index) (gpu_device_process_count{gpu_state=~"busy|unknown"}) == 0'
+NOT_IN_THE_DEMO: Final = {IDLE_GPUS: "every GPU of the demo is busy or unknown"}
+"""Queries of the cookbook without a result in the demo."""
+FAILED_GPUS: Final = "fleet: GPUs that are not ok, A"
+"""A query of a dashboard without a result in the demo, whose GPUs are all ok."""
 
-TAKES_TIME: Final = {
-    "gpu_workload_idle_duration_seconds": "beside a busy neighbour it takes up to a minute to be sure",
+NOT_LIVE: Final = {
+    "gpu_workload_idle_duration_seconds": "next to a busy neighbour, idleness takes up to a minute to detect",
     "gpu_workload_idle_memory_bytes": "the same",
-    "vllm:generation_tokens_total": "of another program, which is not there live",
+    "vllm:generation_tokens_total": "a metric of another program, which does not run",
 }
-"""Metrics of which there need not be anything within seconds. After some minutes there is."""
+"""Metrics that may be absent in the first seconds, and are present in the history."""
 
 
-# ---------------------------------------------------------------------------- the rules by themselves
+# ---------------------------------------------------------------------------- unit tests of the rules
 
 
-def test_promtool_takes_the_rules() -> None:
+def test_promtool_accepts_the_rules() -> None:
     checked = promtool("check", "rules", *(str(path) for path in sorted(RULES.glob("*.yaml"))))
     assert checked.returncode == 0, checked.stderr
     assert checked.stdout.count("SUCCESS") == 2
@@ -73,7 +73,7 @@ def test_every_alert_fires_is_silent_just_below_and_resolves() -> None:
     assert tested.stdout.count("SUCCESS") == len(files) == 4
 
 
-# ---------------------------------------------------------------------------- where the demo is
+# ---------------------------------------------------------------------------- the demo in Prometheus
 
 
 def quick_rules(directory: Path) -> list[Path]:
@@ -87,36 +87,32 @@ def quick_rules(directory: Path) -> list[Path]:
 
 @pytest.fixture(scope="module", params=["scraped", "collector"])
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that has had some seconds of the demo, by one of the two routes."""
+    """A Prometheus with some seconds of the demo, by one of the two routes."""
     directory = tmp_path_factory.mktemp("live")
     loaded = quick_rules(directory / "rules")
     with ExitStack() as running:
         if request.param == "scraped":
-            agent = running.enter_context(
-                agent_process(*DEMO, *PRICES, "--exporters", "prometheus", directory=directory)
-            )
+            agent = running.enter_context(simulated_agent(*PRICES, "--exporters", "prometheus", directory=directory))
             target, folder = agent.address, directory / "prometheus"
             server = running.enter_context(prometheus(target, directory=folder, rules=loaded))
         else:
             server = running.enter_context(prometheus(None, directory=directory / "prometheus", rules=loaded))
             addresses = Addresses.free()
             configuration = CONFIGURATIONS / "prometheus-remote-write.yaml"
-            writing = {"REMOTE_WRITE_URL": server.remote_write_url}
+            variables = {"REMOTE_WRITE_URL": server.remote_write_url}
             running.enter_context(
-                collector(configuration, directory=directory / "c", addresses=addresses, environment=writing)
+                collector(configuration, directory=directory / "c", addresses=addresses, environment=variables)
             )
             to = ("--export-interval", "1s", "--otlp-endpoint", f"http://{addresses.otlp_http}")
-            agent = running.enter_context(
-                agent_process(*DEMO, *PRICES, "--exporters", "otlp", *to, directory=directory)
-            )
-        # Rules too have been evaluated by then, on some seconds of everything.
+            agent = running.enter_context(simulated_agent(*PRICES, "--exporters", "otlp", *to, directory=directory))
+        # The result of a rule, so that all rules were evaluated on some seconds of data.
         agent.until(lambda: any(len(one.samples) >= 8 for one in server.raw("namespace:gpu_power_watts:rate5m")))
         yield server
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoPast]:
-    with demo_past(for_s=FOR_S, directory=tmp_path_factory.mktemp("lived") / "prometheus") as found:
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoHistory]:
+    with demo_history(for_s=FOR_S, directory=tmp_path_factory.mktemp("history") / "prometheus") as found:
         yield found
 
 
@@ -124,7 +120,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoPast]:
 
 
 def choices(server: Prometheus, dashboard: Mapping[str, Any], at_s: float | None = None) -> list[dict[str, str]]:
-    """What can be chosen in a dashboard: first everything, then of one variable each value alone, and two of them."""
+    """Values for the variables of a dashboard: first all, then for each variable every value alone, and two values."""
     span = {} if at_s is None else {"start": str(at_s - FOR_S), "end": str(at_s)}
     everything: dict[str, str] = {}
     single: list[tuple[str, str]] = []
@@ -141,7 +137,7 @@ def choices(server: Prometheus, dashboard: Mapping[str, Any], at_s: float | None
 
 
 def of_dashboards(server: Prometheus, times: dict[str, str], at_s: float | None = None) -> list[Asked]:
-    """Every query with everything chosen. With less chosen there may be nothing: there it only has to be answered."""
+    """Every query with all values selected. With fewer values, a query must be valid but may have no result."""
     found: list[Asked] = []
     for name, dashboard in dashboards().items():
         everything, *less = [
@@ -152,14 +148,14 @@ def of_dashboards(server: Prometheus, times: dict[str, str], at_s: float | None 
         for one in [one for asked in less for one in asked]:
             server.query(one.expr, at_s)
         for one in everything:
-            if one.where == ALL_WELL:
+            if one.where == FAILED_GPUS:
                 assert server.query(one.expr, at_s) == []
-        found += [one for one in everything if one.where != ALL_WELL]
+        found += [one for one in everything if one.where != FAILED_GPUS]
     return found
 
 
 def nothing_found(server: Prometheus, every: list[Asked], at_s: float | None = None) -> list[Asked]:
-    """Those that gave nothing, or of which a selector did: ``or vector(0)`` and comparisons hide that."""
+    """Queries without a result, or with a selector without one, which ``or vector(0)`` and comparisons would hide."""
     missing = [one for one in every if not server.query(one.expr, at_s)]
     return missing + [
         Asked(f"{one.where} ({selector})", one.expr)
@@ -169,84 +165,83 @@ def nothing_found(server: Prometheus, every: list[Asked], at_s: float | None = N
     ]
 
 
-def test_every_query_of_a_dashboard_finds_something_live(live: Prometheus) -> None:
-    missing = nothing_found(live, of_dashboards(live, LIVE))
-    assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
+def test_every_query_of_a_dashboard_has_a_live_result(live: Prometheus) -> None:
+    missing = nothing_found(live, of_dashboards(live, LIVE_VARIABLES))
+    assert not [one for one in missing if not names(one.expr) & set(NOT_LIVE)]
 
 
-def test_every_query_of_a_dashboard_finds_something_over_a_while(lived: DemoPast) -> None:
-    assert nothing_found(lived.server, of_dashboards(lived.server, LIVED, lived.last_s), lived.last_s) == []
+def test_every_query_of_a_dashboard_has_a_result_in_the_history(history: DemoHistory) -> None:
+    queries = of_dashboards(history.server, HISTORY_VARIABLES, history.last_s)
+    assert nothing_found(history.server, queries, history.last_s) == []
 
 
-def test_a_choice_narrows_what_is_shown(lived: DemoPast) -> None:
+def test_selected_namespaces_filter_a_panel(history: DemoHistory) -> None:
     by_namespace = "sum by (k8s_namespace_name) (gpu_workload_memory_usage_bytes)"
-    whole = {
-        one.labels.get("k8s_namespace_name", ""): one.value for one in lived.server.query(by_namespace, lived.last_s)
-    }
+    whole = {one.labels.get("k8s_namespace_name", ""): one.value for one in history.query(by_namespace)}
     [asked] = [
         one for one in of_dashboard("workload", dashboards()["workload"]) if one.where.endswith("by method, A")
         and "memory" in one.expr
     ]  # fmt: skip
     for chosen in (["inference"], ["inference", "research"]):
         expr = filled(asked.expr, {"host": ".*", "namespace": several(chosen), "workload": ".*"})
-        held = sum(one.value for one in lived.server.query(expr, lived.last_s))
+        held = sum(one.value for one in history.query(expr))
         assert held == sum(whole[name] for name in chosen) > 0
 
 
-def test_who_has_ended_is_not_among_those_who_are_on_a_gpu(lived: DemoPast) -> None:
-    places = [(workload, gpu) for workload in lived.attribution.workloads for gpu in workload.gpus]
+def test_ended_workloads_are_not_in_the_table_of_a_node(history: DemoHistory) -> None:
+    places = [(workload, gpu) for workload in history.report.workloads for gpu in workload.gpus]
     here = sorted(str(workload.display_name) for workload, gpu in places if gpu.active)
     assert len(here) < len(places), "some have ended within the retention"
-    chosen = {"host": "demo", "gpu": ".*", **LIVED}
+    chosen = {"host": "demo", "gpu": ".*", **HISTORY_VARIABLES}
     [asked] = [one for one in of_dashboard("node", dashboards()["node"]) if one.where == "node: Workloads, A"]
-    shown = lived.server.query(filled(asked.expr, chosen), lived.last_s)
+    shown = history.query(filled(asked.expr, chosen))
     assert sorted(one.labels["gpu_workload_name"] for one in shown) == here
 
 
 # ---------------------------------------------------------------------------- rules
 
 
-def test_prometheus_evaluates_every_rule_and_nothing_is_wrong_with_the_demo(live: Prometheus) -> None:
+def test_prometheus_evaluates_every_rule_and_no_alert_fires_in_the_demo(live: Prometheus) -> None:
     evaluated = [rule for group in live.get("/api/v1/rules")["groups"] for rule in group["rules"]]
     assert {rule["name"] for rule in evaluated} == alerts().keys() | recorded().keys()
     assert {(rule["health"], rule.get("lastError", "")) for rule in evaluated} == {("ok", "")}
-    # In the demo a pod was given a GPU and is not on it, which becomes an alert after an hour.
-    waiting = live.get("/api/v1/alerts")["alerts"]
-    assert {(one["labels"]["alertname"], one["state"]) for one in waiting} <= {("GpuAllocatedUnused", "pending")}
+    # In the demo a pod does not use its GPU, which fires an alert after an hour.
+    pending = live.get("/api/v1/alerts")["alerts"]
+    assert {(one["labels"]["alertname"], one["state"]) for one in pending} <= {("GpuAllocatedUnused", "pending")}
     for name in recorded():
         assert live.query(name), name
 
 
-def test_whatever_an_alert_looks_at_is_there_in_the_demo(live: Prometheus) -> None:
-    # A simulated host has sources of its own; which there are else is known to tests/unit/test_dashboards.py.
+def test_the_metrics_of_every_alert_exist_in_the_demo(live: Prometheus) -> None:
+    # A simulated host has other sources; tests/unit/test_dashboards.py checks the names of real ones.
     every = [
         Asked(rule.get("alert") or rule["record"], re.sub(r'otel_gpu_source=~?"[^"]*", ', "", rule["expr"]))
         for rule in rules()
     ]
     missing = [one for one in nothing_found(live, every) if one.where not in alerts()]
-    assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
+    assert not [one for one in missing if not names(one.expr) & set(NOT_LIVE)]
 
 
-def test_over_a_while_those_who_hold_memory_or_a_gpu_for_nothing_are_told_of_and_nobody_else(lived: DemoPast) -> None:
+def test_alerts_fire_for_idle_and_unused_workloads_only(history: DemoHistory) -> None:
     idle = {
         workload.ref.id
-        for workload in lived.attribution.workloads
+        for workload in history.report.workloads
         for gpu in workload.gpus
         if gpu.state is GpuState.IDLE and (gpu.idle_s or 0) >= 1800 and (gpu.idle_bytes or 0) >= 1 << 28
     }
-    assert idle, "the demo's notebook rests"
+    assert idle, "the demo's notebook is idle"
     unused = {
         workload.ref.id
-        for workload in lived.attribution.workloads
+        for workload in history.report.workloads
         for gpu in workload.gpus
         if gpu.state is GpuState.ALLOCATED
     }
     assert len(unused) == 1
     for name, alert in alerts().items():
-        # The clock of a life in advance stands still while sources are read: their durations are all 0.
+        # The manual clock does not advance while sources are read: all durations are 0.
         if name == "GpuAgentNotSampling":
             continue
-        found = lived.server.query(alert["expr"], lived.last_s)
+        found = history.query(alert["expr"])
         wanted = {"GpuIdleHolder": idle, "GpuAllocatedUnused": unused}.get(name, set())
         assert {one.labels.get("gpu_workload_id") for one in found} == wanted, name
 
@@ -258,72 +253,69 @@ def cookbook() -> list[Asked]:
     return [one for one in of_page() if one.expr.strip() not in NOT_IN_THE_DEMO]
 
 
-def test_every_query_of_the_cookbook_finds_something_live(live: Prometheus) -> None:
+def test_every_query_of_the_cookbook_has_a_live_result(live: Prometheus) -> None:
     missing = nothing_found(live, cookbook())
-    assert not [one for one in missing if not names(one.expr) & set(TAKES_TIME)]
+    assert not [one for one in missing if not names(one.expr) & set(NOT_LIVE)]
 
 
-def test_every_query_of_the_cookbook_finds_something_over_a_while(lived: DemoPast) -> None:
-    # Rules were not there to record it.
+def test_every_query_of_the_cookbook_has_a_result_in_the_history(history: DemoHistory) -> None:
+    # The history has no results of recording rules.
     every = [one for one in cookbook() if not names(one.expr) & recorded().keys()]
     assert len(every) > 20
-    assert nothing_found(lived.server, every, lived.last_s) == []
+    assert nothing_found(history.server, every, history.last_s) == []
 
 
-def test_what_the_demo_cannot_show_is_on_the_page_and_is_answered_with_nothing(lived: DemoPast) -> None:
+def test_queries_without_a_result_in_the_demo_are_in_the_cookbook(history: DemoHistory) -> None:
     page = {one.expr.strip() for one in of_page()}
     for expr in NOT_IN_THE_DEMO:
         assert expr in page
-        assert lived.server.query(expr, lived.last_s) == []
+        assert history.query(expr) == []
 
 
-def answer(lived: DemoPast, before: str) -> dict[tuple[str, ...], float]:
-    """What the query under a line of the page gives: values by their labels' values."""
+def answer(history: DemoHistory, before: str) -> dict[tuple[str, ...], float]:
+    """The result of the query that follows a line of the page, by label values."""
     _, _, after = COOKBOOK.read_text(encoding="utf-8").partition(f"\n{before}")
     assert after, before
     expr = after.partition("```promql\n")[2].partition("```")[0]
-    found: list[Series] = list(lived.server.query(expr, lived.last_s))
+    found: list[Series] = list(history.query(expr))
     return {tuple(one.labels.values()): one.value for one in found}
 
 
-def test_what_the_cookbook_gives_adds_up(lived: DemoPast) -> None:
-    counted = lived.server.query(
-        'sum(increase(gpu_device_energy_joules_total{gpu_energy_state="attributed"}[24h]))', lived.last_s
-    )
+def test_results_of_the_cookbook_add_up(history: DemoHistory) -> None:
+    counted = history.query('sum(increase(gpu_device_energy_joules_total{gpu_energy_state="attributed"}[24h]))')
     kwh = counted[0].value / 3.6e6
-    energy = answer(lived, "kWh per namespace and day")
-    # A workload is first seen with what it has used since it started: no increase contains that.
+    energy = answer(history, "kWh per namespace and day")
+    # The first sample of a workload has its energy since its start, which no increase contains.
     assert sum(energy.values()) == pytest.approx(kwh, rel=0.02)
-    # No GPU of the demo is ever without a process, so none of its energy is idle.
-    assert sum(answer(lived, "kWh per GPU model").values()) == pytest.approx(kwh)
-    priced = answer(lived, "Cost of energy at 0.30 per kWh")
-    assert priced == pytest.approx({name: value * KWH for name, value in energy.items()})
-    paid = answer(lived, "Cost by basis")
+    # Every GPU of the demo always has a process, so no energy is idle.
+    assert sum(answer(history, "kWh per GPU model").values()) == pytest.approx(kwh)
+    priced = answer(history, "Cost of energy at 0.30 per kWh")
+    assert priced == pytest.approx({name: value * KWH_PRICE for name, value in energy.items()})
+    paid = answer(history, "Cost by basis")
     assert sum(value for name, value in paid.items() if "energy" in name) == pytest.approx(
         sum(priced.values()), rel=0.02
     )
-    assert sum(answer(lived, "Cost per namespace").values()) == pytest.approx(sum(paid.values()))
-    by_pod, by_method = answer(lived, "Watts per pod"), answer(lived, "Watts by method")
-    assert sum(answer(lived, "Watts of every workload").values()) == pytest.approx(sum(by_method.values()))
+    assert sum(answer(history, "Cost per namespace").values()) == pytest.approx(sum(paid.values()))
+    by_pod, by_method = answer(history, "Watts per pod"), answer(history, "Watts by method")
+    assert sum(answer(history, "Watts of every workload").values()) == pytest.approx(sum(by_method.values()))
     assert 0 < sum(by_pod.values()) < sum(by_method.values())
-    held, used = answer(lived, "Held: presence on a GPU"), answer(lived, "Used: SM share")
-    assert used.keys() < held.keys(), "a namespace that is on MIG instances alone has no figure"
+    held, used = answer(history, "Held: presence on a GPU"), answer(history, "Used: SM share")
+    assert used.keys() < held.keys(), "a namespace with MIG instances only has no utilisation"
     assert all(0 < used[name] < held[name] for name in used)
-    assert all(0 <= share <= 1 for share in answer(lived, "Work per time held").values())
+    assert all(0 <= share <= 1 for share in answer(history, "Work per time held").values())
     on_mig = {
         one.labels.get("k8s_namespace_name", ""): one.value / 3600
-        for one in lived.server.query(
-            'sum by (k8s_namespace_name) (increase(gpu_workload_energy_joules_total{gpu_mig_uuid!=""}[24h])) / 1000',
-            lived.last_s,
+        for one in history.query(
+            'sum by (k8s_namespace_name) (increase(gpu_workload_energy_joules_total{gpu_mig_uuid!=""}[24h])) / 1000'
         )
     }
-    efficiency = answer(lived, "GPU-seconds of work per kJ")
+    efficiency = answer(history, "GPU-seconds of work per kJ")
     assert efficiency.keys() == used.keys()
     for name, per_kj in efficiency.items():
         kj = energy[name] * 3600 - 3600 * on_mig.get("".join(name), 0.0)
         assert per_kj == pytest.approx(used[name] * 3600 / kj), name
-    wasted = answer(lived, "Workload-hours per namespace with memory held")
-    assert max(wasted.values()) == pytest.approx(2 * FOR_S / 3600, rel=0.05), "the notebook's and the sweep's"
-    [(pod, tokens_per_joule)] = answer(lived, "A program's own count of its work").items()
+    wasted = answer(history, "Workload-hours per namespace with memory held")
+    assert max(wasted.values()) == pytest.approx(2 * FOR_S / 3600, rel=0.05), "notebook and sweep"
+    [(pod, tokens_per_joule)] = answer(history, "A program's own count of its work").items()
     [watts] = [value for name, value in by_pod.items() if pod[0] in name]
     assert tokens_per_joule == pytest.approx(TOKENS_PER_S / watts, rel=0.02)

@@ -1,4 +1,4 @@
-"""What ``deploy/`` ships, read by the programs that people read it with: kustomize and systemd."""
+"""The files in ``deploy/``, read by kustomize and systemd."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tests.real.manifests import (
     agent,
     built,
     built_on,
-    consistent,
+    check_least_privilege,
+    check_references,
     constraint,
-    listening,
+    declared_ports,
     loaded,
-    locked,
     mounted,
     only,
+    parse_strictly,
     pods,
     rendered,
     run,
-    strictly,
-    taken,
+    settings_of,
     variables,
 )
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 pytestmark = pytest.mark.real
 
@@ -50,20 +50,20 @@ SCC: Final[dict[str, Any]] = yaml.safe_load((OPENSHIFT / "scc.yaml").read_text(e
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """What a page shows in a language."""
+    """The fenced blocks of a page in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS, ids=lambda path: str(path.relative_to(DEPLOY)))
-def test_a_kustomization_makes_objects_that_kubernetes_knows_and_that_have_no_more_than_they_need(
+def test_a_kustomization_builds_valid_objects_with_least_privilege(
     directory: Path,
 ) -> None:
     objects = built(directory)
     found = pods(objects)
     assert found
     for pod in found:
-        locked(pod, *(["SYS_ADMIN"] if directory.name == "mig" else []))
-    consistent(objects)
+        check_least_privilege(pod, *(["SYS_ADMIN"] if directory.name == "mig" else []))
+    check_references(objects)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_a_kustomization_makes_objects_that_kubernetes_knows_and_that_have_no_mo
     [*(one for one in KUSTOMIZATIONS if one.is_relative_to(OVERLAYS)), BASE, OPENSHIFT],
     ids=lambda one: one.name,
 )
-def test_everything_follows_a_namespace_of_ones_own(tmp_path: Path, directory: Path) -> None:
+def test_a_user_can_change_the_namespace_of_all_objects(tmp_path: Path, directory: Path) -> None:
     wanted = {"namespace": "gpu-mon", "resources": [directory.relative_to(ROOT)]}
     own = {**wanted, "resources": [str(one) for one in wanted["resources"]]}
     objects = built_on(tmp_path, own)
-    consistent(objects)
+    check_references(objects)
     text = json.dumps(objects)
     assert '"namespace": "otel-gpu"' not in text
     assert only(objects, "Namespace")["metadata"]["name"] == "gpu-mon"
@@ -87,9 +87,9 @@ def test_everything_follows_a_namespace_of_ones_own(tmp_path: Path, directory: P
 @pytest.mark.parametrize(
     "page", [DEPLOY / "kubernetes/README.md", OPENSHIFT / "README.md"], ids=lambda page: page.parent.name
 )
-def test_the_kustomization_that_a_page_shows_can_be_built(tmp_path: Path, page: Path) -> None:
+def test_the_kustomization_in_a_readme_can_be_built(tmp_path: Path, page: Path) -> None:
     [text] = blocks(page, "yaml")
-    consistent(built_on(tmp_path, yaml.safe_load(text)))
+    check_references(built_on(tmp_path, yaml.safe_load(text)))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_the_kustomization_that_a_page_shows_can_be_built(tmp_path: Path, page: 
     [BASE, OPENSHIFT, *sorted(path for path in OVERLAYS.iterdir() if path.is_dir())],
     ids=lambda one: one.name,
 )
-def test_the_ports_that_are_declared_are_those_at_which_the_agent_listens(tmp_path: Path, directory: Path) -> None:
+def test_declared_ports_are_the_ports_that_the_agent_opens(tmp_path: Path, directory: Path) -> None:
     objects = built(directory)
-    ports = listening(tmp_path, objects)
+    ports = declared_ports(tmp_path, objects)
     assert ports == {"metrics": 9464} | ({"dcgm": 9400} if directory.name == "compat" else {})
     [template] = [
         one["spec"]["template"]
@@ -107,8 +107,8 @@ def test_the_ports_that_are_declared_are_those_at_which_the_agent_listens(tmp_pa
         if one["metadata"]["name"] == "otel-gpu" and "template" in one.get("spec", {})
     ]
     scraped = {} if directory.name == "with-collector" else {"scrape": "true", "port": "9464", "path": "/metrics"}
-    given = template["metadata"].get("annotations", {})
-    assert {key: value for key, value in given.items() if key.startswith("prometheus.io/")} == {
+    annotations = template["metadata"].get("annotations", {})
+    assert {key: value for key, value in annotations.items() if key.startswith("prometheus.io/")} == {
         f"prometheus.io/{key}": value for key, value in scraped.items()
     }
 
@@ -118,7 +118,7 @@ def test_the_agent_may_list_and_watch_pods_and_nothing_else() -> None:
     assert rules == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
 
 
-def test_without_the_api_there_is_neither_a_role_nor_a_token(tmp_path: Path) -> None:
+def test_without_the_api_the_agent_has_no_role_and_no_token(tmp_path: Path) -> None:
     objects = built(OVERLAYS / "no-api")
     assert not [one for one in objects if "Role" in one["kind"]]
     [pod] = pods(objects)
@@ -127,7 +127,7 @@ def test_without_the_api_there_is_neither_a_role_nor_a_token(tmp_path: Path) -> 
     assert plain.pop("automountServiceAccountToken") is True
     del pod["volumes"], plain["volumes"]  # with the name of another configuration
     assert pod == plain
-    assert taken(tmp_path, objects) == taken(tmp_path, built(BASE)) | {"kubernetes-api": "never"}
+    assert settings_of(tmp_path, objects) == settings_of(tmp_path, built(BASE)) | {"kubernetes-api": "never"}
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def test_without_the_api_there_is_neither_a_role_nor_a_token(tmp_path: Path) -> 
     [(OVERLAYS / "k3s", "/run/k3s/containerd"), (OPENSHIFT, "/run/crio")],
     ids=["k3s", "openshift"],
 )
-def test_another_runtimes_socket_takes_the_place_of_containerds(directory: Path, runtime: str) -> None:
+def test_an_overlay_mounts_the_socket_of_another_runtime_instead(directory: Path, runtime: str) -> None:
     [pod], [plain] = pods(built(directory)), pods(built(BASE))
-    was = mounted(plain)
-    assert was.pop("/run/containerd") == "/run/containerd"
-    assert mounted(pod) == was | {runtime: runtime}
+    expected = mounted(plain)
+    assert expected.pop("/run/containerd") == "/run/containerd"
+    assert mounted(pod) == expected | {runtime: runtime}
 
 
-def test_accounting_is_switched_on_by_a_container_of_its_own_and_the_agent_stays_as_it_is() -> None:
+def test_accounting_adds_an_init_container_and_leaves_the_agent_unchanged() -> None:
     [plain], [pod] = pods(built(BASE)), pods(built(OVERLAYS / "accounting"))
     [first] = pod.pop("initContainers")
     assert pod == plain
@@ -154,8 +154,8 @@ def test_accounting_is_switched_on_by_a_container_of_its_own_and_the_agent_stays
     assert {key: same[key] for key in first} == first
 
 
-def test_with_mig_the_agent_may_monitor_instances_and_is_otherwise_as_it_was() -> None:
-    """By the names of NVIDIA's runtime: without them it hands out nothing, whatever the capabilities."""
+def test_mig_adds_a_capability_and_a_variable_to_the_agent_only() -> None:
+    """NVIDIA's runtime requires the variable, whatever the capabilities."""
     [plain], [pod] = pods(built(BASE)), pods(built(OVERLAYS / "mig"))
     assert variables(pod) == variables(plain) | {"NVIDIA_MIG_MONITOR_DEVICES": "all"}
     agent(plain)["securityContext"]["capabilities"]["add"].append("SYS_ADMIN")
@@ -165,33 +165,33 @@ def test_with_mig_the_agent_may_monitor_instances_and_is_otherwise_as_it_was() -
     assert agent(chart)["securityContext"] == agent(pod)["securityContext"]
 
 
-def test_nodes_with_gpus_are_chosen_by_any_one_of_their_labels() -> None:
+def test_gpu_nodes_are_selected_by_any_of_their_labels() -> None:
     [plain], [pod] = pods(built(BASE)), pods(built(OVERLAYS / "gpu-nodes"))
     terms = pod.pop("affinity")["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert pod == plain
     assert not {"nodeSelector", "affinity"} & plain.keys()
-    # Terms are alternatives, expressions of one term are not.
+    # Terms are alternatives; all expressions of a term must match.
     assert {len(term["matchExpressions"]) for term in terms} == {1}
     labels = [term["matchExpressions"][0]["key"] for term in terms]
     assert len(labels) == len(set(labels))
     assert "nvidia.com/gpu.present" in labels
 
 
-def test_in_place_of_another_exporter_only_its_port_is_added(tmp_path: Path) -> None:
+def test_replacing_another_exporter_only_adds_its_port(tmp_path: Path) -> None:
     objects = built(OVERLAYS / "compat")
     [plain], [pod] = pods(built(BASE)), pods(objects)
-    # As kustomize merges them: what the overlay has comes first.
+    # kustomize puts the ports of the overlay first.
     assert agent(pod).pop("ports") == [{"name": "dcgm", "containerPort": 9400}, *agent(plain).pop("ports")]
     del pod["volumes"], plain["volumes"]  # with the name of another configuration
     assert pod == plain
-    assert taken(tmp_path, objects) == taken(tmp_path, built(BASE)) | {"compat": "dcgm-exporter:9400"}
+    assert settings_of(tmp_path, objects) == settings_of(tmp_path, built(BASE)) | {"compat": "dcgm-exporter:9400"}
     service = only(objects, "Service")
     assert [port["port"] for port in service["spec"]["ports"]] == [9400]
     assert service["spec"]["clusterIP"] == "None"
     assert service["metadata"]["annotations"]["prometheus.io/port"] == "9400"
 
 
-def test_the_deployment_is_the_daemonset_on_one_node() -> None:
+def test_the_deployment_runs_the_daemonsets_pod_on_one_node() -> None:
     daemonset = only(built(BASE), "DaemonSet")["spec"]["template"]
     spec = only(built(DEPLOY / "kubernetes/deployment"), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
@@ -199,10 +199,10 @@ def test_the_deployment_is_the_daemonset_on_one_node() -> None:
     assert spec["template"] == daemonset
 
 
-def test_with_a_collector_nobody_scrapes_and_the_collector_takes_its_configuration(tmp_path: Path) -> None:
+def test_with_a_collector_the_agent_pushes_and_the_collector_accepts_its_configuration(tmp_path: Path) -> None:
     objects = built(OVERLAYS / "with-collector")
     config = loaded(tmp_path, objects).config
-    assert taken(tmp_path, objects)["exporters"] == "otlp"
+    assert settings_of(tmp_path, objects)["exporters"] == "otlp"
     [text] = [one["data"]["collector.yaml"] for one in objects if "collector.yaml" in one.get("data", {})]
     [settings] = [one["data"] for one in objects if "GATEWAY_ENDPOINT" in one.get("data", {})]
     file = tmp_path / "collector.yaml"
@@ -229,27 +229,27 @@ def test_with_a_collector_nobody_scrapes_and_the_collector_takes_its_configurati
 
 
 def shown(scc: dict[str, Any]) -> dict[str, Any]:
-    """A constraint as ``constraint`` has it."""
+    """A constraint with the fields of ``constraint`` only."""
     listed = ("allowedCapabilities", "requiredDropCapabilities", "volumes")
     fields = constraint(pods(built(OPENSHIFT))[0])
     return {key: sorted(scc[key]) if key in listed else scc[key] for key in fields}
 
 
-def test_the_constraint_allows_what_the_pod_asks_for_and_nothing_else() -> None:
+def test_the_constraint_allows_exactly_what_the_pod_requests() -> None:
     [pod] = pods(built(OPENSHIFT))
     assert shown(SCC) == constraint(pod)
     assert agent(pod)["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert not [
         SCC[key] for key in ("users", "groups", "defaultAddCapabilities", "defaultAllowPrivilegeEscalation") if SCC[key]
     ]
-    # The pod asks for no group, and a constraint must say something of them.
+    # The pod requests no group, but these fields are required.
     assert SCC["fsGroup"] == SCC["supplementalGroups"] == {"type": "RunAsAny"}
     assert SCC["priority"] is None
-    assert strictly(json.dumps(SCC)) == [SCC]
+    assert parse_strictly(json.dumps(SCC)) == [SCC]
     assert "namespace" not in SCC["metadata"]
 
 
-def test_the_agents_account_may_use_the_constraint_and_its_pod_asks_for_it_by_name() -> None:
+def test_the_agents_account_may_use_the_constraint_that_its_pod_requires() -> None:
     objects = built(OPENSHIFT)
     name = SCC["metadata"]["name"]
     rule = {
@@ -266,14 +266,14 @@ def test_the_agents_account_may_use_the_constraint_and_its_pod_asks_for_it_by_na
 
 
 @pytest.mark.parametrize("overlay", ["accounting", "mig"])
-def test_overlays_with_sys_admin_are_beyond_the_constraint(overlay: str) -> None:
+def test_the_constraint_does_not_allow_overlays_with_sys_admin(overlay: str) -> None:
     [pod] = pods(built(OVERLAYS / overlay))
     asked = constraint(pod)["allowedCapabilities"]
     assert set(asked) - set(SCC["allowedCapabilities"]) == {"SYS_ADMIN"}
     assert f"`{overlay}`" in (OPENSHIFT / "README.md").read_text(encoding="utf-8")
 
 
-def test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_asks_for(tmp_path: Path) -> None:
+def test_the_patch_in_the_readme_allows_exactly_what_the_mig_overlay_requests(tmp_path: Path) -> None:
     page = OPENSHIFT / "README.md"
     [own] = blocks(page, "yaml")
     [pod] = pods(built_on(tmp_path, yaml.safe_load(own)))
@@ -286,7 +286,7 @@ def test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_
     assert variables(pod)["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
 
 
-# ---------------------------------------------------------------------------- strictness itself
+# ---------------------------------------------------------------------------- strict parsing
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_with_what_the_page_says_of_mig_the_constraint_allows_what_the_pod_then_
     ],
     ids=["a field of another case", "a field twice", "no such kind", "empty"],
 )
-def test_an_object_that_kubernetes_does_not_know_is_refused(text: str) -> None:
+def test_an_invalid_object_is_rejected(text: str) -> None:
     assert run("manifests", "kubernetes", "-", text=text).returncode == 1
 
 
@@ -309,7 +309,7 @@ UNIT: Final = "otel-gpu.service"
 
 
 def installed(root: Path, *drop_ins: str) -> Path:
-    """A root directory in which the unit is installed as its README says."""
+    """A root directory with the unit installed as in its README."""
     units = root / "etc/systemd/system"
     program = root / "opt/otel-gpu/bin/otel-gpu"
     (units / f"{UNIT}.d").mkdir(parents=True)
@@ -322,34 +322,32 @@ def installed(root: Path, *drop_ins: str) -> Path:
 
 
 def systemd_analyze(verb: str, root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    program = needed_program("systemd-analyze", "Debian has it in the package systemd")
+    program = require_program("systemd-analyze", "Debian has it in the package systemd")
     words = [str(program), verb, f"--root={root}", "--no-pager", *options, UNIT]
     return subprocess.run(words, capture_output=True, encoding="utf-8", timeout=60, check=False)
 
 
 def verified(root: Path) -> tuple[int, str]:
-    # Of this unit alone: systemd's own are not in that root.
+    # This unit only: systemd's own units are not in that root.
     result = systemd_analyze("verify", root, "--recursive-errors=no")
     return result.returncode, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("drop_ins", [(), ("docker.conf",), ("root.conf",)], ids=str)
-def test_systemd_finds_nothing_wrong_with_the_unit_and_it_is_as_safe_as_its_page_says(
-    tmp_path: Path, drop_ins: tuple[str, ...]
-) -> None:
+def test_systemd_accepts_the_unit_and_its_exposure_is_as_documented(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
     root = installed(tmp_path, *drop_ins)
     assert verified(root) == (0, "")
-    said = systemd_analyze("security", root, "--offline=true").stdout
-    [exposure] = re.findall(rf"Overall exposure level for {UNIT}: ([0-9.]+)", said)
+    output = systemd_analyze("security", root, "--offline=true").stdout
+    [exposure] = re.findall(rf"Overall exposure level for {UNIT}: ([0-9.]+)", output)
     page = (DEPLOY / "systemd/README.md").read_text(encoding="utf-8")
     name = f"with `{drop_ins[0]}`" if drop_ins else f"`{UNIT}`"
     [recorded] = re.findall(rf"^\| {re.escape(name)} \| ([0-9.]+) \|$", page, re.MULTILINE)
     assert float(exposure) <= float(recorded)
 
 
-def test_systemd_would_find_what_is_wrong_with_the_unit(tmp_path: Path) -> None:
+def test_systemd_rejects_an_unknown_setting_of_the_unit(tmp_path: Path) -> None:
     unit = installed(tmp_path) / "etc/systemd/system" / UNIT
     unit.write_text(unit.read_text(encoding="utf-8").replace("PrivateTmp=", "PrivateTemp="), encoding="utf-8")
-    code, said = verified(tmp_path)
+    code, output = verified(tmp_path)
     assert code != 0
-    assert "PrivateTemp" in said
+    assert "PrivateTemp" in output

@@ -1,4 +1,4 @@
-"""Names and grants from a real Docker engine: what the source says is what the engine says, event by event."""
+"""Names and grants from a real Docker engine: after every event the source agrees with the engine."""
 
 from __future__ import annotations
 
@@ -25,24 +25,17 @@ pytestmark = pytest.mark.real
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[DockerEngine]:
-    """An engine that the tests of this file share."""
-    with docker_engine() as started:
-        yield started
-
-
 @pytest.fixture
 def source(engine: DockerEngine) -> Iterator[DockerSource]:
-    """A source that has listed what runs."""
-    with closing(asking(engine)) as made:
-        yield made
+    """A source that has listed the running containers."""
+    with closing(opened(engine)) as docker_source:
+        yield docker_source
 
 
-def asking(engine: DockerEngine) -> DockerSource:
-    made = DockerSource("docker", engine.base_url, labels=["team", "note"], clock=SystemClock())
-    assert made.wait(30)
-    return made
+def opened(engine: DockerEngine) -> DockerSource:
+    docker_source = DockerSource("docker", engine.base_url, labels=["team", "note"], clock=SystemClock())
+    assert docker_source.wait(30)
+    return docker_source
 
 
 def ref(key: str) -> WorkloadRef:
@@ -50,7 +43,7 @@ def ref(key: str) -> WorkloadRef:
 
 
 def agrees(source: DockerSource, document: dict[str, Any]) -> bool:
-    """Whether the source says of a container what the engine does."""
+    """Whether the source has the engine's name, image, state and start of a container."""
     known = source.read({}).known.get(document["Id"])
     started = datetime.fromisoformat(document["State"]["StartedAt"])
     return known is not None and (
@@ -61,7 +54,7 @@ def agrees(source: DockerSource, document: dict[str, Any]) -> bool:
     )
 
 
-def known_once_asked_for(source: DockerSource, key: str) -> WorkloadInfo:
+def looked_up(source: DockerSource, key: str) -> WorkloadInfo:
     until(lambda: not source.read({ref(key): (1,)}).pending)
     return source.read({}).known[key]
 
@@ -75,7 +68,7 @@ def test_a_container_is_followed_from_its_start_through_rename_stop_and_restart(
     engine.client.rename(key, "second")
     until(lambda: agrees(source, engine.inspect(key)))
     assert source.read({}).known[key].names.container == "second"
-    engine.client.kill(key, signal="SIGCONT")  # a signal that ends nothing
+    engine.client.kill(key, signal="SIGCONT")  # a signal that does not end it
     engine.client.stop(key, timeout=0)
     until(lambda: agrees(source, engine.inspect(key)))
     assert not source.read({}).known[key].running
@@ -89,7 +82,7 @@ def test_a_container_is_followed_from_its_start_through_rename_stop_and_restart(
     assert source.read({}).state is SourceState.OK
 
 
-def test_a_process_is_named_by_what_its_cgroup_says(engine: DockerEngine, source: DockerSource) -> None:
+def test_a_process_gets_the_name_of_the_container_in_its_cgroup(engine: DockerEngine, source: DockerSource) -> None:
     key = engine.run("by-cgroup")
     try:
         pid = engine.inspect(key)["State"]["Pid"]
@@ -102,7 +95,7 @@ def test_a_process_is_named_by_what_its_cgroup_says(engine: DockerEngine, source
         engine.remove(key)
 
 
-def test_labels_are_whatever_somebody_typed(engine: DockerEngine, source: DockerSource) -> None:
+def test_labels_have_any_text_and_are_cut(engine: DockerEngine, source: DockerSource) -> None:
     note = 'a "quoted"\nline, <b>bold</b>, 🦙'
     key = engine.run("labelled", labels={"team": "x" * 10_240, "note": note, "other": "not asked for"})
     until(lambda: key in source.read({}).known)
@@ -117,7 +110,7 @@ def test_labels_are_whatever_somebody_typed(engine: DockerEngine, source: Docker
     engine.remove(key)
 
 
-def test_a_device_node_that_was_given_is_a_grant(engine: DockerEngine, source: DockerSource) -> None:
+def test_a_device_node_is_a_grant(engine: DockerEngine, source: DockerSource) -> None:
     node = device_node(engine.directory, "nvidia0")
     key = engine.run("with-device", host={"devices": [f"{node}:/dev/nvidia0:rw"]})
     until(lambda: key in source.read({}).known)
@@ -127,11 +120,11 @@ def test_a_device_node_that_was_given_is_a_grant(engine: DockerEngine, source: D
 
 def test_a_privileged_container_could_use_every_gpu(engine: DockerEngine, source: DockerSource) -> None:
     key = engine.create("privileged", host={"privileged": True})
-    assert known_once_asked_for(source, key).claims == (Claim("all", possible=True),)
+    assert looked_up(source, key).claims == (Claim("all", possible=True),)
     engine.remove(key)
 
 
-def test_nvidias_runtime_and_its_variable_are_a_grant(engine: DockerEngine, source: DockerSource) -> None:
+def test_nvidias_runtime_with_its_variable_is_a_grant(engine: DockerEngine, source: DockerSource) -> None:
     visible = {"NVIDIA_VISIBLE_DEVICES": f"0,{UUID}"}
     under, without = (
         engine.run("under", host={"runtime": "nvidia"}, environment=visible),
@@ -155,10 +148,10 @@ def test_nvidias_runtime_and_its_variable_are_a_grant(engine: DockerEngine, sour
         ({"Driver": "nvidia", "DeviceIDs": ["0:1"], "Capabilities": [["gpu"]]}, ["0:1"]),
     ],
 )
-def test_a_device_request_is_a_grant_of_what_the_engine_tells_nvidias_hook(
+def test_a_device_request_grants_what_the_engine_passes_to_nvidias_hook(
     request_: dict[str, Any], devices: list[str], engine: DockerEngine, source: DockerSource
 ) -> None:
-    """Also under NVIDIA's runtime, and whatever the image makes visible."""
+    """Also under NVIDIA's runtime, and with another value of the image's variable."""
     host = {"runtime": "nvidia", "device_requests": [docker.types.DeviceRequest(**request_)]}
     key = engine.run("requested", host=host, environment={"NVIDIA_VISIBLE_DEVICES": "7"})
     try:
@@ -176,19 +169,19 @@ def test_a_device_request_is_a_grant_of_what_the_engine_tells_nvidias_hook(
 def test_a_request_for_cdi_devices_is_a_grant(
     names: list[str], devices: list[str], engine: DockerEngine, source: DockerSource
 ) -> None:
-    """This engine is too old to start it; that it was created is enough to be asked for."""
+    """This engine is too old to start it, so the test looks up a created container."""
     request = docker.types.DeviceRequest(Driver="cdi", DeviceIDs=names)
     key = engine.create("cdi", host={"device_requests": [request]})
     try:
-        known = known_once_asked_for(source, key)
+        known = looked_up(source, key)
         assert known.claims == tuple(Claim(device) for device in devices)
         assert not known.running
     finally:
         engine.remove(key)
 
 
-def test_in_a_quiet_moment_an_event_is_known_at_once(engine: DockerEngine, source: DockerSource) -> None:
-    """Not with the next list, which is minutes away: the bound is for a busy machine."""
+def test_an_event_is_known_at_once(engine: DockerEngine, source: DockerSource) -> None:
+    """Much earlier than the next list, which is minutes away; the bound allows for a busy machine."""
 
     def seen_after_s(key: str, action: str, seen: Callable[[WorkloadInfo], bool]) -> float:
         until(lambda: key in source.read({}).known and seen(source.read({}).known[key]))
@@ -207,43 +200,41 @@ def test_in_a_quiet_moment_an_event_is_known_at_once(engine: DockerEngine, sourc
         engine.remove(key)
 
 
-def test_two_hundred_containers_come_and_go_and_each_has_had_its_name(
-    engine: DockerEngine, source: DockerSource
-) -> None:
-    """Every other one runs: that is told by events. The rest is only created, and known because it is asked for."""
+def test_every_one_of_two_hundred_short_containers_gets_its_name(engine: DockerEngine, source: DockerSource) -> None:
+    """Every second container runs and is known by its event. The others are only created, and looked up."""
     stays = engine.run("stays")
 
     def comes_and_goes(number: int) -> str:
         name = f"job-{number}"
         if number % 2:
             key = engine.create(name)
-            told = known_once_asked_for(source, key)
+            known = looked_up(source, key)
         else:
             key = engine.run(name)
             until(lambda: key in source.read({}).known)
-            told = source.read({}).known[key]
+            known = source.read({}).known[key]
         engine.remove(key)
-        return str(told.names.container)
+        return str(known.names.container)
 
-    with ThreadPoolExecutor(8) as hands:
-        assert list(hands.map(comes_and_goes, range(200))) == [f"job-{number}" for number in range(200)]
+    with ThreadPoolExecutor(8) as executor:
+        assert list(executor.map(comes_and_goes, range(200))) == [f"job-{number}" for number in range(200)]
     until(lambda: [key for key, known in source.read({}).known.items() if known.running] == [stays])
     assert source.read({}).state is SourceState.OK
     engine.remove(stays)
 
 
-def test_the_engine_itself_is_killed_and_comes_back() -> None:
-    with docker_engine() as engine, closing(asking(engine)) as source:
+def test_the_source_continues_after_the_engine_is_killed_and_started() -> None:
+    with docker_engine() as engine, closing(opened(engine)) as source:
         kept = engine.run("kept", host={"restart_policy": {"Name": "always"}})
         lost = engine.run("lost")
         until(lambda: {kept, lost} <= source.read({}).known.keys())
         since_s = source.read({}).known[kept].since_s
         assert since_s is not None
-        until(lambda: time.time() > since_s + 3)  # the list tells uptimes in whole seconds
+        until(lambda: time.time() > since_s + 3)  # the list has uptimes in whole seconds
         engine.kill()
         until(lambda: source.read({}).state is SourceState.UNAVAILABLE)
         assert source.read({}).known[kept].names.container == "kept"
-        # Without live-restore it ends what still runs when it comes back, and starts again what is to be kept.
+        # Without live-restore the engine stops running containers at its start, and restarts those with a policy.
         engine.start()
         until(lambda: source.read({}).state is SourceState.OK)
         until(lambda: engine.inspect(kept)["State"]["Running"] and agrees(source, engine.inspect(kept)))

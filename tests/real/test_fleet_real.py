@@ -1,4 +1,4 @@
-"""Ten agents through two tiers of real Collectors on the shipped configurations, a gateway killed meanwhile."""
+"""Ten agents send through two tiers of real Collectors with the shipped configurations while a gateway is killed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.fleet.extrapolation import measured
 from bench.fleet.report import as_document, as_text
 from bench.fleet.run import Options, run
-from bench.fleet.sums import measured
 from bench.fleet.world import GPUS
 from tests.cli import clean_environment
 from tests.real.collector import ROOT, binary
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.real
 AGENTS = 10
 
 
-def test_a_gateway_that_is_killed_and_comes_back_costs_no_point_of_any_agent() -> None:
+def test_no_point_is_lost_when_a_gateway_is_killed_and_restarted() -> None:
     binary()
-    said = io.StringIO()
-    result = run(Options(agents=AGENTS, nodes=2, seconds=18, interval_s=1, export_interval_s=2), said)
+    progress = io.StringIO()
+    result = run(Options(agents=AGENTS, nodes=2, seconds=18, interval_s=1, export_interval_s=2), progress)
     balance, outage, totals = result.balance, result.outage, result.drained.totals
 
-    # It was away, and data flowed: nobody answered there, agents went on, and nodes kept what they could not pass on.
+    # During the outage the gateway's ports refused, agents continued to send, and nodes queued the points.
     assert outage.refused
     assert outage.away_s >= 6
     assert outage.sent_points > 0
@@ -41,16 +41,16 @@ def test_a_gateway_that_is_killed_and_comes_back_costs_no_point_of_any_agent() -
     assert balance.lost_points == 0
     assert balance.unknown_points == 0
     assert balance.received_points == balance.sent_points == totals.distinct_points
-    # The sum of each counter at the end, to the last bit.
+    # The sum of each counter at the end is exactly equal.
     assert balance.hosts_with_other_counters == ()
     for one in result.last.sent:
         assert one.counters["hw.energy"] == pytest.approx(one.counters["gpu.device.energy"], rel=1e-9), (
-            "the agent's own books"
+            "the agent's own sums differ"
         )
         assert one.counters["gpu.workload.energy"] > 0
     assert balance.holds
 
-    assert "gateway-1 is killed" in said.getvalue()
+    assert "gateway-1 is killed" in progress.getvalue()
     text = "\n".join(as_text(result))
     assert "lost                        0 points" in text
     assert as_document(result)["balance"] == {
@@ -64,17 +64,15 @@ def test_a_gateway_that_is_killed_and_comes_back_costs_no_point_of_any_agent() -
     assert measured(result).series_per_host > 20 * GPUS
 
 
-def below(pid: int) -> Sequence[psutil.Process]:
+def descendants(pid: int) -> Sequence[psutil.Process]:
     return psutil.Process(pid).children(recursive=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_whoever_interrupts_a_fleet_leaves_no_process_and_no_file_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_interrupted_fleet_leaves_no_process_and_no_file(tmp_path: Path, number: signal.Signals) -> None:
     binary()
     process = subprocess.Popen(
-        # Whoever runs the tests in the background may have interrupts ignored, and all he starts have, too.
+        # A shell ignores interrupts in background jobs, and child processes inherit that.
         [
             *("env", "--default-signal=INT", sys.executable, "-m", "bench.fleet"),
             *("--agents", "2", "--nodes", "1", "--processes", "1"),
@@ -90,8 +88,8 @@ def test_whoever_interrupts_a_fleet_leaves_no_process_and_no_file_behind(
         for line in process.stderr:
             if "starting agents" in line:
                 break
-        started = below(process.pid)
-        # Two gateways, a node, the backend, the agents; and Python's own keeper of shared things.
+        started = descendants(process.pid)
+        # Two gateways, a node, the backend, the agents, and Python's resource tracker.
         assert len([one for one in started if one.name().startswith("otelcol")]) == 3
         assert len(started) >= 5
         process.send_signal(number)

@@ -1,4 +1,4 @@
-"""The image: built from the Dockerfile and run by a real Docker engine, on a base made of this machine's Python."""
+"""The image, built from the Dockerfile and run by a real Docker engine, on a base image with this machine's Python."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ import pytest
 
 from otel_gpu.version import __version__
 from tests.real.docker_engine import REMEDY, DockerEngine, docker_engine, until
-from tests.real.parts import needed_program
+from tests.real.programs import require_program
 
 pytestmark = pytest.mark.real
 
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = "otel-gpu:test"
-# What Python has and the image does without; its own tests alone are half of it.
+# Parts of Python that the base image leaves out; its own tests alone are half of it.
 SKIPPED: Final = {
     "test",
     "idlelib",
@@ -50,7 +50,7 @@ LOCKED: Final[dict[str, Any]] = {
 
 
 class Rootfs:
-    """A root file system as a tar, with the parents of everything in it."""
+    """A tar of a root file system, with all parent directories."""
 
     def __init__(self) -> None:
         self._packed = io.BytesIO()
@@ -58,7 +58,7 @@ class Rootfs:
         self._there: set[str] = set()
 
     def add(self, source: Path, name: str | None = None) -> None:
-        """A file or a directory, at its own path or another."""
+        """Add a file or a directory, at its own path or another one."""
         at = (name or str(source)).lstrip("/")
         self._parents(at)
         if at not in self._there:
@@ -66,7 +66,7 @@ class Rootfs:
             self._tar.add(source, at, filter=_owned_by_root)
 
     def directory(self, name: str, mode: int = 0o755) -> None:
-        """An empty directory."""
+        """Add an empty directory."""
         self._parents(name)
         if name not in self._there:
             self._there.add(name)
@@ -75,14 +75,14 @@ class Rootfs:
             self._tar.addfile(entry)
 
     def text(self, name: str, text: str, mode: int = 0o644) -> None:
-        """A file with this text."""
+        """Add a file with this text."""
         self._parents(name)
         entry = tarfile.TarInfo(name)
         entry.size, entry.mode = len(text.encode()), mode
         self._tar.addfile(entry, io.BytesIO(text.encode()))
 
     def link(self, name: str, target: str) -> None:
-        """A symbolic link."""
+        """Add a symbolic link."""
         self._parents(name)
         entry = tarfile.TarInfo(name)
         entry.type, entry.linkname = tarfile.SYMTYPE, target
@@ -112,17 +112,17 @@ def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def libraries(programs: Iterable[Path]) -> set[Path]:
-    """Shared libraries that these need, as the loader finds them."""
+    """The shared libraries that the loader finds for these programs."""
     words = ["ldd", *map(str, programs)]
-    said = subprocess.run(words, capture_output=True, encoding="utf-8", check=False).stdout
-    return {Path(found) for found in re.findall(r"(?:=> |^\t)(/\S+) \(0x", said, re.MULTILINE)}
+    output = subprocess.run(words, capture_output=True, encoding="utf-8", check=False).stdout
+    return {Path(found) for found in re.findall(r"(?:=> |^\t)(/\S+) \(0x", output, re.MULTILINE)}
 
 
 def base(*, wheels: Path | None = None) -> bytes:
-    """A stand-in for python:3.11-slim: this Python, the libraries of its packages, a shell.
+    """A replacement for python:3.11-slim: this Python, the libraries of its packages, and a shell.
 
-    With wheels it is one to build on, and has what must not reach the image: a package index's worth of wheels, and
-    something that calls itself a compiler.
+    With ``wheels`` it replaces the base of the build stage: it has these wheels and a fake compiler, which must not be
+    in the image.
     """
     rootfs = Rootfs()
     python = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve()
@@ -137,7 +137,7 @@ def base(*, wheels: Path | None = None) -> bytes:
     for one in sorted(libraries([python, *library.glob("lib-dynload/*.so"), *packages.rglob("*.so*")])):
         if not one.is_relative_to(packages):
             rootfs.add(one)
-    rootfs.add(needed_program("busybox", REMEDY), "bin/busybox")
+    rootfs.add(require_program("busybox", REMEDY), "bin/busybox")
     for applet in ("sh", "rm", "cat", "id"):
         rootfs.link(f"bin/{applet}", "busybox")
     rootfs.directory("tmp", 0o1777)
@@ -150,14 +150,14 @@ def base(*, wheels: Path | None = None) -> bytes:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerEngine]:
-    """An engine in which the image was built, without a network and as an engine without BuildKit does."""
+    """An engine with the image, built without a network and without BuildKit."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             # Its storage driver copies the whole image for every step of a build.
             if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
                 patch.setattr(tempfile, "tempdir", str(MEMORY))
             started = stack.enter_context(docker_engine())
-        # Where several workers run these tests, the first one builds, and the others wait for its image.
+        # With several workers, the first one builds the image and the others wait for it.
         run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID")
         directory = tmp_path_factory.getbasetemp()
         saved = (directory.parent if run_id else directory) / f"image-{run_id}.tar"
@@ -172,7 +172,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerEngine]:
 
 
 def build_image(engine: DockerEngine, wheels: Path) -> None:
-    """Build it, from wheels that are fetched here: the build itself reaches nobody."""
+    """Build the image without a network, from wheels downloaded here."""
     pins = [word for name in ("runtime", "build") for word in ("-r", str(ROOT / f"constraints/{name}.txt"))]
     words = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"]
     subprocess.run([*words, "--only-binary=:all:", "-d", str(wheels), *pins], check=True, timeout=600)
@@ -182,12 +182,12 @@ def build_image(engine: DockerEngine, wheels: Path) -> None:
         engine.client.import_image_from_data(packed, repository="base", tag=tag, changes=changes)
     arguments = {"BASE": "base:slim", "BUILD_BASE": "base:build", "VERSION": __version__, "REVISION": "abc"}
     options = {"buildargs": arguments, "network_mode": "none", "rm": True, "forcerm": True, "decode": True}
-    said = list(engine.client.build(path=str(ROOT), tag=IMAGE, **options))
-    assert not [line for line in said if "error" in line], "".join(line.get("stream", "") for line in said)
+    output = list(engine.client.build(path=str(ROOT), tag=IMAGE, **options))
+    assert not [line for line in output if "error" in line], "".join(line.get("stream", "") for line in output)
 
 
 def run(engine: DockerEngine, *command: str, host: dict[str, Any] | None = None, **options: Any) -> tuple[int, str]:
-    """Run a container to its end, locked down as far as the engine can: its exit code and what it said."""
+    """Run a container without privileges; returns its exit code and output."""
     config = engine.client.create_host_config(network_mode="none", **LOCKED | (host or {}))
     key = engine.client.create_container(IMAGE, list(command) or None, host_config=config, **options)["Id"]
     try:
@@ -198,25 +198,25 @@ def run(engine: DockerEngine, *command: str, host: dict[str, Any] | None = None,
         engine.remove(key)
 
 
-def test_the_image_is_the_agent(engine: DockerEngine) -> None:
+def test_the_image_runs_the_agent(engine: DockerEngine) -> None:
     assert run(engine, "--version") == (0, f"otel-gpu {__version__}\n")
 
 
-def test_the_image_says_what_it_is(engine: DockerEngine) -> None:
+def test_the_image_has_labels(engine: DockerEngine) -> None:
     config = engine.client.inspect_image(IMAGE)["Config"]
     labels = {key.removeprefix("org.opencontainers.image."): value for key, value in config["Labels"].items()}
     assert labels.pop("description")
     assert labels == {"title": "otel-gpu", "licenses": "Apache-2.0", "version": __version__, "revision": "abc"}
 
 
-def test_nobody_in_the_image_is_root_unless_asked(engine: DockerEngine) -> None:
+def test_the_default_user_of_the_image_is_not_root(engine: DockerEngine) -> None:
     user = engine.client.inspect_image(IMAGE)["Config"]["User"]
     assert user == "65532:65532"
-    code, said = run(engine, "-u", entrypoint="/bin/id")
-    assert (code, said.strip()) == (0, "65532")
+    code, output = run(engine, "-u", entrypoint="/bin/id")
+    assert (code, output.strip()) == (0, "65532")
 
 
-def test_what_built_the_image_is_not_in_it(engine: DockerEngine) -> None:
+def test_build_tools_are_not_in_the_image(engine: DockerEngine) -> None:
     key = engine.client.create_container(IMAGE)["Id"]
     exported = b"".join(engine.client.export(key))
     engine.remove(key)
@@ -231,7 +231,7 @@ def test_what_built_the_image_is_not_in_it(engine: DockerEngine) -> None:
     assert writable == []
 
 
-def test_the_image_adds_no_more_to_its_base_than_its_page_says(engine: DockerEngine) -> None:
+def test_the_size_of_the_image_is_as_documented(engine: DockerEngine) -> None:
     layers = engine.client.history(IMAGE)
     [base_at] = [index for index, layer in enumerate(layers) if layer["Comment"].startswith("Imported from")]
     size_mb = sum(layer["Size"] for layer in layers[:base_at]) / 1e6
@@ -242,9 +242,9 @@ def test_the_image_adds_no_more_to_its_base_than_its_page_says(engine: DockerEng
 
 
 @pytest.mark.parametrize("command", [(), ("demo", "--listen", "0.0.0.0:9464")], ids=["as it is", "demo"])
-def test_a_container_without_any_privilege_becomes_healthy(engine: DockerEngine, command: tuple[str, ...]) -> None:
+def test_a_container_without_privileges_becomes_healthy(engine: DockerEngine, command: tuple[str, ...]) -> None:
     config = engine.client.create_host_config(network_mode="none", **LOCKED)
-    # The image's own check, more often.
+    # The image's own check with a shorter interval.
     often = docker.types.Healthcheck(interval=1_000_000_000)
     key = engine.client.create_container(IMAGE, list(command) or None, host_config=config, healthcheck=often)["Id"]
     try:
@@ -264,20 +264,20 @@ def test_a_container_without_any_privilege_becomes_healthy(engine: DockerEngine,
     [((), False), (("SYS_PTRACE",), False), (("SYS_PTRACE", "DAC_READ_SEARCH"), True)],
     ids=["none", "SYS_PTRACE", "both"],
 )
-def test_the_files_of_others_take_both_capabilities(
+def test_reading_processes_of_other_users_requires_both_capabilities(
     engine: DockerEngine, capabilities: tuple[str, ...], reads: bool
 ) -> None:
-    """A process's fd directory is its owner's alone (mode 0500), and its links are for those who may trace it."""
+    """Only its owner may list a process's fd directory (mode 0500), and reading its links requires ptrace access."""
     host = {"pid_mode": "host", "binds": ["/proc:/host/proc:ro"], "cap_add": list(capabilities)}
-    with subprocess.Popen(["sleep", "1000"], user=12_345, group=12_345, extra_groups=[]) as somebody:
+    with subprocess.Popen(["sleep", "1000"], user=12_345, group=12_345, extra_groups=[]) as other:
         try:
             look = (
-                f"import os; at = '/host/proc/{somebody.pid}/'; "
+                f"import os; at = '/host/proc/{other.pid}/'; "
                 "print(len([os.readlink(at + 'fd/' + one) for one in os.listdir(at + 'fd')]) > 0, "
                 "len(open(at + 'maps').read()) > 0, len(open(at + 'environ').read()) > 0)"
             )
-            code, said = run(engine, "-c", look, entrypoint="python3", user="0", host=host)
+            code, output = run(engine, "-c", look, entrypoint="python3", user="0", host=host)
         finally:
-            somebody.kill()
-    assert (code == 0) == reads, said
-    assert said.strip() == "True True True" if reads else "PermissionError" in said
+            other.kill()
+    assert (code == 0) == reads, output
+    assert output.strip() == "True True True" if reads else "PermissionError" in output

@@ -1,11 +1,11 @@
-"""The agent beside a real Docker engine: who is who in its metrics, cycle by cycle."""
+"""Names and grants of a real Docker engine in the agent's metrics."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,17 @@ import pytest
 
 from tests.agent_process import AgentProcess, agent_process
 from tests.nvml_stub.build import build
-from tests.nvml_stub.world import Listed, World
-from tests.real.docker_engine import DockerEngine, device_node, docker_engine
+from tests.nvml_stub.world import World
+from tests.real.docker_engine import DockerEngine, device_node
 
 pytestmark = pytest.mark.real
 
 GIB = 1 << 30
 INTERVAL_S = 1.0
 UUID = "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"
-NASTY = "<img src=x onerror=alert(1)> \"quoted\" \\ 'single'\ntwo lines 🚀"
+HOSTILE = "<img src=x onerror=alert(1)> \"quoted\" \\ 'single'\ntwo lines 🚀"
 SAMPLE = re.compile(r'([a-z_]+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} (\S+)')
 LABEL = re.compile(r'([a-z0-9_]+)="((?:[^"\\]|\\.)*)"')
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[DockerEngine]:
-    """An engine that the tests of this file share."""
-    with docker_engine() as started:
-        yield started
 
 
 def pid_of(engine: DockerEngine, key: str) -> int:
@@ -39,15 +32,10 @@ def pid_of(engine: DockerEngine, key: str) -> int:
 
 
 def nvml(directory: Path, *pids: int) -> dict[str, str]:
-    """The environment of an agent whose driver lists these pids, with a GiB each."""
+    """The environment of an agent whose driver lists these pids with 1 GiB each."""
     world = World()
-    gpu = world.gpu(UUID, name="NVIDIA A100-SXM4-80GB")
-    gpu.typical()
-    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=len(pids) * GIB)
-    gpu.compute(0, [Listed(pid, GIB) for pid in pids])
-    gpu.energy_steps(0, 600_000_000, 100)
-    library = build()
-    return {"LD_LIBRARY_PATH": str(library), "NVML_STUB_WORLD": str(world.write(directory / "world.txt"))}
+    world.a100(dict.fromkeys(pids, GIB), uuid=UUID)
+    return world.environment(build(), directory)
 
 
 def agent(engine: DockerEngine, directory: Path, *pids: int) -> Any:
@@ -57,7 +45,7 @@ def agent(engine: DockerEngine, directory: Path, *pids: int) -> Any:
 
 
 def series(running: AgentProcess, name: str) -> list[tuple[dict[str, str], float]]:
-    """The series of a metric, as Prometheus would read them."""
+    """Labels and value of each series of a metric."""
     found = []
     for metric, labels, value in SAMPLE.findall(running.get("/metrics").body):
         if metric == name:
@@ -70,18 +58,18 @@ def _unescaped(text: str) -> str:
 
 
 def names(running: AgentProcess, name: str, least: float = 0.5) -> set[str]:
-    """Names of the containers of which a metric is at least so much."""
+    """The names of containers for which a metric is at least ``least``."""
     return {labels["container_name"] for labels, value in series(running, name) if value >= least}
 
 
 def cycles_until(running: AgentProcess, happens: Callable[[], bool]) -> float:
-    """How many cycles it took."""
+    """Wait for a condition; returns the number of cycles it took."""
     started_s = time.monotonic()
     running.until(happens)
     return (time.monotonic() - started_s) / INTERVAL_S
 
 
-def test_the_names_in_the_metrics_are_the_engines_after_every_event(engine: DockerEngine, tmp_path: Path) -> None:
+def test_metrics_have_the_engines_names_after_a_rename(engine: DockerEngine, tmp_path: Path) -> None:
     keys = [engine.run(name, labels={"team": name, "secret": "x"}) for name in ("web", "job")]
     with agent(engine, tmp_path, *(pid_of(engine, key) for key in keys)) as running:
         memory = "gpu_workload_memory_usage_bytes"
@@ -92,14 +80,14 @@ def test_the_names_in_the_metrics_are_the_engines_after_every_event(engine: Dock
             assert (labels["container_image_name"], labels["container_runtime_name"]) == ("bb:latest", "docker")
             assert "container_label_secret" not in labels
         engine.client.rename(keys[0], "api")
-        # Prompt: the event, one cycle that hears of it, and the time it takes to look.
+        # The event, the next cycle, and the time of this test's own requests.
         assert cycles_until(running, lambda: names(running, memory) == {"api", "job"}) < 4
         energy = {
             labels["container_name"]: value
             for labels, value in series(running, "gpu_workload_energy_joules_total")
             if labels["gpu_attribution_method"] == "estimated"
         }
-        assert set(energy) == {"web", "api", "job"}  # what it used under its old name stays for the retention
+        assert set(energy) == {"web", "api", "job"}  # the old name remains for the retention
         documents = json.loads(running.get("/api/attribution").body)
         assert sorted(workload["name"] for workload in documents["workloads"]) == ["api", "job"]
         assert {source["name"]: source["ok"] for source in documents["sources"]}["docker"]
@@ -107,12 +95,10 @@ def test_the_names_in_the_metrics_are_the_engines_after_every_event(engine: Dock
         engine.remove(key)
 
 
-def test_who_was_given_a_gpu_is_there_without_a_process_and_gone_when_it_ends(
-    engine: DockerEngine, tmp_path: Path
-) -> None:
+def test_a_container_with_a_gpu_and_no_process_is_allocated_until_it_ends(engine: DockerEngine, tmp_path: Path) -> None:
     node = device_node(engine.directory, "nvidia0")
     given = engine.run(
-        "given", host={"devices": [f"{node}:/dev/nvidia0:rwm"]}, labels={"note": NASTY, "team": "y" * 10_240}
+        "given", host={"devices": [f"{node}:/dev/nvidia0:rwm"]}, labels={"note": HOSTILE, "team": "y" * 10_240}
     )
     env = {"NVIDIA_VISIBLE_DEVICES": UUID}
     runtime = engine.run("by-runtime", host={"runtime": "nvidia"}, environment=env)
@@ -138,14 +124,13 @@ def test_who_was_given_a_gpu_is_there_without_a_process_and_gone_when_it_ends(
             for labels, _ in series(running, "gpu_workload_access")
             if labels["container_name"] == "given"
         )
-        assert note == NASTY
+        assert note == HOSTILE
         states = {
             labels["otel_gpu_state"]: value
             for labels, value in series(running, "otel_gpu_source_state")
             if labels["otel_gpu_source"] == "docker"
         }
-        told = {"ok": 0, "degraded": 1, "unavailable": 0, "paused": 0}  # a label was too long, and is told cut
-        assert states == told
+        assert states == {"ok": 0, "degraded": 1, "unavailable": 0, "paused": 0}  # a label was cut
         errors = {labels["otel_gpu_source"]: value for labels, value in series(running, "otel_gpu_source_errors_total")}
         assert errors["docker"] == 1
         engine.client.stop(given, timeout=0)
@@ -156,7 +141,7 @@ def test_who_was_given_a_gpu_is_there_without_a_process_and_gone_when_it_ends(
     assert engine.inspect(runtime)["HostConfig"]["Runtime"] == "nvidia"
 
 
-def test_an_engine_that_is_away_leaves_what_was_known_and_comes_back(engine: DockerEngine, tmp_path: Path) -> None:
+def test_names_persist_while_the_engine_is_unavailable(engine: DockerEngine, tmp_path: Path) -> None:
     for one in engine.client.containers(all=True):
         engine.remove(one["Id"])
     key = engine.run("steady")
@@ -176,7 +161,7 @@ def test_an_engine_that_is_away_leaves_what_was_known_and_comes_back(engine: Doc
         assert names(running, memory) <= {"steady"}
         engine.start()
         running.until(lambda: docker_is() == {"ok"})
-        # The engine ends containers that ran without it; the one it starts now is known at once.
+        # The engine stops containers that ran without it; a container that it starts now is known at once.
         assert engine.inspect(key)["Name"] == "/steady"
         second = engine.run("second", host={"devices": [f"{engine.directory}/nvidia0:/dev/nvidia0:rwm"]})
         running.until(lambda: "second" in names(running, "gpu_workload_access"))

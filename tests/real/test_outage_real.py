@@ -1,4 +1,4 @@
-"""A Collector that is killed under load and comes back, and one that never does."""
+"""Outage of a Collector: totals after its restart, and the last export of an agent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
-from tests.real.otlp_series import told
+from tests.real.otlp_points import points_of
 
 pytestmark = pytest.mark.real
 
@@ -27,21 +27,20 @@ Totals = Mapping[tuple[str, ...], int]
 
 @contextmanager
 def agents(addresses: Addresses, directory: Path) -> Iterator[dict[str, AgentProcess]]:
-    """One agent for each temporality, told apart by a Resource attribute."""
+    """One agent for each temporality, with its name in the Resource attribute ``run``."""
     with ExitStack() as running:
         found = {}
         for temporality in ("cumulative", "delta"):
             home = directory / temporality
             home.mkdir()
-            words = ["run", "--source", "sim", "--interval", "1s", "--export-interval", "1s", "--prometheus"]
-            words += ["--listen", "127.0.0.1:0", "--otlp-endpoint", f"http://{addresses.otlp_http}"]
-            words += ["--otlp-temporality", temporality, "--resource-attributes", f"run={temporality}"]
-            found[temporality] = running.enter_context(agent_process(*words, directory=home))
+            flags = ["--export-interval", "1s", "--prometheus", "--otlp-endpoint", f"http://{addresses.otlp_http}"]
+            flags += ["--otlp-temporality", temporality, "--resource-attributes", f"run={temporality}"]
+            found[temporality] = running.enter_context(simulated_agent(*flags, directory=home))
         yield found
 
 
-def shown(agent: AgentProcess) -> Totals:
-    """What the agent itself says at this moment."""
+def scraped(agent: AgentProcess) -> Totals:
+    """The totals in the agent's /metrics."""
     found = {}
     answer = agent.get("/metrics")
     for family in text_string_to_metric_families(answer.body if answer.status == 200 else ""):
@@ -53,12 +52,12 @@ def shown(agent: AgentProcess) -> Totals:
     return found
 
 
-def arrived(files: list[Path], run: str) -> list[Totals]:
-    """What the Collector got: the totals after each export, deltas added up."""
+def received(files: list[Path], run: str) -> list[Totals]:
+    """The totals at the Collector after each export, with deltas added up."""
     sums: dict[tuple[str, ...], int] = {}
     history: list[Totals] = []
     newest_ns = None
-    for point in (point for file in files for point in told(read_file(file))):
+    for point in (point for file in files for point in points_of(read_file(file))):
         if point.name not in ENERGY or point.get("run") != run:
             continue
         if newest_ns is not None and point.time_ns != newest_ns:
@@ -74,16 +73,16 @@ def arrived(files: list[Path], run: str) -> list[Totals]:
 
 
 def until_agreed(agent: AgentProcess, files: list[Path], run: str) -> None:
-    """Wait until some export told, for every series, exactly what the agent shows."""
+    """Wait until the totals after some export equal the agent's own for every series."""
 
     def agreed() -> bool:
-        own = shown(agent)
-        return len(own) > 20 and any(own == totals for totals in arrived(files, run))
+        own = scraped(agent)
+        return len(own) > 20 and any(own == totals for totals in received(files, run))
 
     agent.until(agreed)
 
 
-def test_totals_are_right_after_a_minute_without_a_collector_and_nothing_else_suffers(tmp_path: Path) -> None:
+def test_totals_are_correct_after_a_minute_without_a_collector(tmp_path: Path) -> None:
     addresses = Addresses.free()
     debug = CONFIGURATIONS / "debug.yaml"
     before, after = tmp_path / "before.json", tmp_path / "after.json"
@@ -95,14 +94,14 @@ def test_totals_are_right_after_a_minute_without_a_collector_and_nothing_else_su
             first.process.process.wait()
         processes = {run: psutil.Process(agent.process.pid) for run, agent in running.items()}
         threads = {run: process.num_threads() for run, process in processes.items()}
-        gone_s = time.monotonic()
-        last = {run: shown(agent) for run, agent in running.items()}
-        while time.monotonic() - gone_s < AWAY_S:
+        killed_s = time.monotonic()
+        last = {run: scraped(agent) for run, agent in running.items()}
+        while time.monotonic() - killed_s < AWAY_S:
             time.sleep(5)
             for run, agent in running.items():
                 assert agent.get("/healthz").status == 200
-                now = shown(agent)
-                assert sum(now.values()) > sum(last[run].values()), "samples and scrapes go on"
+                now = scraped(agent)
+                assert sum(now.values()) > sum(last[run].values()), "sampling or scraping stopped"
                 assert processes[run].num_threads() <= threads[run] + 1
                 last[run] = now
         with collector(debug, to_file(after), directory=tmp_path / "second", addresses=addresses) as second:
@@ -119,21 +118,20 @@ def test_totals_are_right_after_a_minute_without_a_collector_and_nothing_else_su
             assert "Traceback" not in agent.stderr
 
 
-def test_the_last_export_tells_the_end(tmp_path: Path) -> None:
+def test_the_agent_exports_once_more_when_it_stops(tmp_path: Path) -> None:
     addresses, out = Addresses.free(), tmp_path / "out.json"
     debug = CONFIGURATIONS / "debug.yaml"
-    words = ["run", "--source", "sim", "--interval", "1s", "--export-interval", "1h", "--retention", "3h"]
-    words += ["--listen", "127.0.0.1:0", "--otlp-endpoint", f"http://{addresses.otlp_http}"]
+    flags = ("--export-interval", "1h", "--retention", "3h", "--otlp-endpoint", f"http://{addresses.otlp_http}")
     with (
         collector(debug, to_file(out), directory=tmp_path / "collector", addresses=addresses),
-        agent_process(*words, directory=tmp_path) as agent,
+        simulated_agent(*flags, directory=tmp_path) as agent,
     ):
         agent.until(lambda: bool(read_file(out)))
-        first_ns = max(point.time_ns for point in told(read_file(out)))
+        first_ns = max(point.time_ns for point in points_of(read_file(out)))
         time.sleep(3)
         code, took_s = agent.end()
         assert (code, took_s < 5) == (0, True), agent.stderr
         deadline_s = time.monotonic() + 10
-        while max(point.time_ns for point in told(read_file(out))) == first_ns:
+        while max(point.time_ns for point in points_of(read_file(out))) == first_ns:
             assert time.monotonic() < deadline_s, "no export after the first"
             time.sleep(0.1)

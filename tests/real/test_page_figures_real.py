@@ -1,10 +1,10 @@
-"""What a person reads on the page, in a real browser: every figure is that of the document of the same cycle."""
+"""The page in a real browser: every text and figure is that of the JSON document of the same cycle."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -21,31 +21,16 @@ from otel_gpu.model import (
 )
 from otel_gpu.view.names import name_key, workload_names
 from otel_gpu.view.text import UNKNOWN, celsius, gpu_span, joules, money, percent, signed, size, span, watts
-from tests.real.chromium import Browser, chromium
-from tests.real.page_view import CARDS, PROCESSES, TABLE, TOTALS, assert_innocent, opened
-from tests.real.staged_agent import StagedAgent, staged_agent
+from tests.real.chromium import Browser
+from tests.real.page_view import CARDS, PROCESSES, TABLE, TOTALS, assert_clean, open_page
+from tests.real.stepped_agent import SteppedAgent
 from tests.web import ask
 
 pytestmark = pytest.mark.real
 
-PRICES: Final = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "currency": "EUR"}
 METHODS: Final = ("measured", "estimated", "inferred")
 Shown = dict[str, tuple[str, float | None]]
-"""By the name of a cell: its text, and the value behind it."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def demo() -> Iterator[StagedAgent]:
-    with staged_agent(flags=PRICES) as staged:
-        for _ in range(24):
-            staged.advance(5)
-        yield staged
+"""Text and value by the name of a cell."""
 
 
 def total(values: Sequence[float | None]) -> float | None:
@@ -55,45 +40,45 @@ def total(values: Sequence[float | None]) -> float | None:
 
 
 def same(shown: str | None, reported: float | None) -> bool:
-    """Whether a figure behind a text is the one in the report."""
+    """Whether the value of a cell is that of the report."""
     if not shown or reported is None:
         return not shown and reported is None
     return float(shown) == pytest.approx(reported, rel=1e-12)
 
 
 def document_of(attribution: Report) -> dict[str, Any]:
-    """What ``once --format json`` prints."""
+    """The output of ``once --format json``."""
     document: dict[str, Any] = json.loads(to_json(attribution))
     return document
 
 
 def energy(by_method: Sequence[dict[str, int | None]]) -> MethodEnergy:
-    """The sum of what the document has by method."""
+    """Energy by method, summed over entries of the document."""
     sums = {f"{method}_mj": total([each[method] for each in by_method]) for method in by_method[0]}
     return MethodEnergy(**{method: None if value is None else int(value) for method, value in sums.items()})
 
 
 def state_text(states: Sequence[tuple[str | None, float | None]]) -> str:
-    """Busy if anywhere; idle, for how long, only if nowhere anything else may be."""
+    """Busy if busy anywhere; idle with its duration only if idle everywhere or allocated."""
     state = next(each for each in ("busy", "unknown", "idle", "allocated") if each in [state for state, _ in states])
     idle = [idle_s for each, idle_s in states if each == "idle"]
     return f"idle {span(min(each for each in idle if each is not None))}" if state == "idle" else state
 
 
 def idle_so_far(use: WorkloadGpu | ProcessReport, gpus: dict[str, GpuReport]) -> float | None:
-    """Seconds; unknown where 0 would only mean that nothing shows work, or that nothing is decided."""
+    """Idle seconds; unknown instead of 0 without utilisation, or while the state is unknown."""
     assert use.totals is not None
     can_tell = gpus[use.gpu_uuid].has_utilization and use.state is not GpuState.UNKNOWN
     return use.totals.idle_us / 1e6 if use.totals.idle_us or can_tell else None
 
 
 def row_of(workload: dict[str, Any], reported: WorkloadReport, attribution: Report) -> Shown:
-    """A row of the table, by the document and, for what is so far, by the answer it was made of."""
+    """The expected row of a workload; totals so far are in the report only."""
     parts, window_s = workload["gpus"], attribution.window_s
     assert window_s is not None
     gpus = {gpu.identity.uuid: gpu for gpu in attribution.gpus}
     places = {(gpus[part.gpu_uuid].identity.index, part.mig_profile) for part in reported.reported_gpus}
-    ((index, profile),) = places  # of several, another test
+    ((index, profile),) = places  # test_page_many_gpus_real.py has workloads on several GPUs
     inferred = total([part["memory"]["inferred"] for part in parts])
     memory = total([part["memory"]["measured"] for part in parts] + [inferred])
     sm = total([part["utilization"] for part in parts])
@@ -116,12 +101,12 @@ def row_of(workload: dict[str, Any], reported: WorkloadReport, attribution: Repo
 
 
 def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same_cycle(
-    browser: Browser, demo: StagedAgent
+    browser: Browser, demo: SteppedAgent
 ) -> None:
     attribution = demo.advance(5)
-    tab = opened(browser, demo)
+    tab = open_page(browser, demo)
     document = document_of(attribution)
-    answer = ask(demo.agent.web.address, "/api/attribution")
+    answer = ask(demo.address, "/api/attribution")
     assert json.loads(answer.body) == document
     assert answer.headers["ETag"] == f'"{tab.value("document.getElementById(`main`).dataset.cycle")}"'
     shown = {row["id"]: row for row in tab.value(TABLE)}
@@ -136,14 +121,14 @@ def test_every_text_and_figure_of_a_workload_is_that_of_the_document_of_the_same
         figures = {key: value for key, (_, value) in expected.items() if key not in ("gpu", "state")}
         assert [key for key, value in figures.items() if not same(row[key], value)] == []
     texts = {text for row in shown.values() for text in row["texts"].values()}
-    assert {UNKNOWN, "busy", "unknown"} <= texts  # it is about something
+    assert {UNKNOWN, "busy", "unknown"} <= texts
     assert any(row["texts"]["state"].startswith("idle ") and row["texts"]["idle"] != "0 s" for row in shown.values())
-    assert_innocent(tab, demo.url)
+    assert_clean(tab, demo.url)
 
 
-def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
+def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Browser, demo: SteppedAgent) -> None:
     attribution = demo.now()
-    tab = opened(browser, demo)
+    tab = open_page(browser, demo)
     tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
     shown = {(row["workload"], row["texts"]["PID"], row["texts"]["GPU"]): row for row in tab.value(PROCESSES)}
     reported = [process for process in attribution.processes if process.is_reported]
@@ -176,7 +161,7 @@ def test_every_text_and_figure_of_a_process_is_that_of_the_document(browser: Bro
 
 
 def holders_of(gpu: dict[str, Any], document: dict[str, Any], names: Sequence[str]) -> list[list[str]]:
-    """Who holds its memory: name, how much, how sure that is; the measured before the inferred, the largest first."""
+    """The expected holders of a GPU's memory: name, size, confidence; measured before inferred, the largest first."""
     held = [
         (method, part["memory"][method], name, part["memory"]["confidence"])
         for method in ("measured", "inferred")
@@ -192,8 +177,8 @@ def holders_of(gpu: dict[str, Any], document: dict[str, Any], names: Sequence[st
     ] + ([["unattributed", size(unattributed), ""]] if unattributed else [])
 
 
-def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     attribution = demo.now()
     document = document_of(attribution)
     reported_workloads = [workload for workload in attribution.workloads if workload.reported_gpus]
@@ -204,7 +189,7 @@ def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser
     for card, gpu, behind in zip(cards, document["gpus"], attribution.gpus, strict=True):
         memory = gpu["memory"]
         used = memory["limit"] - memory["free"] - memory["reserved"]
-        mean_w = gpu["energy"]["delta_mj"] / 1000 / 5  # the demo's cycle, as that of the workloads
+        mean_w = gpu["energy"]["delta_mj"] / 1000 / 5  # over a cycle, like the power of workloads
         reported = [gpu["utilization"], mean_w, used, gpu["temperature_c"]]
         written = [percent(reported[0]), watts(mean_w), size(used), celsius(gpu["temperature_c"])]
         assert card["title"] == f"GPU {gpu['index']} {gpu['name']}"
@@ -223,8 +208,8 @@ def test_every_text_and_figure_of_a_gpu_is_that_of_the_document(browser: Browser
     assert Counter(UNKNOWN in card["texts"] for card in cards) == {True: 1, False: 3}
 
 
-def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_the_totals_are_those_of_the_document_and_are_explained(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     document = document_of(demo.now())
     splits = [gpu["memory"] for gpu in document["gpus"]]
     used = sum(each["limit"] - each["free"] - each["reserved"] for each in splits)
@@ -251,8 +236,8 @@ def test_the_five_totals_are_those_of_the_document_and_say_what_they_are(browser
     assert all(len(how) > 20 for _, _, _, how in tab.value(TOTALS))
 
 
-def test_every_column_says_what_it_is(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_every_column_is_explained(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     tab.value("document.querySelector('.open').click()")
     headings = "[...document.querySelectorAll('#columns button, .details thead th')]"
     said = tab.value(f"{headings}.map(node => [node.innerText, node.title])")
@@ -261,8 +246,8 @@ def test_every_column_says_what_it_is(browser: Browser, demo: StagedAgent) -> No
     assert "share of a gpu's sms" in dict(said)["SM"].lower()
 
 
-def test_cost_while_idle_is_unknown_without_utilisation(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_cost_while_idle_is_unknown_without_utilisation(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     costs = {(row["name"], row["texts"]["idle"]): row["how"]["cost"] for row in tab.value(TABLE)}
     unknown = "so far, at the configured prices; unknown how much of it while idle"
     assert costs["reranker", UNKNOWN] == unknown  # on an instance

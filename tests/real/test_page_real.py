@@ -1,61 +1,43 @@
-"""The page in a real browser: it follows the agent, on any screen, by keyboard and screen reader."""
+"""The page in a real browser: updates, screen sizes, keyboard and screen reader."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from otel_gpu.export.document import to_json
-from tests.real.chromium import PATIENCE_S, Browser, Tab, chromium
+from tests.real.chromium import PATIENCE_S, Browser, Tab
 from tests.real.page_view import (
-    ALONE,
-    ASKEW,
-    BROKEN,
     CARDS,
-    CONTRAST,
+    LOW_CONTRAST,
+    MISALIGNED_PLOTS,
     NAMES,
     NARROW,
-    SMALL,
+    SMALL_TARGETS,
+    SPLIT_CELLS,
     TABLE,
-    TORN,
+    UNFILLED_LISTS,
     WIDE,
-    assert_innocent,
-    choosing,
-    opened,
-    shows,
+    WRAPPED_TEXT,
+    assert_clean,
+    choose_theme,
+    is_current,
+    open_page,
 )
-from tests.real.staged_agent import StagedAgent, staged_agent
+from tests.real.stepped_agent import SteppedAgent, stepped_agent
 
 pytestmark = pytest.mark.real
 
-PRICES: Final = {"price-gpu-hour": "A100=1.8,H100=3.2,L4=0.6", "currency": "EUR"}
+
+# ---------------------------------------------------------------------------- updates and plots
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def demo() -> Iterator[StagedAgent]:
-    with staged_agent(flags=PRICES) as staged:
-        for _ in range(24):
-            staged.advance(5)
-        yield staged
-
-
-# ---------------------------------------------------------------------------- what comes, and what is kept
-
-
-def test_what_a_bar_draws_is_as_long_as_what_it_stands_for(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_the_length_of_a_bar_is_the_share_of_memory(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     gpu = json.loads(to_json(demo.now()))["gpus"][3]
     drawn = tab.value(
         "[...document.querySelectorAll('.gpu')[3].querySelector('.bar').children].map("
@@ -69,18 +51,18 @@ def test_what_a_bar_draws_is_as_long_as_what_it_stands_for(browser: Browser, dem
     assert sum(by_kind.values()) == pytest.approx(1, rel=1e-4)
 
 
-def test_a_new_cycle_is_shown_without_a_request(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_new_cycle_is_shown_without_a_request(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     before = len(tab.requests)
     for _ in range(3):
         demo.advance(5)
-        tab.until(shows(demo))
+        tab.until(is_current(demo))
     assert len(tab.requests) == before
     assert tab.value("document.getElementById('said').textContent") == ""  # a screen reader does not read every cycle
 
 
-def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     held, rows = demo.now().wall_ns, tab.value(TABLE)
     plotted = tab.value("document.querySelector('.plot .line').getAttribute('d')")
     tab.value("document.getElementById('pause').click()")
@@ -92,35 +74,36 @@ def test_a_paused_page_keeps_its_cycle_and_continues_with_the_newest(browser: Br
     assert tab.value("document.getElementById('pause').ariaPressed") == "true"
     assert tab.value("document.getElementById('updated').textContent").startswith("paused, as of ")
     tab.value("document.getElementById('pause').click()")
-    tab.until(shows(demo))
+    tab.until(is_current(demo))
     assert tab.value("document.getElementById('updated').textContent").startswith("as of ")
-    assert tab.value("document.querySelector('.plot .line').getAttribute('d')") != plotted  # nothing was missed
-    assert_innocent(tab, demo.url)
+    # The plot has the cycles during the pause.
+    assert tab.value("document.querySelector('.plot .line').getAttribute('d')") != plotted
+    assert_clean(tab, demo.url)
 
 
 def test_a_hidden_page_holds_no_connection_and_is_current_when_it_is_visible(browser: Browser) -> None:
-    with staged_agent() as staged:
-        tab = opened(browser, staged)
-        assert staged.is_followed()
+    with stepped_agent() as agent:
+        tab = open_page(browser, agent)
+        assert agent.is_followed()
         turn = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});"
         turn += "document.dispatchEvent(new Event('visibilitychange'))"
         tab.value(turn.format("true"))
         deadline_s = time.monotonic() + PATIENCE_S
-        while staged.is_followed():
+        while agent.is_followed():
             assert time.monotonic() < deadline_s
-        staged.advance(5)
+        agent.advance(5)
         tab.value(turn.format("false"))
-        tab.until(shows(staged))
-        assert_innocent(tab, staged.url)
+        tab.until(is_current(agent))
+        assert_clean(tab, agent.url)
 
 
-def test_the_last_hour_is_plotted_and_survives_a_reload(browser: Browser, demo: StagedAgent) -> None:
+def test_the_last_hour_is_plotted_and_survives_a_reload(browser: Browser, demo: SteppedAgent) -> None:
     line = "document.querySelector('.gpu .plot .line').getAttribute('d')"
-    tab = opened(browser, demo)
+    tab = open_page(browser, demo)
     drawn = tab.value(line)
     assert drawn.count("L") >= 5
     tab.command("Page.reload")
-    tab.until(f"{shows(demo)} && performance.now() < 30000")
+    tab.until(f"{is_current(demo)} && performance.now() < 30000")
     assert tab.until(line) == drawn
     words = tab.value("document.querySelector('.gpu .plot').getAttribute('aria-label')")
     assert words.startswith("Utilisation in the last hour: lowest ")
@@ -132,8 +115,8 @@ def test_the_last_hour_is_plotted_and_survives_a_reload(browser: Browser, demo: 
     assert "last hour: unknown" in said  # the utilisation of a GPU with instances
 
 
-def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     drawn = tab.value("""(async () => {
       const {createPlot, updatePlot, History} = await import('/static/plots.js');
       const [plot, history] = [createPlot(), new History()];
@@ -143,12 +126,12 @@ def test_a_plot_draws_means_and_keeps_the_peaks_between_them(browser: Browser, d
       return [plot.getAttribute('aria-label'), path('line'), path('range')];
     })()""")
     assert drawn[0] == "Power in the last hour"
-    assert drawn[1] == "M238.0,31.4L239.0,23.8"  # 40 units are 100 W, but for a unit at both edges
+    assert drawn[1] == "M238.0,31.4L239.0,23.8"  # 100 W are 40 units, less one at each edge
     assert drawn[2] == "M238.0,16.2L239.0,4.8L239.0,27.6L238.0,35.2Z"
 
 
-def test_a_column_that_went_away_leaves_the_order_to_memory(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_without_the_sorted_column_the_order_is_by_memory(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     tab.value("document.querySelector('#columns [data-key=cost] button').click()")
     unpriced = """(async () => {
       const {Workloads} = await import('/static/workloads.js');
@@ -165,8 +148,8 @@ def test_a_column_that_went_away_leaves_the_order_to_memory(browser: Browser, de
     assert tab.value(unpriced) == "memory"
 
 
-def test_a_figure_says_how_it_was_obtained(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_tooltips_say_how_figures_were_obtained(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     how = {row["name"]: row["how"] for row in tab.value(TABLE)}
     assert re.search(r"GiB inferred \(confidence \d+ %\), from open devices", how["host"]["memory"])
     assert "estimated (shared with others)" in how["vllm-chat"]["power"]
@@ -174,43 +157,43 @@ def test_a_figure_says_how_it_was_obtained(browser: Browser, demo: StagedAgent) 
     assert "to the byte" in tab.value("document.querySelector('.gpu details').textContent")
 
 
-# ---------------------------------------------------------------------------- what people do with it
+# ---------------------------------------------------------------------------- interaction
 
 
-def test_a_click_on_a_heading_sorts_and_another_one_reverses(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_click_on_a_heading_sorts_and_a_second_click_reverses(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     for key in ("memory", "sm", "power", "energy", "idle", "cost", "gpu", "state"):
         tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
-        if key == "memory":  # sorted by already: that turned it round
+        if key == "memory":  # the initial order, which the click reversed
             tab.value("document.querySelector('#columns [data-key=memory] button').click()")
         for _ in range(2):
             column = [row[key] for row in tab.value(TABLE)]
             known = [value if key in ("gpu", "state") else float(value) for value in column if value is not None]
             down = tab.value(f"document.querySelector('#columns [data-key={key}]').ariaSort") == "descending"
             assert known == sorted(known, reverse=down), key
-            assert None not in column[: len(known)], key  # what is not known is last, both ways
+            assert None not in column[: len(known)], key  # unknown values are last in both directions
             tab.value(f"document.querySelector('#columns [data-key={key}] button').click()")
     assert tab.value("document.querySelectorAll('#columns [aria-sort]:not([aria-sort=none])').length") == 1
 
 
-def test_a_filter_leaves_those_that_match_every_word(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_filter_shows_workloads_that_match_every_word(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     count = len(tab.value(NAMES))
     tab.value("document.getElementById('filter').focus()")
-    tab.write("research gpu1")
+    tab.insert_text("research gpu1")
     assert set(tab.value(NAMES)) == {"trainer", "notebook (analysis-0)"}
     assert tab.value("document.getElementById('count').textContent") == f"2 of {count} workloads"
-    tab.write(" no-such-name")
+    tab.insert_text(" no-such-name")
     assert tab.value(NAMES) == []
     assert tab.value("document.getElementById('no-workloads').innerText") == "No workload matches this filter."
     demo.advance(5)
-    tab.until(shows(demo))
-    assert tab.value(NAMES) == []  # the next cycle leaves it as it is
+    tab.until(is_current(demo))
+    assert tab.value(NAMES) == []  # the next cycle keeps the filter
     assert tab.value("document.activeElement.id") == "filter"
 
 
-def test_a_filter_of_a_gpu_leaves_those_that_are_on_it(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_filter_for_a_gpu_shows_the_workloads_on_it(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     document = json.loads(to_json(demo.now()))
     index_of = {gpu["uuid"]: gpu["index"] for gpu in document["gpus"]}
     tab.value("document.getElementById('filter').focus()")
@@ -221,18 +204,18 @@ def test_a_filter_of_a_gpu_leaves_those_that_are_on_it(browser: Browser, demo: S
         ]
         for text in (f"gpu {index}", f"GPU{index}"):
             tab.value(f"{typed}.value = ''")
-            tab.write(text)
+            tab.insert_text(text)
             assert {row["id"] for row in tab.value(TABLE)} == set(on_it), text
         assert bool(on_it) is (index < 10)
     hashed = next(each["id"] for each in document["workloads"] if len(each["id"]) == 64)
     for text, found in ((hashed[:12], 1), (hashed[12:24], 0)):
         tab.value(f"{typed}.value = ''")
-        tab.write(text)
-        assert len(tab.value(NAMES)) == found, text  # an id by its beginning
+        tab.insert_text(text)
+        assert len(tab.value(NAMES)) == found, text  # an id matches by its prefix
 
 
-def test_by_keyboard_alone_a_workload_is_opened_and_stays_open(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_workload_can_be_expanded_by_keyboard_and_stays_expanded(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     for _ in range(60):
         tab.press("Tab", 9)
         if tab.value("document.activeElement.textContent") == "trainer":
@@ -250,52 +233,52 @@ def test_by_keyboard_alone_a_workload_is_opened_and_stays_open(browser: Browser,
     assert facts["Pod"] == "finetune-13b-worker-0"
     assert facts["Memory"].endswith(" measured, by the driver's process lists")
     demo.advance(5)
-    tab.until(shows(demo))
+    tab.until(is_current(demo))
     assert tab.value(processes) == ["52312", "52311", "52310"]
     assert tab.value("document.activeElement.textContent") == "trainer"
     tab.press(" ", 32, text=" ")
     assert tab.value("document.querySelectorAll('.details').length") == 0
-    assert_innocent(tab, demo.url)
+    assert_clean(tab, demo.url)
 
 
-def test_a_theme_is_the_systems_until_one_is_chosen_and_then_kept(browser: Browser, demo: StagedAgent) -> None:
+def test_the_theme_is_the_systems_until_the_user_selects_one(browser: Browser, demo: SteppedAgent) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
-    tab = opened(browser, demo, dark=False)
+    tab = open_page(browser, demo, dark=False)
     light = tab.value(background)
-    tab.look(width=WIDE, dark=True)
+    tab.emulate(width=WIDE, dark=True)
     dark = tab.until(f"{background} !== '{light}' && {background}")
-    tab.value(choosing("light"))
+    tab.value(choose_theme("light"))
     assert tab.value(background) == light
     tab.open(demo.url)
-    tab.until(f"document.getElementById('theme')?.value === 'light' && {shows(demo)}")
+    tab.until(f"document.getElementById('theme')?.value === 'light' && {is_current(demo)}")
     assert tab.value(background) == light
-    tab.value(choosing("auto"))
+    tab.value(choose_theme("auto"))
     assert tab.value(background) == dark
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1920, WIDE, 1100, 1025, 912, 820, 768, NARROW, 320])
-def test_on_any_screen_nothing_is_out_of_sight_and_all_text_can_be_read(
-    browser: Browser, demo: StagedAgent, tmp_path: Path, width: int, dark: bool
+def test_on_every_screen_size_the_page_fits_and_text_is_readable(
+    browser: Browser, demo: SteppedAgent, tmp_path: Path, width: int, dark: bool
 ) -> None:
-    tab = opened(browser, demo, width=width, dark=dark)
+    tab = open_page(browser, demo, width=width, dark=dark)
     for name in ("trainer", "ollama"):
         tab.value(f"[...document.querySelectorAll('.open')].find(b => b.textContent === '{name}').click()")
     tab.value("document.querySelector('.gpu summary').click()")
     assert tab.value("document.documentElement.scrollWidth") <= width
-    assert tab.value(BROKEN) == []
-    assert tab.value(ASKEW) == []
-    assert tab.value(ALONE) == []
-    assert width < NARROW or tab.value(TORN) == []
-    assert tab.value(SMALL) == []
-    assert tab.value(CONTRAST) == []
-    assert len(tab.picture(tmp_path / "page.png")) > 10_000
-    assert_innocent(tab, demo.url)
+    assert tab.value(WRAPPED_TEXT) == []
+    assert tab.value(MISALIGNED_PLOTS) == []
+    assert tab.value(UNFILLED_LISTS) == []
+    assert width < NARROW or tab.value(SPLIT_CELLS) == []
+    assert tab.value(SMALL_TARGETS) == []
+    assert tab.value(LOW_CONTRAST) == []
+    assert len(tab.screenshot(tmp_path / "page.png")) > 10_000
+    assert_clean(tab, demo.url)
 
 
 @pytest.mark.parametrize("width", [WIDE, 820, NARROW])
-def test_where_workloads_are_far_below_a_link_leads_to_them(browser: Browser, demo: StagedAgent, width: int) -> None:
-    tab = opened(browser, demo, width=width)
+def test_on_narrow_screens_a_link_leads_to_the_workloads(browser: Browser, demo: SteppedAgent, width: int) -> None:
+    tab = open_page(browser, demo, width=width)
     assert tab.value("document.querySelector('.jump').checkVisibility()") is (width < WIDE)
     if width < WIDE:
         assert tab.value("document.querySelector('.jump').getBoundingClientRect().bottom < innerHeight")
@@ -303,8 +286,8 @@ def test_where_workloads_are_far_below_a_link_leads_to_them(browser: Browser, de
         tab.until("Math.abs(document.getElementById('workloads').getBoundingClientRect().top) < 2")
 
 
-def test_a_screen_reader_finds_a_table_with_headings_and_landmarks(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo, width=NARROW)
+def test_a_screen_reader_finds_a_table_with_headings_and_landmarks(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo, width=NARROW)
     tab.command("Accessibility.enable")
     nodes = tab.command("Accessibility.getFullAXTree")["nodes"]
     heard = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
@@ -317,18 +300,18 @@ def test_a_screen_reader_finds_a_table_with_headings_and_landmarks(browser: Brow
         role == "image" and str(name).startswith("Memory of 80.0 GiB: vllm-chat 54.0 GiB") for role, name in heard
     )
     assert all(name for role, name in heard if role in ("button", "image", "table", "searchbox", "combobox"))
-    assert {"Memory", "trainer"} <= {name for role, name in heard if role == "button"}  # and no triangles
+    assert {"Memory", "trainer"} <= {name for role, name in heard if role == "button"}  # without the triangle
 
 
-def test_a_simulated_host_is_called_so(browser: Browser, demo: StagedAgent) -> None:
-    tab = opened(browser, demo)
+def test_a_simulated_host_is_labelled(browser: Browser, demo: SteppedAgent) -> None:
+    tab = open_page(browser, demo)
     assert "no figure here is from a real GPU" in tab.value("document.getElementById('simulated').innerText")
 
 
-def test_without_scripts_the_page_is_the_table(browser: Browser, demo: StagedAgent) -> None:
+def test_without_scripts_the_page_is_a_table(browser: Browser, demo: SteppedAgent) -> None:
     tab = Tab(browser, scripts=False)
     tab.open(demo.url)
     tab.until("document.querySelector('pre')?.innerText.includes('H100 80GB HBM3')")
     assert "SIMULATED HOST" in tab.value("document.body.innerText")
-    assert "Workloads" not in tab.value("document.body.innerText")  # what scripts would fill is not there
-    assert tab.complaints == []
+    assert "Workloads" not in tab.value("document.body.innerText")  # filled by scripts
+    assert tab.console_errors == []

@@ -1,4 +1,4 @@
-"""``otel-gpu`` in a real pid namespace of its own: nobody is billed for a pid that is somebody else's."""
+"""``otel-gpu`` in a real pid namespace: a pid of another namespace is never attributed to a local process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli import clean_environment, command
-from tests.nvml_stub.world import Listed, World
+from tests.nvml_stub.world import World
 
 pytestmark = [
     pytest.mark.real,
@@ -22,32 +22,27 @@ pytestmark = [
 
 GIB = 1 << 30
 FIX = "docker run --pid=host, in Kubernetes hostPID: true"
-# The shell is process 1 of its namespace, the sleep process 2.
-BESIDE_A_PROCESS = 'sleep 60 & "$@"; code=$?; kill $!; exit $code'
+# In the namespace the shell is process 1, and sleep is process 2.
+WITH_SECOND_PROCESS = 'sleep 60 & "$@"; code=$?; kill $!; exit $code'
 
 
 def in_namespace(
     stub_dir: Path, tmp_path: Path, driver_version: str, *arguments: str, own_proc: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command where the driver lists the pids 1 and 2, with 2 GiB and 1 GiB."""
+    """Run a command on a driver that lists the pids 1 and 2 with 2 GiB and 1 GiB."""
     world = World(driver_version=driver_version)
-    gpu = world.gpu("GPU-one")
-    gpu.typical()
-    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
-    gpu.compute(0, [Listed(1, 2 * GIB), Listed(2, GIB)])
+    world.a100({1: 2 * GIB, 2: GIB}, used_bytes=10 * GIB)
     unshare = ["unshare", "--pid", "--fork", *(["--mount-proc"] if own_proc else [])]
     result = subprocess.run(
-        [*unshare, "sh", "-c", BESIDE_A_PROCESS, "sh", *command(*arguments)],
-        env=clean_environment(
-            {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt"))}
-        ),
+        [*unshare, "sh", "-c", WITH_SECOND_PROCESS, "sh", *command(*arguments)],
+        env=clean_environment(world.environment(stub_dir, tmp_path)),
         capture_output=True,
         encoding="utf-8",
         timeout=60,
         check=False,
     )
     if "unshare" in result.stderr and "Operation not permitted" in result.stderr:
-        pytest.skip(f"not allowed here: {result.stderr.strip()}")
+        pytest.skip(f"not permitted: {result.stderr.strip()}")
     return result
 
 
@@ -66,7 +61,7 @@ def holders(document: dict[str, Any]) -> list[tuple[int, str | None, int | None]
 
 
 @pytest.mark.parametrize("driver_version", ["525.147.05", "535.183.01", "560.35.03"])
-def test_pids_of_a_driver_that_may_speak_of_the_hosts_are_measured_and_nobodys(
+def test_ambiguous_pids_of_older_drivers_are_measured_and_unidentified(
     stub_dir: Path, tmp_path: Path, driver_version: str
 ) -> None:
     document = once(stub_dir, tmp_path, driver_version)
@@ -75,16 +70,16 @@ def test_pids_of_a_driver_that_may_speak_of_the_hosts_are_measured_and_nobodys(
     assert document["gpus"][0]["memory"]["measured"] == 3 * GIB
 
 
-def test_pids_of_a_driver_that_speaks_of_the_callers_own_are_matched(stub_dir: Path, tmp_path: Path) -> None:
+def test_pids_of_a_driver_that_reports_the_callers_namespace_are_matched(stub_dir: Path, tmp_path: Path) -> None:
     assert holders(once(stub_dir, tmp_path, "580.65.06")) == [(1, "sh", 2 * GIB), (2, "sleep", GIB)]
 
 
-def test_the_callers_own_pids_are_not_looked_up_in_a_proc_of_another_namespace(stub_dir: Path, tmp_path: Path) -> None:
+def test_pids_of_the_callers_namespace_are_not_looked_up_in_another_proc(stub_dir: Path, tmp_path: Path) -> None:
     document = once(stub_dir, tmp_path, "580.65.06", own_proc=False)
     assert holders(document) == [(1, None, 2 * GIB), (2, None, GIB)]
 
 
-def test_doctor_is_blind_with_a_fix(stub_dir: Path, tmp_path: Path) -> None:
+def test_doctor_reports_blindness_with_a_fix(stub_dir: Path, tmp_path: Path) -> None:
     result = in_namespace(stub_dir, tmp_path, "580.65.06", "doctor")
     assert result.returncode == 1
     lines = result.stdout.splitlines()

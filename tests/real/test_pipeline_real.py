@@ -1,4 +1,4 @@
-"""The agent on a simulated host, a real Collector, and the rules of attribution asserted on what comes out of it."""
+"""Conservation and identity in the output of a real Collector that receives from the agent on a simulated host."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.metrics.catalogue import BY_NAME, Kind
-from tests.agent_process import AgentProcess, agent_process
+from tests.agent_process import AgentProcess, simulated_agent
 from tests.real.collector import CONFIGURATIONS, Addresses, collector, read_file, to_file
-from tests.real.otlp_series import Told, mj, told, total
+from tests.real.otlp_points import Point, points_of, sum_by_gpu, whole_mj
 from tests.web import ask
 
 pytestmark = pytest.mark.real
 
 DEBUG = CONFIGURATIONS / "debug.yaml"
-QUICK = ("--source", "sim", "--interval", "1s", "--export-interval", "1s", "--listen", "127.0.0.1:0")
 
 
 def otlp(addresses: Addresses, protocol: str) -> tuple[str, ...]:
     address = addresses.otlp_grpc if protocol == "grpc" else addresses.otlp_http
-    return ("--otlp-protocol", protocol, "--otlp-endpoint", f"http://{address}")
+    return ("--export-interval", "1s", "--otlp-protocol", protocol, "--otlp-endpoint", f"http://{address}")
 
 
-def by_time(points: Sequence[Told]) -> dict[int, list[Told]]:
-    """Points by the cycle they are of."""
-    found: dict[int, list[Told]] = {}
+def by_time(points: Sequence[Point]) -> dict[int, list[Point]]:
+    """Points by cycle."""
+    found: dict[int, list[Point]] = {}
     for point in points:
         found.setdefault(point.time_ns, []).append(point)
     return found
 
 
-def until_told(agent: AgentProcess, out: Path, enough: Callable[[list[Told]], bool]) -> list[Told]:
-    """Wait for what the Collector has written."""
-    points: list[Told] = []
+def until_written(agent: AgentProcess, out: Path, enough: Callable[[list[Point]], bool]) -> list[Point]:
+    """Wait until the Collector has written enough points."""
+    points: list[Point] = []
 
     def look() -> bool:
         nonlocal points
-        points = list(told(read_file(out)))
+        points = list(points_of(read_file(out)))
         return enough(points)
 
     agent.until(look)
@@ -51,46 +50,44 @@ def until_told(agent: AgentProcess, out: Path, enough: Callable[[list[Told]], bo
 
 
 @pytest.fixture(params=["http/protobuf", "grpc"])
-def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Told]:
-    """Some cycles of the demo host, as the Collector wrote them."""
+def exported(request: pytest.FixtureRequest, tmp_path: Path) -> list[Point]:
+    """The points of some cycles of the demo at the Collector."""
     addresses, out = Addresses.free(), tmp_path / "out.json"
     with (
         collector(DEBUG, to_file(out), directory=tmp_path / "collector", addresses=addresses),
-        agent_process(
-            "run", *QUICK, *otlp(addresses, request.param), "--otlp-compression", "gzip", directory=tmp_path
-        ) as agent,
+        simulated_agent(*otlp(addresses, request.param), "--otlp-compression", "gzip", directory=tmp_path) as agent,
     ):
-        points = until_told(agent, out, lambda points: len(by_time(points)) >= 6)
+        points = until_written(agent, out, lambda points: len(by_time(points)) >= 6)
         code, _ = agent.end()
         assert code == 0, agent.stderr
     return points
 
 
-def test_what_comes_out_of_the_collector_adds_up(exported: list[Told]) -> None:
+def test_sums_hold_at_the_collector(exported: list[Point]) -> None:
     cycles = by_time(exported)
-    # The last one may still be under way in the file.
+    # The last cycle may be incomplete in the file.
     for points in [cycles[time_ns] for time_ns in sorted(cycles)][:-1]:
-        limits = total(points, "hw.gpu.memory.limit")
+        limits = sum_by_gpu(points, "hw.gpu.memory.limit")
         assert len(limits) == 4
-        assert total(points, "gpu.device.memory.usage") == limits
-        overcount = total(points, "gpu.device.memory.overcount")
+        assert sum_by_gpu(points, "gpu.device.memory.usage") == limits
+        overcount = sum_by_gpu(points, "gpu.device.memory.overcount")
         for method in ("measured", "inferred"):
-            held = total(points, "gpu.workload.memory.usage", gpu_attribution_method=method)
-            listed = total(points, "gpu.device.memory.usage", gpu_memory_state=method)
+            held = sum_by_gpu(points, "gpu.workload.memory.usage", gpu_attribution_method=method)
+            listed = sum_by_gpu(points, "gpu.device.memory.usage", gpu_memory_state=method)
             correction = overcount if method == "measured" else {}
             assert {gpu: held.get(gpu, 0) - correction.get(gpu, 0) for gpu in limits} == {
                 gpu: listed.get(gpu, 0) for gpu in limits
             }
-        assert mj(total(points, "gpu.device.energy")) == mj(total(points, "hw.energy"))
-        attributed = mj(total(points, "gpu.device.energy", gpu_energy_state="attributed"))
-        assert mj(total(points, "gpu.workload.energy")) == attributed
-        assert mj(total(points, "gpu.process.energy")) == attributed
+        assert whole_mj(sum_by_gpu(points, "gpu.device.energy")) == whole_mj(sum_by_gpu(points, "hw.energy"))
+        attributed = whole_mj(sum_by_gpu(points, "gpu.device.energy", gpu_energy_state="attributed"))
+        assert whole_mj(sum_by_gpu(points, "gpu.workload.energy")) == attributed
+        assert whole_mj(sum_by_gpu(points, "gpu.process.energy")) == attributed
     last = cycles[max(cycles)]
-    assert sum(mj(total(last, "hw.energy")).values()) > 0
-    assert sum(mj(total(last, "gpu.workload.energy")).values()) > 0
+    assert sum(whole_mj(sum_by_gpu(last, "hw.energy")).values()) > 0
+    assert sum(whole_mj(sum_by_gpu(last, "gpu.workload.energy")).values()) > 0
 
 
-def test_every_workload_has_one_resource_and_the_host_another(exported: list[Told]) -> None:
+def test_every_workload_and_the_host_have_one_resource_each(exported: list[Point]) -> None:
     cycles = by_time(exported)
     points = cycles[sorted(cycles)[-2]]
     resources = {point.resource for point in points}
@@ -99,7 +96,7 @@ def test_every_workload_has_one_resource_and_the_host_another(exported: list[Tol
     identities = Counter((each["gpu.workload.kind"], each["gpu.workload.id"]) for each in workloads)
     assert len(identities) > 8
     assert set(identities.values()) == {1}
-    assert ("host", "host") in identities, "the workload of what is nobody's is not the host itself"
+    assert ("host", "host") in identities, "no Resource for processes outside of any workload"
     [host] = hosts
     assert host["service.name"] == "otel-gpu"
     for workload in workloads:
@@ -117,10 +114,10 @@ def test_every_workload_has_one_resource_and_the_host_another(exported: list[Tol
         assert dict(point.resource) in allowed, point.name
 
 
-def test_no_counter_falls_or_starts_after_it_was_told_and_no_series_is_told_twice(exported: list[Told]) -> None:
+def test_no_counter_falls_or_starts_after_its_time_and_no_point_is_repeated(exported: list[Point]) -> None:
     seen = Counter((point.series, point.time_ns) for point in exported)
     assert max(seen.values()) == 1
-    newest: dict[object, Told] = {}
+    newest: dict[object, Point] = {}
     for point in sorted(exported, key=lambda point: point.time_ns):
         if BY_NAME[point.name].kind is not Kind.COUNTER:
             continue
@@ -132,40 +129,40 @@ def test_no_counter_falls_or_starts_after_it_was_told_and_no_series_is_told_twic
     assert len(newest) > 100
 
 
-# ---------------------------------------------------------------------------- two routes, one set of names
+# ---------------------------------------------------------------------------- names on both routes
 
 
 Names = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def series(text: str) -> Names:
-    """Series of an exposition without what a scrape or a Collector adds; an empty label is no label."""
+    """Series of an exposition, without labels that are empty or that a scrape or a Collector adds."""
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = {key: value for key, value in sample.labels.items() if value and not key.startswith("otel_scope_")}
             key = (sample.name, tuple(sorted(pair for pair in labels.items() if pair[0] not in ("job", "instance"))))
-            assert key not in found, f"two series in one: {key}"
+            assert key not in found, f"duplicate series: {key}"
             found[key] = sample.value
     return found
 
 
-def test_names_and_labels_through_a_collector_equal_the_agents_own_and_no_series_collides(tmp_path: Path) -> None:
+def test_names_and_labels_through_a_collector_equal_the_agents_own(tmp_path: Path) -> None:
     addresses = Addresses.free()
     with (
         collector(
             CONFIGURATIONS / "prometheus-scrape.yaml",
-            "yaml:exporters::prometheus::metric_expiration: 3s",  # three exports, as a minute is for every 15 s
+            "yaml:exporters::prometheus::metric_expiration: 3s",  # three exports, like the default of a minute at 15 s
             directory=tmp_path / "collector",
             addresses=addresses,
         ) as behind,
-        agent_process("run", *QUICK, *otlp(addresses, "http/protobuf"), "--prometheus", directory=tmp_path) as agent,
+        simulated_agent(*otlp(addresses, "http/protobuf"), "--prometheus", directory=tmp_path) as agent,
     ):
         own: Names = {}
         through: Names = {}
 
         def agree() -> bool:
-            """A process that came or went between the two looks is told by one of them only: look again."""
+            """Compare again if a process started or ended between the two requests."""
             nonlocal own, through
             own = series(agent.get("/metrics").body) if agent.get("/metrics").status == 200 else {}
             through = series(ask(behind.addresses.prometheus, "/metrics").body)
@@ -175,7 +172,7 @@ def test_names_and_labels_through_a_collector_equal_the_agents_own_and_no_series
         try:
             agent.until(agree)
         except AssertionError:
-            pytest.fail(f"only one has {sorted(own.keys() ^ through.keys())[:20]}")
+            pytest.fail(f"on one route only: {sorted(own.keys() ^ through.keys())[:20]}")
         assert len(own) > 300
         assert "gpu_workload_energy_joules_total" in {name for name, _ in own}
         assert "duplicate" not in behind.log.lower()

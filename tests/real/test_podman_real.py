@@ -1,4 +1,4 @@
-"""Names and grants from a real Podman, through the service that speaks Docker's API."""
+"""Names and grants from a real Podman, by its service with Docker's API."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def engine() -> Iterator[PodmanEngine]:
 
 @pytest.fixture
 def source(engine: PodmanEngine) -> Iterator[DockerSource]:
-    """A source that has listed what runs."""
-    made = DockerSource("podman", engine.base_url, labels=["team"], runtime="podman", clock=SystemClock())
-    with closing(made):
-        assert made.wait(30)
-        yield made
+    """A source that has listed the running containers."""
+    docker_source = DockerSource("podman", engine.base_url, labels=["team"], runtime="podman", clock=SystemClock())
+    with closing(docker_source):
+        assert docker_source.wait(30)
+        yield docker_source
 
 
 def agrees(engine: PodmanEngine, source: DockerSource, key: str) -> bool:
-    """Whether the source says of a container what the engine does."""
+    """Whether the source has the engine's name, state and start of a container."""
     document, known = engine.inspect(key), source.read({}).known.get(key)
     return known is not None and (
         known.names.container == document["Name"].removeprefix("/")
@@ -76,7 +76,7 @@ def test_a_container_that_ends_by_itself_no_longer_runs(engine: PodmanEngine, so
     engine.podman("rm", "short")
 
 
-def test_a_process_is_named_by_what_its_cgroup_says(engine: PodmanEngine, source: DockerSource) -> None:
+def test_a_process_gets_the_name_of_the_container_in_its_cgroup(engine: PodmanEngine, source: DockerSource) -> None:
     key = engine.run("by-cgroup")
     pid = engine.inspect(key)["State"]["Pid"]
     workload = parse_cgroup(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def test_devices_and_privileges_are_grants(engine: PodmanEngine, source: DockerS
     engine.podman("rm", "--force", "--time=0", "given", "trusted")
 
 
-def test_the_service_is_restarted_and_its_containers_run_on(engine: PodmanEngine, source: DockerSource) -> None:
+def test_the_source_continues_after_a_restart_of_the_service(engine: PodmanEngine, source: DockerSource) -> None:
     key = engine.run("runs-on")
     until(lambda: agrees(engine, source, key))
     engine.stop()

@@ -1,4 +1,4 @@
-"""The process source on the kernel's ``/proc``, with real device nodes and namespaces."""
+"""The process source on the real ``/proc``, with real device nodes and namespaces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def needs(*tools: str) -> pytest.MarkDecorator:
 
 @contextmanager
 def child(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that has run ``code`` and ends with the test."""
+    """A Python process that runs ``code`` and ends with the test."""
     command = [sys.executable, "-c", code + "\nprint('ready', flush=True)\nsys.stdin.read()\n", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -169,11 +169,11 @@ print("cgroup", cgroup_namespace_is_initial(root))
 print("complete", read.pids_complete)
 print("own", read.pids_are_own)
 """
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 def read_in(*command: str, root: Path = PROC, user: int = 0, code: str = _READ) -> dict[str, str]:
-    """What a process that ``command`` starts reads of process 1 and of its namespaces."""
+    """The output of ``code``, run by ``command``; by default it reads process 1 and its own namespaces."""
     result = subprocess.run(
         [*command, sys.executable, "-c", code, str(root), str(user)],
         capture_output=True,
@@ -183,7 +183,7 @@ def read_in(*command: str, root: Path = PROC, user: int = 0, code: str = _READ) 
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     if "Operation not permitted" in result.stderr and "Traceback" not in result.stderr:
-        pytest.skip(f"not allowed here: {result.stderr.strip()}")
+        pytest.skip(f"not permitted: {result.stderr.strip()}")
     assert result.returncode == 0, result.stderr
     return dict(line.split(" ", 1) for line in result.stdout.splitlines())
 
@@ -219,7 +219,7 @@ def test_a_procfs_mounted_elsewhere_shows_the_readers_namespaces(tmp_path: Path)
 
 @needs_root
 def test_without_capabilities_facts_of_other_users_lack_open_files() -> None:
-    seen = read_in(user=NOBODY)
+    seen = read_in(user=UNPRIVILEGED_UID)
     assert seen["seen"] == "[1]"
     assert seen["state"] == SourceState.DEGRADED
     assert seen["reason"].startswith("open files of ")
@@ -238,10 +238,10 @@ source = ProcfsSource(Path("/proc"), SystemClock(), own_proc=nowhere)
 os.setgroups([])
 os.setresgid(user, user, user)
 os.setresuid(user, user, user)
-ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, reset with the user: else its files are root's
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, cleared by setresuid: files in /proc belong to root
 reasons = []
 for _ in range(30):
-    for number in range(40):  # they end while they are read, and remain zombies for a while
+    for number in range(40):  # they end while they are read, and are zombies for some time
         if os.fork() == 0:
             time.sleep(number / 2000)
             os._exit(0)
@@ -261,8 +261,8 @@ print("reads", len(reasons))
 @needs_root
 @needs("unshare")
 def test_short_lived_processes_give_no_reason(tmp_path: Path) -> None:
-    # Of its own processes a user may not read those that are exiting: they belong to root then.
-    seen = read_in("unshare", "--pid", "--fork", "--mount-proc", root=tmp_path, user=NOBODY, code=_CHURN)
+    # A user cannot read its own exiting processes, because their files belong to root.
+    seen = read_in("unshare", "--pid", "--fork", "--mount-proc", root=tmp_path, user=UNPRIVILEGED_UID, code=_CHURN)
     assert seen == {"reasons": "None", "reads": "300"}
 
 
@@ -293,7 +293,7 @@ source = ProcfsSource(
     Path("/proc"), ManualClock(), own_proc=device / "nowhere", device_dir=str(device.parent), intervals=STEADY
 )
 for _ in range(3):
-    before = source.read([first]).processes[first]  # no time passes on this clock: nothing is due
+    before = source.read([first]).processes[first]  # the manual clock stands still: no file is due
 os.open = recording
 same = source.read([first]).processes[first]
 print("opened", *opened)
@@ -321,7 +321,7 @@ def test_a_reused_pid_is_noticed_without_opening_files_of_settled_processes(tmp_
 @pytest.mark.parametrize("hidepid", ["1", "2"])
 def test_the_reason_names_a_mount_with_hidepid(hidepid: str) -> None:
     mount = f'mount -t proc -o hidepid={hidepid} proc /proc && exec "$0" "$@"'
-    seen = read_in("unshare", "--mount", "sh", "-c", mount, user=NOBODY)
+    seen = read_in("unshare", "--mount", "sh", "-c", mount, user=UNPRIVILEGED_UID)
     assert seen["seen"] == "[]"
     assert seen["state"] == SourceState.DEGRADED
     assert "hidepid" in seen["reason"]
@@ -332,7 +332,7 @@ def test_the_reason_names_a_mount_with_hidepid(hidepid: str) -> None:
 def test_a_mount_with_hidepid_hides_nothing_from_root() -> None:
     mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$0" "$@"'
     seen = read_in("unshare", "--mount", "sh", "-c", mount)
-    assert 1 in json.loads(seen["seen"])  # and other processes with a GPU open on this machine
+    assert 1 in json.loads(seen["seen"])  # and other processes that have a GPU open
     assert "hidepid" not in seen["reason"]
 
 

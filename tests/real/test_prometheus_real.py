@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent_process import agent_process
+from tests.agent_process import simulated_agent
 from tests.real.prometheus import Series, prometheus, promtool
 
 pytestmark = pytest.mark.real
 
-QUICK = ("--source", "sim", "--interval", "1s", "--exporters", "prometheus", "--listen", "127.0.0.1:0")
+EXPORTERS = ("--exporters", "prometheus")
 
 CONTRACT = 'gpu_device_process_count non-histogram and non-summary metrics should not have "_count" suffix'
-"""The one complaint of promtool that stays: the name gpu.device.process.count is a contract, and OpenTelemetry's own
-conventions have names that end so (system.process.count)."""
+"""promtool's only complaint: the name gpu.device.process.count is a contract, and OpenTelemetry's own conventions have
+such names (system.process.count)."""
 
 
-def test_promtool_finds_nothing_but_the_name_that_is_a_contract(tmp_path: Path) -> None:
-    with agent_process("run", *QUICK, directory=tmp_path) as agent:
+def test_promtool_complains_about_one_name_only(tmp_path: Path) -> None:
+    with simulated_agent(*EXPORTERS, directory=tmp_path) as agent:
         agent.until(lambda: agent.get("/metrics").status == 200)
         text = agent.get("/metrics").body
     checked = promtool("check", "metrics", stdin=text)
@@ -28,9 +28,9 @@ def test_promtool_finds_nothing_but_the_name_that_is_a_contract(tmp_path: Path) 
     assert complaints == [CONTRACT]
 
 
-def test_prometheus_reads_created_timestamps_where_they_are_switched_on(tmp_path: Path) -> None:
+def test_prometheus_reads_created_timestamps_if_enabled(tmp_path: Path) -> None:
     with (
-        agent_process("run", *QUICK, "--openmetrics-created", directory=tmp_path) as agent,
+        simulated_agent(*EXPORTERS, "--openmetrics-created", directory=tmp_path) as agent,
         prometheus(agent.address, directory=tmp_path / "prometheus") as server,
     ):
         agent.until(lambda: bool(server.raw("hw_energy_joules_created")))
@@ -41,7 +41,7 @@ def test_prometheus_reads_created_timestamps_where_they_are_switched_on(tmp_path
 
 def test_sums_hold_in_prometheus(tmp_path: Path) -> None:
     with (
-        agent_process("run", *QUICK, "--price-kwh", "0.3", directory=tmp_path) as agent,
+        simulated_agent(*EXPORTERS, "--price-kwh", "0.3", directory=tmp_path) as agent,
         prometheus(agent.address, directory=tmp_path / "prometheus") as server,
     ):
         agent.until(lambda: any(len(one.samples) >= 8 for one in server.raw("hw_energy_joules_total")))
@@ -78,11 +78,11 @@ def test_sums_hold_in_prometheus(tmp_path: Path) -> None:
 
 
 def added_mj(found: Sequence[Series], first_s: float, last_s: float) -> dict[str, int]:
-    """What was added between two scrapes, by GPU, from raw samples: what was not there at the first began at zero."""
+    """Millijoules added between two scrapes, by GPU, from raw samples; new series start at zero."""
     added: dict[str, int] = {}
     for one in found:
         values = {time_s: round(joules * 1000) for time_s, joules in one.samples}
-        assert last_s in values, "nobody vanishes within the retention"
+        assert last_s in values, "a series ended within the retention"
         gpu = one.labels["hw_id"]
         added[gpu] = added.get(gpu, 0) + values[last_s] - values.get(first_s, 0)
     return added

@@ -1,4 +1,4 @@
-"""A real process in a real cgroup such as Slurm makes, with the environment that Slurm gives: its job has a name."""
+"""Names and grants of a Slurm job from a real process with Slurm's environment, in a real cgroup with Slurm's path."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.sources.base import Claim, NameRead
 from otel_gpu.sources.names.slurm import PRIVILEGE_FIX, SlurmSource, read_pids
-from tests.cli import clean_environment, command
-from tests.nvml_stub.world import Listed, World
+from tests.cli import clean_environment, otel_gpu
+from tests.nvml_stub.world import World
+from tests.real.otlp_points import resource_attributes
 
 pytestmark = [
     pytest.mark.real,
@@ -28,7 +29,7 @@ pytestmark = [
 
 GIB = 1 << 30
 JOB = "184219"
-GIVEN = {
+VARIABLES = {
     "SLURM_JOB_ID": JOB,
     "SLURM_JOB_NAME": 'train "7b"\n🚀',
     "SLURM_JOB_USER": "ada",
@@ -37,15 +38,15 @@ GIVEN = {
     "SLURM_JOB_NUM_NODES": "1",
     "SLURM_JOB_GPUS": "0",
 }
-# A shell joins the cgroup and becomes the job, so that no other process is ever moved.
+# A shell joins the cgroup and executes the job, so that no other process has to be moved.
 JOINING = 'echo $$ > "$1/cgroup.procs" && echo ready && exec sleep 60'
 
 
 @contextmanager
 def made_cgroups() -> Iterator[list[Path]]:
-    """Directories of a step, the innermost last: below a controller (cgroup v1), or at the top (v2).
+    """Create the cgroups of a step, below a controller (cgroup v1) or at the top (v2); the innermost is last.
 
-    Their top is no name of Slurm's, so that nobody else who looks for Slurm meanwhile finds it.
+    Their top directory has a name of its own, so that other agents on this machine do not find them.
     """
     freezer = Path("/sys/fs/cgroup/freezer")
     made: list[Path] = []
@@ -66,14 +67,14 @@ def made_cgroups() -> Iterator[list[Path]]:
 
 @contextmanager
 def running_job(variables: Mapping[str, str]) -> Iterator[int]:
-    """A process of the job, by its pid; its cgroup is gone after it."""
+    """The pid of a process of the job."""
     with cgroups_and_job(variables) as (_, pid):
         yield pid
 
 
 @contextmanager
 def cgroups_and_job(variables: Mapping[str, str]) -> Iterator[tuple[Path, int]]:
-    """The top of a job's cgroups, and a process in them."""
+    """The top of the job's cgroups, and the pid of a process in them."""
     with (
         made_cgroups() as made,
         subprocess.Popen(
@@ -89,75 +90,64 @@ def cgroups_and_job(variables: Mapping[str, str]) -> Iterator[tuple[Path, int]]:
 
 
 def ask(stub_dir: Path, tmp_path: Path, pid: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where the driver lists this pid."""
+    """Run a command on a driver that lists this pid."""
     world = World()
-    gpu = world.gpu("GPU-one")
-    gpu.typical()
-    gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=2 * GIB)
-    gpu.compute(0, [Listed(pid, 2 * GIB)])
-    stub = {"LD_LIBRARY_PATH": str(stub_dir), "NVML_STUB_WORLD": str(world.write(tmp_path / "world.txt"))}
-    return subprocess.run(
-        command(*arguments),
-        env=clean_environment(stub),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
+    world.a100({pid: 2 * GIB})
+    return otel_gpu(*arguments, environment=world.environment(stub_dir, tmp_path))
 
 
 def identity(result: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """The Resource of the job in what would be exported."""
+    """The Resource of the job in OTLP."""
     assert result.returncode == 0, result.stderr
     resources: list[Any] = json.loads(result.stdout)["resourceMetrics"]
-    told = [{one["key"]: one["value"]["stringValue"] for one in each["resource"]["attributes"]} for each in resources]
-    return next(each for each in told if each.get("slurm.job.id") == JOB)
+    found = map(resource_attributes, resources)
+    return next(each for each in found if each.get("slurm.job.id") == JOB)
 
 
-def test_a_job_is_told_by_its_name_and_whose_it_is(stub_dir: Path, tmp_path: Path) -> None:
-    with running_job(GIVEN) as pid:
-        told = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp"))
+def test_a_job_has_its_name_user_account_and_partition(stub_dir: Path, tmp_path: Path) -> None:
+    with running_job(VARIABLES) as pid:
+        resource = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp"))
         doctor = ask(stub_dir, tmp_path, pid, "doctor").stdout
-    assert told["gpu.workload.name"] == told["slurm.job.name"] == GIVEN["SLURM_JOB_NAME"]
-    assert (told["slurm.job.user"], told["slurm.job.account"], told["slurm.job.partition"]) == ("ada", "physics", "gpu")
+    assert resource["gpu.workload.name"] == resource["slurm.job.name"] == VARIABLES["SLURM_JOB_NAME"]
+    assert [resource[f"slurm.job.{key}"] for key in ("user", "account", "partition")] == ["ada", "physics", "gpu"]
     [slurm] = [line for line in doctor.splitlines() if line.split()[1] == "slurm"]
     assert slurm.startswith("ok ")
     assert slurm.endswith(": 1 workload known")
 
 
-def test_a_process_that_claims_another_job_is_not_believed(stub_dir: Path, tmp_path: Path) -> None:
-    with running_job(GIVEN | {"SLURM_JOB_ID": "1"}) as pid:
-        told = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp", "--environment", "slurm"))
+def test_the_variables_of_another_job_are_ignored(stub_dir: Path, tmp_path: Path) -> None:
+    with running_job(VARIABLES | {"SLURM_JOB_ID": "1"}) as pid:
+        resource = identity(ask(stub_dir, tmp_path, pid, "once", "--format", "otlp", "--environment", "slurm"))
         doctor = ask(stub_dir, tmp_path, pid, "doctor", "--environment", "slurm").stdout
     assert f"job {JOB}: process {pid} claims to be of job '1'; it is ignored" in doctor
-    assert told["gpu.workload.name"] == JOB
-    assert "slurm.job.user" not in told
+    assert resource["gpu.workload.name"] == JOB
+    assert "slurm.job.user" not in resource
 
 
-def test_a_job_that_was_given_a_gpu_and_uses_none_is_known_until_it_has_gone() -> None:
+def test_a_job_with_a_gpu_and_no_process_on_it_is_known_until_it_ends() -> None:
     clock = ManualClock()
 
-    def until(source: SlurmSource, happens: Callable[[NameRead], bool]) -> NameRead:
-        """Look at the cgroups again and again: while a process begins another program, it has no environment."""
+    def until(source: SlurmSource, condition: Callable[[NameRead], bool]) -> NameRead:
+        """Poll until the condition holds: during execve a process has no environment."""
         end_s = time.monotonic() + 30
-        while not happens(read := source.read({})):
+        while not condition(read := source.read({})):
             assert time.monotonic() < end_s, read
             clock.advance(60.0)
             source._poller.wake()
             time.sleep(0.01)
         return read
 
-    with cgroups_and_job(GIVEN) as (top, pid):
+    with cgroups_and_job(VARIABLES) as (top, pid):
         source = SlurmSource(Path("/proc"), clock, cgroup_root=top)
         known = until(source, lambda read: JOB in read.known).known[JOB]
         assert read_pids(top / "slurm/uid_0" / f"job_{JOB}" / "step_0", limit=8) == (pid,)
-    assert (known.names.title, known.claims) == (GIVEN["SLURM_JOB_NAME"], (Claim("0"),))
+    assert (known.names.title, known.claims) == (VARIABLES["SLURM_JOB_NAME"], (Claim("0"),))
     until(source, lambda read: not read.known)
     source.close()
 
 
-AS_NOBODY = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
-ASKING = """
+UNPRIVILEGED = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+LOOK_UP = """
 import sys
 from pathlib import Path
 from otel_gpu.clock import SystemClock
@@ -173,10 +163,10 @@ print(read.state, len(read.known), sorted(read.pending), read.reason, sep="|")
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
-def test_without_the_privilege_the_job_goes_by_its_number_and_the_fix_is_told() -> None:
-    with running_job(GIVEN) as pid:
+def test_without_the_privilege_a_job_has_no_name_and_the_reason_has_a_fix() -> None:
+    with running_job(VARIABLES) as pid:
         result = subprocess.run(
-            [*AS_NOBODY, sys.executable, "-B", "-c", ASKING, JOB, str(pid)],
+            [*UNPRIVILEGED, sys.executable, "-B", "-c", LOOK_UP, JOB, str(pid)],
             env=clean_environment(),
             capture_output=True,
             encoding="utf-8",

@@ -13,7 +13,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 import pytest
 
 from tests.cli import otel_gpu
-from tests.real.parts import serving
+from tests.real.programs import serving
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

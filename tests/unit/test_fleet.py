@@ -26,12 +26,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from bench.fleet.__main__ import main
-from bench.fleet.agents import Crew, End, Look, Plan
+from bench.fleet.agents import Activity, AgentGroup, End, Plan
 from bench.fleet.backend import PATH, ReceivedPoints, Totals, backend
+from bench.fleet.extrapolation import Assumed, Measured, fleet_sums, measured
 from bench.fleet.ledger import Received, Sent, balance, counters_of
 from bench.fleet.report import as_text
 from bench.fleet.run import Moment, Options, Outage, Result, TierCost
-from bench.fleet.sums import Assumed, Measured, fleet_sums, measured
 from bench.fleet.world import GPUS, LASTING_WORKLOADS, fleet_world, host_name
 from otel_gpu.config.values import Address
 
@@ -152,19 +152,19 @@ def test_the_backend_counts_valid_requests_and_refuses_others() -> None:
 @pytest.mark.long
 def test_agents_send_what_they_report_as_sent() -> None:
     with backend() as end:
-        crew = Crew(Plan(range(2), [end.address], interval_s=1.0, export_interval_s=1.0))
-        crew.start(threading.Event())
+        group = AgentGroup(Plan(range(2), [end.address], interval_s=1.0, export_interval_s=1.0))
+        group.start(threading.Event())
         deadline_s = time.monotonic() + 30
-        while crew.look().exports < 4:
+        while group.activity().exports < 4:
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
-        last = crew.end()
+        last = group.end()
         found = balance(last.sent, end.received())
     assert found.holds
-    assert found.sent_points == last.look.points > 0
+    assert found.sent_points == last.activity.points > 0
     assert [one.host for one in last.sent] == [host_name(0), host_name(1)]
     assert 0 < last.gzip_bytes < last.plain_bytes
-    assert 0 < last.look.simulation_cpu_s < last.look.cpu_s
+    assert 0 < last.activity.simulation_cpu_s < last.activity.cpu_s
 
 
 def test_hosts_are_similar_and_share_no_gpu_and_no_workload() -> None:
@@ -210,20 +210,22 @@ def test_with_a_fast_backend_the_number_of_gateways_follows_from_cpu() -> None:
 def result(*, lost_points: int, exports: int) -> Result:
     """A run of one agent for 100 s that should have made 10 exports of 6 points each."""
 
-    def moment(time_s: float, look: Look, totals: Totals) -> Moment:
-        return Moment(time_s, look, totals, TierCost(1, time_s * 0.001, 10**8), TierCost(2, time_s * 0.002, 2 * 10**8))
+    def moment(time_s: float, activity: Activity, totals: Totals) -> Moment:
+        return Moment(
+            time_s, activity, totals, TierCost(1, time_s * 0.001, 10**8), TierCost(2, time_s * 0.002, 2 * 10**8)
+        )
 
-    nothing = Look(1, 0, 0, 0, 1.0, 0.5, 10**7)
-    look = Look(1, 20, exports, 6 * exports, 2.0, 1.0, 10**7)
+    nothing = Activity(1, 0, 0, 0, 1.0, 0.5, 10**7)
+    activity = Activity(1, 20, exports, 6 * exports, 2.0, 1.0, 10**7)
     totals = Totals(requests=2, points=6 * exports, wire_bytes=100, body_bytes=1000)
     return Result(
         Options(agents=1, export_interval_s=10),
         replace(balance([SENT], {"a": THERE}), lost_points=lost_points),
         Outage("gateway-1", 30.0, refused=True, sent_points=12, node_queue_bytes=1200),
         moment(0.0, nothing, Totals()),
-        moment(100.0, look, totals),
-        moment(110.0, look, totals),
-        End(look, [SENT], plain_bytes=1200, gzip_bytes=120, points=6),
+        moment(100.0, activity, totals),
+        moment(110.0, activity, totals),
+        End(activity, [SENT], plain_bytes=1200, gzip_bytes=120, points=6),
     )
 
 

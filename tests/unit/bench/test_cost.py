@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from bench.cost import guard, page
+from bench.cost.extrapolation import Assumed, sums
 from bench.cost.meter import Footprint, Mark
 from bench.cost.report import Figures, as_document, as_markdown, figures, targets
 from bench.cost.run import PUSH_EVERY_CYCLES, Options, Result, Turns
 from bench.cost.sink import Sink
-from bench.cost.sums import Assumed, sums
 from bench.cost.tools import OURS, PEER, peer_version
 from bench.cost.worlds import SIZES, populated, write_world
 from otel_gpu.config import load

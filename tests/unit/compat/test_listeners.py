@@ -16,7 +16,7 @@ from otel_gpu.config.values import Address
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.labels import Resources
 from tests.builders import GIB, FakeGpus, FakeProcesses, gpu, gpu_read, listed, memory
-from tests.real.parts import free_addresses
+from tests.real.programs import free_addresses
 from tests.web import ask
 
 PATIENCE_S = 30.0

@@ -1,4 +1,4 @@
-"""What came out of a Collector, as series: for asserting the rules of attribution on it."""
+"""Points in OTLP/JSON as a Collector writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Point:
     """One point. Times are Unix time in nanoseconds; ``temporality`` is 1 for delta, 2 for cumulative, 0 for gauges."""
 
     name: str
@@ -23,7 +23,7 @@ class Told:
 
     @property
     def series(self) -> tuple[str, Attributes, Attributes]:
-        """Which series it is of."""
+        """The identity of its series."""
         return self.name, self.resource, self.attributes
 
     def get(self, key: str) -> Any:
@@ -31,18 +31,18 @@ class Told:
         return dict(self.attributes).get(key, dict(self.resource).get(key))
 
 
-def told(resource_metrics: Iterable[Mapping[str, Any]]) -> Iterator[Told]:
-    """Every point in ResourceMetrics of OTLP/JSON."""
+def points_of(resource_metrics: Iterable[Mapping[str, Any]]) -> Iterator[Point]:
+    """Every point in ResourceMetrics of OTLP/JSON, in order."""
     for resource in resource_metrics:
-        of = _attributes(resource["resource"].get("attributes", ()))
+        resource_attributes = attributes(resource["resource"].get("attributes", ()))
         for scope in resource["scopeMetrics"]:
             for metric in scope["metrics"]:
                 data = metric.get("sum") or metric["gauge"]
                 for point in data["dataPoints"]:
-                    yield Told(
+                    yield Point(
                         metric["name"],
-                        of,
-                        _attributes(point.get("attributes", ())),
+                        resource_attributes,
+                        attributes(point.get("attributes", ())),
                         int(point.get("startTimeUnixNano", 0)),
                         int(point["timeUnixNano"]),
                         float(point["asInt"] if "asInt" in point else point["asDouble"]),
@@ -50,12 +50,24 @@ def told(resource_metrics: Iterable[Mapping[str, Any]]) -> Iterator[Told]:
                     )
 
 
-def _attributes(pairs: Sequence[Mapping[str, Any]]) -> Attributes:
+def attributes(pairs: Sequence[Mapping[str, Any]]) -> Attributes:
+    """Attributes of OTLP/JSON, in alphabetical order."""
     return tuple(sorted((pair["key"], next(iter(pair["value"].values()))) for pair in pairs))
 
 
-def total(points: Iterable[Told], name: str, /, **where: str) -> dict[str, float]:
-    """Sums by GPU of the points of a metric with these attributes, dots written as underscores."""
+def resource_attributes(resource_metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a Resource in OTLP/JSON."""
+    return dict(attributes(resource_metrics["resource"].get("attributes", ())))
+
+
+def workload_energies(resource_metrics: Iterable[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """(workload id, joules) of each point of gpu.workload.energy, in order."""
+    points = points_of(resource_metrics)
+    return [(point.get("gpu.workload.id"), point.value) for point in points if point.name == "gpu.workload.energy"]
+
+
+def sum_by_gpu(points: Iterable[Point], name: str, /, **where: str) -> dict[str, float]:
+    """The sum by GPU over the points of a metric with these attributes, whose dots are written as underscores."""
     sums: dict[str, float] = {}
     for point in points:
         if point.name == name and all(point.get(key.replace("_", ".")) == value for key, value in where.items()):
@@ -63,6 +75,6 @@ def total(points: Iterable[Told], name: str, /, **where: str) -> dict[str, float
     return sums
 
 
-def mj(joules: Mapping[str, float]) -> dict[str, int]:
-    """Joules as whole millijoules, those that are 0 left out."""
+def whole_mj(joules: Mapping[str, float]) -> dict[str, int]:
+    """Joules as whole millijoules, without zeros."""
     return {gpu: rounded for gpu, value in joules.items() if (rounded := round(value * 1000))}

@@ -1,4 +1,4 @@
-"""All agents, in a few processes."""
+"""The agents of a fleet, in a few child processes."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 
-from bench.fleet.agents import Crew, End, Look, Plan
+from bench.fleet.agents import Activity, AgentGroup, End, Plan
 from bench.fleet.child import Child, child
 from otel_gpu.config.values import Address
 
 
-class Agents:
-    """All agents, in their child processes."""
+class AgentPool:
+    """The agents of a fleet in child processes."""
 
-    def __init__(self, crews: Sequence[Child]) -> None:
-        self._crews = crews
+    def __init__(self, groups: Sequence[Child]) -> None:
+        self._groups = groups
 
     def start(self) -> None:
         """Start agents one after the other within one export interval, without waiting."""
         self._send("start")
 
-    def look(self) -> Look:
+    def activity(self) -> Activity:
         """The sums of activity and cost so far."""
-        self._send("look")
-        return _together([crew.receive(Look) for crew in self._crews])
+        self._send("activity")
+        return _together([group.receive(Activity) for group in self._groups])
 
     def end(self) -> End:
         """Export once more and stop; returns what was sent, and the cost."""
         self._send("end")
-        ends = [crew.receive(End) for crew in self._crews]
+        ends = [group.receive(End) for group in self._groups]
         return End(
-            look=_together([end.look for end in ends]),
+            activity=_together([end.activity for end in ends]),
             sent=[one for end in ends for one in end.sent],
             plain_bytes=sum(end.plain_bytes for end in ends),
             gzip_bytes=sum(end.gzip_bytes for end in ends),
@@ -41,17 +41,17 @@ class Agents:
         )
 
     def _send(self, message: str) -> None:
-        for crew in self._crews:
-            crew.send(message)
+        for group in self._groups:
+            group.send(message)
 
 
 @contextmanager
 def agents(
     count: int, *, processes: int, nodes: Sequence[Address], interval_s: float, export_interval_s: float
-) -> Iterator[Agents]:
+) -> Iterator[AgentPool]:
     """``count`` agents in child processes, ready to start."""
     with ExitStack() as held:
-        crews = [
+        groups = [
             held.enter_context(
                 child(
                     f"agents {place}",
@@ -61,36 +61,36 @@ def agents(
             )
             for place in range(min(processes, count))
         ]
-        for crew in crews:
-            crew.receive(Look)  # ready
-        yield Agents(crews)
+        for group in groups:
+            group.receive(Activity)  # ready
+        yield AgentPool(groups)
 
 
 def _serve(connection: Connection, plan: Plan) -> None:
     logging.disable(logging.WARNING)  # rejected requests are counted
-    crew = Crew(plan)
+    group = AgentGroup(plan)
     stop = threading.Event()
-    starting = threading.Thread(target=crew.start, args=(stop,), daemon=True)
-    connection.send(crew.look())
+    starting = threading.Thread(target=group.start, args=(stop,), daemon=True)
+    connection.send(group.activity())
     while True:
         order = connection.recv()
         if order == "start":
             starting.start()
-        elif order == "look":
-            connection.send(crew.look())
+        elif order == "activity":
+            connection.send(group.activity())
         else:
             stop.set()
             starting.join()
-            connection.send(crew.end())
+            connection.send(group.end())
 
 
-def _together(looks: Sequence[Look]) -> Look:
-    return Look(
-        agents=sum(look.agents for look in looks),
-        cycles=sum(look.cycles for look in looks),
-        exports=sum(look.exports for look in looks),
-        points=sum(look.points for look in looks),
-        cpu_s=sum(look.cpu_s for look in looks),
-        simulation_cpu_s=sum(look.simulation_cpu_s for look in looks),
-        memory_bytes=sum(look.memory_bytes for look in looks),
+def _together(activities: Sequence[Activity]) -> Activity:
+    return Activity(
+        agents=sum(activity.agents for activity in activities),
+        cycles=sum(activity.cycles for activity in activities),
+        exports=sum(activity.exports for activity in activities),
+        points=sum(activity.points for activity in activities),
+        cpu_s=sum(activity.cpu_s for activity in activities),
+        simulation_cpu_s=sum(activity.simulation_cpu_s for activity in activities),
+        memory_bytes=sum(activity.memory_bytes for activity in activities),
     )

@@ -1,7 +1,7 @@
-"""Runs ``otel-gpu`` as a user with these capabilities alone: ``python -m tests.real.lowered UID CAPS WORD…``.
+"""``python -m tests.real.run_with_capabilities UID CAPS ARG…`` runs ``otel-gpu ARG…`` with these capabilities only.
 
-The code is loaded first, since it may lie where that user may not read (a Python in root's home). Then everything else
-goes, for good: groups, user, the bounding set, and the right to gain any of it back.
+It imports all modules first, because that user may be unable to read them (a Python in root's home). Then it drops
+groups, root and the bounding set, and the right to gain privileges.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class _Data(ctypes.Structure):
     _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
 
 
-def load_everything() -> None:
-    """Every module of the agent, with what they import, and codecs, which Python looks for when it needs them."""
+def import_all() -> None:
+    """Import every module of the agent, and the codecs that Python imports at first use."""
     for module in pkgutil.walk_packages(otel_gpu.__path__, "otel_gpu."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -39,33 +39,33 @@ def load_everything() -> None:
         importlib.import_module(f"encodings.{codec}")
 
 
-def lower(uid: int, capabilities: list[str]) -> None:
-    """Become this user, with these capabilities and no way to others."""
+def drop_privileges(uid: int, capabilities: list[str]) -> None:
+    """Become this user with these capabilities, and without a way to gain others."""
     mask = sum(1 << NUMBERS[name] for name in capabilities)
     for number in range(64):
         if _LIBC.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1 and not mask >> number & 1:
-            _done(_LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))
-    _done(_LIBC.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
+            _check(_LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))
+    _check(_LIBC.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     data = (_Data * 2)(_Data(mask & 0xFFFFFFFF, mask & 0xFFFFFFFF, 0), _Data(0, 0, 0))
-    _done(_LIBC.capset(ctypes.byref(_Header(_VERSION_3, 0)), data))
-    _done(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check(_LIBC.capset(ctypes.byref(_Header(_VERSION_3, 0)), data))
+    _check(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
-def _done(code: int) -> None:
+def _check(code: int) -> None:
     if code != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command; the exit code."""
+    """Run a command; returns its exit code."""
     uid, capabilities, *words = arguments
-    load_everything()
+    import_all()
     if "LD_LIBRARY_PATH" in os.environ:
-        ctypes.CDLL("libnvidia-ml.so.1")  # found by its name from now on, without looking where it lies
-    lower(int(uid), [name for name in capabilities.split(",") if name])
+        ctypes.CDLL("libnvidia-ml.so.1")  # from now on the loader finds it by its name
+    drop_privileges(int(uid), [name for name in capabilities.split(",") if name])
     return cli.main(words)
 
 

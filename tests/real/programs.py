@@ -1,4 +1,4 @@
-"""What tests with real programs share: whether a program is here, where it may listen, and whom it may ask."""
+"""External programs in tests: their paths, free ports for them, and HTTP servers that they call."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from otel_gpu.config.values import Address
 from tests.web import ask
 
 LOOPBACK: Final = "127.0.0.1"
-# Below Linux's range of ports for outgoing connections and port 0 (32768 and up): what is free there stays free until a
-# program that cannot tell which port it was given, as these cannot, has bound it.
+# For programs that cannot report the port of a listener on port 0. The range is below Linux's ephemeral ports (32768
+# and up), so that no outgoing connection takes a free port before the program binds it.
 _PORTS: Final = range(20_000, 32_000)
 
 
-def needed(found: Path | str | None, what: str, remedy: str) -> Path:
-    """The path of a program; without it the test is skipped, and the reason says how to get it."""
+def require(found: Path | str | None, what: str, remedy: str) -> Path:
+    """The path of a program; skips the test if there is none, with the remedy as the reason."""
     if found is None:
         pytest.skip(f"needs {what}: {remedy}")
     return Path(found)
 
 
-def needed_program(name: str, remedy: str) -> Path:
-    """The path of a program that is looked for where all programs are."""
-    return needed(shutil.which(name), name, remedy)
+def require_program(name: str, remedy: str) -> Path:
+    """The path of a program on PATH; skips the test if there is none."""
+    return require(shutil.which(name), name, remedy)
 
 
 def free_addresses(count: int) -> Sequence[Address]:
-    """Loopback addresses, all different, on which nobody listens."""
-    with ExitStack() as held:
+    """Different loopback addresses with free ports."""
+    with ExitStack() as bound:
         addresses: list[Address] = []
         while len(addresses) < count:
             address = Address(LOOPBACK, random.choice(_PORTS))
-            listener = held.enter_context(socket.socket())
+            listener = bound.enter_context(socket.socket())
             try:
                 listener.bind((address.host, address.port))
             except OSError:
@@ -52,23 +52,23 @@ def free_addresses(count: int) -> Sequence[Address]:
         return addresses
 
 
-def answers(address: Address, path: str) -> bool:
-    """Whether something there answers 200."""
+def responds(address: Address, path: str) -> bool:
+    """Whether a server responds there with status 200."""
     try:
         return ask(address, path).status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False
 
 
-class _Silent(WSGIRequestHandler):
+class _SilentHandler(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(application: WSGIApplication) -> Iterator[Address]:
-    """An application on a port of its own."""
-    with make_server(LOOPBACK, 0, application, handler_class=_Silent) as server:
+    """Serve an application on a free port."""
+    with make_server(LOOPBACK, 0, application, handler_class=_SilentHandler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:

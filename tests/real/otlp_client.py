@@ -1,10 +1,9 @@
-"""A few metrics made by hand, sent with OpenTelemetry's own exporters."""
+"""Sends a few handmade metrics with the official exporters of OpenTelemetry."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpExporter
@@ -29,7 +28,7 @@ GPU = {"hw.id": "GPU-one"}
 
 
 def workloads(joules: Mapping[str, float]) -> MetricsData:
-    """Workloads of these names on one GPU with the energy they used; nothing else tells their points apart."""
+    """Workloads on one GPU and their energy, by name. Their points differ only in the Resource."""
     now_ns = time.time_ns()
 
     def point(value: float) -> NumberDataPoint:
@@ -52,7 +51,7 @@ def workloads(joules: Mapping[str, float]) -> MetricsData:
 
 
 def send(exporter: MetricExporter, data: MetricsData) -> None:
-    """Send once and let go; the Collector must have taken it."""
+    """Send once and shut down; the Collector must accept it."""
     try:
         assert exporter.export(data) is MetricExportResult.SUCCESS
     finally:
@@ -67,29 +66,3 @@ def over_grpc(address: Address) -> MetricExporter:
 def over_http(address: Address) -> MetricExporter:
     """An exporter to a Collector's OTLP receiver over HTTP."""
     return HttpExporter(endpoint=f"http://{address}/v1/metrics")
-
-
-def attributes(pairs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """String attributes as OTLP/JSON has them."""
-    return {pair["key"]: pair["value"]["stringValue"] for pair in pairs}
-
-
-def points(resources: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, str]]]:
-    """(metric, attributes) of each point in OTLP/JSON, in the order they came."""
-    for resource in resources:
-        for scope in resource["scopeMetrics"]:
-            for metric in scope["metrics"]:
-                for point in (metric.get("sum") or metric["gauge"])["dataPoints"]:
-                    yield metric["name"], attributes(point.get("attributes", []))
-
-
-def energies(resources: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """(workload, joules) of each energy point in OTLP/JSON, in the order they came."""
-    return [
-        (attributes(resource["resource"]["attributes"])["gpu.workload.id"], point["asDouble"])
-        for resource in resources
-        for scope in resource["scopeMetrics"]
-        for metric in scope["metrics"]
-        if metric["name"] == "gpu.workload.energy"
-        for point in metric["sum"]["dataPoints"]
-    ]

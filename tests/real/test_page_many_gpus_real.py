@@ -13,9 +13,9 @@ from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
 from otel_gpu.view.text import gpu_span, span
-from tests.real.chromium import Browser, chromium
-from tests.real.page_view import CARDS, TABLE, opened, shows
-from tests.real.staged_agent import StagedAgent, staged_agent
+from tests.real.chromium import Browser
+from tests.real.page_view import CARDS, TABLE, is_current, open_page
+from tests.real.stepped_agent import SteppedAgent, stepped_agent
 
 pytestmark = pytest.mark.real
 
@@ -23,17 +23,11 @@ COLOURED: Final = """[...document.querySelectorAll('#rows > tr:not(.details)')].
   row => [row.dataset.id, row.querySelector('.swatch').className])"""
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-# ---------------------------------------------------------------------------- on many GPUs
+# ---------------------------------------------------------------------------- many GPUs
 
 
 def wide_world() -> WorldSpec:
-    """Twelve GPUs: one workload idle on all of them, others on some, and two of one name on the first."""
+    """Twelve GPUs: one workload is idle on all of them, others on some, and two on the first have the same name."""
     first = demo_world(1).gpus[0]
     gpus = tuple(
         replace(
@@ -63,15 +57,15 @@ def wide_world() -> WorldSpec:
 
 
 @pytest.fixture(scope="module")
-def wide() -> Iterator[StagedAgent]:
-    with staged_agent(wide_world()) as staged:
+def wide() -> Iterator[SteppedAgent]:
+    with stepped_agent(wide_world()) as agent:
         for _ in range(120):
-            staged.advance(5)
-        yield staged
+            agent.advance(5)
+        yield agent
 
 
-def test_gpus_are_in_the_order_of_their_numbers_and_runs_are_short(browser: Browser, wide: StagedAgent) -> None:
-    tab = opened(browser, wide)
+def test_gpus_are_in_numeric_order_and_ranges_are_abbreviated(browser: Browser, wide: SteppedAgent) -> None:
+    tab = open_page(browser, wide)
     tab.value("document.querySelector('#columns [data-key=gpu] button').click()")
     rows = [(row["name"], row["texts"]["gpu"]) for row in tab.value(TABLE)]
     assert rows == [
@@ -83,8 +77,8 @@ def test_gpus_are_in_the_order_of_their_numbers_and_runs_are_short(browser: Brow
     assert [name for name in named if name.startswith("GPU ")] == [f"GPU {index}" for index in range(12)]
 
 
-def test_idle_time_on_several_gpus_is_gpu_time(browser: Browser, wide: StagedAgent) -> None:
-    tab = opened(browser, wide)
+def test_idle_time_on_several_gpus_is_gpu_time(browser: Browser, wide: SteppedAgent) -> None:
+    tab = open_page(browser, wide)
     reported = {each.names.container: each for each in wide.now().workloads if each.names is not None}
     rows = {row["name"]: row for row in tab.value(TABLE)}
     for name, count in (("everywhere", 12), ("pair", 2), ("tenth", 1)):
@@ -97,8 +91,8 @@ def test_idle_time_on_several_gpus_is_gpu_time(browser: Browser, wide: StagedAge
     assert rows["tenth"]["texts"]["idle"].endswith(" m")
 
 
-def test_workloads_of_one_name_have_a_suffix_from_their_pods(browser: Browser, wide: StagedAgent) -> None:
-    tab = opened(browser, wide)
+def test_workloads_of_one_name_have_a_suffix_from_their_pods(browser: Browser, wide: SteppedAgent) -> None:
+    tab = open_page(browser, wide)
     card = tab.value(CARDS)[0]
     names = {name for name, _, _ in card["holders"]}
     assert names == {"everywhere", "pair", "eval (a)", "eval (b)"}
@@ -110,7 +104,7 @@ def test_workloads_of_one_name_have_a_suffix_from_their_pods(browser: Browser, w
     assert {words.split(":")[0] for words in hovered} == names
 
 
-# ---------------------------------------------------------------------------- in colours
+# ---------------------------------------------------------------------------- colours
 
 
 def growing_world() -> WorldSpec:
@@ -131,14 +125,14 @@ def growing_world() -> WorldSpec:
 
 
 def test_a_workload_keeps_its_colour_in_every_browser(browser: Browser) -> None:
-    with staged_agent(growing_world()) as staged:
-        tab = opened(browser, staged)
+    with stepped_agent(growing_world()) as agent:
+        tab = open_page(browser, agent)
         seen: dict[str, str] = {}
         for _ in range(8):
             coloured = dict(tab.value(COLOURED))
-            assert seen.items() <= coloured.items()  # none gives way to a new workload
+            assert seen.items() <= coloured.items()  # a new workload changes no colour
             seen = coloured
-            staged.advance(20)
-            tab.until(shows(staged))
+            agent.advance(20)
+            tab.until(is_current(agent))
         assert len(seen) == len(set(seen.values())) == 6
-        assert dict(opened(browser, staged).value(COLOURED)) == seen
+        assert dict(open_page(browser, agent).value(COLOURED)) == seen

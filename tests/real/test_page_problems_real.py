@@ -1,9 +1,8 @@
-"""The page of hosts with problems, and of an agent that comes and goes, in a real browser."""
+"""The page of hosts with problems, and of an agent that stops and starts again, in a real browser."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,11 +14,22 @@ from otel_gpu.sources.base import GpuRead
 from otel_gpu.sources.sim.demo import demo_world
 from otel_gpu.sources.sim.signals import Steady
 from otel_gpu.sources.sim.world import GpuUse, ProcessSpec, WorkloadSpec, WorldSpec
-from tests.agent_process import agent_process
-from tests.real.chromium import Browser, Tab, chromium
-from tests.real.page_view import CARDS, CONTRAST, NAMES, NARROW, TABLE, TOTALS, UNKNOWN, WIDE, assert_innocent, opened
-from tests.real.parts import free_addresses
-from tests.real.staged_agent import staged_agent
+from tests.agent_process import simulated_agent
+from tests.real.chromium import Browser, Tab
+from tests.real.page_view import (
+    CARDS,
+    LOW_CONTRAST,
+    NAMES,
+    NARROW,
+    TABLE,
+    TOTALS,
+    UNKNOWN,
+    WIDE,
+    assert_clean,
+    open_page,
+)
+from tests.real.programs import free_addresses
+from tests.real.stepped_agent import stepped_agent
 
 pytestmark = pytest.mark.real
 
@@ -27,14 +37,8 @@ HOSTILE: Final = "<img src=x onerror=\"document.title='owned'\">"
 LONG_POD: Final = "a-pod-whose-name-has-no-end-" * 8  # 224 characters
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
 def totals_of(tab: Tab) -> dict[str, str]:
-    """What is read, by name."""
+    """The texts of the totals by name."""
     return {name: read for name, read, _, _ in tab.value(TOTALS)}
 
 
@@ -63,11 +67,11 @@ def hostile_world() -> WorldSpec:
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
+def test_markup_in_names_is_text_and_long_names_do_not_widen_the_page(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
-    with staged_agent(hostile_world()) as staged:
-        tab = opened(browser, staged, width=width)
+    with stepped_agent(hostile_world()) as agent:
+        tab = open_page(browser, agent, width=width)
         assert HOSTILE in tab.value(NAMES)
         tab.value("document.querySelectorAll('.open').forEach(button => button.click())")
         assert "Process" in tab.value("document.querySelector('.details').textContent")
@@ -77,12 +81,12 @@ def test_names_that_are_markup_are_text_and_names_without_end_stay_inside(
         assert LONG_POD in tab.value("document.getElementById('rows').textContent")
         assert tab.value("document.documentElement.scrollWidth") <= width
         assert "owned" not in tab.value("document.title")
-        tab.picture(tmp_path / "page.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "page.png")
+        assert_clean(tab, agent.url)
 
 
 def troubled(reading: GpuReading) -> GpuReading:
-    """GPUs that are lost, asleep, paused, and one that gives no memory and no power."""
+    """GPUs that are lost, asleep and paused, and one without power and utilisation."""
     bare = GpuReading(reading.identity, reading.taken_at_ns)
     match reading.identity.index:
         case 0:
@@ -97,8 +101,8 @@ def troubled(reading: GpuReading) -> GpuReading:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp_path: Path, width: int) -> None:
-    with staged_agent(alter=lambda read: replace(read, gpus=tuple(map(troubled, read.gpus)))) as staged:
-        tab = opened(browser, staged, width=width)
+    with stepped_agent(alter=lambda read: replace(read, gpus=tuple(map(troubled, read.gpus)))) as agent:
+        tab = open_page(browser, agent, width=width)
         cards = tab.value(CARDS)
         assert [card["state"] for card in cards] == [
             "failed: GPU is lost: it fell off the bus",
@@ -115,14 +119,14 @@ def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp
         for row in tab.value(TABLE):
             assert row["texts"]["power"] == row["texts"]["sm"] == row["texts"]["energy"] == UNKNOWN
         assert tab.value("document.documentElement.scrollWidth") <= width
-        tab.picture(tmp_path / "page.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "page.png")
+        assert_clean(tab, agent.url)
 
 
-def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser: Browser, tmp_path: Path) -> None:
+def test_a_host_without_a_driver_shows_the_reason(browser: Browser, tmp_path: Path) -> None:
     nothing = GpuRead(state=SourceState.UNAVAILABLE, reason="NVML: the driver is not loaded", errors=1)
-    with staged_agent(alter=lambda _: nothing) as staged:
-        tab = opened(browser, staged)
+    with stepped_agent(alter=lambda _: nothing) as agent:
+        tab = open_page(browser, agent)
         shown = tab.value("document.getElementById('main').innerText")
         for words in (
             "unavailable: NVML: the driver is not loaded",
@@ -133,12 +137,12 @@ def test_a_host_without_a_driver_says_why_and_its_workloads_are_unknown(browser:
         assert tab.value("[...document.querySelectorAll('#totals b')].map(node => node.textContent)") == [
             "0", UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN,
         ]  # fmt: skip
-        tab.picture(tmp_path / "page.png")
-        assert_innocent(tab, staged.url)
+        tab.screenshot(tmp_path / "page.png")
+        assert_clean(tab, agent.url)
 
 
 def crowded_world(count: int) -> WorldSpec:
-    """The demo with so many more containers, each with a process on its first GPU."""
+    """The demo with ``count`` more containers, each with a process on the first GPU."""
     world = demo_world(1)
     crowd = tuple(
         ProcessSpec(
@@ -155,16 +159,16 @@ def crowded_world(count: int) -> WorldSpec:
 
 
 def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser) -> None:
-    with staged_agent(crowded_world(150)) as staged:
-        tab = opened(browser, staged)
-        count_of_all = len(staged.now().workloads)
+    with stepped_agent(crowded_world(150)) as agent:
+        tab = open_page(browser, agent)
+        count_of_all = len(agent.now().workloads)
         assert len(tab.value(NAMES)) == 100
         assert tab.value("document.getElementById('count').textContent") == f"{count_of_all} workloads"
         further = "document.getElementById('further')"
         assert tab.value(f"{further}.textContent") == f"Show {count_of_all - 100} more of {count_of_all}"
         tab.value("document.getElementById('filter').value = 'crowd-149'")
         tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
-        assert tab.value(NAMES) == ["crowd-149"]  # found, though it was not shown
+        assert tab.value(NAMES) == ["crowd-149"]  # also a row that was not shown
         assert tab.value(f"{further}.hidden") is True
         tab.value("document.getElementById('filter').value = ''")
         tab.value("document.getElementById('filter').dispatchEvent(new Event('input'))")
@@ -172,33 +176,33 @@ def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser)
         assert len(tab.value(NAMES)) == count_of_all
         assert tab.value(f"{further}.hidden") is True
         assert tab.value("document.getElementById('said').textContent") == f"{count_of_all} workloads are shown"
-        assert_innocent(tab, staged.url)
+        assert_clean(tab, agent.url)
 
 
-def speechless(read: GpuRead) -> GpuRead:
-    """No GPU has utilisation figures."""
+def without_utilization(read: GpuRead) -> GpuRead:
+    """Remove the utilisation of all GPUs."""
     return replace(read, gpus=tuple(replace(each, utilization=None, gpu_ratio=None) for each in read.gpus))
 
 
-def test_memory_held_idle_has_undecided_memory_beside_it(browser: Browser) -> None:
-    with staged_agent() as staged:  # two samples: some work, and none can be idle yet
-        tab = opened(browser, staged)
+def test_memory_held_while_idle_is_shown_with_undecided_memory(browser: Browser) -> None:
+    with stepped_agent() as agent:  # two samples are too few for an idle state
+        tab = open_page(browser, agent)
         states = [(row["texts"]["state"], row["memory"]) for row in tab.value(TABLE)]
         undecided = sum(int(memory) for state, memory in states if state == "unknown")
         assert {"busy", "unknown", "allocated"} == {state for state, _ in states}
         assert totals_of(tab)["Held while idle"] == f"0 MiB {undecided / 2**30:.1f} GiB undecided"
-    with staged_agent(alter=speechless) as staged:
-        tab = opened(browser, staged)
+    with stepped_agent(alter=without_utilization) as agent:
+        tab = open_page(browser, agent)
         held_idle = totals_of(tab)["Held while idle"]
         assert held_idle.startswith(f"{UNKNOWN} ")
         assert held_idle.endswith(" GiB undecided")
 
 
-# ---------------------------------------------------------------------------- an agent that comes and goes
+# ---------------------------------------------------------------------------- an agent that stops and starts again
 
 
 NOTICE: Final = "(document.getElementById('link').hidden ? '' : document.getElementById('link').innerText)"
-RUN: Final = ("run", "--source", "sim", "--exporters", "none", "--interval", "1s", "--state-dir", "none", "--listen")
+NO_EXPORTERS: Final = ("--exporters", "none")
 
 
 IN_SIGHT: Final = """(() => {
@@ -214,7 +218,7 @@ MOVES: Final = """(() => {
   link.hidden = !link.hidden;
   return before.some((each, at) => each !== after[at]);
 })()"""
-"""Whether anything on the page moves when the notice comes or goes."""
+"""Whether anything on the page moves when the notice appears or disappears."""
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -222,15 +226,14 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
     (address,) = free_addresses(1)
-    flags = (*RUN, str(address))
     tab = Tab(browser)
-    tab.look(width=width, dark=False)
-    with agent_process(*flags, directory=tmp_path) as agent:
-        assert agent.address == address  # it listens
+    tab.emulate(width=width, dark=False)
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path, listen=str(address)) as agent:
+        assert agent.address == address  # waits until it listens
         tab.open(f"http://{address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         assert tab.value(NOTICE) == ""
-        assert_innocent(tab, f"http://{address}")
+        assert_clean(tab, f"http://{address}")
         cycle = tab.value("document.getElementById('main').dataset.cycle")
         tab.until(f"document.getElementById('main').dataset.cycle !== '{cycle}'")
         title = tab.value("document.title")
@@ -238,7 +241,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
     said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
     assert "Retrying" in said
     assert tab.value("document.getElementById('said').textContent") == said
-    assert len(tab.value(CARDS)) == 4  # what was known stays, and is marked
+    assert len(tab.value(CARDS)) == 4  # old figures stay, marked as stale
     assert tab.value("document.body.matches('.stale')")
     assert tab.value("scrollY") > 200
     for place in ("document.body.scrollHeight", "0"):  # at any scroll position
@@ -247,10 +250,10 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         assert not tab.value(MOVES)
     assert tab.value("document.title") == f"(lost) {title}"
     for dark in (False, True):
-        tab.look(width=width, dark=dark)
-        assert tab.value(CONTRAST) == []  # old figures are grey, and can be read
-    tab.picture(tmp_path / "lost.png")
-    with agent_process(*flags, directory=tmp_path):
+        tab.emulate(width=width, dark=dark)
+        assert tab.value(LOW_CONTRAST) == []  # grey text is readable
+    tab.screenshot(tmp_path / "lost.png")
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path, listen=str(address)):
         tab.until(f"{NOTICE} === 'The agent is back.'")
         assert not tab.value("document.body.matches('.stale')")
         assert tab.value(IN_SIGHT)
@@ -259,14 +262,14 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
 
 def test_a_page_says_that_a_connected_agent_is_silent(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
-    with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path) as agent:
         tab.open(f"http://{agent.address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         agent.process.send_signal(signal.SIGSTOP)
         tab.until(f"{NOTICE}.startsWith('The agent sends no data.')")
         agent.process.send_signal(signal.SIGCONT)
         tab.until(f"{NOTICE} === 'The agent is back.'")
-        assert tab.complaints == []
+        assert tab.console_errors == []
 
 
 TURN: Final = """Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});
@@ -275,7 +278,7 @@ document.dispatchEvent(new Event('visibilitychange'))"""
 
 def test_old_figures_are_grey_until_a_silent_agent_sends_a_cycle(browser: Browser, tmp_path: Path) -> None:
     tab = Tab(browser)
-    with agent_process(*RUN, "127.0.0.1:0", directory=tmp_path) as agent:
+    with simulated_agent(*NO_EXPORTERS, directory=tmp_path) as agent:
         tab.open(f"http://{agent.address}")
         tab.until("document.getElementById('main')?.dataset.cycle")
         assert not tab.value("document.body.matches('.stale')")
@@ -322,18 +325,16 @@ FOLLOWED: Final = """(async () => {
         ("streams.at(-1).tell('1'); wait(13);", ["current"]),
         ("wait(11);", ["lost"]),  # that never sent a cycle
         ("streams.at(-1).tell('1'); wait(14);", ["current", "lost", "old"]),
-        # A sampler that hangs: a new connection gets the same old cycle.
+        # A hanging sampler: a new connection receives the same old cycle.
         ("streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('1'); wait(5);", ["current", "lost", "old"]),
         (
             "streams.at(-1).tell('1'); wait(14); streams.at(-1).tell('2'); wait(5); streams.at(-1).tell('3');",
             ["current", "lost", "old", "back", "current"],
         ),
     ],
-    ids=["patience", "nothing ever", "silence", "the same again", "back"],
+    ids=["within the limit", "no cycle", "silence", "the same cycle", "back"],
 )
-def test_a_page_is_current_lost_or_old_and_never_for_a_cycle_that_it_had(
-    browser: Browser, steps: str, said: list[str]
-) -> None:
-    with staged_agent() as staged:
-        tab = opened(browser, staged)
+def test_a_repeated_cycle_does_not_make_a_page_current(browser: Browser, steps: str, said: list[str]) -> None:
+    with stepped_agent() as agent:
+        tab = open_page(browser, agent)
         assert tab.value(FOLLOWED.replace("STEPS", steps)) == said

@@ -1,4 +1,4 @@
-"""What the figures of one host come to for many: arithmetic, with every assumption by its name."""
+"""Extrapolates the figures of one host to many, with named assumptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.cost.tools import OURS
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What is not measured: the agent's default intervals, and how many hosts there are of the measured kind."""
+    """Assumptions: the agent's default intervals, and the number of hosts."""
 
     interval_s: float = 5.0
     export_interval_s: float = 15.0

@@ -61,7 +61,7 @@ class Sums:
 
 
 def measured(result: Result) -> Measured:
-    """What a run found, per host and per point."""
+    """The measured cost per host and per point."""
     steady = result.ended.agents
     began = result.began.agents
     cycles = steady.cycles - began.cycles
@@ -69,7 +69,7 @@ def measured(result: Result) -> Measured:
     passed = result.drained.totals.points - result.began.totals.points
     last = result.last
     return Measured(
-        series_per_host=last.look.points / last.look.exports,
+        series_per_host=last.activity.points / last.activity.exports,
         plain_bytes_per_point=last.plain_bytes / last.points,
         gzip_bytes_per_point=last.gzip_bytes / last.points,
         backend_bytes_per_point=result.drained.totals.wire_bytes / result.drained.totals.points,
@@ -81,7 +81,7 @@ def measured(result: Result) -> Measured:
 
 
 def fleet_sums(found: Measured, assumed: Assumed) -> Sums:
-    """A fleet of so many hosts, each like the one measured."""
+    """A fleet of hosts like the measured ones."""
     points_per_s = assumed.hosts * found.series_per_host / assumed.export_interval_s
     cores = points_per_s * found.gateway_cpu_s_per_point
     by_cpu = math.ceil(cores / (assumed.gateway_cores * assumed.gateway_busy))
