@@ -1,11 +1,10 @@
 # syntax=docker/dockerfile:1
-# Two stages: one builds the wheel and installs it with the pinned, hash-checked runtime; the other has neither
-# compiler nor package index of ours. Nothing here needs BuildKit.
+# Two stages: the first builds the wheel and installs it with pinned, hash-checked dependencies; the second copies the result.
+# BuildKit is not needed.
 #
 #   docker build --build-arg VERSION=0.1.0.dev0 -t otel-gpu:0.1.0.dev0 .
 #
-# BASE is any Debian-like image with Python 3.11+ as python3; BUILD_BASE has the same Python at the same path, with venv,
-# and may have more.
+# BASE is any Debian-like image with Python 3.11 or later as python3. BUILD_BASE has the same Python at the same path, and venv.
 ARG BASE=python:3.11-slim-bookworm
 ARG BUILD_BASE=${BASE}
 
@@ -28,26 +27,26 @@ FROM ${BASE}
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="otel-gpu" \
-      org.opencontainers.image.description="Who is using the GPU, per process, container and pod, through OpenTelemetry" \
+      org.opencontainers.image.description="GPU use per process, container, pod and job, through OpenTelemetry" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/otel-gpu /opt/otel-gpu
-# The host's /proc is expected here: docker run --pid=host -v /proc:/host/proc:ro
-# Names come from sockets at their usual paths: -v /var/run/docker.sock:/var/run/docker.sock:ro (docs/names.md)
+# Mount the host's /proc at /host/proc: docker run --pid=host -v /proc:/host/proc:ro
+# For names, mount sockets at their usual paths: -v /var/run/docker.sock:/var/run/docker.sock:ro (docs/names.md)
 ENV PATH=/opt/otel-gpu/bin:$PATH \
     HOST_PROC=/host/proc \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=utility \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-# A number, so that Kubernetes' runAsNonRoot can tell. GPUs, NVML and /metrics need no more; whose processes are on the GPU,
-# and the names from engines' sockets, take root and two capabilities: docs/deployment.md
+# A number, because Kubernetes cannot check runAsNonRoot with a name. Figures of GPUs and /metrics need no more. Processes of
+# other users, and names from the sockets of engines, need root and two capabilities: docs/deployment.md
 USER 65532:65532
 EXPOSE 9464
-# A bare socket: no shell, and no HTTP library, whose import costs ten times as much as all of this, every time.
+# A bare socket: no shell, and no HTTP library, because its import costs ten times as much as the rest of the check.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
     CMD ["python3", "-ISc", "import socket; s = socket.create_connection(('127.0.0.1', 9464), 4); s.sendall(b'GET /healthz HTTP/1.0\\r\\nHost: 127.0.0.1:9464\\r\\n\\r\\n'); raise SystemExit(b' 200 ' not in s.recv(64))"]
 ENTRYPOINT ["otel-gpu"]
-# OTEL_EXPORTER_OTLP_ENDPOINT sets the receiver of OTLP; OTEL_METRICS_EXPORTER=none disables it.
+# OTEL_EXPORTER_OTLP_ENDPOINT is the receiver of OTLP; with OTEL_METRICS_EXPORTER=none nothing is pushed.
 CMD ["run", "--prometheus", "--listen", "0.0.0.0:9464"]

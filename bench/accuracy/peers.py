@@ -10,9 +10,9 @@ names one process (SM samples are winner-take-all). The formulas differ in how t
 * ``equal``: no figure, equal shares among the listed processes.
 
 Each is scored twice against the same truth, that of the policy ``resident`` (``score.resident_energy_mj``): *as it
-is*, power x Δt x share; and *with our standing power*, where it uses the agent's energy counter, the agent's baseline
-of that cycle and equal parts of it among residents, and divides only the rest by its share. ``mean rows`` is not scored
-that way: it would be the agent's own model ``sm``. The table shows the better of the two.
+is*, power x Δt x share; and *with the context power of the agent*, where it uses the agent's energy counter, the
+agent's baseline of that cycle and equal parts of it among residents, and divides only the rest by its share. ``mean
+rows`` is not scored that way: it would be the agent's own model ``sm``. The table shows the better of the two.
 
 **Busy time.** The same figures x Δt; ``equal`` divides the device's utilisation.
 
@@ -106,7 +106,7 @@ class Watcher:
 
 LAST, LAST_OF_EACH, MAXIMUM, MEAN_ROWS, EQUAL = "last sample", "last of each", "maximum", "mean rows", "equal"
 STANDING: Final = " + standing"
-"""Suffix of a formula's name if it uses our standing power."""
+"""Suffix of a formula's name if it uses the context power of the agent."""
 
 
 def _last(poll: Poll) -> dict[str, float]:

@@ -28,7 +28,7 @@ def sections(results: Results, verdicts: Sequence[Verdict], order: Iterable[str]
     for verdict in verdicts:
         judged.setdefault((verdict.target.section, verdict.target.row), []).append(verdict)
     made = (
-        _errors(results, judged, families, ENERGY, f"Energy: {_ERROR} ('+': given our standing power)"),
+        _errors(results, judged, families, ENERGY, f"Energy: {_ERROR} ('+': with the agent's context power)"),
         _errors(results, judged, families, BUSY, f"Busy time: {_ERROR}"),
         _errors(results, judged, families, MEMORY, f"Inferred memory: {_ERROR}"),
         _idle(results, judged),

@@ -89,8 +89,8 @@ MIG_PROFILE: Final = Attribute(
     "gpu.mig.profile", str, "profile of the MIG instance, such as 1g.10gb; absent without one", optional=True
 )
 HW_NAME: Final = Attribute("hw.name", str, "name of the GPU, as the driver reports it", optional=True)
-HW_MODEL: Final = Attribute("hw.model", str, "its model: the name without the vendor", optional=True)
-HW_VENDOR: Final = Attribute("hw.vendor", str, "its vendor", ("NVIDIA",))
+HW_MODEL: Final = Attribute("hw.model", str, "model of the GPU: its name without the vendor", optional=True)
+HW_VENDOR: Final = Attribute("hw.vendor", str, "vendor of the GPU", ("NVIDIA",))
 HW_TYPE: Final = Attribute("hw.type", str, "the type of hardware", ("gpu",))
 HW_TASK: Final = Attribute("hw.gpu.task", str, "the task of the GPU", ("general", "encoder", "decoder"))
 HW_STATE: Final = Attribute("hw.state", str, "a state the GPU may be in", tuple(GpuHealth))
@@ -104,12 +104,12 @@ MEMORY_STATE: Final = Attribute(
     "gpu.memory.state", str, "how the memory is used", ("reserved", "measured", "inferred", "unattributed", "free")
 )
 ENERGY_STATE: Final = Attribute(
-    "gpu.energy.state", str, "where the energy went", ("attributed", "idle", "unattributed")
+    "gpu.energy.state", str, "which part of the energy", ("attributed", "idle", "unattributed")
 )
 ENERGY_SOURCE: Final = Attribute(
     "source", str, "the energy counter of the hardware, or the integral of power", ("counter", "power")
 )
-ENERGY_POLICY: Final = Attribute("policy", str, "what is charged for power that no work explains", tuple(EnergyPolicy))
+ENERGY_POLICY: Final = Attribute("policy", str, "how the energy that no work explains is divided", tuple(EnergyPolicy))
 ENERGY_MODEL: Final = Attribute("model", str, "how the energy of work is divided", tuple(EnergyModel))
 IDLE_ORIGIN: Final = Attribute(
     "gpu.energy.idle.origin", str, "how the power without contexts was determined", tuple(Origin)
@@ -128,16 +128,19 @@ STATE: Final = Attribute("gpu.state", str, "what the workload or process does wi
 PROCESS_STATE: Final = Attribute(
     "gpu.state", str, "what the workload or process does with the GPU", ("busy", "idle", "unknown")
 )
-COST_BASIS: Final = Attribute("gpu.cost.basis", str, "what the price is for", tuple(CostBasis))
+COST_BASIS: Final = Attribute("gpu.cost.basis", str, "what is billed: time on the GPU, or energy", tuple(CostBasis))
 CURRENCY: Final = Attribute("gpu.cost.currency", str, "currency of the configured prices")
 PID: Final = Attribute("process.pid", int, "pid of the process on the host")
 EXECUTABLE: Final = Attribute(
-    "process.executable.name", str, "its name when it was first seen; absent if /proc never showed it", optional=True
+    "process.executable.name",
+    str,
+    "name of the process when first seen; absent if /proc never showed it",
+    optional=True,
 )
 OVERFLOW: Final = Attribute(
     "otel.metric.overflow",
     bool,
-    "true on the one entry for everything beyond the caps; absent elsewhere",
+    "true on the entry for everything beyond the limits; absent elsewhere",
     optional=True,
 )
 SOURCE: Final = Attribute("otel_gpu.source", str, "the source that the agent reads: nvml, procfs, …")

@@ -66,7 +66,7 @@ _NOW: Final = Section(
         ),
         stat(
             "Agents",
-            "Hosts whose agent sends metrics.",
+            "Hosts with an agent that sends metrics.",
             Unit.NONE,
             Query("count(count by (<host.name>) (<otel_gpu.series>))"),
         ),
@@ -172,7 +172,7 @@ _WHO: Final = Section(
         ),
         bars(
             "Highest power",
-            "The ten workloads with the highest power, as their parts of the energy counters of their GPUs.",
+            "The ten workloads with the highest power, each with its part of the power of its GPUs.",
             Unit.WATTS,
             Query(
                 "topk(10, sum by (<host.name>, <k8s.namespace.name>, <k8s.pod.name>, <gpu.workload.name>) "

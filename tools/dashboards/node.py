@@ -114,7 +114,7 @@ _EACH: Final = Section(
         ),
         stack(
             "Power by workload",
-            "Parts of the energy counter of the GPU, with idle and unattributed power. Measured if one process was "
+            "The power of the GPU, divided among workloads, idle and unattributed power. Measured if one process was "
             "alone, else estimated by work and presence.",
             Unit.WATTS,
             Query(each(_WORKLOAD, "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))"), _NAMED),

@@ -34,7 +34,7 @@ _SUMS: Final = Section(
     (
         stat(
             "Energy",
-            "Parts of the energy counters of the GPUs: measured if one process was alone on a GPU, estimated if "
+            "Energy of the GPUs, divided among workloads: measured if one process was alone on a GPU, estimated if "
             "several shared it, inferred for a process that the driver does not list.",
             Unit.KWH,
             Query("sum(increase(<gpu.workload.energy>[$__range])) / 3.6e6"),
@@ -181,13 +181,13 @@ _ENERGY: Final = Section(
         ),
         stack(
             "Power by workload",
-            "Parts of the energy counters of the GPUs.",
+            "Power of the GPUs, divided among workloads.",
             Unit.WATTS,
             Query(each(_EVERY, "sum by () (rate(<gpu.workload.energy>[$__rate_interval]))"), _NAMED),
         ),
         stack(
             "Memory held by idle processes",
-            "By workload. Empty where the state is unknown.",
+            "By workload. Empty if the state is unknown.",
             Unit.BYTES,
             Query(each(_EVERY, "sum by () (<gpu.workload.idle.memory>) > 0"), _NAMED),
             width=8,
