@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 
+from otel_gpu.attribution.plain import amount, restoring, whole
 from otel_gpu.model import GpuState
 
 LONGEST_US: Final = 60_000_000
@@ -27,8 +28,6 @@ come faster than every 5 s. Each poll is a chance for a false alarm, and false a
 _HALF_LIFE_US: Final = 600_000_000
 _PRIOR_POLLS: Final = 2.0
 """Polls without work that are added to those of every process: a few polls do not prove that it is always seen."""
-
-_LARGEST: Final = 1 << 100
 
 
 class StateTime(NamedTuple):
@@ -198,22 +197,13 @@ class ActivityTracker:
     def from_state(cls, data: Any) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
         restored = cls()
-        try:
-            state = GpuState(data["state"])
-            frequencies = [data["polls"], data["working_polls"]]
-            counts = {name: data[name] for name in _COUNTS}
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError("activity: not a saved state") from error
-        if state is GpuState.ALLOCATED:
+        with restoring("activity"):
+            restored._state = GpuState(data["state"])
+            restored._polls, restored._working_polls = amount(data["polls"]), amount(data["working_polls"])
+            for name in _COUNTS:
+                setattr(restored, f"_{name}", whole(data[name]))
+        if restored._state is GpuState.ALLOCATED:
             raise ValueError("activity: a process is never allocated")
-        if not all(type(each) in (int, float) and 0 <= each < _LARGEST for each in frequencies):
-            raise ValueError("activity: a number of polls is out of range")
-        if not all(type(each) is int and 0 <= each < _LARGEST for each in counts.values()):
-            raise ValueError("activity: a count is out of range")
-        restored._state = state
-        restored._polls, restored._working_polls = map(float, frequencies)
-        for name, count in counts.items():
-            setattr(restored, f"_{name}", count)
         return restored
 
 

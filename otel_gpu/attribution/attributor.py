@@ -11,11 +11,16 @@ from otel_gpu.attribution.gpu import GpuResult, GpuTracker
 from otel_gpu.attribution.keys import DeviceKey
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.plain import whole
+from otel_gpu.attribution.plain import restoring, whole
 from otel_gpu.attribution.posting import Posting, admit_unused_grants, post, post_silence
 from otel_gpu.attribution.report import GpuView, build_report
-from otel_gpu.attribution.residents import HostProcesses, Residents, find_residents
-from otel_gpu.attribution.short_lived import ShortLivedProcess, ShortLivedProcesses
+from otel_gpu.attribution.residents import (
+    HostProcesses,
+    Residents,
+    ShortLivedProcess,
+    ShortLivedProcesses,
+    find_residents,
+)
 from otel_gpu.model import GpuIdentity, GpuReading, Report, Snapshot, WorkloadRef
 
 
@@ -109,7 +114,7 @@ class Attributor:
         uuid = reading.identity.uuid
         assignments = {at: ledger.admit(resident, cycle.time) for at, resident in found.items()}
         # For every rule, a process belongs to the workload it had when it was first seen.
-        residents = {at: resident.owned_by(assignments[at].ref) for at, resident in found.items()}
+        residents = {at: resident._replace(ref=assignments[at].ref) for at, resident in found.items()}
         short_lived = self._find_short_lived(ledger, reading, cycle)
         grants = admit_unused_grants(ledger, uuid, cycle)
         return self._trackers[uuid].observe(
@@ -162,7 +167,7 @@ class Attributor:
         restored = cls(options)
         if data == {}:
             return restored
-        try:
+        with restoring("attribution"):
             ledger = new_ledger(options, 0)
             restore_ledger(ledger, data["ledger"], now_ns=now_ns)
             restore_activity(ledger, data["books"])
@@ -173,8 +178,6 @@ class Attributor:
             }
             restored._anomalies, restored._wall_ns = whole(data["anomalies"]), whole(data["wall_ns"])
             absent_us = (now_ns - whole(data["at_ns"])) // 1000 if same_boot else 0
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
-            raise ValueError("this is not a saved state") from error
         if absent_us > 0:
             for tracker in restored._trackers.values():
                 tracker.add_absence(absent_us)

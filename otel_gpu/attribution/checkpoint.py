@@ -12,11 +12,12 @@ from otel_gpu.attribution.ledger import Assignment, GpuAccount, Ledger
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.plain import (
     number,
-    optional_text,
+    optional,
     process_account_key_from,
     process_on_device_from,
     ref_from,
     ref_state,
+    restoring,
     text,
     whole,
     workload_account_key_from,
@@ -48,7 +49,7 @@ def restore_ledger(ledger: Ledger, data: Any, *, now_ns: int) -> None:
 
     The time between the runs does not count: ended accounts are reported for the rest of their retention.
     """
-    try:
+    with restoring("ledger"):
         epoch_ns = whole(data["epoch_ns"])
         processes = _accounts_from(data["processes"], process_account_key_from, process_on_device_from, now_ns)
         workloads = _accounts_from(data["workloads"], workload_account_key_from, workload_on_device_from, now_ns)
@@ -64,8 +65,6 @@ def restore_ledger(ledger: Ledger, data: Any, *, now_ns: int) -> None:
                 raise ValueError("ledger: a process without an account")
             times = now_ns - whole(unseen_ns), _ago(ended_ago_ns, now_ns)
             assignments[process_on_device_from(at)] = Assignment(ref_from(ref), accounts[0], accounts[1], *times)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError("this is not a ledger") from error
     if any(key.subject != workload_on(account.ref, key.subject.device) for key, account in workloads[0].items()):
         raise ValueError("ledger: an account of another workload")  # keys of nested containers were other ones once
     ledger.processes.restore(*processes)
@@ -80,13 +79,11 @@ def activity_state(ledger: Ledger) -> dict[str, Any]:
 
 def restore_activity(ledger: Ledger, data: Any) -> None:
     """The counterpart of ``activity_state``, for a restored ledger; ValueError for any other data."""
-    try:
+    with restoring("activity"):
         for key, state in data["processes"]:
             ledger.processes.by_key[process_account_key_from(key)].activity = ActivityTracker.from_state(state)
         for key, state in data["workloads"]:
             ledger.workloads.by_key[workload_account_key_from(key)].activity = ActivityTracker.from_state(state)
-    except (KeyError, TypeError) as error:
-        raise ValueError("not a state of activity, or of an account that does not exist") from error
 
 
 def _activities_state(accounts: Accounts[Key]) -> list[list[Any]]:
@@ -127,8 +124,8 @@ def _accounts_from(
             key,
             ref=ref_from(ref),
             since_ns=whole(since_ns),
-            name=optional_text(name),
-            start_time_s=None if start_time_s is None else number(start_time_s),
+            name=optional(text, name),
+            start_time_s=optional(number, start_time_s),
             ended_ns=_ago(ended_ago_ns, now_ns),
             totals=RunningTotals.from_state(totals),
         )
@@ -144,9 +141,7 @@ def _gpu_from(data: Any) -> GpuAccount:
     name, index, profiles, *amounts = data
     attributed_mj, idle_mj, unattributed_mj = map(whole, amounts)
     named = {text(mig): text(profile) for mig, profile in profiles.items()}
-    return GpuAccount(
-        text(name), None if index is None else whole(index), named, attributed_mj, idle_mj, unattributed_mj
-    )
+    return GpuAccount(text(name), optional(whole, index), named, attributed_mj, idle_mj, unattributed_mj)
 
 
 def _age_ns(then_ns: int | None, now_ns: int) -> int | None:

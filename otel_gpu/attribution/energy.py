@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.attribution.plain import integer, process_on_device_from, restoring
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
 
 
@@ -145,16 +146,11 @@ class EnergyDivider:
     def restore(self, state: Any) -> None:
         """Take over residues; ValueError if they are not what ``to_state`` gave."""
         residues: dict[_Claimant, int] = {}
-        try:
-            for rank, pid, start, gpu, mig, owed in state:
-                numbers, texts = (rank, pid, start, owed), (gpu, mig)
-                if {type(each) for each in numbers} != {int} or {type(each) for each in texts} != {str}:
-                    raise ValueError("not residues of rounding")
-                if abs(owed) > _MAX_RESIDUE:
-                    raise ValueError("more than rounding can leave")
-                residues[rank, ProcessOnDevice(ProcessKey(pid, start), DeviceKey(gpu, mig))] = owed
-        except TypeError as error:
-            raise ValueError("not residues of rounding") from error
+        with restoring("residues of rounding"):
+            for rank, *at, owed in state:
+                residues[integer(rank), process_on_device_from([at[:2], at[2:]])] = integer(owed)
+        if any(abs(owed) > _MAX_RESIDUE for owed in residues.values()):
+            raise ValueError("more than rounding can leave")
         self._residues = residues
 
 

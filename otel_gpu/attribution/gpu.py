@@ -10,15 +10,13 @@ from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Consumer, Division, EnergyDivider, Interval
 from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, IntervalBuilder, WorkInCycle
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
-from otel_gpu.attribution.memory import UNEXPLAINED_BYTES, implausible_figures
-from otel_gpu.attribution.memory_tracker import MemoryResult, MemoryTracker
+from otel_gpu.attribution.memory import MemoryResult, MemoryTracker, implausible_figures
 from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
-from otel_gpu.attribution.plain import resident_from, resident_state
+from otel_gpu.attribution.plain import restoring
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.power.learned import LearnedPower
-from otel_gpu.attribution.residents import Resident, Residents
-from otel_gpu.attribution.short_lived import ShortLivedProcess
+from otel_gpu.attribution.residents import UNEXPLAINED_BYTES, Resident, Residents, ShortLivedProcess
 from otel_gpu.attribution.utilization import ComputeWindow, UtilizationRows
 from otel_gpu.model import GpuReading, ProcessKey
 
@@ -256,7 +254,7 @@ class GpuTracker:
             "learned": self._learned.to_state(),
             "divider": self._divider.to_state(),
             "holdings": self._memory.to_state(),
-            "here": [resident_state(resident) for _, resident in sorted(self._residents.items())],
+            "here": [resident.to_state() for _, resident in sorted(self._residents.items())],
             "span": self._interval.to_state(),
         }
 
@@ -267,7 +265,7 @@ class GpuTracker:
         After a reboot the counters start at 0 and no process is left; what was learnt of the GPU's power stays.
         """
         restored = cls(options)
-        try:
+        with restoring("GPU"):
             restored._baseline = Baseline.from_state(data["baseline"], options.assumed_idle_fraction)
             if same_boot:
                 restored._rows = UtilizationRows.from_state(data["rows"])
@@ -275,11 +273,9 @@ class GpuTracker:
                 restored._learned = LearnedPower.from_state(data["learned"])
                 restored._divider.restore(data["divider"])
                 restored._memory = MemoryTracker.from_state(data["holdings"])
-                residents = [resident_from(each) for each in data["here"]]
+                residents = [Resident.from_state(each) for each in data["here"]]
                 restored._residents = {resident.at: resident for resident in residents}
                 restored._interval = IntervalBuilder.from_state(data["span"])
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError("not a state of a GPU") from error
         return restored
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.energy import Consumer
 from otel_gpu.attribution.keys import ProcessOnDevice
-from otel_gpu.attribution.plain import number, process_on_device_from, resident_from, resident_state, whole
+from otel_gpu.attribution.plain import boolean, number, optional, process_on_device_from, restoring, whole
 from otel_gpu.attribution.residents import Resident, Residents
 
 PRESENCE_UNKNOWN: Final = 0.5
@@ -142,7 +142,7 @@ class IntervalBuilder:
         """The interval so far, as plain data."""
         return {
             "stays": [
-                [resident_state(stay.resident), stay.present_us, stay.sm_us, stay.memory_bytes]
+                [stay.resident.to_state(), stay.present_us, stay.sm_us, stay.memory_bytes]
                 for _, stay in sorted(self._stays.items(), key=lambda item: item[0])
             ],
             "at_start": sorted(self._at_start),
@@ -153,18 +153,16 @@ class IntervalBuilder:
     def from_state(cls, data: Any) -> Self:
         """The counterpart of ``to_state``; ValueError for any other data."""
         restored = cls()
-        try:
+        with restoring("interval"):
             for resident_data, present_us, sm_us, memory_bytes in data["stays"]:
-                resident = resident_from(resident_data)
-                held_bytes = None if memory_bytes is None else whole(memory_bytes)
-                restored._stays[resident.at] = _Stay(resident, number(present_us), whole(sm_us), held_bytes)
+                resident = Resident.from_state(resident_data)
+                stay = _Stay(resident, number(present_us), whole(sm_us), optional(whole, memory_bytes))
+                restored._stays[resident.at] = stay
             restored._at_start = frozenset(process_on_device_from(at) for at in data["at_start"])
             for key, name in _COUNTS.items():
                 setattr(restored, name, whole(data[key]))
             for key, name in _FLAGS.items():
-                setattr(restored, name, data[key] is True)
-        except (KeyError, TypeError) as error:
-            raise ValueError("not a state of an interval") from error
+                setattr(restored, name, boolean(data[key]))
         return restored
 
 

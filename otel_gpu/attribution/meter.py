@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.plain import number, whole
+from otel_gpu.attribution.plain import number, optional, restoring, whole
 from otel_gpu.model import GpuReading
 
 _IMPLAUSIBLE_FACTOR: Final = 1.5
@@ -111,16 +111,11 @@ class EnergyMeter:
     def from_state(cls, data: Any) -> Self:
         """The counterpart of ``to_state``; ValueError for any other data."""
         restored = cls()
-        try:
-            counter_mj, power_w, at_ns, residue_mj = (
-                data[key] for key in ("counter_mj", "power_w", "at_ns", "owed_mj")
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError("not a state of a meter") from error
-        restored._counter_mj = None if counter_mj is None else whole(counter_mj)
-        restored._power_w = None if power_w is None else number(power_w)
-        restored._at_ns = None if at_ns is None else whole(at_ns)
-        restored._residue_mj = number(residue_mj)
+        with restoring("meter"):
+            restored._counter_mj = optional(whole, data["counter_mj"])
+            restored._power_w = optional(number, data["power_w"])
+            restored._at_ns = optional(whole, data["at_ns"])
+            restored._residue_mj = number(data["owed_mj"])
         return restored
 
 

@@ -14,8 +14,7 @@ from otel_gpu.attribution.energy import Division, Method
 from otel_gpu.attribution.gpu import GpuResult
 from otel_gpu.attribution.keys import AccountKey, DeviceKey, ProcessOnDevice, WorkloadAccountKey
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
-from otel_gpu.attribution.residents import Resident
-from otel_gpu.attribution.short_lived import ShortLivedProcess, ShortLivedProcesses
+from otel_gpu.attribution.residents import Resident, ShortLivedProcess, ShortLivedProcesses
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuState, Grant, MethodEnergy, ProcessKey
 from otel_gpu.model.report import NO_ENERGY
 

@@ -18,6 +18,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
+from otel_gpu.attribution.plain import integer, optional, restoring, whole
 from otel_gpu.model import UtilizationRead, UtilizationRow
 
 RING_US: Final = 10_000_000
@@ -246,19 +247,17 @@ class UtilizationRows:
     @classmethod
     def from_state(cls, data: Any) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
-        try:
-            times = [data["newest_us"], data["until_us"]]
-            counts = [data["elapsed_us"], data["owed_us"], data["sampled_answers"], data["doubted_answers"]]
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError("utilization rows: not a saved state") from error
-        if not all(each is None or type(each) is int for each in times):
-            raise ValueError("utilization rows: a time is not an integer")
-        if not all(type(each) is int and each >= 0 for each in counts) or counts[1] >= _STEP_US:
-            raise ValueError("utilization rows: a count is out of range")
-        rows = cls()
-        rows._newest_us, rows._until_us = times
-        rows._elapsed_us, rows._remainder_us, rows._sampled_reads, rows._doubted_reads = counts
-        return rows
+        restored = cls()
+        with restoring("utilization rows"):
+            restored._newest_us = optional(integer, data["newest_us"])
+            restored._until_us = optional(integer, data["until_us"])
+            restored._elapsed_us = whole(data["elapsed_us"])
+            restored._remainder_us = whole(data["owed_us"])
+            restored._sampled_reads = whole(data["sampled_answers"])
+            restored._doubted_reads = whole(data["doubted_answers"])
+        if restored._remainder_us >= _STEP_US:
+            raise ValueError("utilization rows: more than one step is left over")
+        return restored
 
 
 _Percent = Callable[[UtilizationRow], int]

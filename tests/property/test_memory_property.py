@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.attribution.memory import holders, holders_by_instance, split
+from otel_gpu.attribution.memory import split
+from otel_gpu.attribution.residents import holders, holders_by_instance
 from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit, MigReading, ProcessKind
 from tests.builders import attribute, facts, gpu, mig, snapshot
 from tests.depth import DEPTH

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from otel_gpu.attribution.hidden.candidates import CandidateId
-from otel_gpu.attribution.hidden.holdings import (
+from otel_gpu.attribution.hidden.candidates import (
+    CandidateId,
     Holding,
     Holdings,
     Shares,

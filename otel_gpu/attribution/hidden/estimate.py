@@ -10,7 +10,15 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from otel_gpu.attribution.hidden.candidates import CandidateId, Evidence, sort_key
+from otel_gpu.attribution.hidden.candidates import (
+    NEVER,
+    CandidateId,
+    Evidence,
+    Holding,
+    Shares,
+    normalized,
+    with_strongest_evidence,
+)
 from otel_gpu.attribution.hidden.causes import (
     CONTEXT_BYTES,
     DEAD_BAND_BYTES,
@@ -22,7 +30,6 @@ from otel_gpu.attribution.hidden.causes import (
     mapping_moves,
 )
 from otel_gpu.attribution.hidden.covariance import Covariance
-from otel_gpu.attribution.hidden.holdings import NEVER, Holding, Shares, normalized, with_strongest_evidence
 
 _STEADY: Final = 0.03
 """Relative difference from the pace of those growing above which another cause is looked for."""
@@ -64,11 +71,6 @@ class MemoryEstimate:
         self.stalled_s = 0.0
 
     # -- arrivals and departures ----------------------------------------------------
-
-    def open(self, holdings: Iterable[Holding]) -> None:
-        """Add holdings of new candidates."""
-        self.holdings |= {holding.candidate.id: holding for holding in holdings}
-        self.holdings = {id_: self.holdings[id_] for id_ in sorted(self.holdings, key=sort_key)}
 
     def close(self, id_: CandidateId) -> None:
         """Remove the holding of a candidate that has departed, with what it was estimated to hold."""
@@ -307,10 +309,6 @@ class MemoryEstimate:
                 holding.held_bytes *= max(0.0, held_bytes) / before
 
     # -- confidence -----------------------------------------------------------------
-
-    def limit_variance(self) -> None:
-        """Limit the variance of each estimate to what is possible."""
-        self.covariance.limit({id_: holding.held_bytes for id_, holding in self.holdings.items()})
 
     def confidence(self, ids: Collection[CandidateId]) -> float:
         """Confidence in the sum of these, 0 to 1: held² / (held² + variance). Bytes by grant alone count half."""

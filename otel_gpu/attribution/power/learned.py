@@ -26,16 +26,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from otel_gpu.attribution.power.intervals import (
+from otel_gpu.attribution.plain import amount, boolean, number, optional, parts, process_key_from, restoring, whole
+from otel_gpu.attribution.power.baseline import (
     CAPPED_FRACTION,
     HALF_LIFE_S,
     HIGHEST_POWER_W,
     HIGHEST_UTILIZATION,
     LONGEST_INTERVAL_S,
-    saved_numbers,
 )
-from otel_gpu.attribution.power.regression import FIRST_NOISE, MIN_UTILIZATION, PowerFit, PowerRegression, key_from
-from otel_gpu.attribution.power.sm_clock import SmClock
+from otel_gpu.attribution.power.regression import FIRST_NOISE, MAX_TRACKED, MIN_UTILIZATION, PowerFit, PowerRegression
+from otel_gpu.attribution.power.sm_clock import Clocks, SmClock
 from otel_gpu.model import ProcessKey
 
 MIN_FACTOR: Final = 1 / 3
@@ -60,6 +60,22 @@ class _Pending:
     end_mhz_s: float = 0.0
     work_s: dict[ProcessKey, float] = field(default_factory=dict)
 
+    def add(
+        self, shares: Mapping[ProcessKey, float], power_w: float, clocks: Clocks | None, samples: float, dt_s: float
+    ) -> None:
+        """Add an interval."""
+        self.dt_s += dt_s
+        self.samples += samples
+        self.energy_j += power_w * dt_s
+        for key, share in shares.items():
+            if share > 0:
+                self.work_s[key] = self.work_s.get(key, 0.0) + share * dt_s
+        if clocks is None or self.mean_mhz_s is None:
+            self.mean_mhz_s = None
+        else:
+            self.mean_mhz_s += clocks.mean_mhz * dt_s
+            self.end_mhz_s += clocks.end_mhz * dt_s
+
 
 class LearnedPower:
     """Relative watts per unit of SM share of the processes of one GPU."""
@@ -67,7 +83,6 @@ class LearnedPower:
     __slots__ = (
         "_clock",
         "_context_power_w",
-        "_dropped",
         "_gain",
         "_gain_squares",
         "_pending",
@@ -86,7 +101,6 @@ class LearnedPower:
         self._predicted = 0
         self._context_power_w = 0.0
         self._pending = _Pending()
-        self._dropped = 0
 
     @property
     def gate(self) -> float:
@@ -129,38 +143,19 @@ class LearnedPower:
         ``sm_clock_mhz`` is the clock at its end.
         """
         if not _is_plausible(shares, power_w, context_power_w, samples, dt_s):
-            self._dropped += 1
             return
         self._context_power_w = context_power_w
         if dt_s > LONGEST_INTERVAL_S:
             self._pending = _Pending()
         elif dt_s >= _MIN_INTERVAL_S:
             capped = power_limit_w is not None and 0 < CAPPED_FRACTION * power_limit_w <= power_w
-            self._pending.capped |= capped
             has_work = sum(shares.values()) >= MIN_UTILIZATION
-            self._add_clock(sm_clock_mhz if has_work else None, dt_s, capped=capped)
-            self._add_pending(shares, power_w, samples, dt_s)
+            clocks = self._clock.observe(sm_clock_mhz if has_work else None, capped=capped, dt_s=dt_s)
+            self._pending.capped |= capped
+            self._pending.add(shares, power_w, clocks, samples, dt_s)
             if self._pending.samples >= _MIN_SAMPLES or self._pending.dt_s > LONGEST_INTERVAL_S:
                 pending, self._pending = self._pending, _Pending()
                 self._use(pending)
-
-    def _add_clock(self, clock_mhz: int | None, dt_s: float, *, capped: bool) -> None:
-        pending = self._pending
-        clocks = self._clock.observe(clock_mhz, capped=capped, dt_s=dt_s)
-        if clocks is None or pending.mean_mhz_s is None:
-            pending.mean_mhz_s = None
-        else:
-            pending.mean_mhz_s += clocks.mean_mhz * dt_s
-            pending.end_mhz_s += clocks.end_mhz * dt_s
-
-    def _add_pending(self, shares: Mapping[ProcessKey, float], power_w: float, samples: float, dt_s: float) -> None:
-        pending = self._pending
-        pending.dt_s += dt_s
-        pending.samples += samples
-        pending.energy_j += power_w * dt_s
-        for key, share in shares.items():
-            if share > 0:
-                pending.work_s[key] = pending.work_s.get(key, 0.0) + share * dt_s
 
     def _use(self, pending: _Pending) -> None:
         """Predict a merged interval, then learn from it."""
@@ -227,8 +222,8 @@ class LearnedPower:
         self._gain *= kept
         self._gain_squares *= kept
         self._regression.add(shares, pending.samples, kept=kept, power_w=power_w, per_mhz=per_mhz)
-        if excess := self._regression.least_busy():
-            self._remove(excess)
+        if least_busy := self._regression.by_work()[MAX_TRACKED:]:
+            self._remove(least_busy)
         if self._variance is None and (fit := self._fit()) is not None:
             self._variance = (FIRST_NOISE * fit.typical_w) ** 2
 
@@ -259,29 +254,26 @@ class LearnedPower:
             "pending_capped": pending.capped,
             "pending_mhz_s": None if pending.mean_mhz_s is None else [pending.mean_mhz_s, pending.end_mhz_s],
             "pending_work_s": [[*key, work_s] for key, work_s in sorted(pending.work_s.items())],
-            "dropped": self._dropped,
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
-        new = cls()
-        try:
-            new._regression = PowerRegression.from_state(state)
-            new._clock = SmClock.from_state(state["clock"])
-            new._gain, new._gain_squares = saved_numbers(state["gain"], least=-math.inf)
-            new._variance = None if state["variance"] is None else saved_numbers([state["variance"]])[0]
-            new._predicted, new._dropped = map(int, saved_numbers([state["predicted"], state["dropped"]]))
-            new._context_power_w = saved_numbers([state["held_w"]])[0]
-            work = {key_from(pid, start): saved_numbers([work_s])[0] for pid, start, work_s in state["pending_work_s"]}
-            dt_s, samples, energy_j = saved_numbers(state["pending"])
-            capped = {False: False, True: True}[state["pending_capped"]]
-            new._pending = _Pending(capped, dt_s, samples, energy_j, None, 0.0, work)
+        restored = cls()
+        with restoring("learned power"):
+            restored._regression = PowerRegression.from_state(state)
+            restored._clock = SmClock.from_state(state["clock"])
+            restored._gain, restored._gain_squares = map(number, state["gain"])
+            restored._variance = optional(amount, state["variance"])
+            restored._predicted = whole(state["predicted"])
+            restored._context_power_w = amount(state["held_w"])
+            pending = restored._pending = _Pending(boolean(state["pending_capped"]))
+            pending.dt_s, pending.samples, pending.energy_j = map(amount, parts(state["pending"], 3))
+            pending.work_s = {process_key_from(key): amount(work_s) for *key, work_s in state["pending_work_s"]}
+            pending.mean_mhz_s = None
             if state["pending_mhz_s"] is not None:
-                new._pending.mean_mhz_s, new._pending.end_mhz_s = saved_numbers(state["pending_mhz_s"])
-        except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"learned power: not a saved state: {error!r}") from None
-        return new
+                pending.mean_mhz_s, pending.end_mhz_s = map(amount, parts(state["pending_mhz_s"], 2))
+        return restored
 
 
 def _is_plausible(

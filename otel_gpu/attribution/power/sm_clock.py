@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.power.intervals import HALF_LIFE_S, saved_numbers
+from otel_gpu.attribution.plain import amount, optional, parts
+from otel_gpu.attribution.power.baseline import HALF_LIFE_S
 
 LEAST_RATIO: Final = 0.3
 """Of the reference clock: no GPU at work is slowed down further."""
@@ -92,15 +93,10 @@ class SmClock:
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Restore what ``to_state`` returned; raises for anything else."""
-        new = cls()
-        (new._before_mhz,) = _saved_or_none([state["before_mhz"]])
-        new._highest_mhz = saved_numbers(state["highest_mhz"])
-        new._lowest_mhz = [math.inf if lowest is None else lowest for lowest in _saved_or_none(state["lowest_mhz"])]
-        (new._stretch_s,) = saved_numbers([state["stretch_s"]])
-        if len(new._highest_mhz) != 2 or len(new._lowest_mhz) != 2:
-            raise ValueError("SM clock: not two stretches of time")
-        return new
-
-
-def _saved_or_none(values: Any) -> list[float | None]:
-    return [None if value is None else saved_numbers([value])[0] for value in values]
+        restored = cls()
+        restored._before_mhz = optional(amount, state["before_mhz"])
+        restored._highest_mhz = list(map(amount, parts(state["highest_mhz"], 2)))
+        lowest_mhz = [optional(amount, each) for each in parts(state["lowest_mhz"], 2)]
+        restored._lowest_mhz = [math.inf if lowest is None else lowest for lowest in lowest_mhz]
+        restored._stretch_s = amount(state["stretch_s"])
+        return restored

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.attribution.memory import holders, holders_by_instance, implausible_figures, split
+from otel_gpu.attribution.memory import implausible_figures, split
+from otel_gpu.attribution.residents import holders, holders_by_instance
 from otel_gpu.model import DeviceMemory, MemorySplit, ProcessKind
 from tests.builders import GIB, gpu, listed, memory, mig
 

@@ -279,14 +279,13 @@ def test_an_interval_too_short_for_the_counter_is_ignored() -> None:
     ],
     ids=str,
 )
-def test_implausible_figures_are_counted_and_change_nothing(changes: dict[str, float]) -> None:
+def test_implausible_figures_change_nothing(changes: dict[str, float]) -> None:
     baseline = Baseline()
     see(baseline, P1, 0.0, times=5)
     before = baseline.estimate()
     good: dict[str, Any] = {"power_w": 300.0, "utilization": 0.8}
     see(baseline, **{**good, **changes}, times=3)
     assert baseline.estimate() == before
-    assert baseline.to_state()["dropped"] == 3
 
 
 # ---------------------------------------------------------------------------- kept
@@ -315,7 +314,6 @@ def test_a_restored_baseline_continues_like_the_original() -> None:
         {"before": "yes"},
         {"lowest_w": -1.0},
         {"highest_w": True},
-        {"dropped": "many"},
     ],
     ids=str,
 )
