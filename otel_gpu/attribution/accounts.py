@@ -118,8 +118,9 @@ _COUNTS: Final = attrgetter(*(name for name in Totals._fields if name not in ("s
 class Account(Generic[Key]):
     """The account of one process or workload on one device. ``since_ns`` is Unix time, the other times are monotonic.
 
-    ``last_energy_ns`` is the cycle in which energy was last posted: such an account is part of that cycle's report.
-    ``activity`` is ``None`` while no process of it is on the device. An account equals only itself.
+    ``ended_ns`` is when its last process left. ``last_energy_ns`` is the cycle in which energy was last posted: such an
+    account is part of that cycle's report. ``activity`` is ``None`` while no process of it is on the device. An account
+    equals only itself.
     """
 
     key: Key
@@ -132,11 +133,6 @@ class Account(Generic[Key]):
     totals: RunningTotals = field(default_factory=RunningTotals)
     activity: ActivityTracker | None = None
     is_dropped: bool = False
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its last process has left."""
-        return self.ended_ns is not None
 
     def close_activity(self) -> None:
         """Post the time that was still undecided: no process is left that could decide it."""
@@ -190,7 +186,7 @@ class Accounts(Generic[Key]):
         while self._evictable:
             key = self._evictable.pop()
             account = self.by_key.get(key)
-            if account is not None and account.has_ended:  # it may have returned in this cycle
+            if account is not None and account.ended_ns is not None:  # it may have returned in this cycle
                 self.drop(key, time)
                 return True
         return False

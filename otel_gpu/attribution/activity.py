@@ -175,12 +175,8 @@ class ActivityTracker:
         if decided and (self._time_us or self._energy_mj or self._billed_us):
             times = (StateTime(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
             self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
-        return ActivityStep(self._state, self._idle_s(), times)
-
-    def _idle_s(self) -> float | None:
-        if self._state is GpuState.BUSY:
-            return 0.0
-        return self._idle_us / 1e6 if self._state is GpuState.IDLE else None
+        idle_s = {GpuState.BUSY: 0.0, GpuState.IDLE: self._idle_us / 1e6}.get(self._state)
+        return ActivityStep(self._state, idle_s, times)
 
     # -- state ----------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from otel_gpu.attribution.report import GpuView, build_report
 from otel_gpu.attribution.residents import (
     HostProcesses,
     Residents,
-    ShortLivedProcess,
     ShortLivedProcesses,
     find_residents,
 )
@@ -68,10 +67,12 @@ class Attributor:
         refs = _workloads_in_use(ledger, residents, snapshot)
         ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
         views = [self._observe_gpu(ledger, gpu, residents.get(gpu.identity.uuid), cycle) for gpu in snapshot.gpus]
-        absent = {*self._trackers, *ledger.gpu_uuids} - {gpu.identity.uuid for gpu in snapshot.gpus}
+        absent = {*self._trackers, *ledger.assignments} - {gpu.identity.uuid for gpu in snapshot.gpus}
         for uuid in sorted(absent):
             self._observe_silence(ledger, uuid, cycle)
-        ledger.close_cycle(cycle.time, {device for gpu in snapshot.gpus for device in _devices(gpu)})
+        devices = {DeviceKey(gpu.identity.uuid, "") for gpu in snapshot.gpus}
+        devices |= {DeviceKey(gpu.identity.uuid, mig.uuid) for gpu in snapshot.gpus for mig in gpu.mig or ()}
+        ledger.close_cycle(cycle.time, devices)
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
         return build_report(snapshot, ledger, views, self._options, window_s=window_s, anomalies=self._anomalies)
 
@@ -98,7 +99,7 @@ class Attributor:
         uuid = reading.identity.uuid
         if uuid not in self._trackers:
             self._trackers[uuid] = GpuTracker(self._options)
-        gpu = ledger.gpu(uuid)
+        gpu = ledger.gpus[uuid]
         gpu.name, gpu.index = reading.identity.name, reading.identity.index
         gpu.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}
         if found is None:
@@ -115,7 +116,13 @@ class Attributor:
         assignments = {at: ledger.admit(resident, cycle.time) for at, resident in found.items()}
         # For every rule, a process belongs to the workload it had when it was first seen.
         residents = {at: resident._replace(ref=assignments[at].ref) for at, resident in found.items()}
-        short_lived = self._find_short_lived(ledger, reading, cycle)
+        short_lived = []
+        if reading.accounting:
+            present_pids = {at.process.pid for at, _ in ledger.present(uuid)}
+            epoch_us, now_us = ledger.epoch_ns // 1000, cycle.time.wall_ns // 1000
+            short_lived = self._short_lived.find(
+                uuid, reading.accounting, present_pids, epoch_us=epoch_us, now_us=now_us
+            )
         grants = admit_unused_grants(ledger, uuid, cycle)
         return self._trackers[uuid].observe(
             reading,
@@ -125,14 +132,6 @@ class Attributor:
             grant_ages_s={account.key.subject: cycle.age_s(grant.since_s) for account, grant in grants.items()},
             short_lived=short_lived,
         )
-
-    def _find_short_lived(self, ledger: Ledger, reading: GpuReading, cycle: Cycle) -> list[ShortLivedProcess]:
-        if not reading.accounting:
-            return []
-        uuid = reading.identity.uuid
-        present_pids = {at.process.pid for at, _ in ledger.present(uuid)}
-        epoch_us, now_us = ledger.epoch_ns // 1000, cycle.time.wall_ns // 1000
-        return self._short_lived.find(uuid, reading.accounting, present_pids, epoch_us=epoch_us, now_us=now_us)
 
     def _observe_silence(self, ledger: Ledger, uuid: str, cycle: Cycle) -> Posting:
         """A GPU that did not answer, or is absent from the Snapshot."""
@@ -204,8 +203,3 @@ def _workloads_in_use(ledger: Ledger, residents: Mapping[str, Residents], snapsh
         for at, resident in of_gpu.items():
             assignment = ledger.assignment(at)
             yield resident.ref if assignment is None else assignment.ref
-
-
-def _devices(reading: GpuReading) -> set[DeviceKey]:
-    uuid = reading.identity.uuid
-    return {DeviceKey(uuid, ""), *(DeviceKey(uuid, mig.uuid) for mig in reading.mig or ())}

@@ -38,8 +38,8 @@ def ledger_state(ledger: Ledger, *, now_ns: int) -> dict[str, Any]:
         "namings": ledger.namings.to_state(),
         "bookings": [
             [at, ref_state(a.ref), a.process.key, a.workload.key, now_ns - a.last_seen_ns, _age_ns(a.ended_ns, now_ns)]
-            for uuid in sorted(ledger.gpu_uuids)
-            for at, a in sorted(ledger.assignments(uuid), key=lambda item: item[0])
+            for _, of_gpu in sorted(ledger.assignments.items(), key=lambda item: item[0])
+            for at, a in sorted(of_gpu.items(), key=lambda item: item[0])
         ],
     }
 

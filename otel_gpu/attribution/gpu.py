@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Consumer, Division, EnergyDivider, Interval
-from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, IntervalBuilder, WorkInCycle
+from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, IntervalBuilder
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
 from otel_gpu.attribution.memory import MemoryResult, MemoryTracker, implausible_figures
 from otel_gpu.attribution.meter import EnergyMeter, Metered
@@ -103,7 +103,8 @@ class GpuTracker:
         has_unexplained_memory = memory.unexplained_bytes >= UNEXPLAINED_BYTES or (
             not cycle.may_infer and memory.cannot_rule_out_users
         )
-        lists_read = _lists_read(reading)
+        lists = (reading,) if reading.mig is None else reading.mig
+        lists_read = all(each.processes is not None for each in lists)
         lists_complete = lists_read and cycle.pids_complete
         self._add_to_interval(
             residents,
@@ -170,18 +171,14 @@ class GpuTracker:
         if cycle.window_us <= 0 and not self._interval.agent_was_away:
             return
         before = self._residents
-        gone = {at: resident for at, resident in before.items() if at not in residents}
+        gone = {at: before[at] for at in sorted(before) if at not in residents}
         presence = {at: _presence(each, cycle) for at, each in residents.items() if at not in before}
         presence |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.is_alive(at)}
-        present = {**residents, **gone}
-        # A pid that was reused in the cycle belongs to the process that has it now.
-        by_pid = {at.process.pid: at for at in (*sorted(gone), *residents)}
         self._interval.add(
             cycle.window_us,
-            present,
+            {**gone, **residents},
             presence,
-            _work(compute, by_pid),
-            has_unidentified=compute is not None and not compute.pids <= by_pid.keys(),
+            compute,
             has_unexplained_memory=has_unexplained_memory,
             complete=complete,
         )
@@ -286,18 +283,6 @@ def _presence(resident: Resident, cycle: Cycle) -> float:
     return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
 
-def _work(compute: ComputeWindow | None, by_pid: Mapping[int, ProcessOnDevice]) -> WorkInCycle | None:
-    """Work by process. Where one row cannot be true, the shares of the other processes are unknown too."""
-    if compute is None or compute.unknown_pids:
-        return None
-    return WorkInCycle(
-        sm_us={by_pid[pid]: done.sm_us for pid, done in compute.work.items() if pid in by_pid},
-        covered_us=compute.covered_us,
-        samples=compute.samples,
-        unidentified_us=sum(done.sm_us for pid, done in compute.work.items() if pid not in by_pid),
-    )
-
-
 def _sm_shares(consumers: Sequence[Consumer], covered_us: int) -> dict[ProcessKey, float]:
     """SM share of each process that worked. Where MIG is switched, a process can be on several devices."""
     shares: dict[ProcessKey, float] = {}
@@ -306,13 +291,6 @@ def _sm_shares(consumers: Sequence[Consumer], covered_us: int) -> dict[ProcessKe
             process = consumer.at.process
             shares[process] = shares.get(process, 0.0) + consumer.sm_us / max(1, covered_us)
     return shares
-
-
-def _lists_read(reading: GpuReading) -> bool:
-    """Whether the process lists could be read; under MIG, those of every instance."""
-    if reading.mig is None:
-        return reading.processes is not None
-    return all(mig.processes is not None for mig in reading.mig)
 
 
 def _anomalies(reading: GpuReading, compute: ComputeWindow | None, metered: Metered | None) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from otel_gpu.attribution.energy import Consumer
 from otel_gpu.attribution.keys import ProcessOnDevice
 from otel_gpu.attribution.plain import boolean, number, optional, process_on_device_from, restoring, whole
 from otel_gpu.attribution.residents import Resident, Residents
+from otel_gpu.attribution.utilization import ComputeWindow
 
 PRESENCE_UNKNOWN: Final = 0.5
 """Assumed fraction of a cycle for a process that came or went in it at an unknown time."""
@@ -26,19 +27,6 @@ class _Stay:
     present_us: float = 0.0
     sm_us: int = 0
     memory_bytes: int | None = None
-
-
-class WorkInCycle(NamedTuple):
-    """What the driver's utilisation rows say of one cycle.
-
-    ``sm_us`` is work by process. ``covered_us`` is the time and ``samples`` the number of driver samples behind it.
-    ``unidentified_us`` is work of pids without a known process.
-    """
-
-    sm_us: Mapping[ProcessOnDevice, int]
-    covered_us: int
-    samples: int
-    unidentified_us: int
 
 
 class IntervalBuilder:
@@ -72,24 +60,29 @@ class IntervalBuilder:
         window_us: int,
         present: Residents,
         presence: Mapping[ProcessOnDevice, float],
-        work: WorkInCycle | None,
+        compute: ComputeWindow | None,
         *,
-        has_unidentified: bool = False,
         has_unexplained_memory: bool = False,
         complete: bool = True,
     ) -> None:
         """Add a cycle. ``presence`` is the fraction of it a process was there, 1 where none is given.
 
-        ``work`` is ``None`` where the driver reports none. ``complete`` is false where processes may be invisible.
+        Where two processes in ``present`` have one pid, work is the later one's. ``compute`` is ``None`` where the
+        driver reports no work. ``complete`` is false where processes may be invisible.
         """
         self.duration_us += window_us
-        if work is not None:
-            self._has_work = True
-            self.covered_us += work.covered_us
-            self.samples += work.samples
-            self.unidentified_us += work.unidentified_us
-        self._has_unidentified = self._has_unidentified or has_unidentified
         self.has_unexplained_memory = self.has_unexplained_memory or has_unexplained_memory
+        by_pid = {at.process.pid: at for at in present}
+        sm_us: dict[ProcessOnDevice, int] = {}
+        if compute is not None:
+            self._has_unidentified = self._has_unidentified or not compute.pids <= by_pid.keys()
+        # Where one row cannot be true, the shares of the other processes are unknown too.
+        if compute is not None and not compute.unknown_pids:
+            self._has_work = True
+            self.covered_us += compute.covered_us
+            self.samples += compute.samples
+            self.unidentified_us += sum(done.sm_us for pid, done in compute.work.items() if pid not in by_pid)
+            sm_us = {by_pid[pid]: done.sm_us for pid, done in compute.work.items() if pid in by_pid}
         if len(self._stays) > _MAX_STAYS:
             self._stays = {at: stay for at, stay in self._stays.items() if at in present}
         for at, resident in present.items():
@@ -100,8 +93,7 @@ class IntervalBuilder:
             stay.present_us += window_us * presence.get(at, 1.0)
             if resident.memory_bytes is not None:
                 stay.memory_bytes = resident.memory_bytes
-            if work is not None:
-                stay.sm_us += work.sm_us.get(at, 0)
+            stay.sm_us += sm_us.get(at, 0)
         if self._is_exclusive:
             self._is_exclusive = complete and len(present) == 1 and not presence and present.keys() == self._at_start
 

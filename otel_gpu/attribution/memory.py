@@ -84,14 +84,16 @@ class MemoryTracker:
             parts = split(pool.memory, [resident.memory_bytes for resident in members])
             if parts is not None and cycle.may_infer:
                 departed = [r for at, r in before.items() if at.device.mig_uuid in pool.mig_uuids and at not in now]
-                inferred = self._hidden.setdefault(pool.mig_uuids[0], HiddenMemory()).observe(
+                if pool.mig_uuids[0] not in self._hidden:
+                    self._hidden[pool.mig_uuids[0]] = HiddenMemory()
+                inferred = self._hidden[pool.mig_uuids[0]].observe(
                     unknown_bytes=parts.unattributed_bytes,
                     candidates=[
                         *_processes_without_figure(members, owners, cycle),
                         *_granted_workloads(pool, parts, grant_ages_s),
                     ],
-                    visible_arrivals=_count_measured([r for r in members if r.at not in before]),
-                    visible_departures=_count_measured(departed),
+                    visible_arrivals=sum(r.memory_bytes is not None for r in members if r.at not in before),
+                    visible_departures=sum(r.memory_bytes is not None for r in departed),
                     now_s=cycle.now_s,
                 )
                 parts = _with_inferred(parts, parts.unattributed_bytes - inferred.unattributed_bytes)
@@ -156,10 +158,6 @@ def _granted_workloads(
         for workload, age_s in sorted(grant_ages_s.items())
         if workload.device.mig_uuid in pool.mig_uuids
     ]
-
-
-def _count_measured(residents: Sequence[Resident]) -> int:
-    return sum(resident.memory_bytes is not None for resident in residents)
 
 
 def _with_inferred(parts: MemorySplit, inferred_bytes: int) -> MemorySplit:

@@ -57,7 +57,7 @@ def admit(
 
 
 def post_energy(ledger: Ledger, process: ProcessOnDevice, energy_mj: int) -> None:
-    ledger.gpu("GPU-0").attributed_mj += energy_mj
+    ledger.gpus["GPU-0"].attributed_mj += energy_mj
     for account in ledger.accounts_of(process, ledger_time(0)):
         account.totals.add_energy(Method.ESTIMATED, energy_mj)
 
@@ -105,7 +105,7 @@ def test_an_ended_process_stays_for_the_retention_and_then_leaves_no_trace() -> 
     close_cycle(ledger, 310.1)
     assert ledger.processes.by_key == {}
     assert ledger.workloads.by_key == {}
-    assert list(ledger.gpu_uuids) == []
+    assert ledger.assignments == {}
 
 
 def test_a_reused_pid_is_a_new_process_and_the_old_one_is_evicted_at_once() -> None:
@@ -311,7 +311,7 @@ def some_ledger() -> Ledger:
         admit(ledger, at(pid))
         post_energy(ledger, at(pid), pid)
     end(ledger, at(2), 0)
-    ledger.gpu("GPU-0").unattributed_mj = 3
+    ledger.gpus["GPU-0"].unattributed_mj = 3
     close_cycle(ledger, 1)
     return ledger
 
