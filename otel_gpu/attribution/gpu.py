@@ -8,10 +8,9 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Consumer, Division, EnergyDivider, Interval
-from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, IntervalBuilder
+from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, EnergyMeter, IntervalBuilder, Metered
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
 from otel_gpu.attribution.memory import MemoryResult, MemoryTracker, implausible_figures
-from otel_gpu.attribution.meter import EnergyMeter, Metered
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.plain import restoring
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_gpu.attribution.attributor import Attributor
-from otel_gpu.attribution.meter import EnergyMeter
+from otel_gpu.attribution.interval import EnergyMeter
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import (
     UNIDENTIFIED_WORKLOAD,

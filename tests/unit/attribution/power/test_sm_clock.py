@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.power.learned import LearnedPower
-from otel_gpu.attribution.power.sm_clock import SmClock
+from otel_gpu.attribution.power.learned import LearnedPower, SmClock
 from otel_gpu.model import ProcessKey
 from tests.unit.attribution.power.test_learned import (
     CONTEXT_W,
