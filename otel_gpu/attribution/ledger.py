@@ -89,8 +89,11 @@ class Ledger:
         """The accounts of a process that is on a device now; opened if it is new, or if its workload was renamed."""
         at = resident.at
         assignment = self.assignment(at)
-        is_renamed = assignment is not None and self._is_renamed(assignment)
-        is_overflow = assignment is not None and assignment.process.key in self.processes.overflow
+        is_renamed = is_overflow = False
+        if assignment is not None:
+            key = assignment.workload.key
+            is_renamed = key.naming != self.namings.number(assignment.ref) and key not in self.workloads.overflow
+            is_overflow = assignment.process.key in self.processes.overflow
         if is_renamed:
             self.end(at, time.now_ns)
         if assignment is None or is_renamed:
@@ -107,10 +110,6 @@ class Ledger:
         account.ended_ns = None
         self._granted.add(account)
         return account
-
-    def _is_renamed(self, assignment: Assignment) -> bool:
-        key = assignment.workload.key
-        return key.naming != self.namings.number(assignment.ref) and key not in self.workloads.overflow
 
     def _assign(self, resident: Resident, time: LedgerTime, *, successor: bool, overflow: bool) -> Assignment:
         ref, device, start_ns = resident.ref, resident.at.device, self._start_ns(resident.start_time_s)
@@ -234,12 +233,8 @@ class Ledger:
                 account.close_activity()
 
     def _workloads_in_overflow(self, present: Collection[_Present]) -> set[WorkloadOnDevice]:
-        overflow = self.workloads.overflow
-        if not overflow:
-            return set()
-        return {
-            workload_on(assignment.ref, at.device) for at, assignment in present if assignment.workload.key in overflow
-        }
+        full = self.workloads.overflow
+        return {workload_on(assignment.ref, at.device) for at, assignment in present if assignment.workload.key in full}
 
     # -- checkpoint -----------------------------------------------------------------
 

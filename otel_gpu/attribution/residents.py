@@ -115,14 +115,14 @@ class HostProcesses(NamedTuple):
 
 def find_residents(reading: GpuReading, host: HostProcesses) -> dict[ProcessOnDevice, Resident]:
     """Every process on this GPU, in the order of their keys."""
-    listed = _listed(reading, host)
-    residents = [*listed, *_unlisted(reading, host, listed)]
+    sm_counts = {mig.uuid: mig.sm_count for mig in reading.mig or ()}
+    listed = _listed(reading, host, sm_counts)
+    residents = [*listed, *_unlisted(reading, host, listed, sm_counts)]
     return {resident.at: resident for resident in sorted(residents, key=_BY_KEY)}
 
 
-def _listed(reading: GpuReading, host: HostProcesses) -> list[Resident]:
+def _listed(reading: GpuReading, host: HostProcesses, sm_counts: Mapping[str, int | None]) -> list[Resident]:
     """Processes in the driver's lists."""
-    sm_counts = _sm_counts(reading)
     uuid = reading.identity.uuid
     found = []
     for mig_uuid, holders in holders_by_instance(reading).items():
@@ -136,7 +136,9 @@ def _listed(reading: GpuReading, host: HostProcesses) -> list[Resident]:
     return found
 
 
-def _unlisted(reading: GpuReading, host: HostProcesses, listed: Sequence[Resident]) -> Iterator[Resident]:
+def _unlisted(
+    reading: GpuReading, host: HostProcesses, listed: Sequence[Resident], sm_counts: Mapping[str, int | None]
+) -> Iterator[Resident]:
     """Processes in no list: those with utilisation rows, and where memory is unexplained those with CUDA open."""
     working = {row.pid for row in reading.utilization.rows} if reading.utilization is not None else set()
     unexplained = _devices_with_unexplained_memory(reading, listed)
@@ -144,7 +146,6 @@ def _unlisted(reading: GpuReading, host: HostProcesses, listed: Sequence[Residen
     if unexplained and reading.identity.minor is not None:
         candidates |= host.cuda_by_minor.get(reading.identity.minor, {})
     listed_pids = {resident.at.process.pid for resident in listed}
-    sm_counts = _sm_counts(reading)
     for pid, facts in candidates.items():
         if pid in listed_pids or not facts.alive:
             continue
@@ -180,10 +181,6 @@ def _unidentified(pid: int, device: DeviceKey, sm_count: int | None, memory_byte
         memory_bytes=memory_bytes,
         sm_count=sm_count,
     )
-
-
-def _sm_counts(reading: GpuReading) -> dict[str, int | None]:
-    return {mig.uuid: mig.sm_count for mig in reading.mig or ()}
 
 
 def _devices_with_unexplained_memory(reading: GpuReading, listed: Sequence[Resident]) -> set[str]:

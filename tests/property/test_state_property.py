@@ -43,7 +43,7 @@ def test_a_snapshot_is_read_from_the_journal_as_it_was_written(history: list[Sna
         whole = replace(
             snapshot,
             processes=facts,
-            driver=DriverFacts("570.1", None),
+            driver=DriverFacts("570.1"),
             pids_complete=complete,
             names_pending=frozenset(ref.key for ref in WORKLOADS[:1]),
             sources=(SourceOutcome("nvml", SourceState.DEGRADED, "why \udcff\n", 0.1, 3),),

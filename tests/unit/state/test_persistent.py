@@ -194,7 +194,7 @@ def test_counters_start_at_0_with_one_line_in_the_log(
 
 
 def test_counters_start_at_0_with_another_driver_but_not_if_it_was_loaded_while_the_agent_ran(path: Path) -> None:
-    new = DriverFacts("580.1", None)
+    new = DriverFacts("580.1")
     left(path)
     copy = path.with_name("copy")
     changed = Path(shutil.copytree(copy, path.with_name("changed")))
@@ -208,7 +208,7 @@ def test_counters_start_at_0_with_another_driver_but_not_if_it_was_loaded_while_
 
 def test_an_agent_that_restarts_itself_for_another_driver_keeps_its_totals(path: Path) -> None:
     """Hardware counters start again at any value, and the state is recovered after another kill."""
-    new = DriverFacts("580.1", None)
+    new = DriverFacts("580.1")
     before = left(path)
     copy = path.with_name("copy")
     agent = StatefulAgent(copy, renewed=True)
@@ -637,7 +637,7 @@ def test_xid_errors_start_at_0_with_all_other_counters(path: Path) -> None:
     agent = StatefulAgent(path)
     agent.observe(with_xids(0, 7, 79))
     copy = killed(path, agent)
-    report = StatefulAgent(copy).observe(replace(with_xids(5, 0), driver=DriverFacts("580.1", None)))
+    report = StatefulAgent(copy).observe(replace(with_xids(5, 0), driver=DriverFacts("580.1")))
     assert xids(report) == (0, None, world(5).wall_ns)
 
 
