@@ -78,24 +78,6 @@ def test_a_reference_not_seen_for_long_is_forgotten() -> None:
     assert not clock.follows_limit
 
 
-def test_a_clock_is_restored_from_json() -> None:
-    for clock in (seen(), seen(1400), seen(1400, 1000, None), seen(1400, *[900] * 200)):
-        copy = SmClock.from_state(json.loads(json.dumps(clock.to_state(), allow_nan=False)))
-        assert copy.to_state() == clock.to_state()
-        assert (copy.reference_mhz, copy.follows_limit) == (clock.reference_mhz, clock.follows_limit)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"highest_mhz": [1.0]}, {"lowest_mhz": []}, {"before_mhz": "fast"}, {"stretch_s": None}, {"stretch_s": -1.0}],
-    ids=str,
-)
-def test_a_malformed_state_is_refused(change: dict[str, Any]) -> None:
-    state = LearnedPower().to_state()
-    with pytest.raises(ValueError, match=r"."):
-        LearnedPower.from_state({**state, "clock": {**seen(1400).to_state(), **change}})
-
-
 # ---------------------------------------------------------------------------- what is learned with it
 
 
