@@ -269,26 +269,6 @@ def test_the_order_of_lists_and_processes_does_not_matter(
         ]
 
 
-@thorough
-@given(histories(steps_s=(5, 1), least=2), options)
-def test_a_restart_before_every_cycle_changes_nothing(history: list[Snapshot], chosen: AttributionOptions) -> None:
-    """Neither the report nor the state changes, nor the order of entries in the state."""
-    straight = Attributor(chosen)
-    restarted = Attributor(chosen)
-    for number, snapshot in enumerate(history):
-        if number:
-            saved = json.loads(json.dumps(restarted.to_state()))
-            assert saved == json.loads(json.dumps(straight.to_state()))
-            now_ns = history[number - 1].monotonic_ns
-            restarted = Attributor.from_state(chosen, saved, now_ns=now_ns, same_boot=True)
-            assert json.loads(json.dumps(restarted.to_state())) == saved
-        first, second = straight.observe(snapshot), restarted.observe(snapshot)
-        assert entries(first) == entries(second)
-        assert [(g.memory, g.energy, g.totals) for g in first.gpus] == [
-            (g.memory, g.energy, g.totals) for g in second.gpus
-        ]
-
-
 # ---------------------------------------------------------------------------- intervals
 
 
