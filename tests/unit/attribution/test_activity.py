@@ -266,6 +266,11 @@ def test_a_workload_is_busy_if_any_process_is_and_idle_if_all_are(states: list[G
     assert workload_state(reversed(states)) is expected
 
 
+def test_a_saved_process_is_never_allocated() -> None:
+    with pytest.raises(ValueError, match="never allocated"):
+        ActivityTracker.from_state(ActivityTracker().to_state() | {"state": "allocated"})
+
+
 # ---------------------------------------------------------------------------- how often it errs, by dice
 
 

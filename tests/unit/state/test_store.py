@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,13 +118,3 @@ def test_a_line_that_is_no_cycle_is_set_aside_with_one_warning(
     assert "\n" not in record.getMessage()
     assert is_fresh(run(again, 60))
     assert (left / "journal.rejected").exists()
-
-
-def test_every_line_is_a_whole_cycle(path: Path) -> None:
-    agent = StatefulAgent(path)
-    run(agent, 100, 105, 110)
-    journal = parse_journal((path / "journal-000001").read_bytes())
-    assert journal is not None
-    cycles = [replace(world(at_s), sources=()) for at_s in (100, 105, 110)]
-    assert list(journal.snapshots(0)) == cycles
-    assert len({len(text) for text in journal.lines}) == 1
