@@ -3,7 +3,7 @@
 Every sample shows a process that works alone on a GPU, so two polls without work are enough to call it idle. Next to a
 busy neighbour a sample credits only one of the two and can miss the lighter one for many polls. How many polls are
 enough is learned from how often the process was seen there. Until it is decided the state is ``unknown`` and the time
-is held back. Then all of it is booked at once: as idle; as busy if work shows after all; as unknown if utilisation is
+is held back. Then all of it is posted at once: as idle; as busy if work shows after all; as unknown if utilisation is
 no longer available or the process ends. So no counter ever has to be corrected.
 """
 
@@ -47,7 +47,7 @@ class ActivityStep(NamedTuple):
     """State after a poll. ``idle_s`` is 0 when busy and ``None`` when unknown.
 
     ``decided`` is the time that this poll decided, empty while it is undecided. ``idle_s`` counts from the first poll
-    without work, because the work may have ended at any time before that poll. The window before that poll is booked
+    without work, because the work may have ended at any time before that poll. The window before that poll is posted
     as idle as well: no work was seen in it.
     """
 
@@ -127,7 +127,7 @@ class ActivityTracker:
         return self._step(decided=True)
 
     def close(self) -> tuple[StateTime, ...]:
-        """The process has ended: undecided time is booked as unknown."""
+        """The process has ended: undecided time is posted as unknown."""
         self._end_run()
         self._state = GpuState.UNKNOWN
         return self._step(decided=True).decided

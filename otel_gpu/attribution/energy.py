@@ -90,7 +90,7 @@ class Division(NamedTuple):
 
 
 _Place: TypeAlias = int
-"""Who claims energy: a consumer by its place in the interval, idle, or unattributed. Ties go to the smaller place."""
+"""A claimant of energy: a consumer by its place in the interval, idle, or unattributed. Ties go to the smaller one."""
 
 _IDLE: Final[_Place] = 1 << 30
 _UNATTRIBUTED: Final[_Place] = _IDLE + 1
@@ -102,7 +102,7 @@ _Methods: TypeAlias = dict[_Place, Method]
 """The method by which the part of each consumer is obtained; empty if no consumer has a part."""
 
 _Claimant: TypeAlias = tuple[int, ProcessOnDevice]
-"""Whose residue it is, whatever its place in the next interval: a process (rank 0), idle (1) or unattributed (2)."""
+"""The owner of a residue, whatever its place in the next interval: a process (rank 0), idle (1), unattributed (2)."""
 
 _NO_PROCESS: Final = ProcessOnDevice(ProcessKey(0, 0), DeviceKey("", ""))
 _NO_CONSUMER: Final[Mapping[_Place, _Claimant]] = MappingProxyType(

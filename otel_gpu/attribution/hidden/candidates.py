@@ -114,9 +114,9 @@ Shares: TypeAlias = Mapping[CandidateId, float]
 class Holding:
     """Estimate for one candidate; ``candidate`` is as last seen, ``seen_s`` is when it was first seen.
 
-    ``mapped_bytes`` is its mapping when a change was last booked. ``ratio`` is the part of a mapped byte that was
-    resident when this mapping alone changed. ``is_fresh`` is true until it first grows. ``grew_at`` is the last cycle
-    in which it grew for a reason. ``pace`` (bytes per second) is set while it grows steadily.
+    ``mapped_bytes`` is its mapping at the last change that was assigned. ``ratio`` is the part of a mapped byte that
+    was resident when this mapping alone changed. ``is_fresh`` is true until it first grows. ``grew_at`` is the last
+    cycle in which it grew for a reason. ``pace`` (bytes per second) is set while it grows steadily.
     """
 
     candidate: Candidate

@@ -341,4 +341,12 @@ def test_dropped_accounts_survive_a_restart() -> None:
     restored = new_ledger()
     restore_ledger(restored, plain(ledger, 10_000), now_ns=50 * S)
     assert restored.processes.dropped == ledger.processes.dropped
-    assert len(restored.processes.dropped.at) == 20
+    assert restored.processes.dropped_before_ns == ledger.processes.dropped_before_ns
+    assert len(restored.processes.dropped) == 20
+
+
+def test_an_overflow_without_an_account_is_refused() -> None:
+    saved = plain(some_ledger())
+    saved["workloads"]["overflow"] = [[["host", "overflow", ["GPU-0", ""]], 0]]
+    with pytest.raises(ValueError, match="an overflow without an account"):
+        restore_ledger(new_ledger(), saved, now_ns=0)

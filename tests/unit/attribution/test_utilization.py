@@ -365,6 +365,11 @@ def test_the_proof_of_samples_is_remembered_for_sixty_reads() -> None:
     assert worth[59:] == [5 * S] * 21
 
 
+def test_saved_rows_with_more_than_a_step_left_over_are_refused() -> None:
+    with pytest.raises(ValueError, match="utilization rows"):
+        UtilizationRows.from_state(UtilizationRows().to_state() | {"owed_us": 100})
+
+
 # ---------------------------------------------------------------------------- state
 
 

@@ -461,6 +461,12 @@ class TestRestart:
         assert [account["id"][0] for account in state["accounts"]] == [59, 60]
         assert len(state["covariance"]) <= 4
 
+    @pytest.mark.parametrize("places", [(0, 9), (-1, 0)])
+    def test_a_covariance_of_an_account_that_is_absent_is_refused(self, three_and_one: Gpu, places: list[int]) -> None:
+        state = three_and_one.memory.to_state() | {"covariance": [[*places, 1.0]]}
+        with pytest.raises(ValueError, match="hidden memory"):
+            HiddenMemory.from_state(state)
+
     @pytest.mark.parametrize("accounts", [(0, 0), (1, 0)])
     def test_repeated_or_unsorted_accounts_are_refused(self, three_and_one: Gpu, accounts: Iterable[int]) -> None:
         state = three_and_one.memory.to_state()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.power.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower
+from otel_gpu.attribution.power.learned import MAX_FACTOR, MIN_FACTOR, LearnedPower, SmClock
 from otel_gpu.attribution.power.regression import MAX_MODELLED, MAX_TRACKED, factorize, solve_leading
 from otel_gpu.model import ProcessKey
 from otel_gpu.sources.sim.signals import Bursty, OnOff, Signal
@@ -426,6 +426,8 @@ def test_a_restored_model_continues_like_the_original() -> None:
         {"pending": []},
         {"pending_capped": 2},
         {"pending_capped": []},
+        {"clock": SmClock().to_state() | {"lowest_mhz": []}},
+        {"clock": SmClock().to_state() | {"highest_mhz": [1.0]}},
         {"pending_work_s": [[1, 2]]},
         {"pending_work_s": [[1, 2, None]]},
     ],
