@@ -461,6 +461,14 @@ class TestRestart:
         assert [account["id"][0] for account in state["accounts"]] == [59, 60]
         assert len(state["covariance"]) <= 4
 
+    def test_growth_without_a_candidate_is_saved(self) -> None:
+        gpu = Gpu()
+        gpu.sees(1)
+        gpu.sees(3)
+        state = gpu.memory.to_state()
+        assert state["drift"] > 0
+        assert HiddenMemory.from_state(state).to_state() == state
+
     @pytest.mark.parametrize("places", [(0, 9), (-1, 0)])
     def test_a_covariance_of_an_account_that_is_absent_is_refused(self, three_and_one: Gpu, places: list[int]) -> None:
         state = three_and_one.memory.to_state() | {"covariance": [[*places, 1.0]]}
