@@ -18,11 +18,6 @@ from tests.state_dirs import StatefulAgent, counters, killed, recovered
 from tests.unit.state.lives import files, full, is_fresh, outcome, run
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
 def journals_bytes(path: Path) -> int:
     return sum(each.stat().st_size for each in path.glob("journal-*"))
 

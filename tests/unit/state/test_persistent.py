@@ -23,14 +23,7 @@ from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.recovery import UntrustedState
 from tests.state_dirs import OPTIONS, StatefulAgent, attribution, counters, fallen, killed, recovered
 from tests.unit.attribution.played import CYCLE_MJ
-from tests.unit.state.lives import ONE, files, full, is_fresh, outcome, run, world
-
-OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+from tests.unit.state.lives import ONE, OTHER_BOOT, files, full, is_fresh, outcome, run, world
 
 
 def assert_recovers(path: Path, agent: StatefulAgent) -> None:

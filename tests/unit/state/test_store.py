@@ -19,11 +19,6 @@ from tests.state_dirs import AGENT, BOOT, OPTIONS, StatefulAgent, attribution, k
 from tests.unit.state.lives import files, full, is_fresh, run, world
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
 def assert_recovers(path: Path, agent: StatefulAgent) -> None:
     """After a kill now, exactly the state of the agent is recovered."""
     found = recovered(killed(path, agent))
