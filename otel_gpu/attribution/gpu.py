@@ -175,7 +175,7 @@ class GpuTracker:
         presence |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.is_alive(at)}
         self._interval.add(
             cycle.window_us,
-            {**gone, **residents},
+            {**gone, **residents},  # in this order: a pid that was reused belongs to the process that has it now
             presence,
             compute,
             has_unexplained_memory=has_unexplained_memory,
