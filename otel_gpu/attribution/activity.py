@@ -175,7 +175,11 @@ class ActivityTracker:
         if decided and (self._time_us or self._energy_mj or self._billed_us):
             times = (StateTime(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
             self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
-        idle_s = {GpuState.BUSY: 0.0, GpuState.IDLE: self._idle_us / 1e6}.get(self._state)
+        idle_s = None
+        if self._state is GpuState.BUSY:
+            idle_s = 0.0
+        elif self._state is GpuState.IDLE:
+            idle_s = self._idle_us / 1e6
         return ActivityStep(self._state, idle_s, times)
 
     # -- state ----------------------------------------------------------------------

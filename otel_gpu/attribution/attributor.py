@@ -115,7 +115,10 @@ class Attributor:
         uuid = reading.identity.uuid
         assignments = {at: ledger.admit(resident, cycle.time) for at, resident in found.items()}
         # For every rule, a process belongs to the workload it had when it was first seen.
-        residents = {at: resident._replace(ref=assignments[at].ref) for at, resident in found.items()}
+        residents = dict(found)
+        for at, assignment in assignments.items():
+            if found[at].ref != assignment.ref:
+                residents[at] = found[at]._replace(ref=assignment.ref)
         short_lived = []
         if reading.accounting:
             present_pids = {at.process.pid for at, _ in ledger.present(uuid)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -43,7 +42,7 @@ class Usage:
     has_missing: bool = False
     processes: list[tuple[ProcessOnDevice, Usage]] = field(default_factory=list)
     """Of a workload: its processes on the GPU, each with the usage of its account."""
-    energy_by_method_mj: Counter[Method] = field(default_factory=Counter)
+    energy_by_method_mj: dict[Method, int] = field(default_factory=dict)
     """Energy of this window; empty where the account had no part in a division."""
     billed_us: int = 0
     memory_bytes: int | None = None
@@ -69,7 +68,9 @@ class Usage:
         parts_mj = self.energy_by_method_mj
         if not parts_mj:
             return NO_ENERGY
-        return MethodEnergy(parts_mj[Method.MEASURED], parts_mj[Method.ESTIMATED], parts_mj[Method.INFERRED])
+        return MethodEnergy(
+            parts_mj.get(Method.MEASURED, 0), parts_mj.get(Method.ESTIMATED, 0), parts_mj.get(Method.INFERRED, 0)
+        )
 
     def add_resident(self, resident: ResidentFigures) -> None:
         """Add a process of it on the GPU."""
@@ -190,7 +191,8 @@ def _post_energy(ledger: Ledger, gpu_uuid: str, division: Division, usages: Usag
         for account in ledger.accounts_of(at, cycle.time):
             account.totals.add_energy(method, energy_mj)
             account.last_energy_ns = cycle.time.now_ns
-            _usage_of(usages, account).energy_by_method_mj[method] += energy_mj
+            parts_mj = _usage_of(usages, account).energy_by_method_mj
+            parts_mj[method] = parts_mj.get(method, 0) + energy_mj
 
 
 # ---------------------------------------------------------------------------- departures
