@@ -34,7 +34,7 @@ from otel_gpu.sources.base import GpuRead, NameRead, ProcessRead
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 WALL_NS: Final = 1_700_000_000_000_000_000
-DRIVER: Final = DriverFacts("570.124.06", "12.570.124.06")
+DRIVER: Final = DriverFacts("570.124.06")
 CONTAINER_ID: Final = "c0ffee" + "0" * 58
 CONTAINER: Final = WorkloadRef(WorkloadKind.CONTAINER, CONTAINER_ID, runtime="containerd", pod_uid="pod-uid")
 

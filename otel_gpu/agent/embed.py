@@ -20,7 +20,7 @@ from otel_gpu.config import SETTINGS, Config, Topic, keys, load, nearest
 from otel_gpu.errors import UsageError
 from otel_gpu.metrics.instruments import create_instruments
 from otel_gpu.metrics.series import Collection
-from otel_gpu.state.factory import open_attributor
+from otel_gpu.state.persistent import open_attributor
 
 log = logging.getLogger(__name__)
 

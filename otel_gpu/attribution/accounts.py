@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from otel_gpu.attribution.activity import ActivityTracker, StateTime
 from otel_gpu.attribution.cycle import LedgerTime
@@ -118,8 +118,9 @@ _COUNTS: Final = attrgetter(*(name for name in Totals._fields if name not in ("s
 class Account(Generic[Key]):
     """The account of one process or workload on one device. ``since_ns`` is Unix time, the other times are monotonic.
 
-    ``last_energy_ns`` is the cycle in which energy was last posted: such an account is part of that cycle's report.
-    ``activity`` is ``None`` while no process of it is on the device. An account equals only itself.
+    ``ended_ns`` is when its last process left. ``last_energy_ns`` is the cycle in which energy was last posted: such an
+    account is part of that cycle's report. ``activity`` is ``None`` while no process of it is on the device. An account
+    equals only itself.
     """
 
     key: Key
@@ -133,11 +134,6 @@ class Account(Generic[Key]):
     activity: ActivityTracker | None = None
     is_dropped: bool = False
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its last process has left."""
-        return self.ended_ns is not None
-
     def close_activity(self) -> None:
         """Post the time that was still undecided: no process is left that could decide it."""
         if self.activity is not None:
@@ -147,13 +143,6 @@ class Account(Generic[Key]):
 
 
 AnyAccount: TypeAlias = Account[ProcessAccountKey] | Account[WorkloadAccountKey]
-
-
-class Dropped(NamedTuple):
-    """Subjects of dropped accounts by when (Unix time); of those dropped up to ``before_ns`` only that is known."""
-
-    at: Mapping[ProcessOnDevice | WorkloadOnDevice, int]
-    before_ns: int
 
 
 class Accounts(Generic[Key]):
@@ -169,8 +158,10 @@ class Accounts(Generic[Key]):
         self.retired: dict[str, RunningTotals] = {}
         self._cap = cap
         self._retention_ns = retention_ns
-        self._dropped: dict[ProcessOnDevice | WorkloadOnDevice, int] = {}
-        self._dropped_before_ns = 0
+        self.dropped: dict[ProcessOnDevice | WorkloadOnDevice, int] = {}
+        """Subjects of dropped accounts by when (Unix time), the longest ago first."""
+        self.dropped_before_ns = 0
+        """Of subjects whose accounts were dropped up to then, only that is known."""
         self._evictable: list[Key] | None = None
         """Ended accounts that may make room in this cycle, the oldest last; listed once per cycle when first needed."""
 
@@ -190,7 +181,7 @@ class Accounts(Generic[Key]):
         while self._evictable:
             key = self._evictable.pop()
             account = self.by_key.get(key)
-            if account is not None and account.has_ended:  # it may have returned in this cycle
+            if account is not None and account.ended_ns is not None:  # it may have returned in this cycle
                 self.drop(key, time)
                 return True
         return False
@@ -217,9 +208,9 @@ class Accounts(Generic[Key]):
     def _since_ns(self, key: Key, since_ns: int, time: LedgerTime) -> int:
         """Never in the future. A subject whose account was dropped starts again now: its totals are retired."""
         since_ns = min(since_ns, time.wall_ns)
-        dropped_ns = self._dropped.get(key.subject)
-        if dropped_ns is None and since_ns <= self._dropped_before_ns:
-            dropped_ns = self._dropped_before_ns
+        dropped_ns = self.dropped.get(key.subject)
+        if dropped_ns is None and since_ns <= self.dropped_before_ns:
+            dropped_ns = self.dropped_before_ns
         if dropped_ns is not None:
             since_ns = max(time.window_start_ns, dropped_ns + 1)
         return max(since_ns, time.window_start_ns) if key.naming > 0 else since_ns
@@ -244,11 +235,11 @@ class Accounts(Generic[Key]):
         account.is_dropped = True
         self.overflow.discard(key)
         self.retired.setdefault(key.subject.device.gpu_uuid, RunningTotals()).add(account.totals)
-        self._dropped.pop(key.subject, None)
-        self._dropped[key.subject] = time.wall_ns
-        while len(self._dropped) > _REMEMBERED_DROPPED:
-            oldest = next(iter(self._dropped))
-            self._dropped_before_ns = max(self._dropped_before_ns, self._dropped.pop(oldest))
+        self.dropped.pop(key.subject, None)
+        self.dropped[key.subject] = time.wall_ns
+        while len(self.dropped) > _REMEMBERED_DROPPED:
+            oldest = next(iter(self.dropped))
+            self.dropped_before_ns = max(self.dropped_before_ns, self.dropped.pop(oldest))
 
     def posted_mj(self) -> dict[str, int]:
         """All energy ever posted here, by GPU."""
@@ -257,17 +248,3 @@ class Accounts(Generic[Key]):
             uuid = key.subject.device.gpu_uuid
             posted[uuid] = posted.get(uuid, 0) + account.totals.energy_mj
         return posted
-
-    # -- checkpoint -----------------------------------------------------------------
-
-    @property
-    def dropped(self) -> Dropped:
-        """Subjects of dropped accounts, the longest ago first."""
-        return Dropped(dict(self._dropped), self._dropped_before_ns)
-
-    def restore(
-        self, accounts: dict[Key, Account[Key]], overflow: set[Key], retired: dict[str, RunningTotals], dropped: Dropped
-    ) -> None:
-        """Take over the accounts of an earlier run."""
-        self.by_key, self.overflow, self.retired = accounts, overflow, retired
-        self._dropped, self._dropped_before_ns = dict(dropped.at), dropped.before_ns

@@ -3,7 +3,7 @@
 Every sample shows a process that works alone on a GPU, so two polls without work are enough to call it idle. Next to a
 busy neighbour a sample credits only one of the two and can miss the lighter one for many polls. How many polls are
 enough is learned from how often the process was seen there. Until it is decided the state is ``unknown`` and the time
-is held back. Then all of it is booked at once: as idle; as busy if work shows after all; as unknown if utilisation is
+is held back. Then all of it is posted at once: as idle; as busy if work shows after all; as unknown if utilisation is
 no longer available or the process ends. So no counter ever has to be corrected.
 """
 
@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self
 
+from otel_gpu.attribution.plain import amount, restoring, whole
 from otel_gpu.model import GpuState
 
 LONGEST_US: Final = 60_000_000
@@ -27,8 +28,6 @@ come faster than every 5 s. Each poll is a chance for a false alarm, and false a
 _HALF_LIFE_US: Final = 600_000_000
 _PRIOR_POLLS: Final = 2.0
 """Polls without work that are added to those of every process: a few polls do not prove that it is always seen."""
-
-_LARGEST: Final = 1 << 100
 
 
 class StateTime(NamedTuple):
@@ -48,7 +47,7 @@ class ActivityStep(NamedTuple):
     """State after a poll. ``idle_s`` is 0 when busy and ``None`` when unknown.
 
     ``decided`` is the time that this poll decided, empty while it is undecided. ``idle_s`` counts from the first poll
-    without work, because the work may have ended at any time before that poll. The window before that poll is booked
+    without work, because the work may have ended at any time before that poll. The window before that poll is posted
     as idle as well: no work was seen in it.
     """
 
@@ -128,7 +127,7 @@ class ActivityTracker:
         return self._step(decided=True)
 
     def close(self) -> tuple[StateTime, ...]:
-        """The process has ended: undecided time is booked as unknown."""
+        """The process has ended: undecided time is posted as unknown."""
         self._end_run()
         self._state = GpuState.UNKNOWN
         return self._step(decided=True).decided
@@ -176,12 +175,12 @@ class ActivityTracker:
         if decided and (self._time_us or self._energy_mj or self._billed_us):
             times = (StateTime(self._state, self._time_us, self._byte_us, self._energy_mj, self._billed_us),)
             self._time_us = self._byte_us = self._energy_mj = self._billed_us = 0
-        return ActivityStep(self._state, self._idle_s(), times)
-
-    def _idle_s(self) -> float | None:
+        idle_s = None
         if self._state is GpuState.BUSY:
-            return 0.0
-        return self._idle_us / 1e6 if self._state is GpuState.IDLE else None
+            idle_s = 0.0
+        elif self._state is GpuState.IDLE:
+            idle_s = self._idle_us / 1e6
+        return ActivityStep(self._state, idle_s, times)
 
     # -- state ----------------------------------------------------------------------
 
@@ -198,22 +197,13 @@ class ActivityTracker:
     def from_state(cls, data: Any) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
         restored = cls()
-        try:
-            state = GpuState(data["state"])
-            frequencies = [data["polls"], data["working_polls"]]
-            counts = {name: data[name] for name in _COUNTS}
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError("activity: not a saved state") from error
-        if state is GpuState.ALLOCATED:
+        with restoring("activity"):
+            restored._state = GpuState(data["state"])
+            restored._polls, restored._working_polls = amount(data["polls"]), amount(data["working_polls"])
+            for name in _COUNTS:
+                setattr(restored, f"_{name}", whole(data[name]))
+        if restored._state is GpuState.ALLOCATED:
             raise ValueError("activity: a process is never allocated")
-        if not all(type(each) in (int, float) and 0 <= each < _LARGEST for each in frequencies):
-            raise ValueError("activity: a number of polls is out of range")
-        if not all(type(each) is int and 0 <= each < _LARGEST for each in counts.values()):
-            raise ValueError("activity: a count is out of range")
-        restored._state = state
-        restored._polls, restored._working_polls = map(float, frequencies)
-        for name, count in counts.items():
-            setattr(restored, f"_{name}", count)
         return restored
 
 

@@ -11,11 +11,15 @@ from otel_gpu.attribution.gpu import GpuResult, GpuTracker
 from otel_gpu.attribution.keys import DeviceKey
 from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.options import AttributionOptions
-from otel_gpu.attribution.plain import whole
+from otel_gpu.attribution.plain import restoring, whole
 from otel_gpu.attribution.posting import Posting, admit_unused_grants, post, post_silence
 from otel_gpu.attribution.report import GpuView, build_report
-from otel_gpu.attribution.residents import HostProcesses, Residents, find_residents
-from otel_gpu.attribution.short_lived import ShortLivedProcess, ShortLivedProcesses
+from otel_gpu.attribution.residents import (
+    HostProcesses,
+    Residents,
+    ShortLivedProcesses,
+    find_residents,
+)
 from otel_gpu.model import GpuIdentity, GpuReading, Report, Snapshot, WorkloadRef
 
 
@@ -63,10 +67,12 @@ class Attributor:
         refs = _workloads_in_use(ledger, residents, snapshot)
         ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
         views = [self._observe_gpu(ledger, gpu, residents.get(gpu.identity.uuid), cycle) for gpu in snapshot.gpus]
-        absent = {*self._trackers, *ledger.gpu_uuids} - {gpu.identity.uuid for gpu in snapshot.gpus}
+        absent = {*self._trackers, *ledger.assignments} - {gpu.identity.uuid for gpu in snapshot.gpus}
         for uuid in sorted(absent):
             self._observe_silence(ledger, uuid, cycle)
-        ledger.close_cycle(cycle.time, {device for gpu in snapshot.gpus for device in _devices(gpu)})
+        devices = {DeviceKey(gpu.identity.uuid, "") for gpu in snapshot.gpus}
+        devices |= {DeviceKey(gpu.identity.uuid, mig.uuid) for gpu in snapshot.gpus for mig in gpu.mig or ()}
+        ledger.close_cycle(cycle.time, devices)
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
         return build_report(snapshot, ledger, views, self._options, window_s=window_s, anomalies=self._anomalies)
 
@@ -93,7 +99,7 @@ class Attributor:
         uuid = reading.identity.uuid
         if uuid not in self._trackers:
             self._trackers[uuid] = GpuTracker(self._options)
-        gpu = ledger.gpu(uuid)
+        gpu = ledger.gpus[uuid]
         gpu.name, gpu.index = reading.identity.name, reading.identity.index
         gpu.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}
         if found is None:
@@ -109,8 +115,17 @@ class Attributor:
         uuid = reading.identity.uuid
         assignments = {at: ledger.admit(resident, cycle.time) for at, resident in found.items()}
         # For every rule, a process belongs to the workload it had when it was first seen.
-        residents = {at: resident.owned_by(assignments[at].ref) for at, resident in found.items()}
-        short_lived = self._find_short_lived(ledger, reading, cycle)
+        residents = dict(found)
+        for at, assignment in assignments.items():
+            if found[at].ref != assignment.ref:
+                residents[at] = found[at]._replace(ref=assignment.ref)
+        short_lived = []
+        if reading.accounting:
+            present_pids = {at.process.pid for at, _ in ledger.present(uuid)}
+            epoch_us, now_us = ledger.epoch_ns // 1000, cycle.time.wall_ns // 1000
+            short_lived = self._short_lived.find(
+                uuid, reading.accounting, present_pids, epoch_us=epoch_us, now_us=now_us
+            )
         grants = admit_unused_grants(ledger, uuid, cycle)
         return self._trackers[uuid].observe(
             reading,
@@ -120,14 +135,6 @@ class Attributor:
             grant_ages_s={account.key.subject: cycle.age_s(grant.since_s) for account, grant in grants.items()},
             short_lived=short_lived,
         )
-
-    def _find_short_lived(self, ledger: Ledger, reading: GpuReading, cycle: Cycle) -> list[ShortLivedProcess]:
-        if not reading.accounting:
-            return []
-        uuid = reading.identity.uuid
-        present_pids = {at.process.pid for at, _ in ledger.present(uuid)}
-        epoch_us, now_us = ledger.epoch_ns // 1000, cycle.time.wall_ns // 1000
-        return self._short_lived.find(uuid, reading.accounting, present_pids, epoch_us=epoch_us, now_us=now_us)
 
     def _observe_silence(self, ledger: Ledger, uuid: str, cycle: Cycle) -> Posting:
         """A GPU that did not answer, or is absent from the Snapshot."""
@@ -162,7 +169,7 @@ class Attributor:
         restored = cls(options)
         if data == {}:
             return restored
-        try:
+        with restoring("attribution"):
             ledger = new_ledger(options, 0)
             restore_ledger(ledger, data["ledger"], now_ns=now_ns)
             restore_activity(ledger, data["books"])
@@ -173,8 +180,6 @@ class Attributor:
             }
             restored._anomalies, restored._wall_ns = whole(data["anomalies"]), whole(data["wall_ns"])
             absent_us = (now_ns - whole(data["at_ns"])) // 1000 if same_boot else 0
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
-            raise ValueError("this is not a saved state") from error
         if absent_us > 0:
             for tracker in restored._trackers.values():
                 tracker.add_absence(absent_us)
@@ -201,8 +206,3 @@ def _workloads_in_use(ledger: Ledger, residents: Mapping[str, Residents], snapsh
         for at, resident in of_gpu.items():
             assignment = ledger.assignment(at)
             yield resident.ref if assignment is None else assignment.ref
-
-
-def _devices(reading: GpuReading) -> set[DeviceKey]:
-    uuid = reading.identity.uuid
-    return {DeviceKey(uuid, ""), *(DeviceKey(uuid, mig.uuid) for mig in reading.mig or ())}

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from otel_gpu.attribution.accounts import Account, Accounts, Dropped, Key, RunningTotals
+from otel_gpu.attribution.accounts import Account, Accounts, Key, RunningTotals
 from otel_gpu.attribution.activity import ActivityTracker
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice, workload_on
 from otel_gpu.attribution.ledger import Assignment, GpuAccount, Ledger
 from otel_gpu.attribution.naming import Namings
 from otel_gpu.attribution.plain import (
     number,
-    optional_text,
+    optional,
     process_account_key_from,
     process_on_device_from,
     ref_from,
     ref_state,
+    restoring,
     text,
     whole,
     workload_account_key_from,
@@ -37,40 +38,41 @@ def ledger_state(ledger: Ledger, *, now_ns: int) -> dict[str, Any]:
         "namings": ledger.namings.to_state(),
         "bookings": [
             [at, ref_state(a.ref), a.process.key, a.workload.key, now_ns - a.last_seen_ns, _age_ns(a.ended_ns, now_ns)]
-            for uuid in sorted(ledger.gpu_uuids)
-            for at, a in sorted(ledger.assignments(uuid), key=lambda item: item[0])
+            for _, of_gpu in sorted(ledger.assignments.items(), key=lambda item: item[0])
+            for at, a in sorted(of_gpu.items(), key=lambda item: item[0])
         ],
     }
 
 
 def restore_ledger(ledger: Ledger, data: Any, *, now_ns: int) -> None:
-    """Take over the ledger of an earlier run; ValueError, and nothing changed, if the data is not a ledger.
+    """Take over the ledger of an earlier run into an empty one; ValueError if the data is not a ledger.
 
     The time between the runs does not count: ended accounts are reported for the rest of their retention.
     """
-    try:
-        epoch_ns = whole(data["epoch_ns"])
-        processes = _accounts_from(data["processes"], process_account_key_from, process_on_device_from, now_ns)
-        workloads = _accounts_from(data["workloads"], workload_account_key_from, workload_on_device_from, now_ns)
-        gpus = {text(uuid): _gpu_from(gpu) for uuid, gpu in data["devices"].items()}
-        namings = Namings.from_state(data["namings"])
+    with restoring("ledger"):
+        _restore_accounts(ledger.processes, data["processes"], process_account_key_from, process_on_device_from, now_ns)
+        _restore_accounts(
+            ledger.workloads, data["workloads"], workload_account_key_from, workload_on_device_from, now_ns
+        )
         assignments = {}
         for at, ref, process, workload, unseen_ns, ended_ago_ns in data["bookings"]:
-            accounts = (
-                processes[0].get(process_account_key_from(process)),
-                workloads[0].get(workload_account_key_from(workload)),
+            assignments[process_on_device_from(at)] = Assignment(
+                ref_from(ref),
+                ledger.processes.by_key[process_account_key_from(process)],
+                ledger.workloads.by_key[workload_account_key_from(workload)],
+                last_seen_ns=now_ns - whole(unseen_ns),
+                ended_ns=_ago(ended_ago_ns, now_ns),
             )
-            if accounts[0] is None or accounts[1] is None:
-                raise ValueError("ledger: a process without an account")
-            times = now_ns - whole(unseen_ns), _ago(ended_ago_ns, now_ns)
-            assignments[process_on_device_from(at)] = Assignment(ref_from(ref), accounts[0], accounts[1], *times)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError("this is not a ledger") from error
-    if any(key.subject != workload_on(account.ref, key.subject.device) for key, account in workloads[0].items()):
-        raise ValueError("ledger: an account of another workload")  # keys of nested containers were other ones once
-    ledger.processes.restore(*processes)
-    ledger.workloads.restore(*workloads)
-    ledger.restore(epoch_ns=epoch_ns, gpus=gpus, namings=namings, assignments=assignments)
+        ledger.restore(
+            epoch_ns=whole(data["epoch_ns"]),
+            gpus={text(uuid): _gpu_from(gpu) for uuid, gpu in data["devices"].items()},
+            namings=Namings.from_state(data["namings"]),
+            assignments=assignments,
+        )
+    for key, account in ledger.workloads.by_key.items():
+        # In an early version, nested containers had other keys.
+        if key.subject != workload_on(account.ref, key.subject.device):
+            raise ValueError("ledger: an account of another workload")
 
 
 def activity_state(ledger: Ledger) -> dict[str, Any]:
@@ -80,13 +82,11 @@ def activity_state(ledger: Ledger) -> dict[str, Any]:
 
 def restore_activity(ledger: Ledger, data: Any) -> None:
     """The counterpart of ``activity_state``, for a restored ledger; ValueError for any other data."""
-    try:
+    with restoring("activity"):
         for key, state in data["processes"]:
             ledger.processes.by_key[process_account_key_from(key)].activity = ActivityTracker.from_state(state)
         for key, state in data["workloads"]:
             ledger.workloads.by_key[workload_account_key_from(key)].activity = ActivityTracker.from_state(state)
-    except (KeyError, TypeError) as error:
-        raise ValueError("not a state of activity, or of an account that does not exist") from error
 
 
 def _activities_state(accounts: Accounts[Key]) -> list[list[Any]]:
@@ -109,44 +109,42 @@ def _accounts_state(accounts: Accounts[Key], now_ns: int) -> dict[str, Any]:
         ],
         "overflow": sorted(accounts.overflow),
         "retired": {uuid: totals.to_state() for uuid, totals in sorted(accounts.retired.items())},
-        "gone": [[subject, wall_ns] for subject, wall_ns in accounts.dropped.at.items()],
-        "gone_before_ns": accounts.dropped.before_ns,
+        "gone": [[subject, wall_ns] for subject, wall_ns in accounts.dropped.items()],
+        "gone_before_ns": accounts.dropped_before_ns,
     }
 
 
-def _accounts_from(
+def _restore_accounts(
+    accounts: Accounts[Key],
     data: Any,
     key_from: Callable[[Any], Key],
     subject_from: Callable[[Any], ProcessOnDevice] | Callable[[Any], WorkloadOnDevice],
     now_ns: int,
-) -> tuple[dict[Key, Account[Key]], set[Key], dict[str, RunningTotals], Dropped]:
-    accounts: dict[Key, Account[Key]] = {}
+) -> None:
     for key_data, ref, since_ns, name, start_time_s, ended_ago_ns, totals in data["entries"]:
         key = key_from(key_data)
-        accounts[key] = Account(
+        accounts.by_key[key] = Account(
             key,
             ref=ref_from(ref),
             since_ns=whole(since_ns),
-            name=optional_text(name),
-            start_time_s=None if start_time_s is None else number(start_time_s),
+            name=optional(text, name),
+            start_time_s=optional(number, start_time_s),
             ended_ns=_ago(ended_ago_ns, now_ns),
             totals=RunningTotals.from_state(totals),
         )
-    overflow = {key_from(key) for key in data["overflow"]}
-    if not overflow <= accounts.keys():
-        raise ValueError("ledger: an overflow without an account")
-    retired = {text(uuid): RunningTotals.from_state(totals) for uuid, totals in data["retired"].items()}
-    dropped = {subject_from(subject): whole(wall_ns) for subject, wall_ns in data["gone"]}
-    return accounts, overflow, retired, Dropped(dropped, whole(data["gone_before_ns"]))
+    accounts.overflow = {key_from(key) for key in data["overflow"]}
+    if not accounts.overflow <= accounts.by_key.keys():
+        raise ValueError("an overflow without an account")
+    accounts.retired = {text(uuid): RunningTotals.from_state(totals) for uuid, totals in data["retired"].items()}
+    accounts.dropped = {subject_from(subject): whole(wall_ns) for subject, wall_ns in data["gone"]}
+    accounts.dropped_before_ns = whole(data["gone_before_ns"])
 
 
 def _gpu_from(data: Any) -> GpuAccount:
     name, index, profiles, *amounts = data
     attributed_mj, idle_mj, unattributed_mj = map(whole, amounts)
     named = {text(mig): text(profile) for mig, profile in profiles.items()}
-    return GpuAccount(
-        text(name), None if index is None else whole(index), named, attributed_mj, idle_mj, unattributed_mj
-    )
+    return GpuAccount(text(name), optional(whole, index), named, attributed_mj, idle_mj, unattributed_mj)
 
 
 def _age_ns(then_ns: int | None, now_ns: int) -> int | None:

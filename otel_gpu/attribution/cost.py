@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -67,11 +67,6 @@ def billed_us(
     billed: dict[AccountKey, int] = {}
     for device, keys in holders.items():
         share_us = window_us * weights.get(device.mig_uuid, 0) // whole
-        billed.update(zip(sorted(keys), _equal_parts(share_us, len(keys)), strict=True))
+        each_us, rest_us = divmod(share_us, len(keys))
+        billed |= {key: each_us + (place < rest_us) for place, key in enumerate(sorted(keys))}
     return billed
-
-
-def _equal_parts(total: int, count: int) -> Sequence[int]:
-    """A whole number in ``count`` whole parts; the first ones are larger by one where it does not divide evenly."""
-    each, rest = divmod(total, count)
-    return [each + 1] * rest + [each] * (count - rest)

@@ -37,10 +37,6 @@ class Cycle(NamedTuple):
     pids_complete: bool = True
     may_infer: bool = True
 
-    def grants_of(self, gpu_uuid: str) -> tuple[Grant, ...]:
-        """Grants of this GPU and of its MIG instances; mere possible access is not among them."""
-        return tuple(grant for grant in self.grants if grant.gpu_uuid == gpu_uuid and not grant.possible)
-
     def age_s(self, since_s: float | None) -> float:
         """Seconds since a moment in Unix time; 0 where it is not known."""
         return 0.0 if since_s is None else max(0.0, self.wall_s - since_s)

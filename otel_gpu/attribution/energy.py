@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from otel_gpu.attribution.apportion import SCALE, apportion, whole_weights
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
+from otel_gpu.attribution.plain import integer, process_on_device_from, restoring
 from otel_gpu.model import ProcessKey, WorkloadKey, WorkloadRef
 
 
@@ -89,7 +90,7 @@ class Division(NamedTuple):
 
 
 _Place: TypeAlias = int
-"""Who claims energy: a consumer by its place in the interval, idle, or unattributed. Ties go to the smaller place."""
+"""A claimant of energy: a consumer by its place in the interval, idle, or unattributed. Ties go to the smaller one."""
 
 _IDLE: Final[_Place] = 1 << 30
 _UNATTRIBUTED: Final[_Place] = _IDLE + 1
@@ -101,7 +102,7 @@ _Methods: TypeAlias = dict[_Place, Method]
 """The method by which the part of each consumer is obtained; empty if no consumer has a part."""
 
 _Claimant: TypeAlias = tuple[int, ProcessOnDevice]
-"""Whose residue it is, whatever its place in the next interval: a process (rank 0), idle (1) or unattributed (2)."""
+"""The owner of a residue, whatever its place in the next interval: a process (rank 0), idle (1), unattributed (2)."""
 
 _NO_PROCESS: Final = ProcessOnDevice(ProcessKey(0, 0), DeviceKey("", ""))
 _NO_CONSUMER: Final[Mapping[_Place, _Claimant]] = MappingProxyType(
@@ -145,16 +146,11 @@ class EnergyDivider:
     def restore(self, state: Any) -> None:
         """Take over residues; ValueError if they are not what ``to_state`` gave."""
         residues: dict[_Claimant, int] = {}
-        try:
-            for rank, pid, start, gpu, mig, owed in state:
-                numbers, texts = (rank, pid, start, owed), (gpu, mig)
-                if {type(each) for each in numbers} != {int} or {type(each) for each in texts} != {str}:
-                    raise ValueError("not residues of rounding")
-                if abs(owed) > _MAX_RESIDUE:
-                    raise ValueError("more than rounding can leave")
-                residues[rank, ProcessOnDevice(ProcessKey(pid, start), DeviceKey(gpu, mig))] = owed
-        except TypeError as error:
-            raise ValueError("not residues of rounding") from error
+        with restoring("residues of rounding"):
+            for rank, *at, owed in state:
+                residues[integer(rank), process_on_device_from([at[:2], at[2:]])] = integer(owed)
+        if any(abs(owed) > _MAX_RESIDUE for owed in residues.values()):
+            raise ValueError("more than rounding can leave")
         self._residues = residues
 
 

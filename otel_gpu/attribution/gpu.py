@@ -8,17 +8,14 @@ from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Consumer, Division, EnergyDivider, Interval
-from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, IntervalBuilder, WorkInCycle
+from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, EnergyMeter, IntervalBuilder, Metered
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
-from otel_gpu.attribution.memory import UNEXPLAINED_BYTES, implausible_figures
-from otel_gpu.attribution.memory_tracker import MemoryResult, MemoryTracker
-from otel_gpu.attribution.meter import EnergyMeter, Metered
+from otel_gpu.attribution.memory import MemoryResult, MemoryTracker, implausible_figures
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
-from otel_gpu.attribution.plain import resident_from, resident_state
+from otel_gpu.attribution.plain import restoring
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.power.learned import LearnedPower
-from otel_gpu.attribution.residents import Resident, Residents
-from otel_gpu.attribution.short_lived import ShortLivedProcess
+from otel_gpu.attribution.residents import UNEXPLAINED_BYTES, Resident, Residents, ShortLivedProcess
 from otel_gpu.attribution.utilization import ComputeWindow, UtilizationRows
 from otel_gpu.model import GpuReading, ProcessKey
 
@@ -105,7 +102,8 @@ class GpuTracker:
         has_unexplained_memory = memory.unexplained_bytes >= UNEXPLAINED_BYTES or (
             not cycle.may_infer and memory.cannot_rule_out_users
         )
-        lists_read = _lists_read(reading)
+        lists = (reading,) if reading.mig is None else reading.mig
+        lists_read = all(each.processes is not None for each in lists)
         lists_complete = lists_read and cycle.pids_complete
         self._add_to_interval(
             residents,
@@ -172,18 +170,14 @@ class GpuTracker:
         if cycle.window_us <= 0 and not self._interval.agent_was_away:
             return
         before = self._residents
-        gone = {at: resident for at, resident in before.items() if at not in residents}
+        gone = {at: before[at] for at in sorted(before) if at not in residents}
         presence = {at: _presence(each, cycle) for at, each in residents.items() if at not in before}
         presence |= {at: PRESENCE_UNKNOWN for at in gone if not cycle.is_alive(at)}
-        present = {**residents, **gone}
-        # A pid that was reused in the cycle belongs to the process that has it now.
-        by_pid = {at.process.pid: at for at in (*sorted(gone), *residents)}
         self._interval.add(
             cycle.window_us,
-            present,
+            {**gone, **residents},  # in this order: a pid that was reused belongs to the process that has it now
             presence,
-            _work(compute, by_pid),
-            has_unidentified=compute is not None and not compute.pids <= by_pid.keys(),
+            compute,
             has_unexplained_memory=has_unexplained_memory,
             complete=complete,
         )
@@ -256,7 +250,7 @@ class GpuTracker:
             "learned": self._learned.to_state(),
             "divider": self._divider.to_state(),
             "holdings": self._memory.to_state(),
-            "here": [resident_state(resident) for _, resident in sorted(self._residents.items())],
+            "here": [resident.to_state() for _, resident in sorted(self._residents.items())],
             "span": self._interval.to_state(),
         }
 
@@ -267,7 +261,7 @@ class GpuTracker:
         After a reboot the counters start at 0 and no process is left; what was learnt of the GPU's power stays.
         """
         restored = cls(options)
-        try:
+        with restoring("GPU"):
             restored._baseline = Baseline.from_state(data["baseline"], options.assumed_idle_fraction)
             if same_boot:
                 restored._rows = UtilizationRows.from_state(data["rows"])
@@ -275,11 +269,9 @@ class GpuTracker:
                 restored._learned = LearnedPower.from_state(data["learned"])
                 restored._divider.restore(data["divider"])
                 restored._memory = MemoryTracker.from_state(data["holdings"])
-                residents = [resident_from(each) for each in data["here"]]
+                residents = [Resident.from_state(each) for each in data["here"]]
                 restored._residents = {resident.at: resident for resident in residents}
                 restored._interval = IntervalBuilder.from_state(data["span"])
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError("not a state of a GPU") from error
         return restored
 
 
@@ -290,18 +282,6 @@ def _presence(resident: Resident, cycle: Cycle) -> float:
     return age_s / window_s if 0 <= age_s < window_s else PRESENCE_UNKNOWN
 
 
-def _work(compute: ComputeWindow | None, by_pid: Mapping[int, ProcessOnDevice]) -> WorkInCycle | None:
-    """Work by process. Where one row cannot be true, the shares of the other processes are unknown too."""
-    if compute is None or compute.unknown_pids:
-        return None
-    return WorkInCycle(
-        sm_us={by_pid[pid]: done.sm_us for pid, done in compute.work.items() if pid in by_pid},
-        covered_us=compute.covered_us,
-        samples=compute.samples,
-        unidentified_us=sum(done.sm_us for pid, done in compute.work.items() if pid not in by_pid),
-    )
-
-
 def _sm_shares(consumers: Sequence[Consumer], covered_us: int) -> dict[ProcessKey, float]:
     """SM share of each process that worked. Where MIG is switched, a process can be on several devices."""
     shares: dict[ProcessKey, float] = {}
@@ -310,13 +290,6 @@ def _sm_shares(consumers: Sequence[Consumer], covered_us: int) -> dict[ProcessKe
             process = consumer.at.process
             shares[process] = shares.get(process, 0.0) + consumer.sm_us / max(1, covered_us)
     return shares
-
-
-def _lists_read(reading: GpuReading) -> bool:
-    """Whether the process lists could be read; under MIG, those of every instance."""
-    if reading.mig is None:
-        return reading.processes is not None
-    return all(mig.processes is not None for mig in reading.mig)
 
 
 def _anomalies(reading: GpuReading, compute: ComputeWindow | None, metered: Metered | None) -> int:

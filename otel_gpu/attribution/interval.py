@@ -1,21 +1,156 @@
-"""What happened on one GPU since its energy was last read: one cycle, or several where readings were missing."""
+"""The interval whose energy is divided: how much energy a GPU used since its last reading, and what happened on it.
+
+Energy is metered by the counter, or by power where there is none. An interval is one cycle, or several where readings
+were missing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.energy import Consumer
 from otel_gpu.attribution.keys import ProcessOnDevice
-from otel_gpu.attribution.plain import number, process_on_device_from, resident_from, resident_state, whole
+from otel_gpu.attribution.plain import boolean, number, optional, process_on_device_from, restoring, whole
 from otel_gpu.attribution.residents import Resident, Residents
+from otel_gpu.attribution.utilization import ComputeWindow
+from otel_gpu.model import GpuReading
+
+_IMPLAUSIBLE_FACTOR: Final = 1.5
+"""Energy above this times the power limit is an anomaly, whatever the counter says."""
+
+_COUNTER_ABSENT_NS: Final = 300_000_000_000
+"""How long to wait for a counter that is no longer reported before power takes over."""
+
+_HIGHEST_LIMIT_W: Final = 3000.0
+"""Used as the power limit where the driver reports none: above that of any board."""
 
 PRESENCE_UNKNOWN: Final = 0.5
 """Assumed fraction of a cycle for a process that came or went in it at an unknown time."""
 
 _MAX_STAYS: Final = 4096
 """Above this many processes in one interval, those that have left are dropped."""
+
+
+# ---------------------------------------------------------------------------- energy
+
+
+class Metered(NamedTuple):
+    """Energy of one interval. ``anomalous``: implausibly high. ``reset``: the counter fell, so nothing is known."""
+
+    delta_mj: int
+    duration_s: float
+    anomalous: bool = False
+    reset: bool = False
+
+
+class EnergyMeter:
+    """Turns the readings of one GPU into energy used; carries fractions of a millijoule."""
+
+    __slots__ = ("_at_ns", "_counter_mj", "_power_w", "_residue_mj")
+
+    def __init__(self) -> None:
+        self._counter_mj: int | None = None
+        self._power_w: float | None = None
+        self._at_ns: int | None = None
+        self._residue_mj = 0.0
+
+    @property
+    def has_read(self) -> bool:
+        """Whether this GPU has ever reported energy or power."""
+        return self._at_ns is not None
+
+    @property
+    def source(self) -> str:
+        """``counter`` or ``power``: once a counter was seen, it is the source."""
+        return "power" if self._counter_mj is None else "counter"
+
+    def read(self, reading: GpuReading) -> Metered | None:
+        """Energy since the last reading with a figure; ``None`` if this one has none, or there was none before."""
+        if reading.energy_mj is not None and reading.energy_mj >= 0:
+            return self._by_counter(reading, reading.energy_mj)
+        power_w = _plausible_power_w(reading)
+        if power_w is None:
+            return None
+        if self._counter_mj is not None and self._at_ns is not None:
+            if reading.taken_at_ns - self._at_ns <= _COUNTER_ABSENT_NS:
+                return None  # the counter covers this time as well when it is back
+            self._counter_mj = None  # it does not come back: power takes over from here
+            self._power_w, self._at_ns = power_w, reading.taken_at_ns
+            return None
+        return self._by_power(reading, power_w)
+
+    def _by_counter(self, reading: GpuReading, counter_mj: int) -> Metered | None:
+        before_mj, at_ns = self._counter_mj, self._at_ns
+        if before_mj is None:
+            power_w = _plausible_power_w(reading)
+            if power_w is None:
+                power_w = self._power_w
+            if power_w is not None:
+                metered = self._by_power(reading, power_w)  # the last interval before the counter takes over
+                self._counter_mj = counter_mj
+                return metered
+        if before_mj is not None and at_ns is not None and reading.taken_at_ns <= at_ns:
+            return None  # no time has passed: what it counted belongs to the next interval
+        self._counter_mj, self._at_ns = counter_mj, reading.taken_at_ns
+        if before_mj is None or at_ns is None:
+            return None
+        duration_s = (reading.taken_at_ns - at_ns) / 1e9
+        if counter_mj < before_mj:
+            return Metered(0, duration_s, reset=True)
+        return _judged(reading, counter_mj - before_mj, duration_s)
+
+    def _by_power(self, reading: GpuReading, power_w: float) -> Metered | None:
+        before_w, at_ns = self._power_w, self._at_ns
+        if at_ns is not None and reading.taken_at_ns <= at_ns:
+            return None
+        self._power_w, self._at_ns = power_w, reading.taken_at_ns
+        if before_w is None or at_ns is None:
+            return None
+        duration_s = (reading.taken_at_ns - at_ns) / 1e9
+        exact_mj = (before_w + power_w) / 2 * duration_s * 1000 + self._residue_mj
+        delta_mj = int(exact_mj)
+        self._residue_mj = exact_mj - delta_mj
+        return _judged(reading, delta_mj, duration_s)
+
+    # -- checkpoint -----------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """The last reading, as plain data."""
+        return {
+            "counter_mj": self._counter_mj,
+            "power_w": self._power_w,
+            "at_ns": self._at_ns,
+            "owed_mj": self._residue_mj,
+        }
+
+    @classmethod
+    def from_state(cls, data: Any) -> Self:
+        """The counterpart of ``to_state``; ValueError for any other data."""
+        restored = cls()
+        with restoring("meter"):
+            restored._counter_mj = optional(whole, data["counter_mj"])
+            restored._power_w = optional(number, data["power_w"])
+            restored._at_ns = optional(whole, data["at_ns"])
+            restored._residue_mj = number(data["owed_mj"])
+        return restored
+
+
+def _judged(reading: GpuReading, delta_mj: int, duration_s: float) -> Metered:
+    limit_w = reading.power_limit_w
+    if limit_w is None or not 0 < limit_w < math.inf:
+        limit_w = _HIGHEST_LIMIT_W
+    return Metered(delta_mj, duration_s, anomalous=delta_mj > _IMPLAUSIBLE_FACTOR * limit_w * duration_s * 1000)
+
+
+def _plausible_power_w(reading: GpuReading) -> float | None:
+    power_w = reading.power_w
+    return power_w if power_w is not None and 0 <= power_w < math.inf else None
+
+
+# ---------------------------------------------------------------------------- processes
 
 
 @dataclass(slots=True)
@@ -26,19 +161,6 @@ class _Stay:
     present_us: float = 0.0
     sm_us: int = 0
     memory_bytes: int | None = None
-
-
-class WorkInCycle(NamedTuple):
-    """What the driver's utilisation rows say of one cycle.
-
-    ``sm_us`` is work by process. ``covered_us`` is the time and ``samples`` the number of driver samples behind it.
-    ``unidentified_us`` is work of pids without a known process.
-    """
-
-    sm_us: Mapping[ProcessOnDevice, int]
-    covered_us: int
-    samples: int
-    unidentified_us: int
 
 
 class IntervalBuilder:
@@ -72,24 +194,29 @@ class IntervalBuilder:
         window_us: int,
         present: Residents,
         presence: Mapping[ProcessOnDevice, float],
-        work: WorkInCycle | None,
+        compute: ComputeWindow | None,
         *,
-        has_unidentified: bool = False,
         has_unexplained_memory: bool = False,
         complete: bool = True,
     ) -> None:
         """Add a cycle. ``presence`` is the fraction of it a process was there, 1 where none is given.
 
-        ``work`` is ``None`` where the driver reports none. ``complete`` is false where processes may be invisible.
+        Where two processes in ``present`` have one pid, work is the later one's. ``compute`` is ``None`` where the
+        driver reports no work. ``complete`` is false where processes may be invisible.
         """
         self.duration_us += window_us
-        if work is not None:
-            self._has_work = True
-            self.covered_us += work.covered_us
-            self.samples += work.samples
-            self.unidentified_us += work.unidentified_us
-        self._has_unidentified = self._has_unidentified or has_unidentified
         self.has_unexplained_memory = self.has_unexplained_memory or has_unexplained_memory
+        by_pid = {at.process.pid: at for at in present}
+        sm_us: dict[ProcessOnDevice, int] = {}
+        if compute is not None:
+            self._has_unidentified = self._has_unidentified or not compute.pids <= by_pid.keys()
+        # Where one row cannot be true, the shares of the other processes are unknown too.
+        if compute is not None and not compute.unknown_pids:
+            self._has_work = True
+            self.covered_us += compute.covered_us
+            self.samples += compute.samples
+            self.unidentified_us += sum(done.sm_us for pid, done in compute.work.items() if pid not in by_pid)
+            sm_us = {by_pid[pid]: done.sm_us for pid, done in compute.work.items() if pid in by_pid}
         if len(self._stays) > _MAX_STAYS:
             self._stays = {at: stay for at, stay in self._stays.items() if at in present}
         for at, resident in present.items():
@@ -100,8 +227,7 @@ class IntervalBuilder:
             stay.present_us += window_us * presence.get(at, 1.0)
             if resident.memory_bytes is not None:
                 stay.memory_bytes = resident.memory_bytes
-            if work is not None:
-                stay.sm_us += work.sm_us.get(at, 0)
+            stay.sm_us += sm_us.get(at, 0)
         if self._is_exclusive:
             self._is_exclusive = complete and len(present) == 1 and not presence and present.keys() == self._at_start
 
@@ -142,7 +268,7 @@ class IntervalBuilder:
         """The interval so far, as plain data."""
         return {
             "stays": [
-                [resident_state(stay.resident), stay.present_us, stay.sm_us, stay.memory_bytes]
+                [stay.resident.to_state(), stay.present_us, stay.sm_us, stay.memory_bytes]
                 for _, stay in sorted(self._stays.items(), key=lambda item: item[0])
             ],
             "at_start": sorted(self._at_start),
@@ -153,18 +279,16 @@ class IntervalBuilder:
     def from_state(cls, data: Any) -> Self:
         """The counterpart of ``to_state``; ValueError for any other data."""
         restored = cls()
-        try:
+        with restoring("interval"):
             for resident_data, present_us, sm_us, memory_bytes in data["stays"]:
-                resident = resident_from(resident_data)
-                held_bytes = None if memory_bytes is None else whole(memory_bytes)
-                restored._stays[resident.at] = _Stay(resident, number(present_us), whole(sm_us), held_bytes)
+                resident = Resident.from_state(resident_data)
+                stay = _Stay(resident, number(present_us), whole(sm_us), optional(whole, memory_bytes))
+                restored._stays[resident.at] = stay
             restored._at_start = frozenset(process_on_device_from(at) for at in data["at_start"])
             for key, name in _COUNTS.items():
                 setattr(restored, name, whole(data[key]))
             for key, name in _FLAGS.items():
-                setattr(restored, name, data[key] is True)
-        except (KeyError, TypeError) as error:
-            raise ValueError("not a state of an interval") from error
+                setattr(restored, name, boolean(data[key]))
         return restored
 
 

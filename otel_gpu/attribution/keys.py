@@ -31,7 +31,7 @@ class WorkloadOnDevice(NamedTuple):
 
 def workload_on(ref: WorkloadRef, device: DeviceKey) -> WorkloadOnDevice:
     """The key of a workload on a device."""
-    return WorkloadOnDevice(ref.kind.value, ref.key_id, device)
+    return WorkloadOnDevice(ref.kind.value, ref.key[1], device)
 
 
 class ProcessAccountKey(NamedTuple):

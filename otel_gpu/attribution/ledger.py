@@ -8,6 +8,7 @@ account for the rest of its life.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -73,9 +74,9 @@ class Ledger:
         self.epoch_ns = epoch_ns
         self.processes: Accounts[ProcessAccountKey] = Accounts(max_processes, retention_ns)
         self.workloads: Accounts[WorkloadAccountKey] = Accounts(max_workloads, retention_ns)
-        self.gpus: dict[str, GpuAccount] = {}
+        self.gpus: defaultdict[str, GpuAccount] = defaultdict(GpuAccount)
         self.namings = Namings()
-        self._assignments: dict[str, dict[ProcessOnDevice, Assignment]] = {}
+        self.assignments: dict[str, dict[ProcessOnDevice, Assignment]] = {}
         """By GPU: processes on it, and processes that left and still have an account."""
         self._overflowed: set[WorkloadOnDevice] = set()
         """Workloads with a process in the overflow account: later processes of theirs join it."""
@@ -88,13 +89,16 @@ class Ledger:
         """The accounts of a process that is on a device now; opened if it is new, or if its workload was renamed."""
         at = resident.at
         assignment = self.assignment(at)
-        is_renamed = assignment is not None and self._is_renamed(assignment)
-        is_overflow = assignment is not None and assignment.process.key in self.processes.overflow
+        is_renamed = is_overflow = False
+        if assignment is not None:
+            key = assignment.workload.key
+            is_renamed = key.naming != self.namings.number(assignment.ref) and key not in self.workloads.overflow
+            is_overflow = assignment.process.key in self.processes.overflow
         if is_renamed:
             self.end(at, time.now_ns)
         if assignment is None or is_renamed:
             assignment = self._assign(resident, time, successor=is_renamed, overflow=is_renamed and is_overflow)
-            self._assignments.setdefault(at.device.gpu_uuid, {})[at] = assignment
+            self.assignments.setdefault(at.device.gpu_uuid, {})[at] = assignment
         assignment.last_seen_ns, assignment.ended_ns = time.now_ns, None
         assignment.process.ended_ns = assignment.workload.ended_ns = None
         return assignment
@@ -106,10 +110,6 @@ class Ledger:
         account.ended_ns = None
         self._granted.add(account)
         return account
-
-    def _is_renamed(self, assignment: Assignment) -> bool:
-        key = assignment.workload.key
-        return key.naming != self.namings.number(assignment.ref) and key not in self.workloads.overflow
 
     def _assign(self, resident: Resident, time: LedgerTime, *, successor: bool, overflow: bool) -> Assignment:
         ref, device, start_ns = resident.ref, resident.at.device, self._start_ns(resident.start_time_s)
@@ -148,7 +148,7 @@ class Ledger:
 
     def assignment(self, at: ProcessOnDevice) -> Assignment | None:
         """The accounts of a process; ``None`` if it is unknown, or one of them was dropped since it left."""
-        assignment = self._assignments.get(at.device.gpu_uuid, {}).get(at)
+        assignment = self.assignments.get(at.device.gpu_uuid, {}).get(at)
         return None if assignment is None or assignment.is_dropped else assignment
 
     def accounts_of(
@@ -160,37 +160,17 @@ class Ledger:
             return assignment.process, assignment.workload
         return self._overflow_process(at.device, time), self._overflow_workload(at.device, time)
 
-    def accounts(self) -> list[AnyAccount]:
-        """All accounts."""
-        return [*self.processes.by_key.values(), *self.workloads.by_key.values()]
-
-    def assignments(self, gpu_uuid: str) -> Iterator[tuple[ProcessOnDevice, Assignment]]:
-        """Processes known on a GPU: present ones, and those that left and still have an account."""
-        return iter(self._assignments.get(gpu_uuid, {}).items())
-
     def present(self, gpu_uuid: str) -> list[_Present]:
         """Processes on a GPU, in the order of their keys."""
-        here = self._assignments.get(gpu_uuid, {})
+        here = self.assignments.get(gpu_uuid, {})
         return [(at, here[at]) for at in sorted(here) if here[at].ended_ns is None]
 
     def all_present(self) -> Iterator[_Present]:
         """Processes on any GPU."""
-        for here in self._assignments.values():
+        for here in self.assignments.values():
             for at, assignment in here.items():
                 if assignment.ended_ns is None:
                     yield at, assignment
-
-    @property
-    def gpu_uuids(self) -> Collection[str]:
-        """The GPUs with any known process."""
-        return self._assignments.keys()
-
-    def gpu(self, uuid: str) -> GpuAccount:
-        """The account of a GPU."""
-        account = self.gpus.get(uuid)
-        if account is None:
-            account = self.gpus[uuid] = GpuAccount()
-        return account
 
     def energy_errors_mj(self) -> dict[str, int]:
         """By how much posted energy misses each GPU's own account; anything but 0 is a bug."""
@@ -204,7 +184,7 @@ class Ledger:
 
     def end(self, at: ProcessOnDevice, now_ns: int) -> None:
         """A process has left this device."""
-        here = self._assignments.get(at.device.gpu_uuid, {})
+        here = self.assignments.get(at.device.gpu_uuid, {})
         assignment = here.get(at)
         if assignment is None or assignment.ended_ns is not None:
             return
@@ -221,14 +201,20 @@ class Ledger:
         present = list(self.all_present())
         self._end_unused(present, time.now_ns)
         reused = {(at.process.pid, at.device): at.process for at, _ in present}
-        for key in sorted([key for key, account in self.processes.by_key.items() if account.has_ended]):
+        for key in sorted(key for key, each in self.processes.by_key.items() if each.ended_ns is not None):
             process, device = key.subject
             if reused.get((process.pid, device), process) != process:
                 self.processes.drop(key, time)
         self.processes.sweep(time, devices)
         self.workloads.sweep(time, devices)
-        self._drop_assignments()
-        self._drop_profiles()
+        self.assignments = {
+            uuid: kept
+            for uuid, here in self.assignments.items()
+            if (kept := {at: each for at, each in here.items() if not each.is_dropped})
+        }
+        used = {key.subject.device for key in self.workloads.by_key}
+        for uuid, gpu in self.gpus.items():
+            gpu.profiles = {mig: name for mig, name in gpu.profiles.items() if DeviceKey(uuid, mig) in used}
         self.namings.keep((account.ref, key.naming) for key, account in self.workloads.by_key.items())
 
     def _end_unused(self, present: Collection[_Present], now_ns: int) -> None:
@@ -239,32 +225,16 @@ class Ledger:
             used.add(assignment.process)
             used.add(assignment.workload)
         self._overflowed = self._workloads_in_overflow(present)
-        for account in self.accounts():
-            if account in used:
-                continue
-            if account.ended_ns is None:
-                account.ended_ns = now_ns
-            account.close_activity()
+        accounts: list[AnyAccount] = [*self.processes.by_key.values(), *self.workloads.by_key.values()]
+        for account in accounts:
+            if account not in used:
+                if account.ended_ns is None:
+                    account.ended_ns = now_ns
+                account.close_activity()
 
     def _workloads_in_overflow(self, present: Collection[_Present]) -> set[WorkloadOnDevice]:
-        overflow = self.workloads.overflow
-        if not overflow:
-            return set()
-        return {
-            workload_on(assignment.ref, at.device) for at, assignment in present if assignment.workload.key in overflow
-        }
-
-    def _drop_assignments(self) -> None:
-        self._assignments = {
-            uuid: kept
-            for uuid, here in self._assignments.items()
-            if (kept := {at: each for at, each in here.items() if not each.is_dropped})
-        }
-
-    def _drop_profiles(self) -> None:
-        used = {key.subject.device for key in self.workloads.by_key}
-        for uuid, gpu in self.gpus.items():
-            gpu.profiles = {mig: name for mig, name in gpu.profiles.items() if DeviceKey(uuid, mig) in used}
+        full = self.workloads.overflow
+        return {workload_on(assignment.ref, at.device) for at, assignment in present if assignment.workload.key in full}
 
     # -- checkpoint -----------------------------------------------------------------
 
@@ -277,8 +247,9 @@ class Ledger:
         assignments: dict[ProcessOnDevice, Assignment],
     ) -> None:
         """Take over the ledger of an earlier run, its accounts restored before."""
-        self.epoch_ns, self.gpus, self.namings = epoch_ns, gpus, namings
-        self._assignments = {}
+        self.epoch_ns, self.namings = epoch_ns, namings
+        self.gpus = defaultdict(GpuAccount, gpus)
+        self.assignments = {}
         for at, assignment in assignments.items():
-            self._assignments.setdefault(at.device.gpu_uuid, {})[at] = assignment
+            self.assignments.setdefault(at.device.gpu_uuid, {})[at] = assignment
         self._overflowed = self._workloads_in_overflow(list(self.all_present()))

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from otel_gpu.attribution.plain import boolean, optional, parts, restoring, text, whole
 from otel_gpu.model import WorkloadKey, WorkloadNames, WorkloadRef
 
 WAIT_CYCLES: Final = 2
@@ -56,17 +57,13 @@ class Namings:
         for key in waiting.union(ref.key for ref in workloads):
             naming = self._present.setdefault(key, _Naming())
             naming.cycles = min(naming.cycles + 1, WAIT_CYCLES + 1)
-            if (found := names.get(key)) is not None:
-                self._rename(key, naming, _merged(naming.names, found))
+            found = names.get(key)
+            if found is not None and (merged := _merged(naming.names, found)) != (naming.names or _NO_NAMES):
+                if naming.is_exported:
+                    self._former[key, naming.number] = naming.names
+                    naming.number += 1
+                naming.names = merged
             naming.is_waiting = key in pending and naming.cycles <= WAIT_CYCLES and not naming.is_exported
-
-    def _rename(self, key: WorkloadKey, naming: _Naming, names: WorkloadNames) -> None:
-        if names == (naming.names or _NO_NAMES):
-            return
-        if naming.is_exported:
-            self._former[key, naming.number] = naming.names
-            naming.number += 1
-        naming.names = names
 
     def number(self, ref: WorkloadRef) -> int:
         """The number of a workload's present naming: 0 for the first."""
@@ -111,15 +108,12 @@ class Namings:
     def from_state(cls, data: Any) -> Namings:
         """The counterpart of ``to_state``; ValueError for any other data."""
         restored = cls()
-        try:
+        with restoring("names"):
             for kind, id_, number, cycles, names, is_waiting in data["known"]:
-                _check(kind, id_, number, cycles)
-                restored._present[kind, id_] = _Naming(number, cycles, _names_from(names), bool(is_waiting))
+                naming = _Naming(whole(number), whole(cycles), optional(_names_from, names), boolean(is_waiting))
+                restored._present[text(kind), text(id_)] = naming
             for kind, id_, number, names in data["former"]:
-                _check(kind, id_, number, 0)
-                restored._former[(kind, id_), number] = _names_from(names)
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError("not a state of names") from error
+                restored._former[(text(kind), text(id_)), whole(number)] = optional(_names_from, names)
         return restored
 
 
@@ -132,26 +126,11 @@ def _merged(known: WorkloadNames | None, found: WorkloadNames) -> WorkloadNames:
     return merged if known.image is None else merged._replace(image=known.image)
 
 
-def _check(kind: Any, id_: Any, number: Any, cycles: Any) -> None:
-    if not (isinstance(kind, str) and isinstance(id_, str) and type(number) is int and type(cycles) is int):
-        raise ValueError("names: not a workload")
-    if number < 0 or cycles < 0:
-        raise ValueError("names: a number below 0")
-
-
 def _names_state(names: WorkloadNames | None) -> list[Any] | None:
     return None if names is None else list(names)
 
 
-def _names_from(data: Any) -> WorkloadNames | None:
-    if data is None:
-        return None
-    if not isinstance(data, list) or len(data) != len(WorkloadNames._fields):
-        raise ValueError("names: not names")
-    *names, extra = data
-    extra = tuple((key, value) for key, value in extra)
-    if not all(each is None or isinstance(each, str) for each in names):
-        raise ValueError("names: a name that is not a text")
-    if not all(isinstance(text, str) for attribute in extra for text in attribute):
-        raise ValueError("names: an attribute that is not a text")
-    return WorkloadNames._make((*names, extra))
+def _names_from(data: Any) -> WorkloadNames:
+    *names, extra = parts(data, len(WorkloadNames._fields))
+    attributes = tuple((text(key), text(value)) for key, value in extra)
+    return WorkloadNames._make((*(optional(text, each) for each in names), attributes))

@@ -1,9 +1,10 @@
-"""Values of a checkpoint, checked: keys and amounts from plain data as JSON gives it. ValueError on anything else."""
+"""Values from saved state, checked: numbers, texts and keys from plain data as JSON gives it. ValueError otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 from otel_gpu.attribution.keys import (
     DeviceKey,
@@ -12,18 +13,37 @@ from otel_gpu.attribution.keys import (
     WorkloadAccountKey,
     WorkloadOnDevice,
 )
-from otel_gpu.attribution.residents import Resident
 from otel_gpu.model import ProcessKey, WorkloadKind, WorkloadRef
 
+T = TypeVar("T")
+
 _LIMIT: Final = 1 << 200
-"""Above any count, time or amount; a float still holds it."""
+"""Above any count, time or amount. A float holds it, and products of a few such numbers stay finite."""
+
+
+@contextmanager
+def restoring(what: str) -> Iterator[None]:
+    """Turn every error of reading saved state into ValueError, with the part of the state in front."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from error
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{what}: not a saved state: {error!r}") from error
+
+
+def integer(data: Any) -> int:
+    """A whole number."""
+    if type(data) is not int or not -_LIMIT < data < _LIMIT:
+        raise ValueError("not a whole number, or out of range")
+    return data
 
 
 def whole(data: Any) -> int:
     """A whole number that is not negative."""
-    if type(data) is not int or not 0 <= data < _LIMIT:
-        raise ValueError("not a whole number, negative, or out of range")
-    return data
+    if integer(data) < 0:
+        raise ValueError("a negative number")
+    return int(data)
 
 
 def number(data: Any) -> float:
@@ -33,41 +53,65 @@ def number(data: Any) -> float:
     return float(data)
 
 
-def text(data: Any) -> str:
-    """A text."""
-    if not isinstance(data, str):
-        raise ValueError(f"{data!r} is not a text")  # noqa: TRY004 - to the caller it is a bad value, as all of these
+def amount(data: Any) -> float:
+    """A finite number that is not negative."""
+    if number(data) < 0:
+        raise ValueError("a negative number")
+    return float(data)
+
+
+def boolean(data: Any) -> bool:
+    """True or false."""
+    if not isinstance(data, bool):
+        raise ValueError(f"{data!r} is neither true nor false")  # noqa: TRY004 - a bad value to the caller, as all here
     return data
 
 
-def optional_text(data: Any) -> str | None:
-    """A text, or ``None``."""
-    return None if data is None else text(data)
+def text(data: Any) -> str:
+    """A text."""
+    if not isinstance(data, str):
+        raise ValueError(f"{data!r} is not a text")  # noqa: TRY004 - likewise
+    return data
+
+
+def optional(read: Callable[[Any], T], data: Any) -> T | None:
+    """What ``read`` makes of the data, or ``None``."""
+    return None if data is None else read(data)
+
+
+def parts(data: Any, count: int) -> Sequence[Any]:
+    """A list of this many values."""
+    if not isinstance(data, list | tuple) or len(data) != count:
+        raise ValueError(f"{data!r} does not have {count} parts")
+    return data
+
+
+def process_key_from(data: Any) -> ProcessKey:
+    """A process."""
+    return ProcessKey(*map(integer, parts(data, 2)))
 
 
 def process_on_device_from(data: Any) -> ProcessOnDevice:
     """A process on a device."""
-    (pid, start_ticks), device = _parts(data, 2)
-    if type(pid) is not int or type(start_ticks) is not int:
-        raise ValueError(f"{data!r} is not a process")
-    return ProcessOnDevice(ProcessKey(pid, start_ticks), _device_from(device))
+    process, device = parts(data, 2)
+    return ProcessOnDevice(process_key_from(process), _device_from(device))
 
 
 def workload_on_device_from(data: Any) -> WorkloadOnDevice:
     """A workload on a device."""
-    kind, id_, device = _parts(data, 3)
+    kind, id_, device = parts(data, 3)
     return WorkloadOnDevice(WorkloadKind(kind).value, text(id_), _device_from(device))
 
 
 def process_account_key_from(data: Any) -> ProcessAccountKey:
     """The key of a process's account."""
-    subject, naming = _parts(data, 2)
+    subject, naming = parts(data, 2)
     return ProcessAccountKey(process_on_device_from(subject), whole(naming))
 
 
 def workload_account_key_from(data: Any) -> WorkloadAccountKey:
     """The key of a workload's account."""
-    subject, naming = _parts(data, 2)
+    subject, naming = parts(data, 2)
     return WorkloadAccountKey(workload_on_device_from(subject), whole(naming))
 
 
@@ -78,45 +122,9 @@ def ref_state(ref: WorkloadRef) -> list[str | None]:
 
 def ref_from(data: Any) -> WorkloadRef:
     """The counterpart of ``ref_state``."""
-    kind, id_, *rest = _parts(data, 6)
-    return WorkloadRef(WorkloadKind(kind), text(id_), *map(optional_text, rest))
-
-
-def resident_state(resident: Resident) -> list[Any]:
-    """A process on a GPU, as a list."""
-    return [
-        resident.at,
-        ref_state(resident.ref),
-        resident.name,
-        resident.start_time_s,
-        resident.listed,
-        resident.memory_bytes,
-        resident.mapping_bytes,
-        resident.sm_count,
-    ]
-
-
-def resident_from(data: Any) -> Resident:
-    """The counterpart of ``resident_state``."""
-    at, ref, name, start_time_s, listed, *amounts = _parts(data, 8)
-    memory_bytes, mapping_bytes, sm_count = (None if amount is None else whole(amount) for amount in amounts)
-    return Resident(
-        at=process_on_device_from(at),
-        ref=ref_from(ref),
-        name=optional_text(name),
-        start_time_s=None if start_time_s is None else number(start_time_s),
-        listed=listed is True,
-        memory_bytes=memory_bytes,
-        mapping_bytes=mapping_bytes,
-        sm_count=sm_count,
-    )
+    kind, id_, *rest = parts(data, 6)
+    return WorkloadRef(WorkloadKind(kind), text(id_), *(optional(text, each) for each in rest))
 
 
 def _device_from(data: Any) -> DeviceKey:
-    return DeviceKey(*map(text, _parts(data, 2)))
-
-
-def _parts(data: Any, count: int) -> Sequence[Any]:
-    if not isinstance(data, list | tuple) or len(data) != count:
-        raise ValueError(f"{data!r} does not have {count} parts")
-    return data
+    return DeviceKey(*map(text, parts(data, 2)))

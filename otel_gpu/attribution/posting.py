@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from otel_gpu.attribution.accounts import Account, AnyAccount
 from otel_gpu.attribution.activity import ActivityTracker, StateTime, workload_state
@@ -14,8 +14,7 @@ from otel_gpu.attribution.energy import Division, Method
 from otel_gpu.attribution.gpu import GpuResult
 from otel_gpu.attribution.keys import AccountKey, DeviceKey, ProcessOnDevice, WorkloadAccountKey
 from otel_gpu.attribution.ledger import GRACE_NS, Ledger
-from otel_gpu.attribution.residents import Resident
-from otel_gpu.attribution.short_lived import ShortLivedProcess, ShortLivedProcesses
+from otel_gpu.attribution.residents import Resident, ShortLivedProcess, ShortLivedProcesses
 from otel_gpu.model import START_UNKNOWN, UNIDENTIFIED_WORKLOAD, GpuState, Grant, MethodEnergy, ProcessKey
 from otel_gpu.model.report import NO_ENERGY
 
@@ -28,18 +27,6 @@ class ResidentFigures(NamedTuple):
     held_bytes: int | None
     sm_ratio: float | None
     bandwidth_ratio: float | None
-
-    @classmethod
-    def of(cls, at: ProcessOnDevice, result: GpuResult) -> ResidentFigures:
-        """The figures of a resident."""
-        pid, compute = at.process.pid, result.compute
-        return cls(
-            pid,
-            result.residents[at].memory_bytes,
-            result.held_bytes(at),
-            None if compute is None else compute.share(pid),
-            None if compute is None else compute.bandwidth_share(pid),
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -79,11 +66,11 @@ class Usage:
     def energy(self) -> MethodEnergy:
         """Energy of this window by method; no figures where the account had no part in a division."""
         parts_mj = self.energy_by_method_mj
-        return MethodEnergy(*map(parts_mj.get, _METHODS, _ZEROS)) if parts_mj else NO_ENERGY
-
-    def add_energy(self, method: Method, energy_mj: int) -> None:
-        """Add energy of this window."""
-        self.energy_by_method_mj[method] = self.energy_by_method_mj.get(method, 0) + energy_mj
+        if not parts_mj:
+            return NO_ENERGY
+        return MethodEnergy(
+            parts_mj.get(Method.MEASURED, 0), parts_mj.get(Method.ESTIMATED, 0), parts_mj.get(Method.INFERRED, 0)
+        )
 
     def add_resident(self, resident: ResidentFigures) -> None:
         """Add a process of it on the GPU."""
@@ -97,10 +84,6 @@ class Usage:
         self.sm_ratio = _sum_known(self.sm_ratio, resident.sm_ratio)
         self.bandwidth_ratio = _sum_known(self.bandwidth_ratio, resident.bandwidth_ratio)
 
-
-_METHODS: Final = (Method.MEASURED, Method.ESTIMATED, Method.INFERRED)
-"""In the order of a MethodEnergy."""
-_ZEROS: Final = (0, 0, 0)
 
 Usages = dict[AnyAccount, Usage]
 Figure = TypeVar("Figure", int, float)
@@ -148,7 +131,7 @@ def post_silence(ledger: Ledger, gpu_uuid: str, cycle: Cycle, short_lived: Short
 
 def admit_unused_grants(ledger: Ledger, gpu_uuid: str, cycle: Cycle) -> dict[Account[WorkloadAccountKey], Grant]:
     """Open or find the accounts of workloads that were granted this GPU and have no process on it."""
-    grants = cycle.grants_of(gpu_uuid)
+    grants = [grant for grant in cycle.grants if grant.gpu_uuid == gpu_uuid and not grant.possible]
     if not grants:
         return {}
     present = {(assignment.ref.key, at.device) for at, assignment in ledger.present(gpu_uuid)}
@@ -177,7 +160,7 @@ def _post_work(ledger: Ledger, result: GpuResult, cycle: Cycle) -> None:
     by_pid = {at.process.pid: at for at in result.residents}
     if not work.keys() <= by_pid.keys():
         # The accounting record of a process that /proc never showed covers its whole life, so rows add nothing to it.
-        known = sorted(at for at, _ in ledger.assignments(result.reading.identity.uuid) if _was_seen(at))
+        known = sorted(filter(_was_seen, ledger.assignments.get(result.reading.identity.uuid, ())))
         by_pid = {at.process.pid: at for at in known} | by_pid
     for pid, done in work.items():
         if pid in by_pid:
@@ -199,7 +182,7 @@ def _post_short_lived(ledger: Ledger, gpu_uuid: str, process: ShortLivedProcess,
 
 
 def _post_energy(ledger: Ledger, gpu_uuid: str, division: Division, usages: Usages, cycle: Cycle) -> None:
-    gpu = ledger.gpu(gpu_uuid)
+    gpu = ledger.gpus[gpu_uuid]
     gpu.attributed_mj += division.attributed_mj
     gpu.idle_mj += division.idle_mj
     gpu.unattributed_mj += division.unattributed_mj
@@ -208,7 +191,8 @@ def _post_energy(ledger: Ledger, gpu_uuid: str, division: Division, usages: Usag
         for account in ledger.accounts_of(at, cycle.time):
             account.totals.add_energy(method, energy_mj)
             account.last_energy_ns = cycle.time.now_ns
-            _usage_of(usages, account).add_energy(method, energy_mj)
+            parts_mj = _usage_of(usages, account).energy_by_method_mj
+            parts_mj[method] = parts_mj.get(method, 0) + energy_mj
 
 
 # ---------------------------------------------------------------------------- departures
@@ -224,7 +208,7 @@ def _departed(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, cycle: Cy
     lists_read = result is not None and result.lists_read
     reused = {(at.process.pid, at.device) for at in residents}
     departed = []
-    for at, assignment in ledger.assignments(gpu_uuid):
+    for at, assignment in ledger.assignments.get(gpu_uuid, {}).items():
         if at in residents or assignment.ended_ns is not None:
             continue
         is_alive = cycle.is_alive(at)
@@ -255,8 +239,11 @@ def _post_time(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, usages: 
     # Together with users that the agent cannot see, the number of holders that share a GPU's time is unknown.
     if cycle.may_infer or (result is not None and not result.may_have_unseen_users):
         _bill(usages, allocated, result, cycle)
-    for usage in allocated:
-        _post_allocated(usage, cycle)
+    for usage in allocated:  # neither busy nor idle
+        usage.account.close_activity()
+        time_us = _window_us(usage.account, cycle)
+        usage.account.totals.add_time(StateTime(GpuState.ALLOCATED, time_us, 0, 0, usage.billed_us))
+        usage.state = GpuState.ALLOCATED
     for usage in usages.values():
         if usage.is_present:
             _post_activity(usage, result, cycle)
@@ -272,7 +259,14 @@ def _add_presence(ledger: Ledger, gpu_uuid: str, result: GpuResult | None, usage
         process, workload = _usage_of(usages, assignment.process), _usage_of(usages, assignment.workload)
         workload.processes.append((at, process))
         if result is not None and at in result.residents:
-            resident = ResidentFigures.of(at, result)
+            pid, compute = at.process.pid, result.compute
+            resident = ResidentFigures(
+                pid,
+                result.residents[at].memory_bytes,
+                result.held_bytes(at),
+                None if compute is None else compute.share(pid),
+                None if compute is None else compute.bandwidth_share(pid),
+            )
             process.add_resident(resident)
             workload.add_resident(resident)
         else:
@@ -290,14 +284,6 @@ def _bill(usages: Usages, allocated: Iterable[Usage], result: GpuResult | None, 
     sm_counts = {mig.uuid: mig.sm_count or 1 for mig in instances}
     for key, time_us in billed_us(cycle.window_us, holders, sm_counts).items():
         by_key[key].billed_us = time_us
-
-
-def _post_allocated(usage: Usage, cycle: Cycle) -> None:
-    """A workload that was granted the GPU and has no process there is neither busy nor idle."""
-    account = usage.account
-    account.close_activity()
-    account.totals.add_time(StateTime(GpuState.ALLOCATED, _window_us(account, cycle), 0, 0, usage.billed_us))
-    usage.state = GpuState.ALLOCATED
 
 
 def _post_activity(usage: Usage, result: GpuResult | None, cycle: Cycle) -> None:

@@ -57,7 +57,7 @@ def build_report(
         wall_ns=snapshot.wall_ns,
         monotonic_ns=snapshot.monotonic_ns,
         window_s=window_s,
-        gpus=tuple(_gpu(view, ledger.gpu(uuid), errors_mj.get(uuid, 0), options) for uuid, view in by_gpu.items()),
+        gpus=tuple(_gpu(view, ledger.gpus[uuid], errors_mj.get(uuid, 0), options) for uuid, view in by_gpu.items()),
         workloads=(*_workloads(snapshot, ledger, by_gpu, options), *_possible_users(snapshot, ledger)),
         processes=tuple(_processes(ledger, by_gpu)),
         sources=snapshot.sources,
@@ -76,12 +76,16 @@ def _gpu(view: GpuView, gpu: GpuAccount, error_mj: int, options: AttributionOpti
     mig = None
     if reading.mig is not None:
         mig = tuple(MigReport(each.uuid, each.profile, splits.get(each.uuid)) for each in reading.mig)
+    energy = None
+    if result is not None and result.metered is not None and result.division is not None:
+        parts = result.division
+        energy = EnergySplit(result.metered.delta_mj, parts.attributed_mj, parts.idle_mj, parts.unattributed_mj)
     totals = GpuTotals(gpu.attributed_mj, gpu.idle_mj, gpu.unattributed_mj)
     is_metered = reading.energy_mj is not None or reading.power_w is not None
     return GpuReport(
         reading=reading,
         memory=splits.get(""),
-        energy=_energy(result),
+        energy=energy,
         mig=mig,
         totals=totals,
         basis=_basis(result, options),
@@ -89,13 +93,6 @@ def _gpu(view: GpuView, gpu: GpuAccount, error_mj: int, options: AttributionOpti
         has_energy=is_metered or totals.total_mj > 0,
         has_utilization=reading.utilization is not None,
     )
-
-
-def _energy(result: GpuResult | None) -> EnergySplit | None:
-    if result is None or result.metered is None or result.division is None:
-        return None
-    division = result.division
-    return EnergySplit(result.metered.delta_mj, division.attributed_mj, division.idle_mj, division.unattributed_mj)
 
 
 def _basis(result: GpuResult | None, options: AttributionOptions) -> EnergyBasis | None:
@@ -135,7 +132,7 @@ def _figures(account: AnyAccount, view: GpuView | None) -> _Figures:
     """An ended account holds and does nothing. Without a resident in the driver's lists its figures are unknown."""
     usage = None if view is None else view.usages.get(account)
     energy = NO_ENERGY if usage is None else usage.energy
-    if account.has_ended:
+    if account.ended_ns is not None:
         return _Figures(memory_bytes=0, sm_ratio=0.0, bandwidth_ratio=0.0, energy=energy)
     if usage is None:
         return _Figures()
@@ -156,7 +153,7 @@ def _processes(ledger: Ledger, views: Mapping[str, GpuView]) -> Iterator[Process
     """Processes by device, in the order of their keys."""
     for key, account in sorted(ledger.processes.by_key.items(), key=lambda item: (item[0].subject.device, item[0])):
         process, (gpu_uuid, mig_uuid) = key.subject
-        gpu = ledger.gpu(gpu_uuid)
+        gpu = ledger.gpus[gpu_uuid]
         figures = _figures(account, views.get(gpu_uuid))
         yield ProcessReport(
             process,
@@ -167,7 +164,7 @@ def _processes(ledger: Ledger, views: Mapping[str, GpuView]) -> Iterator[Process
             mig_uuid or None,
             *figures,
             totals=account.totals.frozen(account.since_ns),
-            active=not account.has_ended,
+            active=account.ended_ns is None,
             naming=key.naming,
             gpu_index=gpu.index,
             mig_profile=gpu.profiles.get(mig_uuid),
@@ -202,10 +199,10 @@ def _workload_gpu(
 ) -> WorkloadGpu:
     workload = account.key.subject
     gpu_uuid, mig_uuid = workload.device
-    gpu, view = ledger.gpu(gpu_uuid), views.get(gpu_uuid)
+    gpu, view = ledger.gpus[gpu_uuid], views.get(gpu_uuid)
     figures = _figures(account, view)
     totals = account.totals.frozen(account.since_ns)
-    inferred_bytes, confidence = (0, None) if account.has_ended else _inferred(workload, view)
+    inferred_bytes, confidence = _inferred(workload, view) if account.ended_ns is None else (0, None)
     return WorkloadGpu(
         gpu_uuid=gpu_uuid,
         mig_uuid=mig_uuid or None,
@@ -219,11 +216,11 @@ def _workload_gpu(
         idle_s=figures.idle_s,
         idle_bytes=figures.idle_bytes,
         totals=totals,
-        active=not account.has_ended,
+        active=account.ended_ns is None,
         costs=costs(totals, gpu.name, options.prices),
         gpu_index=gpu.index,
         mig_profile=gpu.profiles.get(mig_uuid),
-        allocation=0.0 if account.has_ended else shares.get(workload),
+        allocation=shares.get(workload) if account.ended_ns is None else 0.0,
     )
 
 

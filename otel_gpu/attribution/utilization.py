@@ -18,6 +18,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
+from otel_gpu.attribution.plain import integer, optional, restoring, whole
 from otel_gpu.model import UtilizationRead, UtilizationRow
 
 RING_US: Final = 10_000_000
@@ -83,11 +84,6 @@ class ComputeWindow(NamedTuple):
         """Every pid that has a row, plausible or not: a row shows that the process is on the GPU."""
         return self.work.keys() | self.unknown_pids
 
-    @property
-    def covers_window(self) -> bool:
-        """Whether most of the window is covered. Only then does a missing row mean no work."""
-        return 2 * self.covered_us >= max(1, self.window_us)
-
     def share(self, pid: int) -> float | None:
         """SM share of a pid, 0 to 1; ``None`` if no time is covered or its work is unknown."""
         if self.covered_us == 0 or pid in self.unknown_pids:
@@ -105,7 +101,7 @@ class ComputeWindow(NamedTuple):
 
     def worked(self, pids: Set[int]) -> bool | None:
         """Whether any of these pids showed work on any engine; ``None`` if that is unknown."""
-        if not self.covers_window:
+        if 2 * self.covered_us < max(1, self.window_us):  # only where most is covered, a missing row means no work
             return None
         if not self.work.keys().isdisjoint(pids):
             return True
@@ -186,19 +182,16 @@ class UtilizationRows:
         """
         is_fresh = newest_us is not None and read.read_at_us - newest_us <= SAMPLE_US
         end_us = newest_us if newest_us is not None and is_fresh else read.read_at_us - SAMPLE_US // 2
-        begin_us = self._begin_us(read)
+        begin_us = read.since_us - SAMPLE_US // 2
+        # A known sample later than the read is from before the clock was set back. One later than the time asked for
+        # means that the source was restarted: the work up to it is already counted.
+        if self._newest_us is not None and read.since_us <= self._newest_us <= read.read_at_us:
+            begin_us = self._newest_us
         until_us = begin_us if self._until_us is None else max(begin_us, self._until_us)
         covered_us = self._new_us(until_us, end_us)
         overlap_us = until_us - begin_us + _STEP_US // 2
         overlap_us -= overlap_us % _STEP_US
         return _Coverage(begin_us, end_us, min(overlap_us, RING_US - covered_us), covered_us)
-
-    def _begin_us(self, read: UtilizationRead) -> int:
-        # A known sample later than the read is from before the clock was set back. One later than the time asked for
-        # means that the source was restarted: the work up to it is already counted.
-        if self._newest_us is not None and read.since_us <= self._newest_us <= read.read_at_us:
-            return self._newest_us
-        return read.since_us - SAMPLE_US // 2
 
     def _new_us(self, until_us: int, end_us: int) -> int:
         """The time from ``until_us`` to ``end_us`` in whole steps; the rest is carried to the next read."""
@@ -246,19 +239,17 @@ class UtilizationRows:
     @classmethod
     def from_state(cls, data: Any) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
-        try:
-            times = [data["newest_us"], data["until_us"]]
-            counts = [data["elapsed_us"], data["owed_us"], data["sampled_answers"], data["doubted_answers"]]
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError("utilization rows: not a saved state") from error
-        if not all(each is None or type(each) is int for each in times):
-            raise ValueError("utilization rows: a time is not an integer")
-        if not all(type(each) is int and each >= 0 for each in counts) or counts[1] >= _STEP_US:
-            raise ValueError("utilization rows: a count is out of range")
-        rows = cls()
-        rows._newest_us, rows._until_us = times
-        rows._elapsed_us, rows._remainder_us, rows._sampled_reads, rows._doubted_reads = counts
-        return rows
+        restored = cls()
+        with restoring("utilization rows"):
+            restored._newest_us = optional(integer, data["newest_us"])
+            restored._until_us = optional(integer, data["until_us"])
+            restored._elapsed_us = whole(data["elapsed_us"])
+            restored._remainder_us = whole(data["owed_us"])
+            restored._sampled_reads = whole(data["sampled_answers"])
+            restored._doubted_reads = whole(data["doubted_answers"])
+        if restored._remainder_us >= _STEP_US:
+            raise ValueError("utilization rows: more than one step is left over")
+        return restored
 
 
 _Percent = Callable[[UtilizationRow], int]
@@ -269,7 +260,7 @@ _MEMORY_PERCENT: Final[_Percent] = attrgetter("memory_percent")
 def _work_from_means(rows: list[UtilizationRow], coverage: _Coverage, percent: _Percent) -> dict[int, int]:
     """Microseconds of work per pid where each has one row: its mean times the time of all samples."""
     time_us = coverage.overlap_us + coverage.covered_us
-    return {row.pid: _hundredths(percent(row) * time_us) for row in rows}
+    return {row.pid: (percent(row) * time_us + 50) // 100 for row in rows}
 
 
 def _work_from_samples(rows: list[UtilizationRow], coverage: _Coverage, percent: _Percent) -> dict[int, int]:
@@ -284,12 +275,7 @@ def _work_from_samples(rows: list[UtilizationRow], coverage: _Coverage, percent:
     sums: dict[int, int] = {}
     for row in rows:
         sums[row.pid] = sums.get(row.pid, 0) + percent(row) * max(0, sample_us[row.timestamp_us])
-    return {pid: _hundredths(total) for pid, total in sums.items()}
-
-
-def _hundredths(percent_us: int) -> int:
-    """Percent-microseconds to microseconds: exact for whole steps, rounded for samples."""
-    return (percent_us + 50) // 100
+    return {pid: (total + 50) // 100 for pid, total in sums.items()}
 
 
 def _fit(work_us: dict[int, int], limit_us: int) -> dict[int, int]:

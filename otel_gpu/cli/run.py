@@ -21,7 +21,7 @@ from otel_gpu.config import Config
 from otel_gpu.control.restart import restart
 from otel_gpu.export.live_table import LiveTable
 from otel_gpu.model import Report
-from otel_gpu.state.factory import open_attributor
+from otel_gpu.state.persistent import open_attributor
 from otel_gpu.version import __version__
 from otel_gpu.view.terminal import pad
 

@@ -61,11 +61,6 @@ class WorkloadRef:
         object.__setattr__(self, "key", (self.kind, own_id))
 
     @property
-    def key_id(self) -> str:
-        """The id that is unique among workloads of its kind."""
-        return self.key[1]
-
-    @property
     def unnamed(self) -> str:
         """The label of a workload without a name: its id, after the outer container's; shortened as engines do."""
         if self.outer_container_id is None:

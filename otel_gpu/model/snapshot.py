@@ -145,10 +145,9 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """Versions of the driver and of NVML."""
+    """The version of the driver."""
 
     driver_version: str | None
-    nvml_version: str | None
 
 
 class ProcessFacts(NamedTuple):

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.bounded_io import parse_json
-from otel_gpu.model import NO_PROCESSES, ProcessFacts
+from otel_gpu.model import NO_PROCESSES, GpuReading, ProcessFacts
 from otel_gpu.state.codec import from_json, to_json
 from otel_gpu.state.journal import read_head
-from otel_gpu.state.xid_totals import XidTotals
 
 CHECKPOINT_FORMAT: Final = 1
 _PLAIN: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
@@ -39,6 +39,44 @@ class CheckpointHead:
     number: int
     prices: Prices | None
     journal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class XidTotal:
+    """Critical errors (XID) of one GPU since the ledger began, and the code of the last one."""
+
+    errors: int
+    last_xid: int | None
+
+    def __post_init__(self) -> None:
+        """Reject a negative count with ValueError."""
+        if self.errors < 0:
+            raise ValueError("a negative number of errors")
+
+
+@dataclass(frozen=True, slots=True)
+class XidTotals:
+    """Totals by GPU UUID: a source counts from 0 at every start. ``reported`` are the GPUs of the last cycle, by UUID.
+
+    The ledger never forgets a GPU. ``reported`` keeps one that was removed long ago from being reported as missing
+    after every start.
+    """
+
+    by_gpu: Mapping[str, XidTotal] = field(default_factory=lambda: MappingProxyType({}))
+    reported: tuple[str, ...] | None = None
+
+    def added_to(self, gpu: GpuReading) -> GpuReading:
+        """A reading whose XID count includes these totals."""
+        earlier = self.by_gpu.get(gpu.identity.uuid)
+        if earlier is None:
+            return gpu
+        last_xid = earlier.last_xid if gpu.last_xid is None else gpu.last_xid
+        return replace(gpu, xid_errors=earlier.errors + (gpu.xid_errors or 0), last_xid=last_xid)
+
+    def after(self, gpus: Sequence[GpuReading]) -> XidTotals:
+        """The totals after a cycle that reported these readings."""
+        new = {gpu.identity.uuid: XidTotal(gpu.xid_errors, gpu.last_xid) for gpu in gpus if gpu.xid_errors is not None}
+        return XidTotals({**self.by_gpu, **new}, tuple(gpu.identity.uuid for gpu in gpus))
 
 
 @dataclass(frozen=True, slots=True)

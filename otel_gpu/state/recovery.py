@@ -12,10 +12,9 @@ from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.cost import Prices
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.model import NO_PROCESSES, ProcessFacts
-from otel_gpu.state.checkpoint import Checkpoint, parse_checkpoint
+from otel_gpu.state.checkpoint import Checkpoint, XidTotals, parse_checkpoint
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.journal import Journal, JournalHead, parse_journal
-from otel_gpu.state.xid_totals import XidTotals
 
 STATE: Final = "state"
 LOCK: Final = "lock"

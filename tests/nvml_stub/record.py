@@ -31,7 +31,7 @@ def record(spec: WorldSpec, seconds: float) -> World:
     host = SimulatedHost(replace(spec, age_s=0.0), clock)
     source = host.gpu_source()
     epoch_us = None if spec.wall_start_ns is None else spec.wall_start_ns // 1000
-    world = World(driver_version=spec.driver_version, nvml_version=spec.nvml_version, epoch_us=epoch_us)
+    world = World(driver_version=spec.driver_version, epoch_us=epoch_us)
     recorders = [_GpuRecorder(world, device) for device in host.devices]
     for at_us in _moments(spec, round(seconds * 1e6)):
         clock.advance((at_us * 1000 - clock.monotonic_ns()) / 1e9)

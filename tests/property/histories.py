@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from hypothesis import HealthCheck, settings
@@ -209,45 +208,6 @@ def _histories(draw: st.DrawFn, counts: st.SearchStrategy[int], steps_s: st.Sear
             )
         )
     return history
-
-
-_PARTS: Final = ("processes", "names", "driver", "names_pending", "grants")
-_GPU_PARTS: Final = ("identity", "processes", "mig", "memory")
-_ways: Final = st.sampled_from(("nothing changes", "some stay", "some stay", "some come back", "all is new"))
-
-
-@st.composite
-def repeating_histories(draw: st.DrawFn, steps_s: Sequence[int] = ANY_STEP_S, least: int = 1) -> list[Snapshot]:
-    """Histories in which many parts are equal to those of an earlier cycle."""
-    history: list[Snapshot] = []
-    for snapshot in draw(histories(steps_s, least)):
-        history.append(_with_repeats(draw, snapshot, history) if history else snapshot)
-    return history
-
-
-def _with_repeats(draw: st.DrawFn, new: Snapshot, past: Sequence[Snapshot]) -> Snapshot:
-    way = draw(_ways)
-    if way == "all is new":
-        return new
-    earlier = draw(st.sampled_from(past)) if way == "some come back" else past[-1]
-    everything = way == "nothing changes"
-    parts = {name: getattr(earlier, name) for name in _PARTS if everything or draw(booleans)}
-    before = {gpu.identity.uuid: gpu for gpu in earlier.gpus}
-    if everything:  # except the counter and the clock
-        at = {gpu.identity.uuid: gpu for gpu in new.gpus}
-        gpus = tuple(
-            replace(gpu, taken_at_ns=new.monotonic_ns, energy_mj=at[uuid].energy_mj if uuid in at else None)
-            for uuid, gpu in before.items()
-        )
-    else:
-        gpus = tuple(_gpu_with_repeats(draw, gpu, before.get(gpu.identity.uuid, gpu)) for gpu in new.gpus)
-    return replace(new, gpus=gpus, **parts)
-
-
-def _gpu_with_repeats(draw: st.DrawFn, new: GpuReading, before: GpuReading) -> GpuReading:
-    if new.health is not GpuHealth.OK:
-        return replace(new, identity=before.identity)
-    return replace(new, **{name: getattr(before, name) for name in _GPU_PARTS if draw(booleans)})
 
 
 options = st.builds(

@@ -52,34 +52,28 @@ class _Gpu:
     listless: bool = False
     rowless: bool = False
     uncounted: bool = False
-    listed: tuple[ListedProcess, ...] = ()
-    memory: DeviceMemory | None = None
 
     def reading(self, at_ns: int, wall_us: int, step_us: int) -> GpuReading:
-        """The reading of this GPU. Equal lists and memory are the same objects as in the cycle before."""
+        """The reading of this GPU."""
         identity = GpuIdentity(self.index, f"GPU-{self.index}", "GPU", minor=self.index)
         if self.failed:
             return GpuReading(identity, at_ns, health=GpuHealth.FAILED, reason="lost")
         instance = (1, 0) if self.divided else (None, None)
         listed = tuple(ListedProcess(pid, ProcessKind.COMPUTE, held, *instance) for pid, held in self.held.items())
-        if listed != self.listed:
-            self.listed = listed
         used = sum(held or 0 for held in self.held.values()) + self.hidden_bytes
         memory = DeviceMemory(TOTAL_BYTES, used, TOTAL_BYTES - used, 0)
-        if memory != self.memory:
-            self.memory = memory
         rows = tuple(
             UtilizationRow(pid, wall_us - 1000 * number, 20 + number, 10, 0, 0)
             for number, pid in enumerate(self.working)
         )
         mig = None
         if self.divided:
-            mig = (MigReading("MIG-1", 1, 0, "1g.10gb", 14, self.memory, None if self.listless else self.listed),)
+            mig = (MigReading("MIG-1", 1, 0, "1g.10gb", 14, memory, None if self.listless else listed),)
         return GpuReading(
             identity,
             at_ns,
-            memory=self.memory,
-            processes=None if self.listless else self.listed,
+            memory=memory,
+            processes=None if self.listless else listed,
             utilization=None if self.divided or self.rowless else UtilizationRead(wall_us - step_us, wall_us, rows),
             energy_mj=None if self.uncounted else self.counter_mj,
             power_limit_w=400.0,
@@ -139,10 +133,6 @@ class _Host:
         """A process moves to another cgroup."""
         if pid in self.processes:
             self.processes[pid] = self.processes[pid]._replace(workload=ref)
-
-    def copy_facts(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
-        """The facts of all processes are equal, in other objects."""
-        self.processes = {each: ProcessFacts(*facts) for each, facts in self.processes.items()}
 
     def name(self, gpu: _Gpu, pid: int, ref: WorkloadRef) -> None:
         """A workload is named, or renamed."""
@@ -208,7 +198,6 @@ _EVENTS: Final = (
     _Host.grow,
     _Host.lose_figure,
     _Host.move,
-    _Host.copy_facts,
     _Host.name,
     _Host.grant,
     _Host.hide,
@@ -238,7 +227,7 @@ cycles: Final = st.lists(
 
 @st.composite
 def steady_histories(draw: st.DrawFn) -> list[Snapshot]:
-    """Histories of few changes. Unchanged parts are the same objects in the next cycle, as sources return them."""
+    """Histories of few changes."""
     host = _Host()
     for pid in sorted(draw(first_pids)):
         host.processes[pid] = _facts(pid, 1, WORKLOADS[pid % len(WORKLOADS)])

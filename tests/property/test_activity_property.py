@@ -115,7 +115,8 @@ def test_a_state_saved_at_any_time_makes_no_difference(polls: list[Poll], cut: i
     straight, state = ActivityTracker(), ActivityTracker()
     for number, poll in enumerate(polls):
         if number == cut:
-            state = ActivityTracker.from_state(json.loads(json.dumps(state.to_state())))
+            state = ActivityTracker.from_state(json.loads(json.dumps(straight.to_state())))
+            assert state.to_state() == straight.to_state()
         assert take(state, poll) == take(straight, poll)
     assert state.close() == straight.close()
 

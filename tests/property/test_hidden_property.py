@@ -138,7 +138,8 @@ def test_a_restart_at_any_time_changes_nothing(cycles: list[Cycle], restart: int
     memory, restarted = HiddenMemory(), HiddenMemory()
     for number, (cycle, now_s) in enumerate(zip(cycles, clock(cycles), strict=True)):
         if number == restart:
-            restarted = HiddenMemory.from_state(json.loads(json.dumps(restarted.to_state())))
+            restarted = HiddenMemory.from_state(json.loads(json.dumps(memory.to_state())))
+            assert restarted.to_state() == memory.to_state()
         assert feed(memory, cycle, now_s) == feed(restarted, cycle, now_s)
 
 

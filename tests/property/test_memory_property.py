@@ -8,9 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.attribution.memory import holders, holders_by_instance, split
+from otel_gpu.attribution.memory import split
+from otel_gpu.attribution.residents import holders, holders_by_instance
 from otel_gpu.model import DeviceMemory, GpuReading, ListedProcess, MemorySplit, MigReading, ProcessKind
-from tests.builders import attribute, facts, gpu, mig, snapshot
+from tests.builders import gpu, mig
 from tests.depth import DEPTH
 
 many = settings(max_examples=120 * DEPTH, deadline=None, derandomize=True, database=None)
@@ -153,28 +154,3 @@ def test_entries_that_the_gpu_repeats_of_its_instances_are_not_counted_twice(rea
         ),
     )
     assert holders_by_instance(repeating) == holders_by_instance(silent)
-
-
-@some
-@given(st.lists(reading(), max_size=2), st.sets(pid))
-def test_a_report_adds_up_on_every_gpu_instance_workload_and_process(
-    readings: list[GpuReading], known: set[int]
-) -> None:
-    gpus = [
-        replace(read, identity=replace(read.identity, uuid=f"GPU-{index}", index=index, minor=index))
-        for index, read in enumerate(readings)
-    ]
-    report = attribute(None, snapshot(*gpus, processes=[facts(pid) for pid in known]))
-    for one in report.gpus:
-        for parts in (one.memory, *(instance.memory for instance in one.mig or ())):
-            if parts is not None:
-                assert_adds_up(parts)
-        of_processes = sum(p.memory_bytes or 0 for p in report.processes if p.gpu_uuid == one.identity.uuid)
-        of_workloads = sum(
-            part.measured_bytes or 0
-            for workload in report.workloads
-            for part in workload.gpus
-            if part.gpu_uuid == one.identity.uuid
-        )
-        assert of_processes == of_workloads
-        assert one.memory is None or one.memory.measured_bytes == of_processes

@@ -97,7 +97,6 @@ def test_a_baseline_is_a_power_and_contexts_only_add_to_it(intervals: list[dict[
             assert now.context_power_w <= lowest_credible_w(intervals[:n], resident=True)
         if now.idle_power_origin is not Origin.OBSERVED:
             assert now.idle_power_w <= max(lowest_credible_w(intervals[:n], resident=False), 0.0)
-        assert baseline.to_state()["dropped"] <= n
 
 
 @given(st.lists(INTERVALS, max_size=40), st.lists(INTERVALS, max_size=20))

@@ -19,7 +19,7 @@ from otel_gpu.model import DriverFacts, MigAccess, Snapshot, SourceOutcome, Sour
 from otel_gpu.state.journal import cycle_line, line, parse_journal
 from otel_gpu.state.recovery import LOCK, number_text
 from tests.depth import DEPTH
-from tests.property.histories import WORKLOADS, histories, options, repeating_histories, thorough
+from tests.property.histories import WORKLOADS, histories, options, thorough
 from tests.state_dirs import StatefulAgent, attribution, counters, fallen, killed, recovered, with_driver
 
 few = settings(thorough, max_examples=8 * DEPTH)
@@ -43,7 +43,7 @@ def test_a_snapshot_is_read_from_the_journal_as_it_was_written(history: list[Sna
         whole = replace(
             snapshot,
             processes=facts,
-            driver=DriverFacts("570.1", None),
+            driver=DriverFacts("570.1"),
             pids_complete=complete,
             names_pending=frozenset(ref.key for ref in WORKLOADS[:1]),
             sources=(SourceOutcome("nvml", SourceState.DEGRADED, "why \udcff\n", 0.1, 3),),
@@ -71,7 +71,7 @@ def test_state_does_not_change_while_it_is_written(history: list[Snapshot], chos
 
 
 @few
-@given(repeating_histories(least=2), options, st.data())
+@given(histories(least=2), options, st.data())
 def test_after_a_kill_in_any_cycle_the_state_is_recovered_as_it_was(
     history: list[Snapshot], chosen: AttributionOptions, data: st.DataObject
 ) -> None:
@@ -93,7 +93,7 @@ def test_after_a_kill_in_any_cycle_the_state_is_recovered_as_it_was(
 
 
 @few
-@given(repeating_histories(least=3), options, st.lists(st.booleans(), min_size=7, max_size=7), st.data())
+@given(histories(least=3), options, st.lists(st.booleans(), min_size=7, max_size=7), st.data())
 def test_across_any_number_of_restarts_no_counter_falls_and_everything_adds_up(
     history: list[Snapshot], chosen: AttributionOptions, restarts: list[bool], data: st.DataObject
 ) -> None:
@@ -121,7 +121,7 @@ def test_across_any_number_of_restarts_no_counter_falls_and_everything_adds_up(
 
 
 @few
-@given(repeating_histories(least=3), options, st.sampled_from((6.0, 30.0, 1e9)), st.data())
+@given(histories(least=3), options, st.sampled_from((6.0, 30.0, 1e9)), st.data())
 def test_after_a_kill_within_a_line_the_state_is_that_of_the_cycle_before(
     history: list[Snapshot], chosen: AttributionOptions, checkpoint_every_s: float, data: st.DataObject
 ) -> None:

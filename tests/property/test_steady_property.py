@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from typing import Any
 
 from hypothesis import given, settings
@@ -23,15 +22,8 @@ def state(attributor: Attributor) -> Any:
     return json.loads(json.dumps(attributor.to_state()))
 
 
-def copied(snapshot: Snapshot) -> Snapshot:
-    """A deep copy."""
-    copy = pickle.loads(pickle.dumps(snapshot))
-    assert isinstance(copy, Snapshot)
-    return copy
-
-
 @more_thorough
-@given(steady_histories(), options)
+@given(steady_histories() | histories(steps_s=(5, 1)), options)
 def test_a_restart_before_every_cycle_changes_neither_reports_nor_state(
     history: list[Snapshot], chosen: AttributionOptions
 ) -> None:
@@ -42,19 +34,9 @@ def test_a_restart_before_every_cycle_changes_neither_reports_nor_state(
         saved = state(restarted)
         assert saved == state(straight)
         restarted = Attributor.from_state(chosen, saved, now_ns=before_ns, same_boot=True)
-        assert restarted.observe(snapshot) == straight.observe(snapshot)
+        assert state(restarted) == saved
+        assert text(restarted.observe(snapshot)) == text(straight.observe(snapshot))
         before_ns = snapshot.monotonic_ns
-
-
-@more_thorough
-@given(steady_histories() | histories(), options)
-def test_equal_snapshots_in_other_objects_give_equal_reports(
-    history: list[Snapshot], chosen: AttributionOptions
-) -> None:
-    same, other = Attributor(chosen), Attributor(chosen)
-    for snapshot in history:
-        assert repr(same.observe(snapshot)) == repr(other.observe(copied(snapshot)))
-        assert state(same) == state(other)
 
 
 @more_thorough

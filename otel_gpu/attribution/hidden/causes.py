@@ -1,4 +1,4 @@
-"""Which candidates caused a change of hidden memory. Pure rules over the holdings; ``estimate`` books the result."""
+"""Which candidates caused a change of hidden memory. Pure rules over the holdings; ``estimate`` assigns the result."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from otel_gpu.attribution.hidden.candidates import CandidateId
-from otel_gpu.attribution.hidden.holdings import (
+from otel_gpu.attribution.hidden.candidates import (
+    CandidateId,
     Holding,
     Holdings,
     Shares,
@@ -51,7 +51,7 @@ class Poll(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Candidates that caused a rise, with the weights to book it by, and the odds of each; empty for none of them.
+    """Candidates that caused a rise, with the weights to assign it by, and the odds of each; empty for none of them.
 
     ``has_reason`` is false where they were chosen only for lack of a better rule.
     """

@@ -1,7 +1,7 @@
-"""Estimate of what each candidate holds, and how a change of the total is booked to candidates.
+"""Estimate of what each candidate holds, and how a change of the total is assigned to them.
 
-Only candidates that are present have a holding. ``inference`` decides which arrive and depart. What is booked here
-always adds up to the total, except for a difference within the dead band.
+Only candidates that are present have a holding. ``inference`` decides which arrive and depart. All parts
+together are always the total, except for a difference within the dead band.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from otel_gpu.attribution.hidden.candidates import CandidateId, Evidence, sort_key
+from otel_gpu.attribution.hidden.candidates import (
+    NEVER,
+    CandidateId,
+    Evidence,
+    Holding,
+    Shares,
+    normalized,
+    with_strongest_evidence,
+)
 from otel_gpu.attribution.hidden.causes import (
     CONTEXT_BYTES,
     DEAD_BAND_BYTES,
@@ -22,7 +30,6 @@ from otel_gpu.attribution.hidden.causes import (
     mapping_moves,
 )
 from otel_gpu.attribution.hidden.covariance import Covariance
-from otel_gpu.attribution.hidden.holdings import NEVER, Holding, Shares, normalized, with_strongest_evidence
 
 _STEADY: Final = 0.03
 """Relative difference from the pace of those growing above which another cause is looked for."""
@@ -36,7 +43,7 @@ class MemoryEstimate:
     ``context_bytes`` are contexts of processes that the driver has a figure for. ``unexplained_bytes`` are bytes that
     no candidate could hold; ``unexplained_s`` is when they last grew, and ``drift`` (bytes per second) how fast in the
     previous cycle. ``rise_bytes`` is the size of the rise in progress. ``previous_bytes`` is the total of the previous
-    cycle. ``stalled_s`` is the time over which a rise that slowed down is not booked yet: the next cycle shows which
+    cycle. ``stalled_s`` is the time over which a rise that slowed down is not assigned yet: the next cycle shows which
     candidate stopped.
     """
 
@@ -64,11 +71,6 @@ class MemoryEstimate:
         self.stalled_s = 0.0
 
     # -- arrivals and departures ----------------------------------------------------
-
-    def open(self, holdings: Iterable[Holding]) -> None:
-        """Add holdings of new candidates."""
-        self.holdings |= {holding.candidate.id: holding for holding in holdings}
-        self.holdings = {id_: self.holdings[id_] for id_ in sorted(self.holdings, key=sort_key)}
 
     def close(self, id_: CandidateId) -> None:
         """Remove the holding of a candidate that has departed, with what it was estimated to hold."""
@@ -100,7 +102,7 @@ class MemoryEstimate:
     # -- changes of the total -------------------------------------------------------
 
     def update(self, total: float, poll: Poll, *, departed: bool) -> None:
-        """Book the change of the total in this cycle. ``departed``: a candidate left with what it held."""
+        """Assign the change of the total in this cycle. ``departed``: a candidate left with what it held."""
         self.drift = 0.0
         self._end_paces_after_gap(poll.since_s)
         gap = self._gap(total)
@@ -130,7 +132,7 @@ class MemoryEstimate:
                 holding.grew_at = NEVER
 
     def _leave_unexplained(self, total: float, poll: Poll) -> None:
-        """Book a change without candidates."""
+        """Assign a change without candidates."""
         gap = self._gap(total)
         if 0 < gap < CONTEXT_BYTES * poll.visible_arrivals:
             self.context_bytes += gap
@@ -142,7 +144,7 @@ class MemoryEstimate:
         self.drift = max(0.0, total - self.previous_bytes) / poll.since_s if poll.since_s > 0 else 0.0
 
     def _gap(self, total: float) -> float:
-        """The total minus all that is booked."""
+        """The total minus all that is accounted for."""
         return total - self.context_bytes - self.unexplained_bytes - self._held_bytes()
 
     def _held_bytes(self) -> float:
@@ -165,7 +167,7 @@ class MemoryEstimate:
         self._rescale(held_bytes)
 
     def _move_by_mappings(self, gap: float, poll: Poll) -> bool:
-        """Book a change that mappings explain; whether they do."""
+        """Assign a change that mappings explain; whether they do."""
         moves = mapping_moves(self.holdings, gap)
         if moves is None:
             return False
@@ -181,7 +183,7 @@ class MemoryEstimate:
         return True
 
     def _shrink(self, gap: float) -> bool:
-        """Book a fall, by what each holds; whether there was one."""
+        """Assign a fall, by what each holds; whether there was one."""
         if gap >= -DEAD_BAND_BYTES:
             return False
         self._end_paces()
@@ -196,7 +198,7 @@ class MemoryEstimate:
         return True
 
     def _grow(self, gap: float, rise: float, total: float, poll: Poll) -> bool:
-        """Book a rise; whether there was one. ``rise`` is that of this cycle, ``gap`` all that is not booked yet.
+        """Assign a rise; whether there was one. ``rise`` is that of this cycle, ``gap`` all that is not assigned yet.
 
         A small shortfall against the expected growth waits like any difference within the dead band.
         """
@@ -209,7 +211,7 @@ class MemoryEstimate:
         steady = math.fsum(expected.values())
         tolerance = max(float(DEAD_BAND_BYTES), _STEADY * steady)
         if gap - steady > tolerance:
-            self._book_rise(gap - steady, rise, expected, total, poll)
+            self._assign_rise(gap - steady, rise, expected, total, poll)
             self._balance(total)
         elif not expected:
             return False
@@ -226,13 +228,13 @@ class MemoryEstimate:
         return True
 
     def _accrue(self, parts: Shares, poll: Poll) -> None:
-        """Book growth at a steady pace, in bytes."""
+        """Assign growth at a steady pace, in bytes."""
         self._add(parts, parts)
         for id_ in parts:
             self.holdings[id_].grew_at = poll.number
 
     def _stop(self, gap: float, rise: float, expected: Shares, poll: Poll) -> None:
-        """Book less growth than expected: one has stopped if its pace is missing, else all have slowed down alike."""
+        """Assign less growth than expected: one has stopped if its pace is missing, else all have slowed down alike."""
         paces = {id_: self.holdings[id_].pace * poll.since_s for id_ in expected}
         stopped = find_stopped(paces, math.fsum(paces.values()) - rise)
         if stopped is None:
@@ -245,7 +247,7 @@ class MemoryEstimate:
         holding.pace, holding.grew_at = 0.0, NEVER
 
     def _slow_down(self, gap: float, rise: float, rise_s: float, poll: Poll) -> None:
-        """Book a gap to those growing, by their paces. ``rise`` in the last ``rise_s`` shows their pace now."""
+        """Assign a gap to those growing, by their paces. ``rise`` in the last ``rise_s`` shows their pace now."""
         paces = {id_: holding.pace for id_, holding in self.holdings.items() if holding.pace}
         if not paces:  # all that grew have departed
             return
@@ -254,8 +256,8 @@ class MemoryEstimate:
         for id_, pace in paces.items():
             self.holdings[id_].pace = slower * pace if slower * pace * rise_s > DEAD_BAND_BYTES / 4 else 0.0
 
-    def _book_rise(self, surplus: float, rise: float, expected: Shares, total: float, poll: Poll) -> None:
-        """Book the expected growth, and a surplus to its cause."""
+    def _assign_rise(self, surplus: float, rise: float, expected: Shares, total: float, poll: Poll) -> None:
+        """Assign the expected growth, and a surplus to its cause."""
         cause = find_cause(self.holdings, surplus, total, poll)
         if not cause.weights:
             self.context_bytes += surplus
@@ -276,7 +278,7 @@ class MemoryEstimate:
                 holding.is_fresh, holding.grew_at = False, poll.number
 
     def _add(self, parts: Shares, odds: Shares) -> None:
-        """Book a rise: ``parts`` in bytes, which with the same right could be ``odds``."""
+        """Assign a rise: ``parts`` are its bytes by candidate, ``odds`` the parts that are as likely."""
         for id_, part in parts.items():
             self.holdings[id_].held_bytes += part
         # A wrong cause at the start of a long rise is wrong in each of its cycles: the errors add up, not their
@@ -290,7 +292,7 @@ class MemoryEstimate:
             holding.pace = 0.0
 
     def _balance(self, total: float) -> None:
-        """Scale all that is booked to the total."""
+        """Scale all that is accounted for to the total."""
         self._limit_unattributed(total)
         self._rescale(total - self.context_bytes - self.unexplained_bytes)
 
@@ -307,10 +309,6 @@ class MemoryEstimate:
                 holding.held_bytes *= max(0.0, held_bytes) / before
 
     # -- confidence -----------------------------------------------------------------
-
-    def limit_variance(self) -> None:
-        """Limit the variance of each estimate to what is possible."""
-        self.covariance.limit({id_: holding.held_bytes for id_, holding in self.holdings.items()})
 
     def confidence(self, ids: Collection[CandidateId]) -> float:
         """Confidence in the sum of these, 0 to 1: held² / (held² + variance). Bytes by grant alone count half."""

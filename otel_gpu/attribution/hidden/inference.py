@@ -29,11 +29,19 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 from otel_gpu.attribution.apportion import apportion, whole_weights
-from otel_gpu.attribution.hidden.candidates import MAX_BYTES, Candidate, CandidateId, Evidence, distinct, sort_key
+from otel_gpu.attribution.hidden.candidates import (
+    MAX_BYTES,
+    Candidate,
+    CandidateId,
+    Evidence,
+    Holding,
+    distinct,
+    sort_key,
+)
 from otel_gpu.attribution.hidden.causes import Poll
 from otel_gpu.attribution.hidden.estimate import MemoryEstimate
-from otel_gpu.attribution.hidden.holdings import Holding, holding_from, holding_state, saved_amount, saved_number
-from otel_gpu.attribution.memory import UNEXPLAINED_BYTES
+from otel_gpu.attribution.plain import amount, number, optional, restoring, whole
+from otel_gpu.attribution.residents import UNEXPLAINED_BYTES
 
 _JUST_BORN_S: Final = 10.0
 _WARM_UP_S: Final = 60.0
@@ -96,7 +104,7 @@ class HiddenMemory:
         else:
             departed = self._update_candidates(present, poll)
             estimate.update(total, poll, departed=departed)
-        estimate.limit_variance()
+        estimate.covariance.limit({id_: holding.held_bytes for id_, holding in estimate.holdings.items()})
         estimate.previous_bytes = total
         self._last_s = now_s
         return self._split(max(0, unknown_bytes))
@@ -151,14 +159,15 @@ class HiddenMemory:
 
         It is ``None`` at the first look. An older grant only became known to its source: nothing happened on the GPU.
         """
-        holdings = []
+        holdings = self._estimate.holdings
         for candidate in candidates:
             arrives = arriving_s is not None and (
                 candidate.evidence > Evidence.GRANTED or candidate.age_s <= arriving_s
             )
             mapped_bytes = 0 if arrives and candidate.mapping_bytes is not None else candidate.mapping_bytes
-            holdings.append(Holding(candidate, now_s, arrives or candidate.age_s <= _JUST_BORN_S, mapped_bytes))
-        self._estimate.open(holdings)
+            is_fresh = arrives or candidate.age_s <= _JUST_BORN_S
+            holdings[candidate.id] = Holding(candidate, now_s, is_fresh, mapped_bytes)
+        self._estimate.holdings = {id_: holdings[id_] for id_ in sorted(holdings, key=sort_key)}
 
     # -- result ---------------------------------------------------------------------
 
@@ -197,31 +206,26 @@ class HiddenMemory:
             "contexts": estimate.context_bytes,
             "unexplained": estimate.unexplained_bytes,
             "unexplained_s": estimate.unexplained_s,
-            "accounts": [holding_state(holding) for holding in estimate.holdings.values()],
+            "accounts": [holding.to_state() for holding in estimate.holdings.values()],
             "covariance": [[places[i], places[j], value] for i, j, value in estimate.covariance],
         }
 
     @classmethod
     def from_state(cls, data: Mapping[str, Any]) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
-        new = cls()
-        estimate = new._estimate
-        try:
-            new._cycle = int(data["cycle"])
-            new._first_s = None if data["first_s"] is None else saved_number(data["first_s"])
-            new._last_s, estimate.unexplained_s = saved_number(data["last_s"]), saved_number(data["unexplained_s"])
-            estimate.context_bytes = saved_amount(data["contexts"])
-            estimate.unexplained_bytes = saved_amount(data["unexplained"])
-            estimate.rise_bytes, estimate.previous_bytes = saved_amount(data["run"]), saved_amount(data["before"])
-            estimate.stalled_s, estimate.drift = saved_amount(data["stalled_s"]), saved_amount(data["drift"])
-            holdings = [holding_from(state) for state in data["accounts"]]
+        restored = cls()
+        estimate = restored._estimate
+        with restoring("hidden memory"):
+            restored._cycle, restored._first_s = whole(data["cycle"]), optional(number, data["first_s"])
+            restored._last_s, estimate.unexplained_s = number(data["last_s"]), number(data["unexplained_s"])
+            estimate.context_bytes, estimate.unexplained_bytes = amount(data["contexts"]), amount(data["unexplained"])
+            estimate.rise_bytes, estimate.previous_bytes = amount(data["run"]), amount(data["before"])
+            estimate.stalled_s, estimate.drift = amount(data["stalled_s"]), amount(data["drift"])
+            holdings = [Holding.from_state(state) for state in data["accounts"]]
             estimate.holdings = {holding.candidate.id: holding for holding in holdings}
             for i, j, value in data["covariance"]:
-                if min(i, j) < 0:
-                    raise ValueError("hidden memory: a negative place in a saved covariance")
-                estimate.covariance.set(holdings[i].candidate.id, holdings[j].candidate.id, saved_number(value))
-        except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"hidden memory: not a saved state: {error!r}") from error
+                one, other = holdings[whole(i)].candidate.id, holdings[whole(j)].candidate.id
+                estimate.covariance.set(one, other, number(value))
         if len(estimate.holdings) < len(holdings) or list(estimate.holdings) != sorted(estimate.holdings, key=sort_key):
             raise ValueError("hidden memory: saved holdings are repeated or not sorted")
-        return new
+        return restored

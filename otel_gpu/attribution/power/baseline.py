@@ -17,14 +17,18 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.power.intervals import (
-    CAPPED_FRACTION,
-    HALF_LIFE_S,
-    HIGHEST_POWER_W,
-    HIGHEST_UTILIZATION,
-    LONGEST_INTERVAL_S,
-    saved_numbers,
-)
+from otel_gpu.attribution.plain import amount, boolean, optional, parts, restoring
+
+HALF_LIFE_S: Final = 900.0
+"""Age at which an interval has half its weight in a fit: power follows the phases of a workload."""
+CAPPED_FRACTION: Final = 0.95
+"""Of the power limit: at or above this the limit determines the power, not the work."""
+LONGEST_INTERVAL_S: Final = 30.0
+"""The driver's samples reach back 10 to 17 s: of a longer interval only the end has a utilisation."""
+HIGHEST_UTILIZATION: Final = 1.05
+"""Rows that sum to more are not shares of one GPU."""
+HIGHEST_POWER_W: Final = 1e5
+"""More than any board draws."""
 
 ASSUMED_FRACTION: Final = 0.2
 """Of the enforced power limit: P0 and P1 where they are neither observed nor extrapolated."""
@@ -98,7 +102,6 @@ class Baseline:
     __slots__ = (
         "_assumed_fraction",
         "_context_w",
-        "_dropped",
         "_highest_w",
         "_idle_w",
         "_line",
@@ -124,7 +127,6 @@ class Baseline:
         self._lowest_w = self._lowest_context_w = math.inf
         self._highest_w = 0.0
         self._power_limit_w: float | None = None
-        self._dropped = 0
 
     def observe(
         self,
@@ -139,7 +141,6 @@ class Baseline:
         if dt_s == 0:
             return
         if not _is_plausible(power_w, utilization, dt_s):
-            self._dropped += 1
             self._quiet_before = None
             return
         if power_limit_w is not None and 0 < power_limit_w <= HIGHEST_POWER_W:
@@ -214,30 +215,24 @@ class Baseline:
             "lowest_held_w": _finite(self._lowest_context_w),
             "highest_w": self._highest_w,
             "power_limit_w": self._power_limit_w,
-            "dropped": self._dropped,
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], assumed_fraction: float = ASSUMED_FRACTION) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
-        new = cls(assumed_fraction)
-        try:
-            new._idle_w.extend(saved_numbers(state["idle_w"]))
-            new._context_w.extend(saved_numbers(state["held_w"]))
-            count, sum_u, sum_p, sum_uu, sum_up = saved_numbers(state["line"])
-            new._line = _Line(count, sum_u, sum_p, sum_uu, sum_up)
-            new._ranges.extend((low, high) for low, high in map(saved_numbers, state["ranges"]))
-            new._stretch_s, new._highest_w = saved_numbers([state["stretch_s"], state["highest_w"]])
-            new._lowest_w, new._lowest_context_w, limit_w = (
-                math.inf if state[name] is None else saved_numbers([state[name]])[0]
-                for name in ("lowest_w", "lowest_held_w", "power_limit_w")
+        restored = cls(assumed_fraction)
+        with restoring("baseline"):
+            restored._idle_w.extend(map(amount, state["idle_w"]))
+            restored._context_w.extend(map(amount, state["held_w"]))
+            restored._line = _Line(*map(amount, parts(state["line"], 5)))
+            restored._ranges.extend((amount(low), amount(high)) for low, high in state["ranges"])
+            restored._stretch_s, restored._highest_w = amount(state["stretch_s"]), amount(state["highest_w"])
+            restored._lowest_w, restored._lowest_context_w = (
+                math.inf if state[name] is None else amount(state[name]) for name in ("lowest_w", "lowest_held_w")
             )
-            new._power_limit_w = _finite(limit_w)
-            new._quiet_before = {None: None, False: False, True: True}[state["before"]]
-            new._dropped = int(saved_numbers([state["dropped"]])[0])
-        except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"baseline: not a saved state: {error!r}") from None
-        return new
+            restored._power_limit_w = optional(amount, state["power_limit_w"])
+            restored._quiet_before = optional(boolean, state["before"])
+        return restored
 
 
 def _observed_w(powers_w: Collection[float]) -> float | None:

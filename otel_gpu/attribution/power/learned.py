@@ -11,7 +11,7 @@ predicted, with and without the δᵢ, and only then learned from. The δᵢ cou
 counter better than the curve alone. The split of an interval comes after learning from it: it is evidence too.
 
 At the power limit all work draws less than it would without, by about the same factor. Where the SM clock is seen to
-fall at the limit it shows that factor (``sm_clock``), and the interval counts like any other: power per MHz is learned,
+fall at the limit it shows that factor (``SmClock``), and the interval counts like any other: power per MHz is learned,
 and the counter is predicted at the clock of that interval. Otherwise the power read is a lower bound of what the work
 would draw. Such an interval counts only where the prediction was lower, with the power to be expected above the limit.
 Leaving out all capped intervals would keep only the ones with little power of every process.
@@ -24,18 +24,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
-from otel_gpu.attribution.power.intervals import (
+from otel_gpu.attribution.plain import amount, boolean, number, optional, parts, process_key_from, restoring, whole
+from otel_gpu.attribution.power.baseline import (
     CAPPED_FRACTION,
     HALF_LIFE_S,
     HIGHEST_POWER_W,
     HIGHEST_UTILIZATION,
     LONGEST_INTERVAL_S,
-    saved_numbers,
 )
-from otel_gpu.attribution.power.regression import FIRST_NOISE, MIN_UTILIZATION, PowerFit, PowerRegression, key_from
-from otel_gpu.attribution.power.sm_clock import SmClock
+from otel_gpu.attribution.power.regression import FIRST_NOISE, MAX_TRACKED, MIN_UTILIZATION, PowerFit, PowerRegression
 from otel_gpu.model import ProcessKey
 
 MIN_FACTOR: Final = 1 / 3
@@ -46,6 +45,13 @@ _MIN_INTERVAL_S: Final = 1e-3
 _WARM_UP: Final = 12  # predicted intervals before the gate may open; those with a lower bound of power do not count
 _LEAST_NOISE: Final = 0.02  # of the typical watts
 _NOISE_RATE: Final = 0.03  # weight of the newest error in the variance of errors
+
+
+LEAST_RATIO: Final = 0.3
+"""Of the reference clock: no GPU at work is slowed down further."""
+
+_VARIES: Final = 0.98  # the lowest clock at the limit must be below this part of the reference
+_HIGHEST_MHZ: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -60,6 +66,22 @@ class _Pending:
     end_mhz_s: float = 0.0
     work_s: dict[ProcessKey, float] = field(default_factory=dict)
 
+    def add(
+        self, shares: Mapping[ProcessKey, float], power_w: float, clocks: Clocks | None, samples: float, dt_s: float
+    ) -> None:
+        """Add an interval."""
+        self.dt_s += dt_s
+        self.samples += samples
+        self.energy_j += power_w * dt_s
+        for key, share in shares.items():
+            if share > 0:
+                self.work_s[key] = self.work_s.get(key, 0.0) + share * dt_s
+        if clocks is None or self.mean_mhz_s is None:
+            self.mean_mhz_s = None
+        else:
+            self.mean_mhz_s += clocks.mean_mhz * dt_s
+            self.end_mhz_s += clocks.end_mhz * dt_s
+
 
 class LearnedPower:
     """Relative watts per unit of SM share of the processes of one GPU."""
@@ -67,7 +89,6 @@ class LearnedPower:
     __slots__ = (
         "_clock",
         "_context_power_w",
-        "_dropped",
         "_gain",
         "_gain_squares",
         "_pending",
@@ -86,7 +107,6 @@ class LearnedPower:
         self._predicted = 0
         self._context_power_w = 0.0
         self._pending = _Pending()
-        self._dropped = 0
 
     @property
     def gate(self) -> float:
@@ -129,38 +149,19 @@ class LearnedPower:
         ``sm_clock_mhz`` is the clock at its end.
         """
         if not _is_plausible(shares, power_w, context_power_w, samples, dt_s):
-            self._dropped += 1
             return
         self._context_power_w = context_power_w
         if dt_s > LONGEST_INTERVAL_S:
             self._pending = _Pending()
         elif dt_s >= _MIN_INTERVAL_S:
             capped = power_limit_w is not None and 0 < CAPPED_FRACTION * power_limit_w <= power_w
-            self._pending.capped |= capped
             has_work = sum(shares.values()) >= MIN_UTILIZATION
-            self._add_clock(sm_clock_mhz if has_work else None, dt_s, capped=capped)
-            self._add_pending(shares, power_w, samples, dt_s)
+            clocks = self._clock.observe(sm_clock_mhz if has_work else None, capped=capped, dt_s=dt_s)
+            self._pending.capped |= capped
+            self._pending.add(shares, power_w, clocks, samples, dt_s)
             if self._pending.samples >= _MIN_SAMPLES or self._pending.dt_s > LONGEST_INTERVAL_S:
                 pending, self._pending = self._pending, _Pending()
                 self._use(pending)
-
-    def _add_clock(self, clock_mhz: int | None, dt_s: float, *, capped: bool) -> None:
-        pending = self._pending
-        clocks = self._clock.observe(clock_mhz, capped=capped, dt_s=dt_s)
-        if clocks is None or pending.mean_mhz_s is None:
-            pending.mean_mhz_s = None
-        else:
-            pending.mean_mhz_s += clocks.mean_mhz * dt_s
-            pending.end_mhz_s += clocks.end_mhz * dt_s
-
-    def _add_pending(self, shares: Mapping[ProcessKey, float], power_w: float, samples: float, dt_s: float) -> None:
-        pending = self._pending
-        pending.dt_s += dt_s
-        pending.samples += samples
-        pending.energy_j += power_w * dt_s
-        for key, share in shares.items():
-            if share > 0:
-                pending.work_s[key] = pending.work_s.get(key, 0.0) + share * dt_s
 
     def _use(self, pending: _Pending) -> None:
         """Predict a merged interval, then learn from it."""
@@ -227,8 +228,8 @@ class LearnedPower:
         self._gain *= kept
         self._gain_squares *= kept
         self._regression.add(shares, pending.samples, kept=kept, power_w=power_w, per_mhz=per_mhz)
-        if excess := self._regression.least_busy():
-            self._remove(excess)
+        if least_busy := self._regression.by_work()[MAX_TRACKED:]:
+            self._remove(least_busy)
         if self._variance is None and (fit := self._fit()) is not None:
             self._variance = (FIRST_NOISE * fit.typical_w) ** 2
 
@@ -259,29 +260,26 @@ class LearnedPower:
             "pending_capped": pending.capped,
             "pending_mhz_s": None if pending.mean_mhz_s is None else [pending.mean_mhz_s, pending.end_mhz_s],
             "pending_work_s": [[*key, work_s] for key, work_s in sorted(pending.work_s.items())],
-            "dropped": self._dropped,
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Restore what ``to_state`` returned; ValueError for anything else."""
-        new = cls()
-        try:
-            new._regression = PowerRegression.from_state(state)
-            new._clock = SmClock.from_state(state["clock"])
-            new._gain, new._gain_squares = saved_numbers(state["gain"], least=-math.inf)
-            new._variance = None if state["variance"] is None else saved_numbers([state["variance"]])[0]
-            new._predicted, new._dropped = map(int, saved_numbers([state["predicted"], state["dropped"]]))
-            new._context_power_w = saved_numbers([state["held_w"]])[0]
-            work = {key_from(pid, start): saved_numbers([work_s])[0] for pid, start, work_s in state["pending_work_s"]}
-            dt_s, samples, energy_j = saved_numbers(state["pending"])
-            capped = {False: False, True: True}[state["pending_capped"]]
-            new._pending = _Pending(capped, dt_s, samples, energy_j, None, 0.0, work)
+        restored = cls()
+        with restoring("learned power"):
+            restored._regression = PowerRegression.from_state(state)
+            restored._clock = SmClock.from_state(state["clock"])
+            restored._gain, restored._gain_squares = map(number, state["gain"])
+            restored._variance = optional(amount, state["variance"])
+            restored._predicted = whole(state["predicted"])
+            restored._context_power_w = amount(state["held_w"])
+            pending = restored._pending = _Pending(boolean(state["pending_capped"]))
+            pending.dt_s, pending.samples, pending.energy_j = map(amount, parts(state["pending"], 3))
+            pending.work_s = {process_key_from(key): amount(work_s) for *key, work_s in state["pending_work_s"]}
+            pending.mean_mhz_s = None
             if state["pending_mhz_s"] is not None:
-                new._pending.mean_mhz_s, new._pending.end_mhz_s = saved_numbers(state["pending_mhz_s"])
-        except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"learned power: not a saved state: {error!r}") from None
-        return new
+                pending.mean_mhz_s, pending.end_mhz_s = map(amount, parts(state["pending_mhz_s"], 2))
+        return restored
 
 
 def _is_plausible(
@@ -296,3 +294,95 @@ def _is_plausible(
         and all(0 <= share <= HIGHEST_UTILIZATION for share in shares.values())
         and math.fsum(shares.values()) <= HIGHEST_UTILIZATION
     )
+
+
+# ---------------------------------------------------------------------------- the power limit
+
+
+class Clocks(NamedTuple):
+    """SM clock of an interval, in MHz: its mean, and the clock at its end."""
+
+    mean_mhz: float
+    end_mhz: float
+
+
+class SmClock:
+    """SM clock of one GPU: how far the power limit slows it down.
+
+    At the limit power is constant and does not show which process draws more; the clock does. Dynamic power is
+    f·V², and V falls with f or stays the same: at a clock lower by some factor, work draws less by at least that
+    factor. So power divided by the ratio of the clock to the clock under free load is the least that the same work
+    would draw there. Where power falls faster than the clock, differences between processes come out too small,
+    never too large.
+
+    A clock is read at one instant. The clock of an interval is the mean of those at its ends, as a ratio to the
+    highest clock that was seen under load lately. A clock below 0.3 of that is of a GPU that happened to be idle at
+    that instant. A clock that never varies at the limit is either not the one that the limit lowers, or not updated
+    by the driver.
+
+    Predictions are tested with the clock at the end of an interval alone. The clock at its beginning was learned
+    from before, and an error in it must not count as a correct prediction.
+    """
+
+    __slots__ = ("_before_mhz", "_highest_mhz", "_lowest_mhz", "_stretch_s")
+
+    def __init__(self) -> None:
+        self._before_mhz: float | None = None
+        # Of the current stretch of time and the one before: the highest under load, the lowest at the power limit.
+        self._highest_mhz = [0.0, 0.0]
+        self._lowest_mhz = [math.inf, math.inf]
+        self._stretch_s = 0.0
+
+    @property
+    def reference_mhz(self) -> float:
+        """The highest clock seen under load lately; 0 before the first."""
+        return max(self._highest_mhz)
+
+    @property
+    def follows_limit(self) -> bool:
+        """Whether the power limit was seen to lower the clock."""
+        return min(self._lowest_mhz) < _VARIES * self.reference_mhz
+
+    def ratio(self, clock_mhz: float) -> float:
+        """Ratio of a clock to the reference, 0.3 to 1."""
+        return min(1.0, max(LEAST_RATIO, clock_mhz / self.reference_mhz))
+
+    def observe(self, clock_mhz: int | None, *, capped: bool, dt_s: float) -> Clocks | None:
+        """Add the clock at the end of an interval with work; the clocks of the interval, ``None`` where unknown."""
+        before_mhz, self._before_mhz = self._before_mhz, None
+        if clock_mhz is None or not 0 < clock_mhz <= _HIGHEST_MHZ:
+            return None
+        end_mhz = float(clock_mhz)
+        self._stretch_s += dt_s
+        if self._stretch_s > HALF_LIFE_S:
+            self._stretch_s = 0.0
+            self._highest_mhz, self._lowest_mhz = [0.0, self._highest_mhz[0]], [math.inf, self._lowest_mhz[0]]
+        self._highest_mhz[0] = max(self._highest_mhz[0], end_mhz)
+        if end_mhz < LEAST_RATIO * self.reference_mhz:
+            return None
+        self._before_mhz = end_mhz
+        if capped:
+            self._lowest_mhz[0] = min(self._lowest_mhz[0], end_mhz)
+        return Clocks(end_mhz if before_mhz is None else (before_mhz + end_mhz) / 2.0, end_mhz)
+
+    # -- state ----------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {
+            "before_mhz": self._before_mhz,
+            "highest_mhz": list(self._highest_mhz),
+            "lowest_mhz": [None if math.isinf(lowest) else lowest for lowest in self._lowest_mhz],
+            "stretch_s": self._stretch_s,
+        }
+
+    @classmethod
+    def from_state(cls, state: Any) -> Self:
+        """Restore what ``to_state`` returned; raises for anything else."""
+        restored = cls()
+        restored._before_mhz = optional(amount, state["before_mhz"])
+        restored._highest_mhz = list(map(amount, parts(state["highest_mhz"], 2)))
+        lowest_mhz = [optional(amount, each) for each in parts(state["lowest_mhz"], 2)]
+        restored._lowest_mhz = [math.inf if lowest is None else lowest for lowest in lowest_mhz]
+        restored._stretch_s = amount(state["stretch_s"])
+        return restored

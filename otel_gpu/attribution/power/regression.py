@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Any, Final, Self
 
-from otel_gpu.attribution.power.intervals import HIGHEST_POWER_W, saved_numbers
+from otel_gpu.attribution.plain import amount, number, process_key_from
+from otel_gpu.attribution.power.baseline import HIGHEST_POWER_W
 from otel_gpu.model import ProcessKey
 
 MIN_UTILIZATION: Final = 0.02
@@ -104,11 +105,7 @@ class PowerRegression:
             for known, share in zip(self._noise, columns[_COMMON:], strict=True)
         ]
 
-    def least_busy(self) -> set[int]:
-        """Places in ``keys`` of the processes with the least work that exceed the number kept."""
-        return set(self._by_work()[MAX_TRACKED:])
-
-    def _by_work(self) -> list[int]:
+    def by_work(self) -> list[int]:
         """Places in ``keys`` of all processes, those with the most work first."""
         return sorted(range(len(self.keys)), key=lambda i: (-self._products[_COMMON + i][0], self.keys[i]))
 
@@ -130,7 +127,7 @@ class PowerRegression:
         typical_w = drawn[1] / utilization_squares
         if not _LEAST_TYPICAL_W <= typical_w <= _MOST_TYPICAL_W:
             return None
-        modelled = sorted(self._by_work()[:MAX_MODELLED])
+        modelled = sorted(self.by_work()[:MAX_MODELLED])
         columns = [*range(_COMMON), *(_COMMON + i for i in modelled)]
         variance = (FIRST_NOISE * typical_w) ** 2 if variance is None else variance
         ridge = [variance / (_CURVATURE * typical_w) ** 2] * _COMMON
@@ -194,27 +191,21 @@ class PowerRegression:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Restore what ``to_state`` returned; raises for anything else."""
-        new = cls()
-        new.keys = [key_from(pid, start) for pid, start in state["keys"]]
-        new._products = [saved_numbers(row) for row in state["products"]]
-        new._power = saved_numbers(state["power"], least=-math.inf)
-        new._uncapped = saved_numbers(state["free"])
-        new._per_mhz = saved_numbers(state["per_mhz"], least=-math.inf)
-        new._noise = saved_numbers(state["noise"])
-        sizes = [len(row) for row in new._products]
-        fits = sizes == list(range(1, _COMMON + len(new.keys) + 1)) and len(new._noise) == len(new.keys)
-        if not fits or any(len(sums) != len(sizes) for sums in (new._power, new._uncapped, new._per_mhz)):
+        restored = cls()
+        restored.keys = [process_key_from(key) for key in state["keys"]]
+        restored._products = [list(map(amount, row)) for row in state["products"]]
+        restored._power = list(map(number, state["power"]))
+        restored._uncapped = list(map(amount, state["free"]))
+        restored._per_mhz = list(map(number, state["per_mhz"]))
+        restored._noise = list(map(amount, state["noise"]))
+        sizes = [len(row) for row in restored._products]
+        counts = {len(sizes), len(restored._power), len(restored._uncapped), len(restored._per_mhz)}
+        known = len(restored.keys)
+        if sizes != list(range(1, _COMMON + known + 1)) or len(counts) > 1 or len(restored._noise) != known:
             raise ValueError("learned power: the sizes of a saved state do not match")
-        if len(set(new.keys)) < len(new.keys) or len(new.keys) > MAX_TRACKED:
+        if len(set(restored.keys)) < known or known > MAX_TRACKED:
             raise ValueError("learned power: a saved state has a process twice, or too many")
-        return new
-
-
-def key_from(pid: Any, start_ticks: Any) -> ProcessKey:
-    """A process from saved state; TypeError for anything else."""
-    if type(pid) is not int or type(start_ticks) is not int:
-        raise TypeError("a process is two integers")
-    return ProcessKey(pid, start_ticks)
+        return restored
 
 
 def _decayed(sums: Sequence[float], kept: float, columns: Sequence[float], value: float) -> list[float]:

@@ -90,7 +90,7 @@ class NvmlApi:
     # -- the library ----------------------------------------------------------------
 
     def init(self) -> DriverFacts:
-        """Load and initialise NVML; its versions."""
+        """Load and initialise NVML; the version of the driver."""
         try:
             call(pynvml.nvmlInit)
         except LibraryMissing as error:
@@ -99,9 +99,7 @@ class NvmlApi:
         self._wide_process_info = self._exports("nvmlDeviceGetConfComputeMemSizeInfo") and not self._exports(
             "nvmlDeviceGetRunningProcessDetailList"
         )
-        return DriverFacts(
-            self._optional(pynvml.nvmlSystemGetDriverVersion), self._optional(pynvml.nvmlSystemGetNVMLVersion)
-        )
+        return DriverFacts(self._optional(pynvml.nvmlSystemGetDriverVersion))
 
     def shutdown(self) -> None:
         """Release the driver."""

@@ -129,7 +129,7 @@ class SimulatedGpus:
         spec = self._host.spec
         with self._host.now() as now:
             gpus = tuple(reader.read(now.monotonic_ns) for reader in self._readers)
-        return GpuRead(gpus, DriverFacts(spec.driver_version, spec.nvml_version))
+        return GpuRead(gpus, DriverFacts(spec.driver_version))
 
     def close(self) -> None:
         """Release nothing: it has no resources."""

@@ -194,7 +194,6 @@ class WorldSpec:
     wall_start_ns: int | None = None
     uptime_s: float = 5 * 86_400.0
     driver_version: str = "570.124.06"
-    nvml_version: str = "12.570.124.06"
 
     def __post_init__(self) -> None:
         indices = [gpu.identity.index for gpu in self.gpus]

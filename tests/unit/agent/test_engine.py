@@ -497,7 +497,7 @@ def blind(*known: ProcessFacts, are_own: bool = True) -> ProcessRead:
 
 
 def by_driver(version: str, *gpus: GpuReading) -> GpuRead:
-    return replace(gpu_read(*gpus), driver=DriverFacts(version, None))
+    return replace(gpu_read(*gpus), driver=DriverFacts(version))
 
 
 def test_the_snapshot_says_whether_the_driver_may_hide_processes() -> None:

@@ -363,7 +363,7 @@ def test_all_processes_are_visible_in_the_hosts_proc_if_open_files_may_be_read(
 
 
 def examined(own: OwnPod, driver: str, read: ProcessRead) -> dict[str, Finding]:
-    gpus = replace(gpu_read(gpu(0, [listed(1)])), driver=DriverFacts(driver, None))
+    gpus = replace(gpu_read(gpu(0, [listed(1)])), driver=DriverFacts(driver))
     return {finding.subject: finding for finding in check_pod_scope(own, gpus, read)}
 
 

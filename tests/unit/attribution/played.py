@@ -47,8 +47,9 @@ class Played:
         names: Mapping[str, WorkloadNames] = MappingProxyType({}),
         looked_up: bool = False,
         grants: Iterable[Grant] = (),
+        complete: bool = True,
     ) -> Report:
-        """The report of the next cycle."""
+        """The report of the next cycle. ``complete`` is false where the driver may hide processes."""
         self.at_s += CYCLE_S
         counter_mj = round(self.at_s / CYCLE_S * CYCLE_MJ) + 1
         read = [
@@ -60,7 +61,8 @@ class Played:
         workloads = [*(facts.workload for facts in present), *(grant.workload for grant in granted)]
         workloads += self.attributor.held_workloads
         pending = frozenset(ref.key for ref in workloads if looked_up and ref.key not in taken.names)
-        return self.attributor.observe(replace(taken, names_pending=pending, grants=granted))
+        taken = replace(taken, names_pending=pending, grants=granted, pids_complete=complete)
+        return self.attributor.observe(taken)
 
     def restart(self, *, away_s: float = 0.0, same_boot: bool = True) -> None:
         """Save the state, wait ``away_s``, and restore it. ``same_boot`` is false for a reboot in between."""
@@ -69,10 +71,10 @@ class Played:
         now_ns = round(self.at_s * 1e9)
         self.attributor = Attributor.from_state(self.options, saved, now_ns=now_ns, same_boot=same_boot)
 
-    def rows(self, *work: tuple[int, int]) -> UtilizationRead:
-        """Utilisation rows of (pid, SM percent) for the next cycle."""
+    def rows(self, *work: tuple[int, int] | tuple[int, int, int]) -> UtilizationRead:
+        """Utilisation rows of (pid, SM percent) or (pid, SM percent, memory percent) for the next cycle."""
         until_us = WALL_NS // 1000 + round((self.at_s + CYCLE_S) * 1e6)
-        rows = tuple(UtilizationRow(pid, until_us - 10_000, sm, 0, 0, 0) for pid, sm in work)
+        rows = tuple(UtilizationRow(pid, until_us - 10_000, sm, sum(memory), 0, 0) for pid, sm, *memory in work)
         return UtilizationRead(until_us - 5_000_000, until_us, rows)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from otel_gpu.attribution.attributor import Attributor
 from otel_gpu.attribution.energy import EnergyPolicy
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.export.document import document
@@ -15,49 +14,14 @@ from otel_gpu.model import (
     GpuReading,
     ListedProcess,
     MethodEnergy,
-    ProcessFacts,
     Report,
-    Snapshot,
-    UtilizationRead,
-    UtilizationRow,
 )
-from tests.builders import CONTAINER, GIB, WALL_NS, facts, failed_gpu, gpu, listed, memory, snapshot
-
-OLD = 1  # start ticks of a process that started long before the first cycle
-
-
-class Played:
-    """Feeds cycles of 5 s. In each, every GPU that answers uses 1 kJ."""
-
-    def __init__(self, options: AttributionOptions | None = None) -> None:
-        self._attributor = Attributor(options)
-        self._cycle = 0
-
-    def next(self, *gpus: GpuReading, processes: list[ProcessFacts] | None = None, complete: bool = True) -> Report:
-        at_s = 5.0 * self._cycle
-        self._cycle += 1
-        read = [replace(one, energy_mj=self._cycle * 1_000_000, power_limit_w=400.0) for one in gpus]
-        taken: Snapshot = snapshot(*read, processes=processes or [], at_s=at_s)
-        return self._attributor.observe(replace(taken, pids_complete=complete))
-
-    @property
-    def wall_us(self) -> int:
-        """Unix time of the next cycle."""
-        return WALL_NS // 1000 + 5_000_000 * self._cycle
-
-
-def old(pid: int) -> ProcessFacts:
-    return facts(pid, start_ticks=OLD)._replace(start_time_s=1_600_000_000.0)
+from tests.builders import CONTAINER, GIB, facts, failed_gpu, gpu, listed, memory
+from tests.unit.attribution.played import Played, old
 
 
 def energy(report: Report, pid: int) -> MethodEnergy:
     return next(process.energy for process in report.processes if process.key.pid == pid)
-
-
-def rows(played: Played, *work: tuple[int, int, int]) -> UtilizationRead:
-    """Rows of (pid, SM percent, memory percent) up to the next cycle."""
-    made = tuple(UtilizationRow(pid, played.wall_us - 10_000, sm, mem, 0, 0) for pid, sm, mem in work)
-    return UtilizationRead(played.wall_us - 5_000_000, played.wall_us, made)
 
 
 def one(*processes: ListedProcess, used_gib: float = 1.0) -> GpuReading:
@@ -87,7 +51,7 @@ def test_energy_is_not_measured_in_a_private_pid_namespace() -> None:
 def test_energy_is_not_measured_where_an_unknown_pid_used_any_engine() -> None:
     played = Played()
     for _ in range(2):
-        reading = replace(one(listed(1)), utilization=rows(played, (1, 50, 5), (4242, 0, 30)))
+        reading = replace(one(listed(1)), utilization=played.rows((1, 50, 5), (4242, 0, 30)))
         report = played.next(reading, processes=[old(1)])
     assert energy(report, 1).measured_mj == 0
 
@@ -126,13 +90,13 @@ def test_rows_of_a_reused_pid_belong_to_the_process_that_has_it_now() -> None:
     played = Played()
     played.next(one(listed(1), listed(2)), processes=[old(1), old(2)])
     new = facts(1, CONTAINER, start_ticks=400)
-    reading = replace(one(listed(1), listed(2)), utilization=rows(played, (1, 80, 5), (2, 20, 5)))
+    reading = replace(one(listed(1), listed(2)), utilization=played.rows((1, 80, 5), (2, 20, 5)))
     report = played.next(reading, processes=[new, old(2)])
     after = {process.key.start_ticks: process for process in report.processes if process.key.pid == 1}
     assert after[400].totals is not None
     assert after[400].totals.compute_us > 0
     assert (after[400].energy.total_mj or 0) > 0
-    assert OLD not in after, "a process whose pid was reused is no longer reported"
+    assert 1 not in after, "a process whose pid was reused is no longer reported"
 
 
 def test_the_document_sums_to_the_attributed_energy_when_a_process_ends_in_the_window() -> None:
@@ -161,7 +125,7 @@ def test_a_gpu_that_is_merely_open_is_not_used() -> None:
 def test_by_sm_share_work_of_unknown_pids_takes_its_part_of_static_energy() -> None:
     played = Played(AttributionOptions(energy_policy=EnergyPolicy.SM))
     for _ in range(2):
-        reading = replace(one(listed(1)), utilization=rows(played, (1, 10, 0), (4242, 90, 0)))
+        reading = replace(one(listed(1)), utilization=played.rows((1, 10, 0), (4242, 90, 0)))
         report = played.next(reading, processes=[old(1)])
     assert report.gpus[0].energy is not None
     assert report.gpus[0].energy.unattributed_mj == pytest.approx(900_000, rel=0.02)
@@ -171,7 +135,7 @@ def test_idle_memory_that_is_inferred_counts_as_idle_memory() -> None:
     played = Played()
     hidden = old(1)._replace(gpu_minors_open=frozenset({0}), uvm_open=True)
     for _ in range(4):
-        reading = replace(one(used_gib=20), utilization=rows(played))
+        reading = replace(one(used_gib=20), utilization=played.rows())
         report = played.next(reading, processes=[hidden])
     (workload,) = report.workloads
     assert workload.gpus[0].idle_bytes == 20 * GIB
@@ -180,7 +144,7 @@ def test_idle_memory_that_is_inferred_counts_as_idle_memory() -> None:
 @pytest.mark.parametrize("cap", [{"max_workloads": 1}, {"max_processes": 1}], ids=["workloads", "processes"])
 def test_table_and_document_render_when_a_cap_is_reached_and_when_a_gpu_is_absent(cap: dict[str, int]) -> None:
     played = Played(AttributionOptions(**cap))  # type: ignore[arg-type]
-    processes = [old(1), facts(2, CONTAINER, start_ticks=OLD), facts(3, start_ticks=OLD)]
+    processes = [old(1), facts(2, CONTAINER, start_ticks=1), facts(3, start_ticks=1)]
     for _ in range(2):
         report = played.next(one(listed(1), listed(2), listed(3)), processes=processes)
         assert "otel-gpu" in render(report)

@@ -57,7 +57,7 @@ def admit(
 
 
 def post_energy(ledger: Ledger, process: ProcessOnDevice, energy_mj: int) -> None:
-    ledger.gpu("GPU-0").attributed_mj += energy_mj
+    ledger.gpus["GPU-0"].attributed_mj += energy_mj
     for account in ledger.accounts_of(process, ledger_time(0)):
         account.totals.add_energy(Method.ESTIMATED, energy_mj)
 
@@ -105,7 +105,7 @@ def test_an_ended_process_stays_for_the_retention_and_then_leaves_no_trace() -> 
     close_cycle(ledger, 310.1)
     assert ledger.processes.by_key == {}
     assert ledger.workloads.by_key == {}
-    assert list(ledger.gpu_uuids) == []
+    assert ledger.assignments == {}
 
 
 def test_a_reused_pid_is_a_new_process_and_the_old_one_is_evicted_at_once() -> None:
@@ -311,7 +311,7 @@ def some_ledger() -> Ledger:
         admit(ledger, at(pid))
         post_energy(ledger, at(pid), pid)
     end(ledger, at(2), 0)
-    ledger.gpu("GPU-0").unattributed_mj = 3
+    ledger.gpus["GPU-0"].unattributed_mj = 3
     close_cycle(ledger, 1)
     return ledger
 
@@ -341,34 +341,12 @@ def test_dropped_accounts_survive_a_restart() -> None:
     restored = new_ledger()
     restore_ledger(restored, plain(ledger, 10_000), now_ns=50 * S)
     assert restored.processes.dropped == ledger.processes.dropped
-    assert len(restored.processes.dropped.at) == 20
+    assert restored.processes.dropped_before_ns == ledger.processes.dropped_before_ns
+    assert len(restored.processes.dropped) == 20
 
 
-def _paths(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in items:
-        found += _paths(value, (*path, key))
-    return found
-
-
-_KINDS: tuple[Any, ...] = (None, -1, 1.5, "x", [], {}, True)
-
-
-@pytest.mark.parametrize("junk", _KINDS, ids=repr)
-def test_a_damaged_ledger_is_refused_whole_or_still_a_ledger(junk: Any) -> None:
-    for path in _paths(plain(some_ledger())):
-        data = plain(some_ledger())
-        inner = data
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] = junk
-        restored = Ledger(EPOCH, retention_ns=300 * S)
-        before = plain(restored)
-        try:
-            restore_ledger(restored, data, now_ns=0)
-        except ValueError:
-            assert plain(restored) == before, path
-        else:
-            close_cycle(restored, 10)
-            assert all(min(account.totals.to_state()) >= 0 for account in restored.workloads.by_key.values())
+def test_an_overflow_without_an_account_is_refused() -> None:
+    saved = plain(some_ledger())
+    saved["workloads"]["overflow"] = [[["host", "overflow", ["GPU-0", ""]], 0]]
+    with pytest.raises(ValueError, match="an overflow without an account"):
+        restore_ledger(new_ledger(), saved, now_ns=0)

@@ -24,6 +24,7 @@ from otel_gpu.model import (
 from tests.builders import GIB, facts, failed_gpu, gpu, listed, memory, mig
 from tests.unit.attribution.played import (
     CYCLE_MJ,
+    CYCLE_S,
     JOB,
     WEB,
     Played,
@@ -337,3 +338,49 @@ def test_work_counts_for_a_process_on_two_devices_when_mig_is_switched_off() -> 
     assert len(known["here"]) == 2
     assert known["baseline"]["before"] is None  # not a cycle without work
     assert known["baseline"]["line"][1] == pytest.approx(0.9, rel=0.05)
+
+
+# ---------------------------------------------------------------------------- a GPU without work
+
+
+THREE = (listed(1, GIB), listed(2, 2 * GIB), listed(3, GIB))
+RESTING = [old(1, WEB), old(2, WEB), old(3, JOB)]
+
+
+def resting() -> Played:
+    """A GPU that has been without work for some cycles."""
+    played = Played()
+    for _ in range(5):
+        played.next(replace(gpu_with(*THREE), utilization=played.rows()), processes=RESTING)
+    return played
+
+
+def test_time_memory_and_energy_are_counted_while_all_processes_stay_idle() -> None:
+    played = resting()
+    before = played.next(replace(gpu_with(*THREE), utilization=played.rows()), processes=RESTING)
+    report = before
+    for _ in range(3):
+        report = played.next(replace(gpu_with(*THREE), utilization=played.rows()), processes=RESTING)
+        assert_adds_up(report)
+    time_us = round(3 * CYCLE_S * 1e6)
+    for pid, held_bytes, part_mj in ((1, GIB, CYCLE_MJ // 4), (2, 2 * GIB, CYCLE_MJ // 4), (3, GIB, CYCLE_MJ // 2)):
+        was, now = totals(process(before, pid)), totals(process(report, pid))
+        assert now.idle_us - was.idle_us == time_us
+        assert now.idle_byte_us - was.idle_byte_us == time_us * held_bytes
+        assert now.idle_mj - was.idle_mj == 3 * part_mj
+        assert (now.busy_us, now.unknown_us) == (was.busy_us, was.unknown_us)
+        assert process(report, pid).energy.estimated_mj == part_mj
+        assert process(report, pid).idle_s == pytest.approx((process(before, pid).idle_s or 0) + 3 * CYCLE_S)
+    for ref in (WEB, JOB):
+        was, now = totals(workload(before, ref.id)), totals(workload(report, ref.id))
+        assert now.billed_idle_us - was.billed_idle_us == time_us // 2
+        assert now.idle_mj - was.idle_mj == 3 * CYCLE_MJ // 2
+
+
+def test_first_work_ends_idleness_at_once() -> None:
+    played = resting()
+    working = replace(gpu_with(*THREE), utilization=played.rows((1, 30)))
+    report = played.next(working, processes=RESTING)
+    assert (process(report, 1).state, process(report, 1).idle_s) == (GpuState.BUSY, 0.0)
+    assert workload(report, WEB.id).state is GpuState.BUSY
+    assert workload(report, JOB.id).state is not GpuState.BUSY

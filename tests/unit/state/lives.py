@@ -16,6 +16,7 @@ from tests.unit.attribution.played import CYCLE_MJ, JOB, WEB, gpu_with, old
 
 TWO: Final = gpu_with(listed(1), listed(2))
 ONE: Final = gpu_with(listed(1))
+OTHER_BOOT: Final = "99999999-2222-3333-4444-555555555555"
 
 
 def world(at_s: float, reading: GpuReading = TWO, driver: DriverFacts | None = DRIVER) -> Snapshot:

@@ -84,11 +84,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
-@pytest.fixture
 def runtime(tmp_path: Path) -> Path:
     return tmp_path / "run"
 

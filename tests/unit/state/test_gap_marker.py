@@ -25,14 +25,7 @@ from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.gap_marker import NAME, GapMarker, marker_directories
 from otel_gpu.state.persistent import PersistentAttributor
 from tests.state_dirs import BOOT, OPTIONS, StatefulAgent, attribution, counters, fallen, killed, recovered
-from tests.unit.state.lives import files, full, is_fresh, outcome, read_only, run, world
-
-OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+from tests.unit.state.lives import OTHER_BOOT, files, full, is_fresh, outcome, read_only, run, world
 
 
 @pytest.fixture

@@ -18,11 +18,6 @@ from tests.state_dirs import StatefulAgent, counters, killed, recovered
 from tests.unit.state.lives import files, full, is_fresh, outcome, run
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
-
-
 def journals_bytes(path: Path) -> int:
     return sum(each.stat().st_size for each in path.glob("journal-*"))
 
@@ -90,7 +85,7 @@ def test_journals_of_many_short_runs_do_not_count_once_a_checkpoint_replaces_the
         path = killed(path, agent, number % 2)
         agent.close()
         if number == 0:
-            most_bytes = round((store_module.MOST_JOURNALS + 1.5) * journals_bytes(path))
+            most_bytes = round((store_module.MOST_JOURNALS + 2) * journals_bytes(path))
             monkeypatch.setattr(store_module, "MOST_JOURNALLED_BYTES", most_bytes)
 
 

@@ -23,14 +23,7 @@ from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.recovery import UntrustedState
 from tests.state_dirs import OPTIONS, StatefulAgent, attribution, counters, fallen, killed, recovered
 from tests.unit.attribution.played import CYCLE_MJ
-from tests.unit.state.lives import ONE, files, full, is_fresh, outcome, run, world
-
-OTHER_BOOT = "99999999-2222-3333-4444-555555555555"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+from tests.unit.state.lives import ONE, OTHER_BOOT, files, full, is_fresh, outcome, run, world
 
 
 def assert_recovers(path: Path, agent: StatefulAgent) -> None:
@@ -194,7 +187,7 @@ def test_counters_start_at_0_with_one_line_in_the_log(
 
 
 def test_counters_start_at_0_with_another_driver_but_not_if_it_was_loaded_while_the_agent_ran(path: Path) -> None:
-    new = DriverFacts("580.1", None)
+    new = DriverFacts("580.1")
     left(path)
     copy = path.with_name("copy")
     changed = Path(shutil.copytree(copy, path.with_name("changed")))
@@ -208,7 +201,7 @@ def test_counters_start_at_0_with_another_driver_but_not_if_it_was_loaded_while_
 
 def test_an_agent_that_restarts_itself_for_another_driver_keeps_its_totals(path: Path) -> None:
     """Hardware counters start again at any value, and the state is recovered after another kill."""
-    new = DriverFacts("580.1", None)
+    new = DriverFacts("580.1")
     before = left(path)
     copy = path.with_name("copy")
     agent = StatefulAgent(copy, renewed=True)
@@ -637,7 +630,7 @@ def test_xid_errors_start_at_0_with_all_other_counters(path: Path) -> None:
     agent = StatefulAgent(path)
     agent.observe(with_xids(0, 7, 79))
     copy = killed(path, agent)
-    report = StatefulAgent(copy).observe(replace(with_xids(5, 0), driver=DriverFacts("580.1", None)))
+    report = StatefulAgent(copy).observe(replace(with_xids(5, 0), driver=DriverFacts("580.1")))
     assert xids(report) == (0, None, world(5).wall_ns)
 
 

@@ -65,4 +65,6 @@ def test_everything_that_attribution_remembers_is_restored_as_it_was_saved(name:
     """Between them they have overflow, retired and dropped accounts, former names, hidden memory and learned power."""
     saved = json.loads((PREVIOUS / f"{name}.json").read_text(encoding="utf-8"))
     restored = Attributor.from_state(AttributionOptions(), saved, now_ns=saved["at_ns"], same_boot=True)
+    for gpu in saved["gpus"].values():  # counts that no code ever read
+        del gpu["baseline"]["dropped"], gpu["learned"]["dropped"]
     assert json.loads(json.dumps(restored.to_state())) == saved

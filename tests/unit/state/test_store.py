@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,6 @@ from otel_gpu.state.recovery import UntrustedState
 from tests.builders import DRIVER
 from tests.state_dirs import AGENT, BOOT, OPTIONS, StatefulAgent, attribution, killed, recovered
 from tests.unit.state.lives import files, full, is_fresh, run, world
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state"
 
 
 def assert_recovers(path: Path, agent: StatefulAgent) -> None:
@@ -119,13 +113,3 @@ def test_a_line_that_is_no_cycle_is_set_aside_with_one_warning(
     assert "\n" not in record.getMessage()
     assert is_fresh(run(again, 60))
     assert (left / "journal.rejected").exists()
-
-
-def test_every_line_is_a_whole_cycle(path: Path) -> None:
-    agent = StatefulAgent(path)
-    run(agent, 100, 105, 110)
-    journal = parse_journal((path / "journal-000001").read_bytes())
-    assert journal is not None
-    cycles = [replace(world(at_s), sources=()) for at_s in (100, 105, 110)]
-    assert list(journal.snapshots(0)) == cycles
-    assert len({len(text) for text in journal.lines}) == 1

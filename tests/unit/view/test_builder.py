@@ -49,7 +49,7 @@ def test_a_view_has_its_host_and_every_gpu() -> None:
 def test_text_of_drivers_and_sources_is_printable() -> None:
     report = attribution()
     hostile = replace(
-        report, sources=(SourceOutcome("x", SourceState.DEGRADED, "\x1b]0;t\x07"),), driver=DriverFacts("\x9b2J", None)
+        report, sources=(SourceOutcome("x", SourceState.DEGRADED, "\x1b]0;t\x07"),), driver=DriverFacts("\x9b2J")
     )
     view = view_of(hostile)
     assert all(problem.text.isprintable() for problem in view.problems)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
 
@@ -449,16 +447,6 @@ class TestBadInput:
 
 
 class TestRestart:
-    def test_restored_memory_continues_like_the_original(self, three_and_one: Gpu) -> None:
-        three_and_one.sees(9, opened(1), opened(2), granted("a", 1.0), opened(3, 2.0, workload="b"))
-        restarted = Gpu()
-        restarted.now_s = three_and_one.now_s
-        restarted.memory = HiddenMemory.from_state(json.loads(json.dumps(three_and_one.memory.to_state())))
-        for unknown in (9.0, 12.0, 13.0, 6.0, 7.0):
-            candidates = [opened(1), opened(2, mapping=unknown), granted("a", 1.0), opened(4, 2.0)]
-            assert restarted.sees(unknown, *candidates) == three_and_one.sees(unknown, *candidates)
-        assert restarted.memory.to_state() == three_and_one.memory.to_state()
-
     def test_a_difference_over_the_gap_is_a_change(self, three_and_one: Gpu) -> None:
         memory = HiddenMemory.from_state(three_and_one.memory.to_state())
         split = memory.observe(
@@ -473,53 +461,18 @@ class TestRestart:
         assert [account["id"][0] for account in state["accounts"]] == [59, 60]
         assert len(state["covariance"]) <= 4
 
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            {"cycle": None},
-            {"cycle": math.inf},
-            {"first_s": "yesterday"},
-            {"contexts": -1.0},
-            {"unexplained": math.nan},
-            {"run": math.inf},
-            {"accounts": None},
-            {"accounts": [{}]},
-            {"accounts": "none"},
-            {"covariance": [[0, 9, 1.0]]},
-            {"covariance": [[-1, 0, 1.0]]},
-            {"covariance": [[0, 0, math.nan]]},
-            {"covariance": [[0, 0, 1e308]]},
-            {"covariance": [[0, 0]]},
-            {"covariance": 5},
-        ],
-    )
-    def test_a_malformed_state_is_refused(self, three_and_one: Gpu, damage: dict[str, Any]) -> None:
-        with pytest.raises(ValueError):  # noqa: PT011  (any message will do)
-            HiddenMemory.from_state(three_and_one.memory.to_state() | damage)
+    def test_growth_without_a_candidate_is_saved(self) -> None:
+        gpu = Gpu()
+        gpu.sees(1)
+        gpu.sees(3)
+        state = gpu.memory.to_state()
+        assert state["drift"] > 0
+        assert HiddenMemory.from_state(state).to_state() == state
 
-    @pytest.mark.parametrize(
-        "damage",
-        [
-            {"id": [1, 2]},
-            {"id": "me"},
-            {"workload": [1, 2, "GPU-0", ""]},
-            {"evidence": 7},
-            {"held": -1.0},
-            {"held": None},
-            {"pace": math.nan},
-            {"grew_at": "never"},
-            {"mapping_bytes": -1},
-        ],
-    )
-    def test_a_malformed_account_is_refused(self, three_and_one: Gpu, damage: Mapping[str, Any]) -> None:
-        state = three_and_one.memory.to_state()
-        state["accounts"][0] |= damage
-        with pytest.raises(ValueError):  # noqa: PT011  (any message will do)
-            HiddenMemory.from_state(state)
-
-    @pytest.mark.parametrize("state", [None, 5, [], "state", {}])
-    def test_other_data_is_refused(self, state: Any) -> None:
-        with pytest.raises(ValueError):  # noqa: PT011  (any message will do)
+    @pytest.mark.parametrize("places", [(0, 9), (-1, 0)])
+    def test_a_covariance_of_an_account_that_is_absent_is_refused(self, three_and_one: Gpu, places: list[int]) -> None:
+        state = three_and_one.memory.to_state() | {"covariance": [[*places, 1.0]]}
+        with pytest.raises(ValueError, match="hidden memory"):
             HiddenMemory.from_state(state)
 
     @pytest.mark.parametrize("accounts", [(0, 0), (1, 0)])

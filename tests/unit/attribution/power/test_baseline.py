@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -279,52 +278,13 @@ def test_an_interval_too_short_for_the_counter_is_ignored() -> None:
     ],
     ids=str,
 )
-def test_implausible_figures_are_counted_and_change_nothing(changes: dict[str, float]) -> None:
+def test_implausible_figures_change_nothing(changes: dict[str, float]) -> None:
     baseline = Baseline()
     see(baseline, P1, 0.0, times=5)
     before = baseline.estimate()
     good: dict[str, Any] = {"power_w": 300.0, "utilization": 0.8}
     see(baseline, **{**good, **changes}, times=3)
     assert baseline.estimate() == before
-    assert baseline.to_state()["dropped"] == 3
 
 
 # ---------------------------------------------------------------------------- kept
-
-
-def test_a_restored_baseline_continues_like_the_original() -> None:
-    baseline, work = Baseline(), random.Random(4)
-    for _ in range(50):
-        see(baseline, P1 + 200.0 * work.random(), work.choice((0.0, 0.3, 0.9)), resident=work.random() < 0.8)
-    copy = Baseline.from_state(json.loads(json.dumps(baseline.to_state())))
-    for one in (baseline, copy):
-        see(one, P1, 0.0, times=2)
-    assert copy.estimate() == baseline.estimate()
-    assert copy.to_state() == baseline.to_state()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"idle_w": [float("nan")]},
-        {"idle_w": ["12"]},
-        {"held_w": None},
-        {"line": [1.0]},
-        {"line": [1e300] * 5},
-        {"ranges": [[0.1]]},
-        {"before": "yes"},
-        {"lowest_w": -1.0},
-        {"highest_w": True},
-        {"dropped": "many"},
-    ],
-    ids=str,
-)
-def test_a_malformed_state_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        Baseline.from_state({**Baseline().to_state(), **change})
-
-
-def test_a_state_with_a_missing_key_is_refused() -> None:
-    for name in Baseline().to_state():
-        with pytest.raises(ValueError, match="baseline"):
-            Baseline.from_state({key: value for key, value in Baseline().to_state().items() if key != name})

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_gpu.attribution.power.learned import LearnedPower
-from otel_gpu.attribution.power.sm_clock import SmClock
+from otel_gpu.attribution.power.learned import LearnedPower, SmClock
 from otel_gpu.model import ProcessKey
 from tests.unit.attribution.power.test_learned import (
     CONTEXT_W,
@@ -77,24 +76,6 @@ def test_a_reference_not_seen_for_long_is_forgotten() -> None:
         clock.observe(1200, capped=True, dt_s=5.0)
     assert clock.reference_mhz == 1200
     assert not clock.follows_limit
-
-
-def test_a_clock_is_restored_from_json() -> None:
-    for clock in (seen(), seen(1400), seen(1400, 1000, None), seen(1400, *[900] * 200)):
-        copy = SmClock.from_state(json.loads(json.dumps(clock.to_state(), allow_nan=False)))
-        assert copy.to_state() == clock.to_state()
-        assert (copy.reference_mhz, copy.follows_limit) == (clock.reference_mhz, clock.follows_limit)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"highest_mhz": [1.0]}, {"lowest_mhz": []}, {"before_mhz": "fast"}, {"stretch_s": None}, {"stretch_s": -1.0}],
-    ids=str,
-)
-def test_a_malformed_state_is_refused(change: dict[str, Any]) -> None:
-    state = LearnedPower().to_state()
-    with pytest.raises(ValueError, match=r"."):
-        LearnedPower.from_state({**state, "clock": {**seen(1400).to_state(), **change}})
 
 
 # ---------------------------------------------------------------------------- what is learned with it

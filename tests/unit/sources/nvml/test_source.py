@@ -44,7 +44,7 @@ def only(read: GpuRead) -> GpuReading:
 
 
 def test_every_figure_of_a_healthy_gpu_is_read_in_the_agents_units(stage: Stage) -> None:
-    world = World(driver_version="550.54.15", nvml_version="12.550.54.15")
+    world = World(driver_version="550.54.15")
     gpu = world.gpu("GPU-abc", name="NVIDIA A100-SXM4-80GB", minor=3, pci_bus_id="00000000:3B:00.0", serial="1650")
     gpu.typical()
     gpu.memory(0, total_bytes=80 * GIB, reserved_bytes=GIB, used_bytes=10 * GIB)
@@ -62,7 +62,7 @@ def test_every_figure_of_a_healthy_gpu_is_read_in_the_agents_units(stage: Stage)
 
     assert read.state is SourceState.OK
     assert read.reason is None
-    assert read.driver == DriverFacts("550.54.15", "12.550.54.15")
+    assert read.driver == DriverFacts("550.54.15")
     reading = only(read)
     identity = reading.identity
     assert (identity.index, identity.uuid, identity.name) == (0, "GPU-abc", "NVIDIA A100-SXM4-80GB")

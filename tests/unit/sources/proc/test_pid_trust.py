@@ -22,7 +22,7 @@ LISTS_ONLY = PidTrust(lists=True, rows=False)
 
 
 def driver(version: str | None) -> DriverFacts:
-    return DriverFacts(version, None)
+    return DriverFacts(version)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from otel_gpu.metrics.catalogue import Kind
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Pod, Report, SourceState
 from otel_gpu.sources.proc.source import OWN_PROC
-from otel_gpu.state import factory
+from otel_gpu.state import persistent
 from otel_gpu.state.deadline_store import DeadlineStore
 from otel_gpu.state.files import PrivateDirectory
 from otel_gpu.state.persistent import PersistentAttributor
@@ -36,7 +36,7 @@ def open_attributor(
     config: Config, host: Host, clock: Clock, environment: Mapping[str, str], own_proc: Path = OWN_PROC
 ) -> PersistentAttributor | None:
     simulated = host.simulated_because is not None
-    attributor = factory.open_attributor(
+    attributor = persistent.open_attributor(
         config.attribution.options, config.state.directory, clock, environment, simulated=simulated, own_proc=own_proc
     )
     if attributor is not None:
@@ -193,7 +193,7 @@ def test_a_directory_that_hangs_does_not_delay_the_start_and_is_used_when_it_res
             assert responds.wait(30)
         return open_now(path, **how)
 
-    monkeypatch.setattr(factory, "DeadlineStore", partial(DeadlineStore, start_s=0.02))
+    monkeypatch.setattr(persistent, "DeadlineStore", partial(DeadlineStore, start_s=0.02))
     monkeypatch.setattr(PrivateDirectory, "open", slow)
     environment = {"RUNTIME_DIRECTORY": str(tmp_path / "run")}
     agent = open_attributor(config(state_dir=str(tmp_path / "s")), REAL, ManualClock(), environment)

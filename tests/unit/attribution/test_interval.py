@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_gpu.attribution.meter import EnergyMeter, Metered
+from otel_gpu.attribution.interval import EnergyMeter, Metered
 from otel_gpu.model import GpuIdentity, GpuReading
 
 IDENTITY = GpuIdentity(0, "GPU-0", "GPU")
