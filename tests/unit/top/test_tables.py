@@ -15,7 +15,7 @@ from otel_gpu.view.builder import COLOURS
 from otel_gpu.view.history import SLOTS
 from otel_gpu.view.model import Column, History, View
 from otel_gpu.view.terminal import Paint, Style, in_ascii
-from tests.unit.top.views import drawn, view_of
+from tests.unit.top.views import crowd, drawn, row, view_of
 
 
 def test_every_colour_has_a_style_and_none_is_that_of_unattributed_memory() -> None:
@@ -89,3 +89,15 @@ def test_a_column_of_the_view_is_shown_without_a_change_here() -> None:
     )
     (heading,) = (line for line in drawn(newer, 180) if "WORKLOAD" in line)
     assert heading.split()[-1] == "PEAK"
+
+
+@pytest.mark.parametrize(
+    ("state", "style"),
+    [("busy", Style.GREEN), ("idle", Style.YELLOW), ("allocated", None), ("unknown", None), ("ended", None)],
+)
+def test_the_state_of_a_workload_has_its_colour(state: str, style: Style | None) -> None:
+    view = crowd(row("selected", 2.0), row("alpha", 1.0, state=state))
+    lines = draw(Navigation(), Latest(view), None, Canvas(140, 30, Paint(enabled=True)))
+    (line,) = (line for line in lines if "alpha" in line and state in line)
+    before = line[: line.rindex(state)]
+    assert before.endswith(f"\x1b[{style.value}m" if style is not None else " ")
