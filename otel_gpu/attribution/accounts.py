@@ -103,11 +103,14 @@ class RunningTotals:
 
     @classmethod
     def from_state(cls, data: Any) -> Self:
-        """The counterpart of ``to_state``; ValueError for any other data."""
-        if not isinstance(data, list) or len(data) != len(fields(RunningTotals)):
+        """The counterpart of ``to_state``; ValueError for any other data. Totals that a file lacks begin at zero."""
+        if not isinstance(data, list) or not _FIRST_TOTALS <= len(data) <= len(fields(RunningTotals)):
             raise ValueError("ledger: not totals")
         return cls(*map(whole, data))
 
+
+_FIRST_TOTALS: Final = 16
+"""The number of totals in the first checkpoints. A new total goes to the end."""
 
 _IN_ORDER: Final = attrgetter(*(each.name for each in fields(RunningTotals)))
 _COUNTS: Final = attrgetter(*(name for name in Totals._fields if name not in ("since_ns", "energy")))

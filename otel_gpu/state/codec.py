@@ -1,14 +1,14 @@
 """Frozen data as JSON and back, by type hints. A dataclass is the list of its fields.
 
 The fields of each class are looked up once, because every cycle is written. Reading is strict: ValueError for any text
-that ``to_json`` does not write.
+that ``to_json`` does not write. A new field goes at the end and has a default, which files without it get.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
@@ -92,7 +92,7 @@ def _reader(hint: Any) -> _Read:
     if origin is Mapping:
         return _mapping(_record(tuple, [_reader(each) for each in arguments]))
     if is_dataclass(hint) or issubclass(hint, tuple):  # a named one
-        return _record(_call(hint), _field_readers(hint))
+        return _record(_call(hint), _field_readers(hint), _required_fields(hint))
     return _enumerated(hint) if issubclass(hint, Enum) else _SCALARS[hint]
 
 
@@ -101,6 +101,14 @@ def _field_readers(kind: Any) -> list[_Read]:
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind) if field.init] if is_dataclass(kind) else list(hints)
     return [_reader(hints[name]) for name in names]
+
+
+def _required_fields(kind: Any) -> int:
+    """How many fields a record has at least, and never none. The last ones may be missing if they have defaults."""
+    if not is_dataclass(kind):
+        return max(1, len(kind._fields) - len(kind._field_defaults))
+    without = [field.default is MISSING and field.default_factory is MISSING for field in fields(kind) if field.init]
+    return max((place + 1 for place, needed in enumerate(without) if needed), default=1)
 
 
 def _scalar(*kinds: type) -> _Read:
@@ -130,11 +138,13 @@ def _list(data: Any) -> list[Any]:
     return data
 
 
-def _record(make: Callable[[tuple[Any, ...]], Any], readers: list[_Read]) -> _Read:
+def _record(make: Callable[[tuple[Any, ...]], Any], readers: list[_Read], required: int | None = None) -> _Read:
+    least = len(readers) if required is None else required
+
     def read(data: Any) -> Any:
-        if len(_list(data)) != len(readers):
+        if not least <= len(_list(data)) <= len(readers):
             raise ValueError(f"expected {len(readers)} values, found {len(data)}")
-        return make(tuple(reader(each) for reader, each in zip(readers, data, strict=True)))
+        return make(tuple(reader(each) for reader, each in zip(readers, data, strict=False)))
 
     return read
 

@@ -100,8 +100,10 @@ class NameSourceFactory:
                 return self._pod_resources(candidate, path)
             case Candidate(kind=Kind.KUBERNETES):
                 return self._kubernetes(candidate)
-            case _:
+            case Candidate(kind=Kind.SLURM):
                 return self._slurm(candidate)
+            case _:
+                raise ValueError(f"no way to open a source of kind {candidate.kind}")
 
     def _slurm(self, candidate: Candidate) -> NameSource:
         from otel_gpu.sources.names.slurm import SlurmSource  # noqa: PLC0415

@@ -31,6 +31,18 @@ def test_options_are_read_as_they_were_written() -> None:
     assert from_json(AttributionOptions, to_json(options)) == options
 
 
+def test_a_field_that_an_older_file_lacks_has_its_default() -> None:
+    for data in (AttributionOptions(prices=Prices("EUR", {"": 1}, 0.3)), WorkloadNames(container="web", title="x")):
+        written = json.loads(to_json(data))
+        assert from_plain(type(data), written[:1]) == type(data)(*written[:1])
+
+
+@pytest.mark.parametrize("values", [[0, 1], [0, 1, 2, 3]])
+def test_too_few_values_for_the_fields_without_a_default_or_too_many_are_refused(values: list[int]) -> None:
+    with pytest.raises(ValueError, match=rf"expected 3 values, found {len(values)}"):
+        from_plain(MigAccess, values)
+
+
 def test_names_with_undecodable_bytes_are_one_line_of_ascii() -> None:
     odd = facts(1)._replace(name='\udcff\n\0"é')
     written = to_json(snapshot(processes=[odd]))
