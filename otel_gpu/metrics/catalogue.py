@@ -112,10 +112,10 @@ ENERGY_SOURCE: Final = Attribute(
 ENERGY_POLICY: Final = Attribute("policy", str, "how the energy that no work explains is divided", tuple(EnergyPolicy))
 ENERGY_MODEL: Final = Attribute("model", str, "how the energy of work is divided", tuple(EnergyModel))
 IDLE_ORIGIN: Final = Attribute(
-    "gpu.energy.idle.origin", str, "how the power without contexts was determined", tuple(Origin)
+    "gpu.energy.idle.origin", str, "how the power of the GPU without a process was determined", tuple(Origin)
 )
 HELD_ORIGIN: Final = Attribute(
-    "gpu.energy.held.origin", str, "how the power of contexts without work was determined", tuple(Origin)
+    "gpu.energy.held.origin", str, "how the power of the GPU with processes that do no work was determined", tuple(Origin)
 )
 METHOD: Final = Attribute(
     "gpu.attribution.method", str, "how the value was determined", ("measured", "estimated", "inferred")
@@ -194,7 +194,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     _hardware("hw.temperature", _GAUGE, "Cel", "Temperature of the GPU.", _GPU),
     _hardware(
         "hw.errors", _COUNTER, "{error}",
-        "Errors of the GPU: ECC over the life of the board, XID since the agent first saw it.", (*_TYPED, ERROR_TYPE),
+        "Errors of the GPU: ECC over the life of the board, XID since the agent first saw the GPU.", (*_TYPED, ERROR_TYPE),
     ),
     _hardware(
         "hw.status", _UPDOWN, "1", "Operational status: 1 (true) or 0 (false) for each of the possible states.",
@@ -245,7 +245,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "Memory held while idle, summed over time, in byte-seconds.",
     ),
     _workload("gpu.workload.idle.energy", _COUNTER, "J", "Energy of the workload while it was idle."),
-    _workload("gpu.workload.access", _UPDOWN, "1", "1 while the workload has the GPU granted or open, else 0."),
+    _workload("gpu.workload.access", _UPDOWN, "1", "1 while the workload was granted the GPU, has it open or could open it, else 0."),
     _workload(
         "gpu.workload.allocation", _UPDOWN, "{gpu}",
         "GPUs granted: 1 if exclusive, 1/replicas if time-sliced, the fraction of SMs for a MIG instance.",

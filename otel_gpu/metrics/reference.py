@@ -141,7 +141,7 @@ def _tables() -> Iterator[str]:
         yield from ("", f"## {title}", "", about)
         if common:
             optional = _keys(each for each in common if each.optional)
-            applicable = f", and where they apply {optional}" if optional else ""
+            applicable = f", and if applicable {optional}" if optional else ""
             yield f"Every point has {_keys(each for each in common if not each.optional)}{applicable}."
         yield ""
         yield from _table(
