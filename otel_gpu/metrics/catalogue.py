@@ -115,8 +115,9 @@ IDLE_ORIGIN: Final = Attribute(
     "gpu.energy.idle.origin", str, "how the power of the GPU without a process was determined", tuple(Origin)
 )
 HELD_ORIGIN: Final = Attribute(
-    "gpu.energy.held.origin", str, "how the power of the GPU with processes that do no work was determined", tuple(Origin)
-)
+    "gpu.energy.held.origin", str,
+    "how the power of the GPU with processes that do no work was determined", tuple(Origin),
+)  # fmt: skip
 METHOD: Final = Attribute(
     "gpu.attribution.method", str, "how the value was determined", ("measured", "estimated", "inferred")
 )
