@@ -195,7 +195,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     _hardware("hw.temperature", _GAUGE, "Cel", "Temperature of the GPU.", _GPU),
     _hardware(
         "hw.errors", _COUNTER, "{error}",
-        "Errors of the GPU: ECC over the life of the board, XID since the agent first saw the GPU.", (*_TYPED, ERROR_TYPE),
+        "Errors of the GPU: ECC over the life of the board, XID since the agent first saw the GPU.",
+        (*_TYPED, ERROR_TYPE),
     ),
     _hardware(
         "hw.status", _UPDOWN, "1", "Operational status: 1 (true) or 0 (false) for each of the possible states.",
@@ -246,7 +247,10 @@ METRICS: Final[tuple[Metric, ...]] = (
         "Memory held while idle, summed over time, in byte-seconds.",
     ),
     _workload("gpu.workload.idle.energy", _COUNTER, "J", "Energy of the workload while it was idle."),
-    _workload("gpu.workload.access", _UPDOWN, "1", "1 while the workload was granted the GPU, has it open or could open it, else 0."),
+    _workload(
+        "gpu.workload.access", _UPDOWN, "1",
+        "1 while the workload was granted the GPU, has it open or could open it, else 0.",
+    ),
     _workload(
         "gpu.workload.allocation", _UPDOWN, "{gpu}",
         "GPUs granted: 1 if exclusive, 1/replicas if time-sliced, the fraction of SMs for a MIG instance.",

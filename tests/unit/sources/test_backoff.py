@@ -27,3 +27,12 @@ def test_a_timed_pause_passes_on_the_clock_and_ends_with_a_success() -> None:
     backoff.failed()
     backoff.worked()
     assert backoff.remaining_s == 0.0
+
+
+def test_after_a_success_a_timed_pause_is_the_shortest_one() -> None:
+    backoff = TimedBackoff(ManualClock())
+    for _ in range(8):
+        backoff.failed()
+    backoff.worked()
+    backoff.failed()
+    assert backoff.remaining_s == 1.0
