@@ -99,8 +99,12 @@ def _docker_tls_verify(environment: Mapping[str, str]) -> Found | None:
 
 # ---------------------------------------------------------------------------- types
 
+
+def _root(example: str) -> Type:
+    return Type(values.absolute_path, "PATH", "path", f"an absolute path, for example {example}")
+
+
 _SWITCH: Final = Type(values.switch, "on|off", "value", "on or off")
-_ROOT: Final = Type(values.absolute_path, "PATH", "path", "an absolute path, for example /host/proc")
 _FILE: Final = Type(values.optional_file, "FILE", "file", "the path of a file")
 _NAME: Final = Type(str.strip, "NAME", "name", "a name")
 _PAIRS: Final = Type(
@@ -138,11 +142,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "seed of the simulated host; the same seed gives the same history",
     ),
     Setting(
-        "proc-root", "sampling.proc_root", "/proc", _ROOT, Topic.SAMPLING,
+        "proc-root", "sampling.proc_root", "/proc", _root("/host/proc"), Topic.SAMPLING,
         "where the host's /proc is mounted", also_variables=("HOST_PROC",),
     ),
     Setting(
-        "sys-root", "sampling.sys_root", "/sys", _ROOT, Topic.SAMPLING,
+        "sys-root", "sampling.sys_root", "/sys", _root("/host/sys"), Topic.SAMPLING,
         "where the host's /sys is mounted", also_variables=("HOST_SYS",),
     ),
     Setting(
