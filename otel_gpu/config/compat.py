@@ -73,7 +73,7 @@ def parse_flags(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _OptionValue:
     """An option of an exporter, with its text and origin."""
 
     option: Option
@@ -107,20 +107,20 @@ def resolve_listeners(
     return tuple(resolved), tuple(variables)
 
 
-def _given(exporter: Exporter, config: Config, environment: Mapping[str, str]) -> Iterator[_Given]:
+def _given(exporter: Exporter, config: Config, environment: Mapping[str, str]) -> Iterator[_OptionValue]:
     for option in exporter.variables:
         text = environment.get(option.name)
         if text:
-            yield _Given(option, text, option.name)
+            yield _OptionValue(option, text, option.name)
     flags = config.compat.my_gpu_exporter_flags if exporter.name == _EXPORTER_WITH_FLAGS else {}
     known = {option.name: option for option in exporter.flags}
     for name, text in flags.items():
         if name not in known:
             raise UsageError(f"{_FLAGS}: {_EXPORTER_WITH_FLAGS} has no flag --{name}; use --{', --'.join(known)}")
-        yield _Given(known[name], text, f"{_FLAGS}: --{name}")
+        yield _OptionValue(known[name], text, f"{_FLAGS}: --{name}")
 
 
-def _resolved(listener: Listener, exporter: Exporter, given: Sequence[_Given], config: Config) -> Listener:
+def _resolved(listener: Listener, exporter: Exporter, given: Sequence[_OptionValue], config: Config) -> Listener:
     fields: dict[str, Any] = {
         "address": values.Address("", exporter.port),
         "max_age_s": exporter.max_age_s,
@@ -150,7 +150,7 @@ def _resolved(listener: Listener, exporter: Exporter, given: Sequence[_Given], c
     return replace(listener, labels=tuple(labels), notes=tuple(notes), **fields)
 
 
-def _parsed(given: _Given) -> Any:
+def _parsed(given: _OptionValue) -> Any:
     try:
         return given.option.parse(given.text)
     except ValueError:

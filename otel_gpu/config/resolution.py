@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_gpu.config.compat import resolve_listeners
 from otel_gpu.config.groups import Config, build_config
 from otel_gpu.config.schema import BY_KEY, SETTINGS
-from otel_gpu.config.setting import Found, Setting, quoted
+from otel_gpu.config.setting import RawValue, Setting, quoted
 from otel_gpu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULT: Final = "default"
 """The origin of a value that is not configured."""
+
+_MANY: Final = 8
+"""An error does not list more words than this if a command lists them."""
+
+_SIMILAR: Final = 0.65
+"""A word is proposed for another from this ratio of ``difflib`` on. The ratio of "fro" and "for" is 0.67."""
 
 _RETENTION: Final = (BY_KEY["retention"].default, DEFAULT)
 
@@ -112,7 +118,7 @@ def resolve(
             or _from_environment(setting, environment)
             or _from_file(setting, in_file)
         )
-        value = given or Found(own_default or setting.default, f"default of {command}" if own_default else DEFAULT)
+        value = given or RawValue(own_default or setting.default, f"default of {command}" if own_default else DEFAULT)
         found.append(Value(setting.key, setting.shown(value.text), value.origin))
         try:
             fields[setting.field] = _parse(setting, value)
@@ -163,38 +169,42 @@ def _read_file(path: str | None) -> Mapping[str, FileValue]:
 def _refuse_unknown(in_file: Mapping[str, FileValue]) -> None:
     for key, value in in_file.items():
         if key not in BY_KEY:
-            raise UsageError(f"{value.origin}: there is no setting {quoted(key)}; {nearest(key, BY_KEY)}")
+            raise UsageError(
+                f"{value.origin}: there is no setting {quoted(key)}; {nearest(key, BY_KEY, see='otel-gpu config')}"
+            )
 
 
-def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Found | None:
+def _from_command(
+    setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str
+) -> RawValue | None:
     text = fixed.get(setting.key)
     if text is None:
         return None
     flag = _from_flags(setting, flags)
     if flag is not None and _parse(setting, flag) != setting.type.parse(text):
         raise UsageError(f"{setting.flag}: {flag.text!r} is not possible; {command} always uses {text!r}")
-    return Found(text, command)
+    return RawValue(text, command)
 
 
-def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Found | None:
+def _from_flags(setting: Setting, flags: Mapping[str, str]) -> RawValue | None:
     text = flags.get(setting.key)
-    return None if text is None else Found(text, setting.flag)
+    return None if text is None else RawValue(text, setting.flag)
 
 
-def _from_environment(setting: Setting, environment: Mapping[str, str]) -> Found | None:
+def _from_environment(setting: Setting, environment: Mapping[str, str]) -> RawValue | None:
     for variable in (setting.variable, *setting.also_variables):
         text = environment.get(variable)
         if text:  # OpenTelemetry: an empty variable counts as unset
-            return Found(text, variable)
+            return RawValue(text, variable)
     return None if setting.from_variables is None else setting.from_variables(environment)
 
 
-def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Found | None:
+def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> RawValue | None:
     found = in_file.get(setting.key)
-    return None if found is None else Found(found.text, found.origin)
+    return None if found is None else RawValue(found.text, found.origin)
 
 
-def _parse(setting: Setting, found: Found) -> Any:
+def _parse(setting: Setting, found: RawValue) -> Any:
     try:
         return setting.type.parse(found.text if found.meaning is None else found.meaning)
     except UsageError as error:  # the parser explains more than the type does
@@ -208,9 +218,12 @@ def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in environment if name.startswith("OTEL_GPU_") and name not in known))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: the nearest known word, or all of them."""
-    candidates = sorted(known)
-    close = difflib.get_close_matches(word, candidates, n=1)
-    use = f"use {'one of ' if len(candidates) > 1 else ''}{', '.join(candidates)}"
-    return f"did you mean {close[0]}?" if close else use
+def nearest(word: str, known: Iterable[str], see: str = "") -> str:
+    """A hint for a misspelt word: the nearest known word, or all of them, or if they are many, what lists them."""
+    by_name = {candidate.lstrip("-"): candidate for candidate in sorted(known)}
+    close = difflib.get_close_matches(word.lstrip("-"), by_name, n=1, cutoff=_SIMILAR)
+    if close:
+        return f"did you mean {by_name[close[0]]}?"
+    if see and len(by_name) > _MANY:
+        return f"see {see}"
+    return f"use {'one of ' if len(by_name) > 1 else ''}{', '.join(by_name.values())}"

@@ -24,7 +24,7 @@ from otel_gpu.config.groups import (
     SourceChoice,
     Temporality,
 )
-from otel_gpu.config.setting import Found, Setting, Topic, Type, choice, duration
+from otel_gpu.config.setting import RawValue, Setting, Topic, Type, choice, duration
 
 # ---------------------------------------------------------------------------- parsers
 
@@ -42,15 +42,15 @@ def parse_exporters(text: str) -> tuple[Exporter, ...]:
 # ---------------------------------------------------------------------------- variables with a syntax of their own
 
 
-def _milliseconds(longest: int, *names: str) -> Callable[[Mapping[str, str]], Found | None]:
+def _milliseconds(longest: int, *names: str) -> Callable[[Mapping[str, str]], RawValue | None]:
     """Read the first variable that is set as a whole number of milliseconds."""
     use = f"a whole number of milliseconds from 100 to {longest}"
 
-    def read(environment: Mapping[str, str]) -> Found | None:
+    def read(environment: Mapping[str, str]) -> RawValue | None:
         for name in names:
             text = environment.get(name, "").strip()
             if text:
-                return Found(text, name, f"{text}ms" if text.isdigit() else None, use)
+                return RawValue(text, name, f"{text}ms" if text.isdigit() else None, use)
         return None
 
     return read
@@ -69,32 +69,32 @@ _PROMETHEUS: Final = {
 _DOCKER_TLS_VERIFY: Final = "DOCKER_TLS_VERIFY"
 
 
-def _otlp_endpoint(environment: Mapping[str, str]) -> Found | None:
+def _otlp_endpoint(environment: Mapping[str, str]) -> RawValue | None:
     """The endpoint for metrics is used as it is, at the root if it has no path; the one for all signals is a base."""
     own, base = (environment.get(name, "").strip() for name in _OTLP_ENDPOINT)
     if own:
         scheme, separator, rest = own.partition("://")
         is_root = separator and "/" not in rest.rstrip("/")
-        return Found(own, _OTLP_ENDPOINT[0], f"{scheme}://{rest.rstrip('/')}/." if is_root else None)
+        return RawValue(own, _OTLP_ENDPOINT[0], f"{scheme}://{rest.rstrip('/')}/." if is_root else None)
     if base:
-        return Found(base, _OTLP_ENDPOINT[1], f"{base.rstrip('/')}/v1/metrics" if "://" in base else None)
+        return RawValue(base, _OTLP_ENDPOINT[1], f"{base.rstrip('/')}/v1/metrics" if "://" in base else None)
     return None
 
 
-def _prometheus_listen(environment: Mapping[str, str]) -> Found | None:
+def _prometheus_listen(environment: Mapping[str, str]) -> RawValue | None:
     """OpenTelemetry's two variables for the Prometheus endpoint, as one address."""
     host, port = (environment.get(name) for name in _PROMETHEUS)
     if not host and not port:
         return None
     given = {name: use for name, use in _PROMETHEUS.items() if environment.get(name)}
     host = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
-    return Found(f"{host or '127.0.0.1'}:{port or '9464'}", " and ".join(given), use=" and ".join(given.values()))
+    return RawValue(f"{host or '127.0.0.1'}:{port or '9464'}", " and ".join(given), use=" and ".join(given.values()))
 
 
-def _docker_tls_verify(environment: Mapping[str, str]) -> Found | None:
+def _docker_tls_verify(environment: Mapping[str, str]) -> RawValue | None:
     """Docker's own variable: every value means on, "0" and "false" too, as in Docker's command line."""
     text = environment.get(_DOCKER_TLS_VERIFY, "")
-    return Found(text, _DOCKER_TLS_VERIFY, "on") if text else None
+    return RawValue(text, _DOCKER_TLS_VERIFY, "on") if text else None
 
 
 # ---------------------------------------------------------------------------- types

@@ -61,7 +61,7 @@ def choice(kinds: type[StrEnum]) -> Type:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RawValue:
     """The text of a value and its origin.
 
     ``meaning`` is the same value in the syntax of the setting, and ``use`` what is valid at this origin, where a
@@ -90,7 +90,7 @@ class Setting:
     topic: Topic
     help: str
     also_variables: tuple[str, ...] = ()
-    from_variables: Callable[[Mapping[str, str]], Found | None] | None = None
+    from_variables: Callable[[Mapping[str, str]], RawValue | None] | None = None
     reads: tuple[str, ...] = ()
     is_switch: bool = False
     shown: Callable[[str], str] = str
@@ -116,7 +116,7 @@ class Setting:
         is_named = origin == self.flag or any(origin.startswith(variable) for variable in self.variables)
         return origin if is_named else f"{origin}: {self.key}"
 
-    def invalid(self, found: Found, problem: str = "") -> str:
+    def invalid(self, found: RawValue, problem: str = "") -> str:
         """The error for a value that is not of the type: the ``problem`` with it, or what to use instead."""
         why = f": {problem}" if problem else f"; use {found.use or self.type.use}"
         return f"{self.where(found.origin)}: {quoted(self.shown(found.text))} is not a valid {self.type.noun}{why}"

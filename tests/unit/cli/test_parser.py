@@ -112,7 +112,7 @@ def test_help_lists_every_flag_of_a_command_with_its_default_and_variables_of_ot
             default = own_defaults.get((command, setting.key), setting.default) or setting.when_empty or "none"
             others = f"; also {', '.join(setting.variables[1:])})" if setting.variables[1:] else ")"
             line = f"{setting.flag} {value} {setting.help} (default {default}{others}"
-            assert line.replace(" ", "") in out.replace(" ", "")  # lines are broken at hyphens too
+            assert line in out
 
 
 def test_without_a_command_the_help_is_printed(run: Callable[..., Line], capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,11 +160,19 @@ def test_the_example_of_a_command_is_valid(command: Command) -> None:
         (["setup", "accounting", "--listen", "x"], "setup does not know '--listen'; it is a flag of run, demo, doctor"),
         (["resume", "--for", "1m"], "resume does not know '--for'; it is a flag of pause"),
         (["once", "--intervall=5s"], "once does not know '--intervall=5s'; did you mean --interval?"),
-        (["--verison"], "otel-gpu does not know '--verison'; did you mean --version?"),
+        (["--verison"], "there is no flag '--verison'; did you mean --version?"),
+        (["--foo"], "there is no flag '--foo'; use one of --help, --version"),
         (["once", "GPU-0"], "once does not know 'GPU-0'; once takes flags only"),
         (["once", "--format", "xml"], "--format: 'xml' is not a valid value; use table, json, prometheus or otlp"),
         (["once", "--interval"], "--interval: expected one argument; see otel-gpu once --help"),
-        (["run", "--view=yes"], "--view: ignored explicit argument 'yes'"),
+        (["run", "--view=yes"], "--view takes no value; use --view"),
+        (["run", "--help=yes"], "--help takes no value; use --help"),
+        (["--version=3"], "--version takes no value; use --version"),
+        (["run", "--foo"], "run does not know '--foo'; see otel-gpu run --help"),
+        (["run", "-x"], "run does not know '-x'; see otel-gpu run --help"),
+        (["run", "--otlp-endpiont=x"], "run does not know '--otlp-endpiont=x'; did you mean --otlp-endpoint?"),
+        (["top", "--gpu"], "top does not know '--gpu'; see otel-gpu top --help"),
+        (["pause", "--gpu"], "pause does not know '--gpu'; use one of --config, --control-socket, --for, --help"),
         (["once", "--interval", "5"], "--interval: '5' is not a valid duration; use 1s to 1h, for example 5s"),
         (["run", "--source", "gpu"], "--source: 'gpu' is not a valid value; use nvml, sim or auto"),
         (["once", "--source="], "--source: '' is not a valid value; use nvml, sim or auto"),
