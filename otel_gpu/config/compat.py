@@ -69,6 +69,11 @@ def parse_flags(text: str) -> dict[str, str]:
     return found
 
 
+def flags_text(flags: Mapping[str, str]) -> str:
+    """Flags with their values, in the same syntax."""
+    return shlex.join(f"--{name}={value}" for name, value in flags.items())
+
+
 # ---------------------------------------------------------------------------- variables and flags of the exporters
 
 

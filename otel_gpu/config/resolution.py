@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -60,17 +61,53 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Every value, valid or not, and the configuration, or the first error."""
+    """Every value, valid or not, and the configuration, or the first error. ``parsed`` has valid values by key."""
 
     values: tuple[Value, ...]
     unknown_variables: tuple[str, ...]
     config: Config | UsageError
+    parsed: Mapping[str, Any]
 
     def loaded(self) -> Loaded:
         """The configuration. UsageError for an invalid value names its origin, the value and what is valid."""
         if isinstance(self.config, UsageError):
             raise self.config
         return Loaded(self.config, self.values, self.unknown_variables)
+
+    def effective(self, environment: Mapping[str, str]) -> tuple[Value, ...]:
+        """Every value in force, each in the syntax of its setting; one that is not valid as it was given."""
+        return tuple(self._effective(value, environment) for value in self.values)
+
+    def _effective(self, value: Value, environment: Mapping[str, str]) -> Value:
+        setting = BY_KEY[value.key]
+        if value.key not in self.parsed:
+            return value
+        parsed = self.parsed[value.key]
+        text = "" if parsed is None else setting.shown(setting.type.text(parsed))
+        plain = replace(value, text=text or setting.when_empty or "none")
+        return plain if isinstance(self.config, UsageError) else _derived(plain, self.config, environment)
+
+
+def _derived(value: Value, config: Config, environment: Mapping[str, str]) -> Value:
+    """The value with what it stands for: the path of ``auto``, the URL of requests, or what other settings decide."""
+    state, otlp, origin = config.state, config.export.otlp, value.origin
+    match value.key:
+        case "state-dir" if state.directory.auto:
+            return Value(value.key, str(state.directory.place(environment) or "none"), f"{origin} (auto)")
+        case "control-socket" if state.control_socket.auto:
+            return Value(value.key, str(state.control_socket.agent_path(environment) or "none"), f"{origin} (auto)")
+        case "otlp-endpoint":
+            return replace(value, text=str(otlp.request_url))
+        case "otlp-insecure":
+            is_plain = otlp.target.scheme == "http"
+            has_scheme = otlp.endpoint is None or otlp.endpoint.scheme != ""
+            is_derived = has_scheme and otlp.insecure is not is_plain
+            return Value(value.key, str(is_plain).lower(), "otlp-endpoint" if is_derived else origin)
+        case "service-name" if not config.export.service_name:
+            is_attribute = "service.name" in config.export.resource_attributes
+            return Value(value.key, config.export.service, "resource-attributes" if is_attribute else origin)
+        case _:
+            return value
 
 
 def load(
@@ -125,14 +162,17 @@ def resolve(
         except UsageError as error:
             errors.append(error)
     unknown = _unknown_variables(environment)
+    parsed = {setting.key: fields[setting.field] for setting in SETTINGS if setting.field in fields}
     if errors:
-        return Resolved(tuple(found), unknown, errors[0])
+        return Resolved(tuple(found), unknown, errors[0], parsed)
     config, found = _with_room_for_exports(build_config(fields), found)
     try:
         config, found = _with_listeners(config, found, environment)
     except UsageError as error:
-        return Resolved(tuple(found), unknown, error)
-    return Resolved(tuple(found), unknown, config)
+        return Resolved(tuple(found), unknown, error, parsed)
+    return Resolved(
+        tuple(found), unknown, config, {key: attrgetter(setting.field)(config) for key, setting in BY_KEY.items()}
+    )
 
 
 def _with_listeners(config: Config, found: list[Value], environment: Mapping[str, str]) -> tuple[Config, list[Value]]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import values
-from otel_gpu.config.compat import EXPORTER_NAMES, parse_flags, parse_listeners
+from otel_gpu.config.compat import EXPORTER_NAMES, flags_text, parse_flags, parse_listeners
 from otel_gpu.config.groups import (
     Compression,
     Environment,
@@ -104,11 +104,15 @@ def _root(example: str) -> Type:
     return Type(values.absolute_path, "PATH", "path", f"an absolute path, for example {example}")
 
 
-_SWITCH: Final = Type(values.switch, "on|off", "value", "on or off")
+_SWITCH: Final = Type(values.switch, "on|off", "value", "on or off", text=values.switch_text)
 _FILE: Final = Type(values.optional_file, "FILE", "file", "the path of a file")
 _NAME: Final = Type(str.strip, "NAME", "name", "a name")
 _PAIRS: Final = Type(
-    values.key_values, "KEY=VALUE,…", "list", "key=value pairs separated by commas, percent-encoded where needed"
+    values.key_values,
+    "KEY=VALUE,…",
+    "list",
+    "key=value pairs separated by commas, percent-encoded where needed",
+    text=values.key_values_text,
 )
 _DAEMON: Final = Type(
     values.daemon, "URL", "URL", "unix:///run/x.sock, tcp://host:2376, http://host:2375 or https://host:2376"
@@ -117,7 +121,11 @@ _SOCKET: Final = Type(
     values.socket_path, "SOCKET", "socket", "the path of a socket, for example unix:///run/x.sock or /run/x.sock"
 )
 _LABELS: Final = Type(
-    values.label_keys, "KEY,…", "list", "label keys separated by commas, for example team,app.kubernetes.io/name"
+    values.label_keys,
+    "KEY,…",
+    "list",
+    "label keys separated by commas, for example team,app.kubernetes.io/name",
+    text=values.words_text,
 )
 
 
@@ -172,11 +180,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             values.prices, "PRICE|MODEL=PRICE,…", "price",
             "an amount, for example 2.5 for every GPU, or amounts by model, for example A100=2.5,H100=4",
+            text=values.prices_text,
         ),
         Topic.ATTRIBUTION, "price of a GPU hour",
     ),
     Setting(
-        "price-kwh", "attribution.price_kwh", "", Type(values.price, "PRICE", "price", "an amount, for example 0.3"),
+        "price-kwh", "attribution.price_kwh", "",
+        Type(values.price, "PRICE", "price", "an amount, for example 0.3", text=values.price_text),
         Topic.ATTRIBUTION, "price of a kilowatt-hour",
     ),
     Setting(
@@ -243,6 +253,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             parse_exporters, "NAME,…", "list",
             "otlp, prometheus, console, several of them separated by commas, or none",
+            text=lambda exporters: values.words_text(exporters) or "none",
         ),
         Topic.EXPORT, "where to send metrics: otlp, prometheus, console, several of them, or none",
         also_variables=("OTEL_METRICS_EXPORTER",),
@@ -295,7 +306,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "otlp-headers", "export.otlp.headers", "",
-        Type(values.headers, "KEY=VALUE,…", "list", _PAIRS.use), Topic.OTLP,
+        Type(values.headers, "KEY=VALUE,…", "list", _PAIRS.use, text=values.key_values_text), Topic.OTLP,
         "headers of every request, for example api-key=…", also_variables=_otlp("HEADERS"), shown=values.keys_only,
     ),
     Setting(
@@ -328,7 +339,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "otlp-insecure", "export.otlp.insecure", "",
-        Type(values.optional_switch, "true|false", "value", "true or false"),
+        Type(values.optional_switch, "true|false", "value", "true or false", text=lambda given: str(given).lower()),
         Topic.OTLP, "send plain text to a grpc endpoint without http:// or https://",
         also_variables=_otlp("INSECURE"), is_switch=True,
     ),
@@ -351,6 +362,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
             parse_listeners, "NAME[:PORT],…", "list",
             f"NAME or NAME:PORT separated by commas, each once, with a port from 1 to 65535, of "
             f"{', '.join(EXPORTER_NAMES)}",
+            text=values.words_text,
         ),
         Topic.COMPAT,
         "other exporters whose metrics are served too, each on its own port and the host of --listen: "
@@ -361,6 +373,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             parse_flags, "FLAGS", "list of flags",
             "the flags of its command line, for example --metric-prefix=gpu --kubernetes-enabled",
+            text=flags_text,
         ),
         Topic.COMPAT, "flags of my-gpu-exporter in compat, for example --my-gpu-exporter-flags='--metric-prefix=gpu'",
     ),

@@ -37,7 +37,7 @@ class Type:
     """The type of a value. An error reads "'0' is not a valid ``noun``; use ``use``".
 
     ``parse`` raises ValueError for what is not of the type, or UsageError to explain more. ``unit`` is the unit of the
-    parsed value.
+    parsed value, ``text`` its text in the syntax of the type.
     """
 
     parse: Callable[[str], Any]
@@ -45,13 +45,21 @@ class Type:
     noun: str
     use: str
     unit: str = ""
+    text: Callable[[Any], str] = str
 
 
 def duration(shortest: str, longest: str, *, example: str) -> Type:
     """A duration within bounds, parsed to seconds."""
     unbounded = values.duration_s(0.0, float("inf"))
     parse = values.duration_s(unbounded(shortest), unbounded(longest))
-    return Type(parse, "DURATION", "duration", f"{shortest} to {longest}, for example {example}", unit="s")
+    return Type(
+        parse,
+        "DURATION",
+        "duration",
+        f"{shortest} to {longest}, for example {example}",
+        unit="s",
+        text=values.duration_text,
+    )
 
 
 def choice(kinds: type[StrEnum]) -> Type:

@@ -347,9 +347,34 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
 @pytest.mark.parametrize(
     ("arguments", "variables", "row"),
     [
-        ([], {}, ("otlp-endpoint", "http://localhost:4318", "default")),
+        ([], {}, ("otlp-endpoint", "http://localhost:4318/v1/metrics", "default")),
         (["--otlp-protocol", "grpc"], {}, ("otlp-endpoint", "http://localhost:4317", "default")),
-        (["--otlp-endpoint", "http://h:1"], {}, ("otlp-endpoint", "http://h:1", "--otlp-endpoint")),
+        (["--otlp-endpoint", "http://h:1"], {}, ("otlp-endpoint", "http://h:1/v1/metrics", "--otlp-endpoint")),
+        (
+            [],
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c/foo"},
+            ("otlp-endpoint", "http://c/foo/v1/metrics", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ),
+        (
+            [],
+            {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c/foo?key=secret"},
+            ("otlp-endpoint", "http://c/foo?…", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"),
+        ),
+        (
+            ["--otlp-protocol", "grpc", "--otlp-endpoint", "c:4317", "--otlp-insecure"],
+            {},
+            ("otlp-endpoint", "http://c:4317", "--otlp-endpoint"),
+        ),
+        ([], {}, ("otlp-insecure", "true", "otlp-endpoint")),
+        (["--otlp-endpoint", "https://c"], {}, ("otlp-insecure", "false", "otlp-endpoint")),
+        (["--otlp-insecure"], {}, ("otlp-insecure", "true", "--otlp-insecure")),
+        ([], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}, ("otlp-insecure", "true", "otlp-endpoint")),
+        ([], {"DOCKER_TLS_VERIFY": "0"}, ("docker-tls-verify", "on", "DOCKER_TLS_VERIFY")),
+        ([], {"OTEL_METRIC_EXPORT_INTERVAL": "5000"}, ("export-interval", "5s", "OTEL_METRIC_EXPORT_INTERVAL")),
+        (["--export-interval", "3m"], {}, ("retention", "6m", "default, raised for export-interval")),
+        (["--otlp-headers", "API-Key=secret"], {}, ("otlp-headers", "api-key=…", "--otlp-headers")),
+        (["--price-gpu-hour", "A100=2.50, H100=4"], {}, ("price-gpu-hour", "A100=2.5,H100=4", "--price-gpu-hour")),
+        (["--log-format", "JSON"], {}, ("log-format", "json", "--log-format")),
         ([], {"STATE_DIRECTORY": "/nonexistent/state"}, ("state-dir", "/nonexistent/state", "default (auto)")),
         (["--state-dir", "none"], {}, ("state-dir", "none", "--state-dir")),
         (
@@ -363,7 +388,7 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
         ([], {}, ("price-kwh", "none", "default")),
     ],
 )
-def test_config_shows_the_value_in_use_where_none_is_configured(
+def test_config_shows_the_value_in_force(
     run: Callable[..., Line],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -381,6 +406,7 @@ def test_config_shows_the_value_in_use_where_none_is_configured(
     ("arguments", "complaint", "shown"),
     [
         (["--seed", "one"], "--seed: 'one' is not a valid whole number; use ", ["seed", "one", "--seed"]),
+        (["--seed", "one", "--prometheus"], "--seed: 'one' is not ", ["prometheus", "on", "--prometheus"]),
         (["--retention", "5s"], "--retention: '5s' is too short; use ", ["retention", "5s", "--retention"]),
         (["--config", "/nowhere/x"], "cannot read the configuration file /nowhere/x", ["seed", "1", "default"]),
     ],

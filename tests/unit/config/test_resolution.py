@@ -8,7 +8,19 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
-from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, Scope, SourceChoice, Value, load, nearest
+from otel_gpu.config import (
+    BY_KEY,
+    SETTINGS,
+    Config,
+    Loaded,
+    LogFormat,
+    LogLevel,
+    Scope,
+    SourceChoice,
+    Value,
+    load,
+    nearest,
+)
 from otel_gpu.config.groups import (
     AttributionConfig,
     CompatConfig,
@@ -157,6 +169,16 @@ def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_defau
     assert from_file == Value(key, setting.shown(in_file), f"{path}:2")
     assert from_environment == Value(key, setting.shown(in_environment), setting.variable)
     assert from_flag == Value(key, setting.shown(in_flag), f"--{key}")
+
+
+@pytest.mark.parametrize("key", VALUES)
+def test_the_text_of_a_parsed_value_is_parsed_to_the_same_value(key: str) -> None:
+    setting = BY_KEY[key]
+    *texts, _, _ = VALUES[key]
+    for text in (*texts, setting.default):
+        parsed = setting.type.parse(text)
+        if parsed is not None:
+            assert setting.type.parse(setting.type.text(parsed)) == parsed
 
 
 def test_values_are_parsed_into_the_configuration(tmp_path: Path) -> None:
