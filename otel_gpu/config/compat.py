@@ -12,26 +12,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_gpu.config import values
+from otel_gpu.config.compat_exporters import EXPORTERS, CompatExporter, Option
 from otel_gpu.config.groups import Config, Listener
 from otel_gpu.errors import UsageError
-
-if TYPE_CHECKING:
-    from otel_gpu.compat.schema import Exporter, Option
 
 _FLAGS: Final = "my-gpu-exporter-flags"
 _EXPORTER_WITH_FLAGS: Final = "my-gpu-exporter"
 """The exporter whose flags these are. The others have variables."""
-
-EXPORTER_NAMES: Final = (
-    "gpu-inference",
-    "my-gpu-exporter",
-    "gpu-idle-exporter",
-    "container-gpu-exporter",
-    "dcgm-exporter",
-)
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
@@ -53,7 +43,7 @@ def parse_flags(text: str) -> dict[str, str]:
     """
     if not text.strip():
         return {}
-    switches = {option.name for option in _exporters()[_EXPORTER_WITH_FLAGS].flags if option.bare}
+    switches = {option.name for option in EXPORTERS[_EXPORTER_WITH_FLAGS].flags if option.bare}
     words = iter(shlex.split(text))
     found: dict[str, str] = {}
     for word in words:
@@ -112,7 +102,7 @@ def resolve_listeners(
     return tuple(resolved), tuple(variables)
 
 
-def _given(exporter: Exporter, config: Config, environment: Mapping[str, str]) -> Iterator[_OptionValue]:
+def _given(exporter: CompatExporter, config: Config, environment: Mapping[str, str]) -> Iterator[_OptionValue]:
     for option in exporter.variables:
         text = environment.get(option.name)
         if text:
@@ -125,7 +115,7 @@ def _given(exporter: Exporter, config: Config, environment: Mapping[str, str]) -
         yield _OptionValue(known[name], text, f"{_FLAGS}: --{name}")
 
 
-def _resolved(listener: Listener, exporter: Exporter, given: Sequence[_OptionValue], config: Config) -> Listener:
+def _resolved(listener: Listener, exporter: CompatExporter, given: Sequence[_OptionValue], config: Config) -> Listener:
     fields: dict[str, Any] = {
         "address": values.Address("", exporter.port),
         "max_age_s": exporter.max_age_s,
@@ -169,15 +159,12 @@ def _is_possible(option: Option, value: Any, config: Config) -> bool:
     match option.agent:
         case "":
             return True
-        case "retention":  # a listener can leave out what the agent still reports
+        case "attribution.retention_s":  # a listener can leave out what the agent still reports
             return bool(value <= config.attribution.retention_s)
-        case "pod-resources-socket" if config.sampling.source == "sim":  # names are simulated, no source is asked
+        case "names.pod_resources_socket" if config.sampling.source == "sim":  # names are simulated, no source is asked
             return True
-        case key:
-            # Imported here: the schema imports this module.
-            from otel_gpu.config.schema import BY_KEY  # noqa: PLC0415
-
-            own = attrgetter(BY_KEY[key].field)(config)
+        case field:
+            own = attrgetter(field)(config)
             return bool(value == (option.usual if own is None else own))
 
 
@@ -213,17 +200,9 @@ def _next_port(port: int) -> int:
     return port + 1 if port < 65535 else port - 1
 
 
-def _exporter(name: str, where: str) -> Exporter:
-    exporters = _exporters()
-    if name not in exporters:
-        close = difflib.get_close_matches(name, EXPORTER_NAMES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"use {values.one_of(exporters)}"
+def _exporter(name: str, where: str) -> CompatExporter:
+    if name not in EXPORTERS:
+        close = difflib.get_close_matches(name, EXPORTERS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"use {values.one_of(EXPORTERS)}"
         raise UsageError(f"{where}: there is no exporter {name!r}; {hint}")
-    return exporters[name]
-
-
-def _exporters() -> Mapping[str, Exporter]:
-    # Imported here: it loads the metrics, which most commands do not need before they start.
-    from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
-
-    return EXPORTERS
+    return EXPORTERS[name]

@@ -11,7 +11,8 @@ from typing import Final
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import values
-from otel_gpu.config.compat import EXPORTER_NAMES, flags_text, parse_flags, parse_listeners
+from otel_gpu.config.compat import flags_text, parse_flags, parse_listeners
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import (
     Compression,
     Environment,
@@ -361,12 +362,12 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             parse_listeners, "NAME[:PORT],…", "list",
             f"NAME or NAME:PORT separated by commas, each once, with a port from 1 to 65535, of "
-            f"{', '.join(EXPORTER_NAMES)}",
+            f"{', '.join(EXPORTERS)}",
             text=values.words_text,
         ),
         Topic.COMPAT,
         "other exporters whose metrics are served too, each on its own port and the host of --listen: "
-        f"{', '.join(EXPORTER_NAMES)}",
+        f"{', '.join(EXPORTERS)}",
     ),
     Setting(
         "my-gpu-exporter-flags", "compat.my_gpu_exporter_flags", "",

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 OTHER_COMMANDS = {
-    *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
+    *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.families", "otel_gpu.doctor"),
     *("otel_gpu.top", "docker", "grpc", "google.protobuf", "prometheus_client", "yaml"),
 }
 SDK = {"opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client", "psutil"}
