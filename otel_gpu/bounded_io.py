@@ -6,7 +6,11 @@ and a server that sends a byte now and then would never reach it.
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import select
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -42,6 +46,33 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise TooLarge(max_bytes)
     return content
+
+
+def read_file_or_pipe(path: Path, max_bytes: int, timeout_s: float) -> bytes:
+    """The content of a file. Of anything else, such as a pipe, what is written to it until its end.
+
+    Raises TimeoutError if a pipe has no end in time, OSError, TooLarge, and ValueError for an invalid path.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return read_file(path, max_bytes)
+    deadline = Deadline(timeout_s)
+    # Opened without O_NONBLOCK, a named pipe waits for a writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:  # noqa: PTH123
+        return read_all(_chunks(pipe, deadline), max_bytes)
+
+
+def _chunks(pipe: io.FileIO, deadline: Deadline) -> Iterator[bytes]:
+    """What is read from a pipe until its end. A named pipe that no process has opened yet has no end."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    while True:
+        is_readable = poll.poll(deadline.left_s() * 1e3)
+        chunk = pipe.read(1 << 16) if is_readable else None
+        if chunk == b"":
+            return
+        if chunk is not None:
+            yield chunk
 
 
 def read_all(chunks: Iterable[bytes], max_bytes: int) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_gpu.clock import Clock
 from otel_gpu.config import Config, Scope, SourceChoice
@@ -20,13 +20,14 @@ from otel_gpu.sources.base import GpuSource, NameSource, ProcessSource
 from otel_gpu.sources.names.candidates import NameOptions
 from otel_gpu.sources.names.discovery import SourceDiscovery
 from otel_gpu.sources.names.factory import NameSourceFactory, start_all
-from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource
-from otel_gpu.sources.nvml.errors import DEMO_HINT
 from otel_gpu.sources.pause import PausableGpus
 from otel_gpu.sources.proc.cgroup import parse_cgroup, parse_cgroup_in_pod
 from otel_gpu.sources.proc.host import OwnPod, cgroup_namespace_is_initial, find_own_pod
 from otel_gpu.sources.proc.source import OWN_PROC, DeadlineProcessSource, ProcfsSource
 from otel_gpu.sources.proc.table import STEADY
+
+if TYPE_CHECKING:
+    from otel_gpu.sources.nvml import NvmlSource
 
 _INIT_S: Final = 30.0
 """Time limit for the initialisation of the driver in a one-shot command and with ``--source auto``."""
@@ -65,6 +66,9 @@ def open_nvml(
     config: Config, clock: Clock, *, one_shot: bool = False, on_old_library: Callable[[], None] = lambda: None
 ) -> NvmlSource:
     """The GPUs of this host. With ``one_shot`` the end does not wait for the event thread."""
+    # Imported here: a simulated host does not need nvidia-ml-py.
+    from otel_gpu.sources.nvml import DEFAULT_WAIT_MS, NvmlSource  # noqa: PLC0415
+
     return NvmlSource(
         clock,
         deadline_s=config.sampling.deadline_s,
@@ -116,6 +120,8 @@ def open_host(config: Config, clock: Clock, *, one_shot: bool = False) -> Host:
         try:
             nvml.open(_INIT_S)
         except Unavailable as error:
+            from otel_gpu.sources.nvml.errors import DEMO_HINT  # noqa: PLC0415 - as in open_nvml
+
             nvml.close()
             return _simulated(config, clock, str(error).removesuffix(DEMO_HINT), pod)
     names, discovery = open_names(config, clock).open_all()

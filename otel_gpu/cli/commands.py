@@ -35,6 +35,11 @@ class Flag:
     choices: tuple[str, ...] = ()
 
     @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return not self.choices and not self.metavar
+
+    @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of ``add_argument``."""
         if self.choices:

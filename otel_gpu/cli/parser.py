@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -33,6 +34,11 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             return self._join_parts(self._format_action(command) for command in self._iter_indented_subactions(action))
         return super()._format_action(action)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Break lines at spaces only: flags, variables and paths can be copied and searched for."""
+        words = " ".join(text.split())
+        return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False)
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises UsageError for mistakes."""
@@ -51,10 +57,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     first = next((word for word in arguments if not word.startswith("-")), None)
     if first is not None and first not in COMMANDS:
         raise UsageError(f"there is no command {quoted(first)}; {nearest(first, COMMANDS)}")
+    _refuse_values(arguments, first)
     parsed, unknown = make_parser().parse_known_args(arguments)
     if unknown:
         word = unknown[0].partition("=")[0]
-        raise UsageError(f"{parsed.command or 'otel-gpu'} does not know {quoted(unknown[0])}; {_hint(word, parsed)}")
+        problem = "there is no flag" if parsed.command is None else f"{parsed.command} does not know"
+        raise UsageError(f"{problem} {quoted(unknown[0])}; {_hint(word, parsed)}")
     if parsed.command == "setup" and parsed.what not in {None, *SETUPS}:
         raise UsageError(f"setup does not know {quoted(parsed.what)}; {nearest(parsed.what, SETUPS)}")
     return parsed
@@ -83,6 +91,15 @@ def _refuse_flags_before_the_command(arguments: Sequence[str]) -> None:
     raise UsageError(f"flags come after the command: otel-gpu {command or 'COMMAND'} {shlex.join(rest)}")
 
 
+def _refuse_values(arguments: Sequence[str], command: str | None) -> None:
+    """Refuse values of flags that take none, which argparse calls "ignored explicit argument"."""
+    own = ["--version"] if command is None else [f"--{flag.name}" for flag in COMMANDS[command].flags if flag.is_switch]
+    for word in arguments:
+        flag, equals, _ = word.partition("=")
+        if equals and flag in ("-h", "--help", *own):
+            raise UsageError(f"{flag} takes no value; use {flag}")
+
+
 def _hint(word: str, parsed: argparse.Namespace) -> str:
     """What to write instead of a word that the command on the line does not know."""
     if not word.startswith("-"):
@@ -91,7 +108,9 @@ def _hint(word: str, parsed: argparse.Namespace) -> str:
         )
     own = ["version"] if parsed.command is None else [name for name in vars(parsed) if name not in {"command", "what"}]
     others = [each.name for each in COMMANDS.values() if word in each.flag_names]
-    return f"it is a flag of {', '.join(others)}" if others else nearest(word, [f"--{name}" for name in (*own, "help")])
+    if others:
+        return f"it is a flag of {', '.join(others)}"
+    return nearest(word, [f"--{name}" for name in (*own, "help")], see=f"otel-gpu {parsed.command} --help")
 
 
 # ---------------------------------------------------------------------------- help

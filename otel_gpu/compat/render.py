@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from otel_gpu.compat.schema import Aggregation, Exporter, Family, RenderContext, S
+from otel_gpu.compat.schema import Aggregation, Family, RenderContext, S
 from otel_gpu.metrics.names import help_text, labels_text
 from otel_gpu.metrics.rows import ReportRows, UseRow
 from otel_gpu.model import ProcessKey, ProcessReport
@@ -16,10 +16,12 @@ from otel_gpu.model import ProcessKey, ProcessReport
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def render(exporter: Exporter, context: RenderContext, *, prefix: str, labels: Iterable[tuple[str, str]] = ()) -> bytes:
-    """All series of an exporter for one cycle; ``labels`` are on every series. An unknown value has no series."""
+def render(
+    families: Iterable[Family[Any]], context: RenderContext, *, prefix: str, labels: Iterable[tuple[str, str]] = ()
+) -> bytes:
+    """All series of some families for one cycle; ``labels`` are on every series. An unknown value has no series."""
     subjects = _LabelledSubjects(context, tuple(labels))
-    lines = [line for family in exporter.families for line in _family(family, prefix, subjects)]
+    lines = [line for family in families for line in _family(family, prefix, subjects)]
     return "\n".join([*lines, ""]).encode()
 
 

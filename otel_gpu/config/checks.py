@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -99,6 +98,8 @@ def _check_files(loaded: Loaded) -> None:
 
 
 def _check_certificates(loaded: Loaded, key: str, path: Path) -> None:
+    import ssl  # noqa: PLC0415 - an agent without certificates does not need it
+
     text = _read(loaded, key, path).decode("ascii", "ignore")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
@@ -107,6 +108,8 @@ def _check_certificates(loaded: Loaded, key: str, path: Path) -> None:
 
 
 def _check_pair(loaded: Loaded, certificate: Path, client_key: Path | None) -> None:
+    import ssl  # noqa: PLC0415 - as above
+
     key = "otlp-client-certificate" if client_key is None else "otlp-client-key"
     _read(loaded, key, client_key or certificate)
 

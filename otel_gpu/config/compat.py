@@ -12,26 +12,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_gpu.config import values
+from otel_gpu.config.compat_exporters import EXPORTERS, CompatExporter, Option
 from otel_gpu.config.groups import Config, Listener
 from otel_gpu.errors import UsageError
-
-if TYPE_CHECKING:
-    from otel_gpu.compat.schema import Exporter, Option
 
 _FLAGS: Final = "my-gpu-exporter-flags"
 _EXPORTER_WITH_FLAGS: Final = "my-gpu-exporter"
 """The exporter whose flags these are. The others have variables."""
-
-EXPORTER_NAMES: Final = (
-    "gpu-inference",
-    "my-gpu-exporter",
-    "gpu-idle-exporter",
-    "container-gpu-exporter",
-    "dcgm-exporter",
-)
 
 
 def parse_listeners(text: str) -> tuple[Listener, ...]:
@@ -53,7 +43,7 @@ def parse_flags(text: str) -> dict[str, str]:
     """
     if not text.strip():
         return {}
-    switches = {option.name for option in _exporters()[_EXPORTER_WITH_FLAGS].flags if option.bare}
+    switches = {option.name for option in EXPORTERS[_EXPORTER_WITH_FLAGS].flags if option.bare}
     words = iter(shlex.split(text))
     found: dict[str, str] = {}
     for word in words:
@@ -69,11 +59,16 @@ def parse_flags(text: str) -> dict[str, str]:
     return found
 
 
+def flags_text(flags: Mapping[str, str]) -> str:
+    """Flags with their values, in the same syntax."""
+    return shlex.join(f"--{name}={value}" for name, value in flags.items())
+
+
 # ---------------------------------------------------------------------------- variables and flags of the exporters
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _OptionValue:
     """An option of an exporter, with its text and origin."""
 
     option: Option
@@ -107,20 +102,20 @@ def resolve_listeners(
     return tuple(resolved), tuple(variables)
 
 
-def _given(exporter: Exporter, config: Config, environment: Mapping[str, str]) -> Iterator[_Given]:
+def _given(exporter: CompatExporter, config: Config, environment: Mapping[str, str]) -> Iterator[_OptionValue]:
     for option in exporter.variables:
         text = environment.get(option.name)
         if text:
-            yield _Given(option, text, option.name)
+            yield _OptionValue(option, text, option.name)
     flags = config.compat.my_gpu_exporter_flags if exporter.name == _EXPORTER_WITH_FLAGS else {}
     known = {option.name: option for option in exporter.flags}
     for name, text in flags.items():
         if name not in known:
             raise UsageError(f"{_FLAGS}: {_EXPORTER_WITH_FLAGS} has no flag --{name}; use --{', --'.join(known)}")
-        yield _Given(known[name], text, f"{_FLAGS}: --{name}")
+        yield _OptionValue(known[name], text, f"{_FLAGS}: --{name}")
 
 
-def _resolved(listener: Listener, exporter: Exporter, given: Sequence[_Given], config: Config) -> Listener:
+def _resolved(listener: Listener, exporter: CompatExporter, given: Sequence[_OptionValue], config: Config) -> Listener:
     fields: dict[str, Any] = {
         "address": values.Address("", exporter.port),
         "max_age_s": exporter.max_age_s,
@@ -150,7 +145,7 @@ def _resolved(listener: Listener, exporter: Exporter, given: Sequence[_Given], c
     return replace(listener, labels=tuple(labels), notes=tuple(notes), **fields)
 
 
-def _parsed(given: _Given) -> Any:
+def _parsed(given: _OptionValue) -> Any:
     try:
         return given.option.parse(given.text)
     except ValueError:
@@ -164,15 +159,12 @@ def _is_possible(option: Option, value: Any, config: Config) -> bool:
     match option.agent:
         case "":
             return True
-        case "retention":  # a listener can leave out what the agent still reports
+        case "attribution.retention_s":  # a listener can leave out what the agent still reports
             return bool(value <= config.attribution.retention_s)
-        case "pod-resources-socket" if config.sampling.source == "sim":  # names are simulated, no source is asked
+        case "names.pod_resources_socket" if config.sampling.source == "sim":  # names are simulated, no source is asked
             return True
-        case key:
-            # Imported here: the schema imports this module.
-            from otel_gpu.config.schema import BY_KEY  # noqa: PLC0415
-
-            own = attrgetter(BY_KEY[key].field)(config)
+        case field:
+            own = attrgetter(field)(config)
             return bool(value == (option.usual if own is None else own))
 
 
@@ -208,17 +200,9 @@ def _next_port(port: int) -> int:
     return port + 1 if port < 65535 else port - 1
 
 
-def _exporter(name: str, where: str) -> Exporter:
-    exporters = _exporters()
-    if name not in exporters:
-        close = difflib.get_close_matches(name, EXPORTER_NAMES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"use {values.one_of(exporters)}"
+def _exporter(name: str, where: str) -> CompatExporter:
+    if name not in EXPORTERS:
+        close = difflib.get_close_matches(name, EXPORTERS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"use {values.one_of(EXPORTERS)}"
         raise UsageError(f"{where}: there is no exporter {name!r}; {hint}")
-    return exporters[name]
-
-
-def _exporters() -> Mapping[str, Exporter]:
-    # Imported here: it loads the metrics, which most commands do not need before they start.
-    from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
-
-    return EXPORTERS
+    return EXPORTERS[name]

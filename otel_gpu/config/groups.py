@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -190,6 +190,12 @@ class OtlpConfig:
         scheme = endpoint.scheme or ("http" if self.insecure else "https")
         return Endpoint(scheme, endpoint.authority, "" if is_grpc else endpoint.path)
 
+    @property
+    def request_url(self) -> Endpoint:
+        """The URL that exports are sent to: the target, with HTTP and without a path at ``/v1/metrics``."""
+        target = self.target
+        return target if self.protocol is Protocol.GRPC else replace(target, path=target.path or "/v1/metrics")
+
 
 @dataclass(frozen=True, slots=True)
 class ExportConfig:
@@ -252,7 +258,7 @@ class Listener:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.exporter}:{self.address.port}"
+        return f"{self.exporter}:{self.address.port}" if self.address.port else self.exporter
 
 
 @dataclass(frozen=True, slots=True)

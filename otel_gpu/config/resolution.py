@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_gpu.config.compat import resolve_listeners
 from otel_gpu.config.groups import Config, build_config
 from otel_gpu.config.schema import BY_KEY, SETTINGS
-from otel_gpu.config.setting import Found, Setting, quoted
+from otel_gpu.config.setting import RawValue, Setting, quoted
 from otel_gpu.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 DEFAULT: Final = "default"
 """The origin of a value that is not configured."""
+
+_MANY: Final = 8
+"""An error does not list more words than this if a command lists them."""
+
+_SIMILAR: Final = 0.65
+"""A word is proposed for another from this ratio of ``difflib`` on. The ratio of "fro" and "for" is 0.67."""
 
 _RETENTION: Final = (BY_KEY["retention"].default, DEFAULT)
 
@@ -54,17 +61,53 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Every value, valid or not, and the configuration, or the first error."""
+    """Every value, valid or not, and the configuration, or the first error. ``parsed`` has valid values by key."""
 
     values: tuple[Value, ...]
     unknown_variables: tuple[str, ...]
     config: Config | UsageError
+    parsed: Mapping[str, Any]
 
     def loaded(self) -> Loaded:
         """The configuration. UsageError for an invalid value names its origin, the value and what is valid."""
         if isinstance(self.config, UsageError):
             raise self.config
         return Loaded(self.config, self.values, self.unknown_variables)
+
+    def effective(self, environment: Mapping[str, str]) -> tuple[Value, ...]:
+        """Every value in force, each in the syntax of its setting; one that is not valid as it was given."""
+        return tuple(self._effective(value, environment) for value in self.values)
+
+    def _effective(self, value: Value, environment: Mapping[str, str]) -> Value:
+        setting = BY_KEY[value.key]
+        if value.key not in self.parsed:
+            return value
+        parsed = self.parsed[value.key]
+        text = "" if parsed is None else setting.shown(setting.type.text(parsed))
+        plain = replace(value, text=text or setting.when_empty or "none")
+        return plain if isinstance(self.config, UsageError) else _derived(plain, self.config, environment)
+
+
+def _derived(value: Value, config: Config, environment: Mapping[str, str]) -> Value:
+    """The value with what it stands for: the path of ``auto``, the URL of requests, or what other settings decide."""
+    state, otlp, origin = config.state, config.export.otlp, value.origin
+    match value.key:
+        case "state-dir" if state.directory.auto:
+            return Value(value.key, str(state.directory.place(environment) or "none"), f"{origin} (auto)")
+        case "control-socket" if state.control_socket.auto:
+            return Value(value.key, str(state.control_socket.agent_path(environment) or "none"), f"{origin} (auto)")
+        case "otlp-endpoint":
+            return replace(value, text=str(otlp.request_url))
+        case "otlp-insecure":
+            is_plain = otlp.target.scheme == "http"
+            has_scheme = otlp.endpoint is None or otlp.endpoint.scheme != ""
+            is_derived = has_scheme and otlp.insecure is not is_plain
+            return Value(value.key, str(is_plain).lower(), "otlp-endpoint" if is_derived else origin)
+        case "service-name" if not config.export.service_name:
+            is_attribute = "service.name" in config.export.resource_attributes
+            return Value(value.key, config.export.service, "resource-attributes" if is_attribute else origin)
+        case _:
+            return value
 
 
 def load(
@@ -112,21 +155,24 @@ def resolve(
             or _from_environment(setting, environment)
             or _from_file(setting, in_file)
         )
-        value = given or Found(own_default or setting.default, f"default of {command}" if own_default else DEFAULT)
+        value = given or RawValue(own_default or setting.default, f"default of {command}" if own_default else DEFAULT)
         found.append(Value(setting.key, setting.shown(value.text), value.origin))
         try:
             fields[setting.field] = _parse(setting, value)
         except UsageError as error:
             errors.append(error)
     unknown = _unknown_variables(environment)
+    parsed = {setting.key: fields[setting.field] for setting in SETTINGS if setting.field in fields}
     if errors:
-        return Resolved(tuple(found), unknown, errors[0])
+        return Resolved(tuple(found), unknown, errors[0], parsed)
     config, found = _with_room_for_exports(build_config(fields), found)
     try:
         config, found = _with_listeners(config, found, environment)
     except UsageError as error:
-        return Resolved(tuple(found), unknown, error)
-    return Resolved(tuple(found), unknown, config)
+        return Resolved(tuple(found), unknown, error, parsed)
+    return Resolved(
+        tuple(found), unknown, config, {key: attrgetter(setting.field)(config) for key, setting in BY_KEY.items()}
+    )
 
 
 def _with_listeners(config: Config, found: list[Value], environment: Mapping[str, str]) -> tuple[Config, list[Value]]:
@@ -163,38 +209,42 @@ def _read_file(path: str | None) -> Mapping[str, FileValue]:
 def _refuse_unknown(in_file: Mapping[str, FileValue]) -> None:
     for key, value in in_file.items():
         if key not in BY_KEY:
-            raise UsageError(f"{value.origin}: there is no setting {quoted(key)}; {nearest(key, BY_KEY)}")
+            raise UsageError(
+                f"{value.origin}: there is no setting {quoted(key)}; {nearest(key, BY_KEY, see='otel-gpu config')}"
+            )
 
 
-def _from_command(setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str) -> Found | None:
+def _from_command(
+    setting: Setting, fixed: Mapping[str, str], flags: Mapping[str, str], command: str
+) -> RawValue | None:
     text = fixed.get(setting.key)
     if text is None:
         return None
     flag = _from_flags(setting, flags)
     if flag is not None and _parse(setting, flag) != setting.type.parse(text):
         raise UsageError(f"{setting.flag}: {flag.text!r} is not possible; {command} always uses {text!r}")
-    return Found(text, command)
+    return RawValue(text, command)
 
 
-def _from_flags(setting: Setting, flags: Mapping[str, str]) -> Found | None:
+def _from_flags(setting: Setting, flags: Mapping[str, str]) -> RawValue | None:
     text = flags.get(setting.key)
-    return None if text is None else Found(text, setting.flag)
+    return None if text is None else RawValue(text, setting.flag)
 
 
-def _from_environment(setting: Setting, environment: Mapping[str, str]) -> Found | None:
+def _from_environment(setting: Setting, environment: Mapping[str, str]) -> RawValue | None:
     for variable in (setting.variable, *setting.also_variables):
         text = environment.get(variable)
         if text:  # OpenTelemetry: an empty variable counts as unset
-            return Found(text, variable)
+            return RawValue(text, variable)
     return None if setting.from_variables is None else setting.from_variables(environment)
 
 
-def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> Found | None:
+def _from_file(setting: Setting, in_file: Mapping[str, FileValue]) -> RawValue | None:
     found = in_file.get(setting.key)
-    return None if found is None else Found(found.text, found.origin)
+    return None if found is None else RawValue(found.text, found.origin)
 
 
-def _parse(setting: Setting, found: Found) -> Any:
+def _parse(setting: Setting, found: RawValue) -> Any:
     try:
         return setting.type.parse(found.text if found.meaning is None else found.meaning)
     except UsageError as error:  # the parser explains more than the type does
@@ -208,9 +258,12 @@ def _unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in environment if name.startswith("OTEL_GPU_") and name not in known))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt word: the nearest known word, or all of them."""
-    candidates = sorted(known)
-    close = difflib.get_close_matches(word, candidates, n=1)
-    use = f"use {'one of ' if len(candidates) > 1 else ''}{', '.join(candidates)}"
-    return f"did you mean {close[0]}?" if close else use
+def nearest(word: str, known: Iterable[str], see: str = "") -> str:
+    """A hint for a misspelt word: the nearest known word, or all of them, or if they are many, what lists them."""
+    by_name = {candidate.lstrip("-"): candidate for candidate in sorted(known)}
+    close = difflib.get_close_matches(word.lstrip("-"), by_name, n=1, cutoff=_SIMILAR)
+    if close:
+        return f"did you mean {by_name[close[0]]}?"
+    if see and len(by_name) > _MANY:
+        return f"see {see}"
+    return f"use {'one of ' if len(by_name) > 1 else ''}{', '.join(by_name.values())}"

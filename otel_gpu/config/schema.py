@@ -11,7 +11,8 @@ from typing import Final
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
 from otel_gpu.config import values
-from otel_gpu.config.compat import EXPORTER_NAMES, parse_flags, parse_listeners
+from otel_gpu.config.compat import flags_text, parse_flags, parse_listeners
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import (
     Compression,
     Environment,
@@ -24,7 +25,7 @@ from otel_gpu.config.groups import (
     SourceChoice,
     Temporality,
 )
-from otel_gpu.config.setting import Found, Setting, Topic, Type, choice, duration
+from otel_gpu.config.setting import RawValue, Setting, Topic, Type, choice, duration
 
 # ---------------------------------------------------------------------------- parsers
 
@@ -42,15 +43,15 @@ def parse_exporters(text: str) -> tuple[Exporter, ...]:
 # ---------------------------------------------------------------------------- variables with a syntax of their own
 
 
-def _milliseconds(longest: int, *names: str) -> Callable[[Mapping[str, str]], Found | None]:
+def _milliseconds(longest: int, *names: str) -> Callable[[Mapping[str, str]], RawValue | None]:
     """Read the first variable that is set as a whole number of milliseconds."""
     use = f"a whole number of milliseconds from 100 to {longest}"
 
-    def read(environment: Mapping[str, str]) -> Found | None:
+    def read(environment: Mapping[str, str]) -> RawValue | None:
         for name in names:
             text = environment.get(name, "").strip()
             if text:
-                return Found(text, name, f"{text}ms" if text.isdigit() else None, use)
+                return RawValue(text, name, f"{text}ms" if text.isdigit() else None, use)
         return None
 
     return read
@@ -69,42 +70,50 @@ _PROMETHEUS: Final = {
 _DOCKER_TLS_VERIFY: Final = "DOCKER_TLS_VERIFY"
 
 
-def _otlp_endpoint(environment: Mapping[str, str]) -> Found | None:
+def _otlp_endpoint(environment: Mapping[str, str]) -> RawValue | None:
     """The endpoint for metrics is used as it is, at the root if it has no path; the one for all signals is a base."""
     own, base = (environment.get(name, "").strip() for name in _OTLP_ENDPOINT)
     if own:
         scheme, separator, rest = own.partition("://")
         is_root = separator and "/" not in rest.rstrip("/")
-        return Found(own, _OTLP_ENDPOINT[0], f"{scheme}://{rest.rstrip('/')}/." if is_root else None)
+        return RawValue(own, _OTLP_ENDPOINT[0], f"{scheme}://{rest.rstrip('/')}/." if is_root else None)
     if base:
-        return Found(base, _OTLP_ENDPOINT[1], f"{base.rstrip('/')}/v1/metrics" if "://" in base else None)
+        return RawValue(base, _OTLP_ENDPOINT[1], f"{base.rstrip('/')}/v1/metrics" if "://" in base else None)
     return None
 
 
-def _prometheus_listen(environment: Mapping[str, str]) -> Found | None:
+def _prometheus_listen(environment: Mapping[str, str]) -> RawValue | None:
     """OpenTelemetry's two variables for the Prometheus endpoint, as one address."""
     host, port = (environment.get(name) for name in _PROMETHEUS)
     if not host and not port:
         return None
     given = {name: use for name, use in _PROMETHEUS.items() if environment.get(name)}
     host = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
-    return Found(f"{host or '127.0.0.1'}:{port or '9464'}", " and ".join(given), use=" and ".join(given.values()))
+    return RawValue(f"{host or '127.0.0.1'}:{port or '9464'}", " and ".join(given), use=" and ".join(given.values()))
 
 
-def _docker_tls_verify(environment: Mapping[str, str]) -> Found | None:
+def _docker_tls_verify(environment: Mapping[str, str]) -> RawValue | None:
     """Docker's own variable: every value means on, "0" and "false" too, as in Docker's command line."""
     text = environment.get(_DOCKER_TLS_VERIFY, "")
-    return Found(text, _DOCKER_TLS_VERIFY, "on") if text else None
+    return RawValue(text, _DOCKER_TLS_VERIFY, "on") if text else None
 
 
 # ---------------------------------------------------------------------------- types
 
-_SWITCH: Final = Type(values.switch, "on|off", "value", "on or off")
-_ROOT: Final = Type(values.absolute_path, "PATH", "path", "an absolute path, for example /host/proc")
+
+def _root(example: str) -> Type:
+    return Type(values.absolute_path, "PATH", "path", f"an absolute path, for example {example}")
+
+
+_SWITCH: Final = Type(values.switch, "on|off", "value", "on or off", text=values.switch_text)
 _FILE: Final = Type(values.optional_file, "FILE", "file", "the path of a file")
 _NAME: Final = Type(str.strip, "NAME", "name", "a name")
 _PAIRS: Final = Type(
-    values.key_values, "KEY=VALUE,…", "list", "key=value pairs separated by commas, percent-encoded where needed"
+    values.key_values,
+    "KEY=VALUE,…",
+    "list",
+    "key=value pairs separated by commas, percent-encoded where needed",
+    text=values.key_values_text,
 )
 _DAEMON: Final = Type(
     values.daemon, "URL", "URL", "unix:///run/x.sock, tcp://host:2376, http://host:2375 or https://host:2376"
@@ -113,7 +122,11 @@ _SOCKET: Final = Type(
     values.socket_path, "SOCKET", "socket", "the path of a socket, for example unix:///run/x.sock or /run/x.sock"
 )
 _LABELS: Final = Type(
-    values.label_keys, "KEY,…", "list", "label keys separated by commas, for example team,app.kubernetes.io/name"
+    values.label_keys,
+    "KEY,…",
+    "list",
+    "label keys separated by commas, for example team,app.kubernetes.io/name",
+    text=values.words_text,
 )
 
 
@@ -138,11 +151,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "seed of the simulated host; the same seed gives the same history",
     ),
     Setting(
-        "proc-root", "sampling.proc_root", "/proc", _ROOT, Topic.SAMPLING,
+        "proc-root", "sampling.proc_root", "/proc", _root("/host/proc"), Topic.SAMPLING,
         "where the host's /proc is mounted", also_variables=("HOST_PROC",),
     ),
     Setting(
-        "sys-root", "sampling.sys_root", "/sys", _ROOT, Topic.SAMPLING,
+        "sys-root", "sampling.sys_root", "/sys", _root("/host/sys"), Topic.SAMPLING,
         "where the host's /sys is mounted", also_variables=("HOST_SYS",),
     ),
     Setting(
@@ -168,11 +181,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             values.prices, "PRICE|MODEL=PRICE,…", "price",
             "an amount, for example 2.5 for every GPU, or amounts by model, for example A100=2.5,H100=4",
+            text=values.prices_text,
         ),
         Topic.ATTRIBUTION, "price of a GPU hour",
     ),
     Setting(
-        "price-kwh", "attribution.price_kwh", "", Type(values.price, "PRICE", "price", "an amount, for example 0.3"),
+        "price-kwh", "attribution.price_kwh", "",
+        Type(values.price, "PRICE", "price", "an amount, for example 0.3", text=values.price_text),
         Topic.ATTRIBUTION, "price of a kilowatt-hour",
     ),
     Setting(
@@ -239,6 +254,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             parse_exporters, "NAME,…", "list",
             "otlp, prometheus, console, several of them separated by commas, or none",
+            text=lambda exporters: values.words_text(exporters) or "none",
         ),
         Topic.EXPORT, "where to send metrics: otlp, prometheus, console, several of them, or none",
         also_variables=("OTEL_METRICS_EXPORTER",),
@@ -291,7 +307,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "otlp-headers", "export.otlp.headers", "",
-        Type(values.headers, "KEY=VALUE,…", "list", _PAIRS.use), Topic.OTLP,
+        Type(values.headers, "KEY=VALUE,…", "list", _PAIRS.use, text=values.key_values_text), Topic.OTLP,
         "headers of every request, for example api-key=…", also_variables=_otlp("HEADERS"), shown=values.keys_only,
     ),
     Setting(
@@ -324,7 +340,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         "otlp-insecure", "export.otlp.insecure", "",
-        Type(values.optional_switch, "true|false", "value", "true or false"),
+        Type(values.optional_switch, "true|false", "value", "true or false", text=lambda given: str(given).lower()),
         Topic.OTLP, "send plain text to a grpc endpoint without http:// or https://",
         also_variables=_otlp("INSECURE"), is_switch=True,
     ),
@@ -346,17 +362,19 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         Type(
             parse_listeners, "NAME[:PORT],…", "list",
             f"NAME or NAME:PORT separated by commas, each once, with a port from 1 to 65535, of "
-            f"{', '.join(EXPORTER_NAMES)}",
+            f"{', '.join(EXPORTERS)}",
+            text=values.words_text,
         ),
         Topic.COMPAT,
         "other exporters whose metrics are served too, each on its own port and the host of --listen: "
-        f"{', '.join(EXPORTER_NAMES)}",
+        f"{', '.join(EXPORTERS)}",
     ),
     Setting(
         "my-gpu-exporter-flags", "compat.my_gpu_exporter_flags", "",
         Type(
             parse_flags, "FLAGS", "list of flags",
             "the flags of its command line, for example --metric-prefix=gpu --kubernetes-enabled",
+            text=flags_text,
         ),
         Topic.COMPAT, "flags of my-gpu-exporter in compat, for example --my-gpu-exporter-flags='--metric-prefix=gpu'",
     ),

@@ -37,7 +37,7 @@ class Type:
     """The type of a value. An error reads "'0' is not a valid ``noun``; use ``use``".
 
     ``parse`` raises ValueError for what is not of the type, or UsageError to explain more. ``unit`` is the unit of the
-    parsed value.
+    parsed value, ``text`` its text in the syntax of the type.
     """
 
     parse: Callable[[str], Any]
@@ -45,13 +45,21 @@ class Type:
     noun: str
     use: str
     unit: str = ""
+    text: Callable[[Any], str] = str
 
 
 def duration(shortest: str, longest: str, *, example: str) -> Type:
     """A duration within bounds, parsed to seconds."""
     unbounded = values.duration_s(0.0, float("inf"))
     parse = values.duration_s(unbounded(shortest), unbounded(longest))
-    return Type(parse, "DURATION", "duration", f"{shortest} to {longest}, for example {example}", unit="s")
+    return Type(
+        parse,
+        "DURATION",
+        "duration",
+        f"{shortest} to {longest}, for example {example}",
+        unit="s",
+        text=values.duration_text,
+    )
 
 
 def choice(kinds: type[StrEnum]) -> Type:
@@ -61,7 +69,7 @@ def choice(kinds: type[StrEnum]) -> Type:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RawValue:
     """The text of a value and its origin.
 
     ``meaning`` is the same value in the syntax of the setting, and ``use`` what is valid at this origin, where a
@@ -90,7 +98,7 @@ class Setting:
     topic: Topic
     help: str
     also_variables: tuple[str, ...] = ()
-    from_variables: Callable[[Mapping[str, str]], Found | None] | None = None
+    from_variables: Callable[[Mapping[str, str]], RawValue | None] | None = None
     reads: tuple[str, ...] = ()
     is_switch: bool = False
     shown: Callable[[str], str] = str
@@ -116,7 +124,7 @@ class Setting:
         is_named = origin == self.flag or any(origin.startswith(variable) for variable in self.variables)
         return origin if is_named else f"{origin}: {self.key}"
 
-    def invalid(self, found: Found, problem: str = "") -> str:
+    def invalid(self, found: RawValue, problem: str = "") -> str:
         """The error for a value that is not of the type: the ``problem`` with it, or what to use instead."""
         why = f": {problem}" if problem else f"; use {found.use or self.type.use}"
         return f"{self.where(found.origin)}: {quoted(self.shown(found.text))} is not a valid {self.type.noun}{why}"

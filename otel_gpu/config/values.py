@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from otel_gpu.errors import UsageError
 
@@ -71,6 +71,15 @@ def duration_s(shortest_s: float, longest_s: float) -> Callable[[str], float]:
         return seconds
 
     return parse
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in the largest unit that makes it a whole number."""
+    for unit in ("h", "m", "s"):
+        if seconds >= _SECONDS[unit] and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    milliseconds = round(seconds * 1e3, 6)
+    return f"{milliseconds:.0f}ms" if milliseconds.is_integer() and seconds < 1 else f"{seconds:.12g}s"
 
 
 def whole_number(smallest: int, largest: int) -> Callable[[str], int]:
@@ -190,6 +199,11 @@ def key_values(text: str) -> dict[str, str]:
     return found
 
 
+def key_values_text(pairs: Mapping[str, str]) -> str:
+    """``key=value`` pairs separated by commas, percent-encoded where needed."""
+    return ",".join(f"{_encoded(key)}={_encoded(value)}" for key, value in pairs.items())
+
+
 def headers(text: str) -> dict[str, str]:
     """``key=value`` pairs of HTTP headers: names in lower case, values in printable ASCII."""
     found = {key.lower(): value for key, value in key_values(text).items()}
@@ -205,6 +219,11 @@ def switch(text: str) -> bool:
     if word not in _SWITCH:
         raise ValueError(text)
     return _SWITCH[word]
+
+
+def switch_text(is_on: bool) -> str:  # noqa: FBT001 - the text of a value, as every other here
+    """``on`` or ``off``."""
+    return "on" if is_on else "off"
 
 
 def optional_switch(text: str) -> bool | None:
@@ -229,6 +248,17 @@ def prices(text: str) -> dict[str, float]:
     return found
 
 
+def price_text(amount: float) -> str:
+    """An amount of money without zeros at its end."""
+    text = repr(amount)
+    return f"{amount:.12f}".rstrip("0") if "e" in text else text.removesuffix(".0")
+
+
+def prices_text(found: Mapping[str, float]) -> str:
+    """Amounts by words of the GPU's name."""
+    return ",".join(f"{word}{'=' if word else ''}{price_text(amount)}" for word, amount in found.items())
+
+
 def currency(text: str) -> str:
     """An ISO 4217 currency code."""
     if not re.fullmatch(r"[A-Z]{3}", text.strip()):
@@ -243,6 +273,10 @@ def _decoded(text: str) -> str:
     return unquote_to_bytes(text).decode()
 
 
+def _encoded(text: str) -> str:
+    return "".join(quote(each, safe="") if each in "%,=" or each.isspace() else each for each in text)
+
+
 def _amount(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", text.strip(), re.ASCII):
         raise ValueError(text)
@@ -253,6 +287,11 @@ def _amount(text: str) -> float:
 
 _LONGEST_LABEL_KEY: Final = 253 + 1 + 63
 """Kubernetes: a prefix, a slash, a name. Docker has no limit."""
+
+
+def words_text(words: Iterable[object]) -> str:
+    """Words separated by commas."""
+    return ",".join(map(str, words))
 
 
 def label_keys(text: str) -> tuple[str, ...]:
@@ -300,6 +339,9 @@ class StateDir:
     path: Path | None = None
     auto: bool = False
 
+    def __str__(self) -> str:
+        return "auto" if self.auto else str(self.path or "none")
+
     def place(self, environment: Mapping[str, str]) -> Path | None:
         """The directory that systemd created for the unit, else the user's directory for state; ``None`` for none.
 
@@ -332,6 +374,9 @@ class ControlSocket:
 
     path: Path | None = None
     auto: bool = False
+
+    def __str__(self) -> str:
+        return "auto" if self.auto else str(self.path or "none")
 
     def agent_path(self, environment: Mapping[str, str]) -> Path | None:
         """The path at which the agent listens; ``None`` for none."""

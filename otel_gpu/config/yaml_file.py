@@ -8,10 +8,11 @@ from typing import Final
 
 import yaml
 
-from otel_gpu.bounded_io import TooLarge, read_file
+from otel_gpu.bounded_io import TooLarge, read_file_or_pipe
 from otel_gpu.errors import UsageError
 
 _LARGEST_BYTES: Final = 1 << 20
+_PIPE_TIMEOUT_S: Final = 5.0
 _EXAMPLE: Final = "write each setting as 'key: value', for example 'otlp-endpoint: http://localhost:4318'"
 _NULL: Final = "tag:yaml.org,2002:null"
 
@@ -53,9 +54,12 @@ class Node:
 def read_yaml(path: Path, kind: str) -> str:
     """The text of a file. UsageError names the file and the problem; ``kind`` is what the file is."""
     try:
-        content = read_file(path, _LARGEST_BYTES)
+        content = read_file_or_pipe(path, _LARGEST_BYTES, _PIPE_TIMEOUT_S)
     except TooLarge as error:
         raise UsageError(f"the {kind} {path} is {error}; is it the right file?") from None
+    except TimeoutError:
+        problem = f"it is not a regular file, and no process has written all of it within {_PIPE_TIMEOUT_S:g} s"
+        raise UsageError(f"cannot read the {kind} {path}: {problem}") from None
     except (OSError, ValueError) as error:  # ValueError: an invalid path
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read the {kind} {path}: {reason}") from None
@@ -115,6 +119,8 @@ def parse_config(text: str, name: str) -> dict[str, FileValue]:
         if key is None:
             raise UsageError(f"{key_node.origin}: a key is not a single word; {_EXAMPLE}")
         value = _value(value_node)
+        if value is None and value_node.entries() is not None:
+            raise UsageError(f"{key_node.origin}: {key}: settings are not nested; {_EXAMPLE}")
         if value is None:
             raise UsageError(f"{key_node.origin}: {key}: the value is not a single word or a list of words; {_EXAMPLE}")
         if key in values:

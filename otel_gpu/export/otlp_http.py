@@ -66,8 +66,8 @@ class HttpTransport:
     def __init__(self, config: ExportConfig) -> None:
         # It logs malformed headers with a traceback. Each failure is in the result of its attempt.
         logging.getLogger("urllib3").setLevel(logging.CRITICAL)
-        endpoint = config.otlp.target
-        self._url = f"{endpoint.scheme}://{endpoint.authority}{endpoint.path or '/v1/metrics'}"
+        url = config.otlp.request_url
+        self._url = f"{url.scheme}://{url.authority}{url.path}"
         self._compresses = config.otlp.compression is Compression.GZIP
         self._headers = {
             "user-agent": f"otel-gpu/{__version__}",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from otel_gpu.metrics.catalogue import METRICS, Kind, Metric
 from otel_gpu.metrics.series import Collection, MetricBlock
 from otel_gpu.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
 
 SCOPE = "otel_gpu"
 
@@ -52,6 +54,9 @@ class MetricCallback:
 
         The workload's identity is on the points, because a provider of the SDK has one Resource.
         """
+        # Imported here: the agent's own provider reads blocks.
+        from opentelemetry.metrics import Observation  # noqa: PLC0415
+
         block = self.block()
         for point in () if block is None else block.points:
             identity = () if point.workload is None else point.workload.attributes
@@ -62,7 +67,33 @@ class MetricCallback:
         return self._shared.block(self._metric)
 
 
-def create_instruments(provider: MeterProvider, collect: Callable[[], Collection | None]) -> None:
+class ObservableMeter(Protocol):
+    """The part of OpenTelemetry's ``Meter`` that creates observable instruments."""
+
+    def create_observable_gauge(
+        self, name: str, callbacks: Sequence[MetricCallback], unit: str, description: str
+    ) -> object:
+        """Create a gauge."""
+
+    def create_observable_counter(
+        self, name: str, callbacks: Sequence[MetricCallback], unit: str, description: str
+    ) -> object:
+        """Create a counter."""
+
+    def create_observable_up_down_counter(
+        self, name: str, callbacks: Sequence[MetricCallback], unit: str, description: str
+    ) -> object:
+        """Create an updowncounter."""
+
+
+class ObservableMeterProvider(Protocol):
+    """The part of OpenTelemetry's ``MeterProvider`` that is needed here."""
+
+    def get_meter(self, name: str, version: str | None = None) -> ObservableMeter:
+        """A meter of an instrumentation scope."""
+
+
+def create_instruments(provider: ObservableMeterProvider, collect: Callable[[], Collection | None]) -> None:
     """Create every instrument of the catalogue. Their callbacks call ``collect`` once per collection.
 
     Once per provider: the SDK answers a second creation with the first instruments and ignores the new callbacks.
@@ -73,7 +104,7 @@ def create_instruments(provider: MeterProvider, collect: Callable[[], Collection
         _create(meter, metric, MetricCallback(metric, shared))
 
 
-def _create(meter: Meter, metric: Metric, callback: MetricCallback) -> None:
+def _create(meter: ObservableMeter, metric: Metric, callback: MetricCallback) -> None:
     create = {
         Kind.GAUGE: meter.create_observable_gauge,
         Kind.COUNTER: meter.create_observable_counter,

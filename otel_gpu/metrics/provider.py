@@ -9,38 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
-
-from opentelemetry.metrics import (
-    CallbackT,
-    Meter,
-    MeterProvider,
-    NoOpMeter,
-    ObservableCounter,
-    ObservableGauge,
-    ObservableUpDownCounter,
-)
 
 from otel_gpu.metrics.collect import CycleMetrics
 from otel_gpu.metrics.instruments import MetricCallback, create_instruments
 from otel_gpu.metrics.series import Collection
 
 
-class AgentMeterProvider(MeterProvider):
-    """Collects the instruments of ``create_instruments``; other instruments that are created on it do nothing."""
+class AgentMeterProvider:
+    """Collects the instruments of ``create_instruments``. It is no subclass of OpenTelemetry's, which takes 2 MB."""
 
     def __init__(self) -> None:
         self._callbacks: list[MetricCallback] = []
 
-    def get_meter(
-        self,
-        name: str,
-        version: str | None = None,
-        schema_url: str | None = None,
-        attributes: Any = None,  # noqa: ARG002 - attributes of the scope, which has none here
-    ) -> Meter:
+    def get_meter(self, name: str, version: str | None = None) -> AgentMeter:  # noqa: ARG002 - there is one scope
         """A meter whose observable instruments are collected."""
-        return _AgentMeter(self._callbacks, name, version, schema_url)
+        return AgentMeter(self._callbacks)
 
     def collect(self, time_ns: int) -> Collection:
         """Run every instrument once. Its points are as of ``time_ns`` (Unix time)."""
@@ -48,34 +31,24 @@ class AgentMeterProvider(MeterProvider):
         return Collection(time_ns, tuple(block for block in blocks if block is not None))
 
 
-class _AgentMeter(NoOpMeter):
-    def __init__(self, collected: list[MetricCallback], name: str, version: str | None, schema_url: str | None) -> None:
-        super().__init__(name, version, schema_url)
+class AgentMeter:
+    """Keeps the callbacks of observable instruments."""
+
+    def __init__(self, collected: list[MetricCallback]) -> None:
         self._collected = collected
 
-    def _collect(self, callbacks: Sequence[CallbackT] | None) -> None:
-        self._collected += [callback for callback in callbacks or () if isinstance(callback, MetricCallback)]
-
     def create_observable_gauge(
-        self, name: str, callbacks: Sequence[CallbackT] | None = None, unit: str = "", description: str = ""
-    ) -> ObservableGauge:
-        """A gauge that is collected."""
-        self._collect(callbacks)
-        return super().create_observable_gauge(name, callbacks, unit, description)
+        self,
+        name: str,  # noqa: ARG002 - the callback has the metric
+        callbacks: Sequence[MetricCallback],
+        unit: str,  # noqa: ARG002
+        description: str,  # noqa: ARG002
+    ) -> None:
+        """An instrument that is collected."""
+        self._collected += callbacks
 
-    def create_observable_counter(
-        self, name: str, callbacks: Sequence[CallbackT] | None = None, unit: str = "", description: str = ""
-    ) -> ObservableCounter:
-        """A counter that is collected."""
-        self._collect(callbacks)
-        return super().create_observable_counter(name, callbacks, unit, description)
-
-    def create_observable_up_down_counter(
-        self, name: str, callbacks: Sequence[CallbackT] | None = None, unit: str = "", description: str = ""
-    ) -> ObservableUpDownCounter:
-        """An updowncounter that is collected."""
-        self._collect(callbacks)
-        return super().create_observable_up_down_counter(name, callbacks, unit, description)
+    create_observable_counter = create_observable_gauge
+    create_observable_up_down_counter = create_observable_gauge
 
 
 class AgentMetrics:

@@ -7,15 +7,17 @@ import hmac
 import ipaddress
 import logging
 import secrets
-import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_gpu.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 log = logging.getLogger(__name__)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import socket
-import ssl
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_gpu.web.access_policy import AccessPolicy
 from otel_gpu.web.request import RawRequest
 from otel_gpu.web.response import Stream
 from otel_gpu.web.router import TLS_REQUIRED, EncodedResponse
+
+if TYPE_CHECKING:
+    import ssl
 
 _MAX_REQUEST_BYTES: Final = 128 * 1024
 """Request line and headers together. The parser has limits for a line and for the number of headers."""
@@ -62,6 +64,8 @@ class Connection:
         """Whether the connection has been idle after a response."""
         self._keep_alive = False
         self._head = bytearray()
+        self._tls: ssl.SSLSocket | None = None
+        """The socket, once TLS is negotiated on it."""
         self._handshake_done = policy.tls is None
         self._unsent: list[memoryview] = []
 
@@ -78,7 +82,7 @@ class Connection:
     @property
     def has_buffered_input(self) -> bool:
         """Whether TLS has already read bytes of the next request, for which no event will come."""
-        return isinstance(self.socket, ssl.SSLSocket) and self.socket.pending() > 0
+        return self._tls is not None and self._tls.pending() > 0
 
     @property
     def next_frame(self) -> bytes | None:
@@ -96,10 +100,11 @@ class Connection:
             return self._read()
         except BlockingIOError:
             return Wait.READABLE if self.request is None else Wait.WRITABLE
-        except ssl.SSLWantReadError:
-            return Wait.READABLE
-        except ssl.SSLWantWriteError:
-            return Wait.WRITABLE
+        except OSError as error:
+            wait = self._tls_wait(error)
+            if wait is None:
+                raise
+            return wait
 
     def start_response(self, response: EncodedResponse, now_s: float) -> None:
         """Set the response that the next steps send."""
@@ -118,24 +123,35 @@ class Connection:
     def close(self) -> None:
         """Close the connection, with a TLS close_notify that is not waited for."""
         with suppress(OSError, ValueError):
-            if isinstance(self.socket, ssl.SSLSocket) and self._handshake_done:
-                self.socket.unwrap()
+            if self._tls is not None and self._handshake_done:
+                self._tls.unwrap()
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
         self.socket.close()
 
     def _handshake(self) -> None:
         """Continue the TLS handshake. A client that starts in plain text is read, so that it gets an error response."""
-        if not isinstance(self.socket, ssl.SSLSocket):
+        if self._tls is None:
             first = self.socket.recv(1, socket.MSG_PEEK)
             if self.policy.tls is None or first not in (b"", _TLS_HANDSHAKE):
                 self._handshake_done = True
                 return
-            self.socket = self.policy.tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
-        self.socket.do_handshake()
-        if not self.policy.allows_certificate(self.socket.getpeercert()):
+            self._tls = self.policy.tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+            self.socket = self._tls
+        self._tls.do_handshake()
+        if not self.policy.allows_certificate(self._tls.getpeercert()):
             raise CertificateRejected("the client certificate has none of the allowed names")
         self._handshake_done = True
+
+    def _tls_wait(self, error: OSError) -> Wait | None:
+        """What TLS waits for, if that is all the error says."""
+        if self._tls is None:
+            return None
+        import ssl  # noqa: PLC0415 - only agents with TLS load it
+
+        if isinstance(error, ssl.SSLWantReadError):
+            return Wait.READABLE
+        return Wait.WRITABLE if isinstance(error, ssl.SSLWantWriteError) else None
 
     def _read(self) -> Wait:
         while True:
@@ -151,7 +167,7 @@ class Connection:
                 return self._finish_request()
 
     def _finish_request(self, *, is_too_large: bool = False) -> Wait:
-        is_plain_text = self.policy.tls is not None and not isinstance(self.socket, ssl.SSLSocket)
+        is_plain_text = self.policy.tls is not None and self._tls is None
         rejection = TLS_REQUIRED if is_plain_text else None
         self.request = RawRequest(bytes(self._head), is_too_large=is_too_large, rejection=rejection)
         return Wait.RESPONSE
@@ -159,8 +175,7 @@ class Connection:
     def _write(self) -> Wait:
         while self._unsent:
             # One call for head and body where possible: a head alone is another packet, which wakes up the client.
-            is_tls = isinstance(self.socket, ssl.SSLSocket)
-            sent = self.socket.send(self._unsent[0]) if is_tls else self.socket.sendmsg(self._unsent)
+            sent = self.socket.sendmsg(self._unsent) if self._tls is None else self._tls.send(self._unsent[0])
             while self._unsent and sent >= len(self._unsent[0]):
                 sent -= len(self._unsent.pop(0))
             if sent:
@@ -172,8 +187,13 @@ class Connection:
 
     def _discard_input(self) -> Wait:
         """Detect that the client of a stream has closed the connection. Its input has no meaning."""
-        with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        try:
             while self.socket.recv(_CHUNK_BYTES):
                 pass
-            return Wait.CLOSE
-        return Wait.FRAME
+        except BlockingIOError:
+            return Wait.FRAME
+        except OSError as error:
+            if self._tls_wait(error) is None:
+                raise
+            return Wait.FRAME
+        return Wait.CLOSE

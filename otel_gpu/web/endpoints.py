@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import Listener
 from otel_gpu.config.values import Address
 from otel_gpu.export.document import document
@@ -230,11 +231,11 @@ def compat_routes(
 ) -> dict[str, Route]:
     """The routes of a listener. ``newest`` returns the rows of a report of at most that age in seconds, if possible."""
     # Imported here: most agents have no listener, and the exporters take memory.
-    from otel_gpu.compat.exporters import EXPORTERS  # noqa: PLC0415
+    from otel_gpu.compat.families import FAMILIES  # noqa: PLC0415
     from otel_gpu.compat.render import CONTENT_TYPE, ProcessRetention, render  # noqa: PLC0415
     from otel_gpu.compat.schema import RenderContext  # noqa: PLC0415
 
-    exporter = EXPORTERS[listener.exporter]
+    families, health_path = FAMILIES[listener.exporter], EXPORTERS[listener.exporter].health
     retention = None if listener.retention_s is None else ProcessRetention(listener.retention_s)
 
     def metrics(_: Request) -> Response:
@@ -244,9 +245,9 @@ def compat_routes(
         if retention is not None:
             rows = retention.filter(rows)
         context = RenderContext(rows, host_name, listener.kubernetes)
-        return Response(render(exporter, context, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
+        return Response(render(families, context, prefix=listener.prefix, labels=listener.labels), CONTENT_TYPE)
 
     routes: dict[str, Route] = {listener.path: metrics}
-    if exporter.health is not None:
-        routes[exporter.health] = health
+    if health_path is not None:
+        routes[health_path] = health
     return routes

@@ -14,8 +14,9 @@ import pytest
 from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.clock import ManualClock
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.fields import devices
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.export.otlp_encoder import encode
 from otel_gpu.metrics.catalogue import BY_NAME, METRICS, Level
 from otel_gpu.metrics.labels import Resources
@@ -44,7 +45,7 @@ NOT_MEASURED = {"otel_gpu.cpu.time", "otel_gpu.memory.usage"}
 GPU_METRICS_OF_OTHERS = {
     f"{exporter.prefix}{family.name}"
     for exporter in EXPORTERS.values()
-    for family in exporter.families
+    for family in FAMILIES[exporter.name]
     if family.subjects is devices
     or (exporter.name == "dcgm-exporter" and family.name not in {"FB_USED", "TOTAL_ENERGY_CONSUMPTION"})
 }

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.config import SETTINGS, load
+from otel_gpu.config import SETTINGS, resolve
 from otel_gpu.config.yaml_file import parse_config
 from otel_gpu.errors import UsageError
 from otel_gpu.web.web_config import parse_web_config
@@ -56,10 +56,12 @@ def check_config(data: bytes) -> str | None:
     try:
         found = parse_config(text, "otel-gpu.yaml")
         flags = {key: value.text for key, value in found.items() if key.encode("utf-8", "replace") in KEYS}
-        load(flags, {})
+        resolved = resolve(flags, {})
+        shown = [value.text for value in resolved.effective({})]
+        resolved.loaded()
     except UsageError as error:
         return _unsaid(error)
-    return None
+    return next((f"a valid value is shown as nothing: {shown!a}" for each in shown if not each), None)
 
 
 def check_web_config(data: bytes) -> str | None:

@@ -12,9 +12,10 @@ from typing import Final
 from otel_gpu.agent.engine import Engine
 from otel_gpu.attribution.options import AttributionOptions, Prices
 from otel_gpu.clock import ManualClock
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render
 from otel_gpu.compat.schema import RenderContext
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer
 from otel_gpu.metrics.agent_values import SelfStats
 from otel_gpu.metrics.collect import MetricCollector
@@ -109,8 +110,8 @@ def compat_history(
     readings: dict[float, dict[str, GpuReading]] = {}
     for _, report in history.scrapes():
         context = RenderContext(report_rows(report), "node-1")
-        for exporter in EXPORTERS.values():
-            history.store(render(exporter, context, prefix=exporter.prefix).decode().splitlines())
+        for name, families in FAMILIES.items():
+            history.store(render(families, context, prefix=EXPORTERS[name].prefix).decode().splitlines())
         time_s = history.clock.wall_ns() / 1e9
         truths[time_s] = history.host.truth()
         readings[time_s] = {str(each.identity.index): each.reading for each in report.gpus}

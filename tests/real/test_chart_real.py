@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.version import __version__
 from tests.real.manifests import (
     CHART,

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
+from otel_gpu.bounded_io import (
+    Deadline,
+    LineSplitter,
+    TooLarge,
+    parse_json,
+    read_all,
+    read_beginning,
+    read_file,
+    read_file_or_pipe,
+)
 from otel_gpu.clock import ManualClock
 from tests.depth import DEPTH
 
@@ -22,6 +33,38 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
         read_file(path, 99)
     with pytest.raises(TooLarge, match=r"^over 2 MiB$"):
         read_all([b"x" * (2 << 20), b"x"], 2 << 20)
+
+
+def test_a_pipe_is_read_until_its_end(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "fifo")
+    with ThreadPoolExecutor() as pool:
+        content = pool.submit(read_file_or_pipe, pipe, 1 << 20, 30.0)
+        with pipe.open("wb") as writer:
+            writer.write(b"a" * 100_000)
+        assert content.result() == b"a" * 100_000
+        too_large = pool.submit(read_file_or_pipe, pipe, 9, 30.0)
+        with pipe.open("wb") as writer:
+            writer.write(b"a" * 10)
+        with pytest.raises(TooLarge):
+            too_large.result()
+    assert read_file_or_pipe(Path("/dev/null"), 9, 30.0) == b""
+
+
+def test_a_pipe_without_an_end_is_given_up(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "fifo")
+    with pytest.raises(TimeoutError):
+        read_file_or_pipe(pipe, 9, 0.01)  # no process has it open for writing
+    with pipe.open("r+b", buffering=0) as writer:
+        writer.write(b"a")
+        with pytest.raises(TimeoutError):
+            read_file_or_pipe(pipe, 9, 0.01)
+
+
+def test_a_file_read_as_a_file_or_pipe_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10)
+    assert read_file_or_pipe(tmp_path / "file", 10, 0.0) == b"x" * 10
+    with pytest.raises(IsADirectoryError):
+        read_file_or_pipe(tmp_path, 10, 0.0)
 
 
 def test_a_stream_is_not_read_beyond_its_limit() -> None:

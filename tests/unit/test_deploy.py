@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import SETTINGS, load
 from otel_gpu.config.checks import check_exports
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.sources.names import candidates
 from otel_gpu.state.gap_marker import marker_directories
 from otel_gpu.version import __version__

@@ -36,7 +36,7 @@ def test_the_container_serves_metrics_and_health_on_the_port_it_exposes() -> Non
     assert run == "run"
     lines = otel_gpu("config", *flags).stdout.splitlines()  # it takes the flags of run
     effective = {key: value for key, value, *_ in (line.split() for line in lines)}
-    assert effective["prometheus"] == "true"
+    assert effective["prometheus"] == "on"
     assert effective["listen"] == f"0.0.0.0:{exposed()}"
 
 

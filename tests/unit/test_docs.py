@@ -19,8 +19,9 @@ from otel_gpu.attribution.energy import Consumer, EnergyDivider, EnergyPolicy, I
 from otel_gpu.attribution.keys import DeviceKey, ProcessOnDevice
 from otel_gpu.cli.commands import COMMANDS
 from otel_gpu.cli.parser import make_parser
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.config import SETTINGS
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.metrics.catalogue import METRICS
 from otel_gpu.metrics.labels import IDENTITY_KEYS
 from otel_gpu.metrics.names import label_name, prometheus_name
@@ -87,7 +88,9 @@ def own_names() -> set[str]:
     """Metrics and attributes in both spellings, and the metrics of exporters that are stood in for."""
     ours = {metric.name for metric in METRICS}
     keys = {key for metric in METRICS for key in metric.keys} | set(IDENTITY_KEYS)
-    theirs = {f"{exporter.prefix}{family.name}" for exporter in EXPORTERS.values() for family in exporter.families}
+    theirs = {
+        f"{exporter.prefix}{family.name}" for exporter in EXPORTERS.values() for family in FAMILIES[exporter.name]
+    }
     return ours | keys | theirs | {prometheus_name(metric) for metric in METRICS} | {label_name(key) for key in keys}
 
 

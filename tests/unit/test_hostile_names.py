@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from otel_gpu.agent.sampling import StateLog
 from otel_gpu.cli.logs import set_up
-from otel_gpu.compat.exporters import EXPORTERS
 from otel_gpu.config import LogFormat, LogLevel
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.export.document import to_json
 from otel_gpu.export.otlp import to_otlp_json
 from otel_gpu.export.prometheus import Exposition, PrometheusRenderer

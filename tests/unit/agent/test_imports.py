@@ -8,22 +8,26 @@ import sys
 import pytest
 
 OTHER_COMMANDS = {
-    *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.exporters", "otel_gpu.doctor"),
+    *("otel_gpu.sources.sim", "otel_gpu.sources.names.slurm", "otel_gpu.compat.families", "otel_gpu.doctor"),
     *("otel_gpu.top", "docker", "grpc", "google.protobuf", "prometheus_client", "yaml"),
 }
-SDK = {"opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client", "psutil"}
+NEVER = {"pynvml", "opentelemetry.sdk", "opentelemetry.exporter", "prometheus_client", "psutil"}
 HTTP = {"requests", "urllib3", "charset_normalizer", "otel_gpu.export.otlp_http"}
 GRPC = {"grpc", "otel_gpu.export.otlp_grpc"}
+API = {"opentelemetry.metrics", "ssl"}
+"""Of OpenTelemetry's API and TLS nothing is needed to serve Prometheus in plain text."""
 OTLP = {"google.protobuf", "opentelemetry.proto", "otel_gpu.export.otlp", "otel_gpu.export.otlp_encoder"}
 
 DEMO = """
-import sys, urllib.request
+import socket, sys
 from otel_gpu.agent.agent import Agent
 from otel_gpu.cli import main
 run = Agent.run
 def run_until_scraped(agent, stop, on_sample, on_start):
     def scrape(report):
-        urllib.request.urlopen(agent.web.url + "/metrics").read()
+        with socket.create_connection((agent.web.address.host, agent.web.address.port)) as client:
+            client.sendall(b"GET /metrics HTTP/1.0\\r\\n\\r\\n")
+            assert client.recv(12) == b"HTTP/1.1 200", "no metrics"
         stop.set()
     run(agent, stop, scrape, on_start)
 Agent.run = run_until_scraped
@@ -52,9 +56,9 @@ def test_the_command_line_loads_no_module_of_other_commands() -> None:
 @pytest.mark.parametrize(
     ("exporters", "protocol", "unused"),
     [
-        ("prometheus", "http/protobuf", SDK | HTTP | GRPC | OTLP),
-        ("prometheus,otlp", "http/protobuf", SDK | GRPC),
-        ("prometheus,otlp", "grpc", SDK | HTTP),
+        ("prometheus", "http/protobuf", NEVER | HTTP | GRPC | OTLP | API),
+        ("prometheus,otlp", "http/protobuf", NEVER | GRPC),
+        ("prometheus,otlp", "grpc", NEVER | HTTP),
     ],
     ids=["prometheus", "http", "grpc"],
 )

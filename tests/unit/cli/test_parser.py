@@ -112,7 +112,7 @@ def test_help_lists_every_flag_of_a_command_with_its_default_and_variables_of_ot
             default = own_defaults.get((command, setting.key), setting.default) or setting.when_empty or "none"
             others = f"; also {', '.join(setting.variables[1:])})" if setting.variables[1:] else ")"
             line = f"{setting.flag} {value} {setting.help} (default {default}{others}"
-            assert line.replace(" ", "") in out.replace(" ", "")  # lines are broken at hyphens too
+            assert line in out
 
 
 def test_without_a_command_the_help_is_printed(run: Callable[..., Line], capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,11 +160,19 @@ def test_the_example_of_a_command_is_valid(command: Command) -> None:
         (["setup", "accounting", "--listen", "x"], "setup does not know '--listen'; it is a flag of run, demo, doctor"),
         (["resume", "--for", "1m"], "resume does not know '--for'; it is a flag of pause"),
         (["once", "--intervall=5s"], "once does not know '--intervall=5s'; did you mean --interval?"),
-        (["--verison"], "otel-gpu does not know '--verison'; did you mean --version?"),
+        (["--verison"], "there is no flag '--verison'; did you mean --version?"),
+        (["--foo"], "there is no flag '--foo'; use one of --help, --version"),
         (["once", "GPU-0"], "once does not know 'GPU-0'; once takes flags only"),
         (["once", "--format", "xml"], "--format: 'xml' is not a valid value; use table, json, prometheus or otlp"),
         (["once", "--interval"], "--interval: expected one argument; see otel-gpu once --help"),
-        (["run", "--view=yes"], "--view: ignored explicit argument 'yes'"),
+        (["run", "--view=yes"], "--view takes no value; use --view"),
+        (["run", "--help=yes"], "--help takes no value; use --help"),
+        (["--version=3"], "--version takes no value; use --version"),
+        (["run", "--foo"], "run does not know '--foo'; see otel-gpu run --help"),
+        (["run", "-x"], "run does not know '-x'; see otel-gpu run --help"),
+        (["run", "--otlp-endpiont=x"], "run does not know '--otlp-endpiont=x'; did you mean --otlp-endpoint?"),
+        (["top", "--gpu"], "top does not know '--gpu'; see otel-gpu top --help"),
+        (["pause", "--gpu"], "pause does not know '--gpu'; use one of --config, --control-socket, --for, --help"),
         (["once", "--interval", "5"], "--interval: '5' is not a valid duration; use 1s to 1h, for example 5s"),
         (["run", "--source", "gpu"], "--source: 'gpu' is not a valid value; use nvml, sim or auto"),
         (["once", "--source="], "--source: '' is not a valid value; use nvml, sim or auto"),
@@ -339,9 +347,34 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
 @pytest.mark.parametrize(
     ("arguments", "variables", "row"),
     [
-        ([], {}, ("otlp-endpoint", "http://localhost:4318", "default")),
+        ([], {}, ("otlp-endpoint", "http://localhost:4318/v1/metrics", "default")),
         (["--otlp-protocol", "grpc"], {}, ("otlp-endpoint", "http://localhost:4317", "default")),
-        (["--otlp-endpoint", "http://h:1"], {}, ("otlp-endpoint", "http://h:1", "--otlp-endpoint")),
+        (["--otlp-endpoint", "http://h:1"], {}, ("otlp-endpoint", "http://h:1/v1/metrics", "--otlp-endpoint")),
+        (
+            [],
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c/foo"},
+            ("otlp-endpoint", "http://c/foo/v1/metrics", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ),
+        (
+            [],
+            {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c/foo?key=secret"},
+            ("otlp-endpoint", "http://c/foo?…", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"),
+        ),
+        (
+            ["--otlp-protocol", "grpc", "--otlp-endpoint", "c:4317", "--otlp-insecure"],
+            {},
+            ("otlp-endpoint", "http://c:4317", "--otlp-endpoint"),
+        ),
+        ([], {}, ("otlp-insecure", "true", "otlp-endpoint")),
+        (["--otlp-endpoint", "https://c"], {}, ("otlp-insecure", "false", "otlp-endpoint")),
+        (["--otlp-insecure"], {}, ("otlp-insecure", "true", "--otlp-insecure")),
+        ([], {"OTEL_EXPORTER_OTLP_INSECURE": "false"}, ("otlp-insecure", "true", "otlp-endpoint")),
+        ([], {"DOCKER_TLS_VERIFY": "0"}, ("docker-tls-verify", "on", "DOCKER_TLS_VERIFY")),
+        ([], {"OTEL_METRIC_EXPORT_INTERVAL": "5000"}, ("export-interval", "5s", "OTEL_METRIC_EXPORT_INTERVAL")),
+        (["--export-interval", "3m"], {}, ("retention", "6m", "default, raised for export-interval")),
+        (["--otlp-headers", "API-Key=secret"], {}, ("otlp-headers", "api-key=…", "--otlp-headers")),
+        (["--price-gpu-hour", "A100=2.50, H100=4"], {}, ("price-gpu-hour", "A100=2.5,H100=4", "--price-gpu-hour")),
+        (["--log-format", "JSON"], {}, ("log-format", "json", "--log-format")),
         ([], {"STATE_DIRECTORY": "/nonexistent/state"}, ("state-dir", "/nonexistent/state", "default (auto)")),
         (["--state-dir", "none"], {}, ("state-dir", "none", "--state-dir")),
         (
@@ -355,7 +388,7 @@ def test_config_prints_each_value_with_its_origin(run: Callable[..., Line], monk
         ([], {}, ("price-kwh", "none", "default")),
     ],
 )
-def test_config_shows_the_value_in_use_where_none_is_configured(
+def test_config_shows_the_value_in_force(
     run: Callable[..., Line],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -373,6 +406,7 @@ def test_config_shows_the_value_in_use_where_none_is_configured(
     ("arguments", "complaint", "shown"),
     [
         (["--seed", "one"], "--seed: 'one' is not a valid whole number; use ", ["seed", "one", "--seed"]),
+        (["--seed", "one", "--prometheus"], "--seed: 'one' is not ", ["prometheus", "on", "--prometheus"]),
         (["--retention", "5s"], "--retention: '5s' is too short; use ", ["retention", "5s", "--retention"]),
         (["--config", "/nowhere/x"], "cannot read the configuration file /nowhere/x", ["seed", "1", "default"]),
     ],

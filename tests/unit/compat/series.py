@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render
 from otel_gpu.compat.schema import RenderContext
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.metrics.rows import ReportRows, report_rows
 from otel_gpu.model import Report
 
@@ -15,8 +16,7 @@ from otel_gpu.model import Report
 def text(name: str, attribution: Report | ReportRows, **context: Any) -> str:
     """The whole exposition."""
     rows = attribution if isinstance(attribution, ReportRows) else report_rows(attribution)
-    exporter = EXPORTERS[name]
-    return render(exporter, RenderContext(rows, **context), prefix=exporter.prefix).decode()
+    return render(FAMILIES[name], RenderContext(rows, **context), prefix=EXPORTERS[name].prefix).decode()
 
 
 def lines(name: str, family: str, attribution: Report | ReportRows, **context: Any) -> list[str]:

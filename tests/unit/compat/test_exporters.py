@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render
-from otel_gpu.compat.schema import Aggregation, Exporter, Family, Kind, RenderContext
+from otel_gpu.compat.schema import Aggregation, Family, Kind, RenderContext
+from otel_gpu.config.compat_exporters import EXPORTERS
 from otel_gpu.config.groups import Listener
 from otel_gpu.export.prometheus import Exposition
 from otel_gpu.metrics.rows import report_rows
@@ -22,16 +23,12 @@ NO_GPUS = RenderContext(report_rows(answer()))
 PAGE = Path(__file__).parents[3] / "docs" / "compat.md"
 
 
-def exporter(*families: Family[int]) -> Exporter:
-    return Exporter("test", 1, 1.0, families)
-
-
 def test_names_and_labels_are_valid_and_unique() -> None:
-    for each in EXPORTERS.values():
-        names = [f"{each.prefix}{family.name}" for family in each.families]
+    for exporter, families in FAMILIES.items():
+        names = [f"{EXPORTERS[exporter].prefix}{family.name}" for family in families]
         assert len(set(names)) == len(names)
         assert all(re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name) for name in names)
-        for family in each.families:
+        for family in families:
             labels = [label for label, _ in family.labels]
             assert len(set(labels)) == len(labels)
             assert all(re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", label) for label in labels)
@@ -54,7 +51,7 @@ def test_the_series_of_a_host_parse_and_are_unique(name: str) -> None:
         "my_gpu_process_energy_joules_total", "my_gpu_process_energy_by_method_joules_total"
     )
     families = parsed(exposition.encode(), Exposition.TEXT)
-    assert len(families) == len(EXPORTERS[name].families)
+    assert len(families) == len(FAMILIES[name])
     assert len(series(families)) > 30
 
 
@@ -74,7 +71,7 @@ def test_a_hostile_name_is_escaped() -> None:
 def test_values_with_equal_labels_are_summed_or_the_maximum_counts() -> None:
     summed = Family("a", Kind.GAUGE, "", lambda _: (1, 2), (), lambda subject: subject)
     largest = Family("b", Kind.GAUGE, "", lambda _: (1, 2), (), lambda subject: subject, Aggregation.MAX)
-    assert render(exporter(summed, largest), NO_GPUS, prefix="x_").decode().splitlines() == [
+    assert render([summed, largest], NO_GPUS, prefix="x_").decode().splitlines() == [
         "# HELP x_a ",
         "# TYPE x_a gauge",
         "x_a 3",
@@ -87,14 +84,14 @@ def test_values_with_equal_labels_are_summed_or_the_maximum_counts() -> None:
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_a_value_that_is_not_finite_has_no_series(value: float | None) -> None:
     family = Family("a", Kind.COUNTER, "x\ny\\z", lambda _: (1,), (), lambda _: value)
-    assert render(exporter(family), NO_GPUS, prefix="").decode() == "# HELP a x\\ny\\\\z\n# TYPE a counter\n"
+    assert render([family], NO_GPUS, prefix="").decode() == "# HELP a x\\ny\\\\z\n# TYPE a counter\n"
 
 
 def test_the_page_documents_every_exporter_series_variable_and_flag() -> None:
     page = PAGE.read_text(encoding="utf-8")
     for each in EXPORTERS.values():
         assert f"## {each.name}" in page
-        for family in each.families:
+        for family in FAMILIES[each.name]:
             assert f"`{each.prefix}{family.name}`" in page or f"`_{family.name}`" in page, family.name
         for option in each.variables:
             assert f"`{option.name}`" in page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render
 from otel_gpu.compat.schema import RenderContext
 from otel_gpu.metrics.rows import report_rows
@@ -69,7 +69,7 @@ def test_an_ended_process_has_no_series() -> None:
 def test_constant_labels_are_on_every_series() -> None:
     context = RenderContext(report_rows(answer(GPU, processes=[process(memory_bytes=1)])))
     labels = (("node", "n1"), ("pod", "p"), ("namespace", "ns"))
-    exposition = render(EXPORTERS[NAME], context, prefix="gpu_idle_", labels=labels).decode()
+    exposition = render(FAMILIES[NAME], context, prefix="gpu_idle_", labels=labels).decode()
     series = [line for line in exposition.splitlines() if not line.startswith("#")]
     assert len(series) == 7
     assert all(',node="n1",pod="p",namespace="ns"} ' in line for line in series)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_gpu.compat.exporters import EXPORTERS
+from otel_gpu.compat.families import FAMILIES
 from otel_gpu.compat.render import render
 from otel_gpu.compat.schema import RenderContext
 from otel_gpu.metrics.rows import report_rows
@@ -74,7 +74,7 @@ def test_an_ended_process_keeps_its_energy_and_uses_nothing() -> None:
     report = answer(
         GPU, processes=[process(active=False, memory_bytes=7, sm_ratio=0.5, totals=totals(measured_mj=2_000))]
     )
-    found = {family: values(NAME, f"my_gpu_process_{family}", report, "pid").get("100") for family in FAMILIES}
+    found = {family: values(NAME, f"my_gpu_process_{family}", report, "pid").get("100") for family in FAMILY_NAMES}
     assert found == {
         "energy_joules": 2,
         "sm_utilization_ratio": 0,
@@ -85,7 +85,7 @@ def test_an_ended_process_keeps_its_energy_and_uses_nothing() -> None:
     }
 
 
-FAMILIES = (
+FAMILY_NAMES = (
     "energy_joules",
     "sm_utilization_ratio",
     "memory_utilization_ratio",
@@ -126,6 +126,6 @@ def test_processes_outside_of_containers_have_series_so_that_sums_equal_the_gpu(
 
 def test_the_prefix_is_configurable() -> None:
     context = RenderContext(report_rows(answer(GPU)))
-    exposition = render(EXPORTERS[NAME], context, prefix="gpu_").decode()
+    exposition = render(FAMILIES[NAME], context, prefix="gpu_").decode()
     assert 'gpu_gpu_energy_joules_total{gpu="0"} 6.0' in exposition
     assert "my_gpu" not in exposition

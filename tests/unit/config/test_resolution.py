@@ -8,7 +8,19 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 from otel_gpu.attribution.options import EnergyModel, EnergyPolicy
-from otel_gpu.config import SETTINGS, Config, Loaded, LogFormat, LogLevel, Scope, SourceChoice, Value, load, nearest
+from otel_gpu.config import (
+    BY_KEY,
+    SETTINGS,
+    Config,
+    Loaded,
+    LogFormat,
+    LogLevel,
+    Scope,
+    SourceChoice,
+    Value,
+    load,
+    nearest,
+)
 from otel_gpu.config.groups import (
     AttributionConfig,
     CompatConfig,
@@ -159,6 +171,16 @@ def test_a_flag_beats_the_environment_which_beats_the_file_which_beats_the_defau
     assert from_flag == Value(key, setting.shown(in_flag), f"--{key}")
 
 
+@pytest.mark.parametrize("key", VALUES)
+def test_the_text_of_a_parsed_value_is_parsed_to_the_same_value(key: str) -> None:
+    setting = BY_KEY[key]
+    *texts, _, _ = VALUES[key]
+    for text in (*texts, setting.default):
+        parsed = setting.type.parse(text)
+        if parsed is not None:
+            assert setting.type.parse(setting.type.text(parsed)) == parsed
+
+
 def test_values_are_parsed_into_the_configuration(tmp_path: Path) -> None:
     path = written(tmp_path / "agent.yaml", "interval: 1.5s\nlisten: '[::1]:80'\nlog-format: JSON\n")
     config = load({"config": path, "seed": "42"}, {"OTEL_GPU_SOURCE": "Sim", "OTEL_GPU_DEADLINE": "250ms"}).config
@@ -263,10 +285,9 @@ def test_an_unknown_key_is_refused_with_file_line_and_the_nearest_key(tmp_path: 
     assert complaint({"config": path}, {}) == f"{path}:3: there is no setting 'intervall'; did you mean interval?"
 
 
-def test_an_unknown_key_without_a_near_one_is_refused_with_all_keys(tmp_path: Path) -> None:
+def test_an_unknown_key_without_a_near_one_is_refused_with_the_command_that_lists_all(tmp_path: Path) -> None:
     path = written(tmp_path / "agent.yaml", "zzz: 1\n")
-    expected = "use one of " + ", ".join(sorted(setting.key for setting in SETTINGS))
-    assert complaint({"config": path}, {}) == f"{path}:1: there is no setting 'zzz'; {expected}"
+    assert complaint({"config": path}, {}) == f"{path}:1: there is no setting 'zzz'; see otel-gpu config"
 
 
 def test_a_missing_file_is_an_error_and_not_an_empty_configuration(tmp_path: Path) -> None:
@@ -305,7 +326,7 @@ def test_a_long_text_is_cut(tmp_path: Path) -> None:
         f"OTEL_GPU_SOURCE: '{cut}' is not a valid value; use nvml, sim or auto"
     )
     path = written(tmp_path / "agent.yaml", f"{'x' * 1000}: 1\n")
-    assert complaint({"config": path}, {}).startswith(f"{path}:1: there is no setting '{cut}'; use one of ")
+    assert complaint({"config": path}, {}).startswith(f"{path}:1: there is no setting '{cut}'; see otel-gpu config")
 
 
 def test_an_invalid_value_does_not_fall_back_to_a_lower_precedence() -> None:
@@ -319,6 +340,16 @@ def test_an_invalid_value_does_not_fall_back_to_a_lower_precedence() -> None:
 def test_the_nearest_word_is_proposed_only_if_one_is_near(word: str, hint: str) -> None:
     assert nearest(word, ["seed", "interval"]) == hint
     assert nearest("qqqq", ["seed"]) == "use seed"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("--flog-7", "did you mean --flag-7?"), ("--gpu", "see otel-gpu run --help"), ("-x", "see otel-gpu run --help")],
+)
+def test_more_than_eight_words_are_not_listed_where_help_lists_them(word: str, hint: str) -> None:
+    flags = ["--url", *(f"--flag-{number}" for number in range(8))]
+    assert nearest(word, flags, see="otel-gpu run --help") == hint
+    assert nearest("--gpu", flags[1:], see="otel-gpu run --help") == f"use one of {', '.join(flags[1:])}"
 
 
 # ---------------------------------------------------------------------------- what a command is about

@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_gpu.config.values import (
     Address,
@@ -17,9 +19,14 @@ from otel_gpu.config.values import (
     control_socket,
     daemon,
     duration_s,
+    duration_text,
+    key_values,
+    key_values_text,
     one_of,
     optional_directory,
     optional_file,
+    price,
+    price_text,
     socket_path,
     state_dir,
     whole_number,
@@ -47,6 +54,28 @@ def refuses(parse: Callable[[str], object], text: str) -> bool:
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
     assert duration_s(0, 86_400)(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.0005, "0.0005s"), (0.1, "100ms"), (0.25, "250ms"), (1.0, "1s"), (1.5, "1.5s"), (59.999, "59.999s")),
+        *((60.0, "1m"), (75.0, "75s"), (300.0, "5m"), (3600.0, "1h"), (5400.0, "90m"), (86_400.0, "24h")),
+    ],
+)
+def test_the_text_of_a_duration_is_short_and_exact(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+    assert duration_s(0, 86_400)(text) == seconds
+
+
+@given(st.dictionaries(st.text(min_size=1).filter(str.strip), st.text(), max_size=3))
+def test_the_text_of_pairs_is_parsed_to_the_same_pairs(pairs: dict[str, str]) -> None:
+    assert key_values(key_values_text(pairs)) == pairs
+
+
+@given(st.floats(0, 999_999_999_999).map(lambda amount: round(amount, 12)))
+def test_the_text_of_a_price_is_parsed_to_the_same_price(amount: float) -> None:
+    assert price(price_text(amount)) == amount
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,20 @@ def test_each_value_knows_its_line() -> None:
         "interval": FileValue("5s", "agent.yaml:2"),
         "listen": FileValue("127.0.0.1:9464", "agent.yaml:4"),
     }
+
+
+@pytest.mark.parametrize("value", ["\n  host: a", "{otlp: x}", "\n  otlp:\n    endpoint: x"])
+def test_nested_settings_are_refused_with_a_flat_key(value: str) -> None:
+    assert complaint(f"seed: 1\nlisten: {value}\n") == f"agent.yaml:2: listen: settings are not nested; {EXAMPLE}"
+
+
+def test_a_pipe_that_no_process_writes_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("otel_gpu.config.yaml_file._PIPE_TIMEOUT_S", 0.01)
+    os.mkfifo(pipe := tmp_path / "agent.yaml")
+    assert read_complaint(pipe) == (
+        f"cannot read the configuration file {pipe}: "
+        "it is not a regular file, and no process has written all of it within 0.01 s"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing but a comment\n", "---\n", "\ufeff", "{}"])
@@ -62,7 +77,7 @@ def test_a_key_that_is_not_a_word_is_refused_with_its_line(text: str) -> None:
     assert complaint(text) == f"agent.yaml:2: a key is not a single word; {EXAMPLE}"
 
 
-@pytest.mark.parametrize("value", ["\n  host: a", "[a, [b]]", "[{a: b}]"])
+@pytest.mark.parametrize("value", ["[a, [b]]", "[{a: b}]"])
 def test_a_nested_value_is_refused_with_its_key_and_line(value: str) -> None:
     assert complaint(f"seed: 1\nlisten: {value}\n") == (
         f"agent.yaml:2: listen: the value is not a single word or a list of words; {EXAMPLE}"

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, NumberDataPoint, Sum
 
@@ -18,7 +17,7 @@ from otel_gpu.metrics.agent_values import SelfAccount, SelfStats
 from otel_gpu.metrics.catalogue import BY_NAME, Kind
 from otel_gpu.metrics.collect import CycleMetrics, MetricCollector
 from otel_gpu.metrics.instruments import SharedCollection, create_instruments
-from otel_gpu.metrics.provider import AgentMeterProvider, AgentMetrics
+from otel_gpu.metrics.provider import AgentMetrics
 from otel_gpu.metrics.series import Collection
 from otel_gpu.model import Report
 from otel_gpu.sources.sim import SimulatedHost, demo_world
@@ -200,11 +199,3 @@ def test_series_that_ended_are_forgotten_at_once_by_the_agents_provider(watched:
         if "process.pid" in point.attributes
     }
     assert exported == reported
-
-
-def test_instruments_that_are_not_of_the_catalogue_do_nothing_on_the_agents_provider() -> None:
-    provider = AgentMeterProvider()
-    meter = provider.get_meter("other")
-    meter.create_counter("sync").add(1)
-    meter.create_observable_gauge("gpu.workload.utilization", [lambda _: [Observation(1)]])
-    assert provider.collect(7) == Collection(7, ())
