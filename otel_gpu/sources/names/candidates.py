@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+from otel_gpu.sources.unix_socket import connect
 
 _DOCKER: Final = "var/run/docker.sock"
 _PODMAN: Final = "run/podman/podman.sock"
@@ -198,15 +199,13 @@ def _look_all(paths: Iterable[Path]) -> tuple[Socket, ...]:
 
 
 def _is_dead(path: Path) -> bool:
-    """Whether no process listens. The attempt never blocks: refused, connected, or EAGAIN if the queue is full."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(0.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False  # the source reports it
+    """Whether no process listens."""
+    try:
+        connect(path).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # the source reports it
     return False
 
 

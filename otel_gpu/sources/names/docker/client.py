@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ from docker.types import CancellableStream
 from otel_gpu.bounded_io import LineSplitter, TooLarge, parse_json, read_all, read_beginning
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
 from otel_gpu.sources.names.untrusted import mapping, text
+from otel_gpu.sources.unix_socket import NotASocketError, connect, failure_reason
 
 _UNIX: Final = "unix://"
 _MAX_ERROR_CHARS: Final = 300
@@ -33,6 +33,13 @@ _MAX_ANSWER_BYTES: Final = 64 << 20
 _MAX_EVENT_BYTES: Final = 1 << 20
 """An event contains all labels of its container."""
 _CHUNK_BYTES: Final = 64 << 10
+_SOCKET_FIXES: Final[Mapping[type[OSError], str]] = {
+    PermissionError: "add the agent's user to the socket's group, or use a socket proxy",
+    FileNotFoundError: "check that the engine runs and its socket is mounted here",
+    NotASocketError: "mount the engine's socket there",
+    ConnectionRefusedError: "check that the engine runs",
+    BlockingIOError: "check its load",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +57,8 @@ class _Connection(UnixHTTPConnection):  # type: ignore[misc]  # the SDK has no t
 
     def connect(self) -> None:
         """Connect; on failure close the socket."""
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.settimeout(self.timeout)
-            connection.connect(self.unix_socket)
-        except OSError:
-            connection.close()
-            raise
-        self.sock = connection
+        self.sock = connect(self.unix_socket)
+        self.sock.settimeout(self.timeout)
 
 
 class _Adapter(UnixHTTPAdapter):  # type: ignore[misc]
@@ -147,14 +148,7 @@ class Engine:
             if not self._base_url.startswith(("tcp://", "http://", "https://")):
                 raise Unavailable(f"{self._base_url}: unsupported address; use unix:///path/of.sock or tcp://host:port")
             return
-        mode = self._path.stat().st_mode
-        if not stat.S_ISSOCK(mode):
-            # Docker creates a directory for a bind mount whose source is missing.
-            kind = "directory" if stat.S_ISDIR(mode) else "file"
-            raise Unavailable(f"{self._where}: is a {kind}, not a socket; mount the engine's socket there")
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(self._timeout_s)
-            connection.connect(str(self._path))
+        connect(self._path).close()
 
     def _new_client(self, version: str) -> Any:
         tls: Any = False
@@ -194,13 +188,10 @@ class Engine:
                 return f"certificate not trusted: {_line(cause.verify_message)}; check the CA and the host name"
             if isinstance(cause, ssl.SSLError):
                 return f"TLS failed: {_line(cause)}"
+            for kind, fix in _SOCKET_FIXES.items():
+                if isinstance(cause, kind):
+                    return f"{failure_reason(cause)}; {fix}"
         meanings: Sequence[tuple[tuple[type[BaseException], ...], str]] = (
-            (
-                (PermissionError,),
-                "permission denied; add the agent's user to the socket's group, or use a socket proxy",
-            ),
-            ((FileNotFoundError,), "no such file; check that the engine runs and its socket is mounted here"),
-            ((ConnectionRefusedError,), "connection refused; check that the engine runs"),
             ((TimeoutError,), f"no answer to GET {path} within {self._timeout_s:g} s"),
             ((socket.gaierror,), "host name not found"),
             ((TooLarge,), f"the answer to GET {path} is over {_MAX_ANSWER_BYTES >> 20} MiB"),

@@ -286,9 +286,7 @@ def test_an_answer_over_four_megabytes_is_used(runtime: Runtime) -> None:
 def test_a_directory_in_place_of_the_socket_is_a_reason(directory: Path) -> None:
     with reading(CriSource(str(directory), clock=SystemClock())) as names:
         answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
-    assert answer.reason == (
-        f"{directory} is not a socket but a directory: a mount created it while there was no socket"
-    )
+    assert answer.reason == (f"{directory}: is a directory, not a socket: a mount created it while there was no socket")
 
 
 # ---------------------------------------------------------------------------- the list of containers

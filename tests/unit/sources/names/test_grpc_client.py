@@ -290,20 +290,20 @@ def test_a_path_that_is_too_long_is_rejected() -> None:
 
 
 def test_a_missing_socket_has_a_reason(directory: Path) -> None:
-    with pytest.raises(Unavailable, match=r"none\.sock does not exist; in a container, mount"):
+    with pytest.raises(Unavailable, match=r"none\.sock: no such file; in a container, mount"):
         connect(str(directory / "none.sock"))
 
 
 def test_a_file_is_not_a_socket(directory: Path) -> None:
     (directory / "x.sock").write_text("")
-    with pytest.raises(Unavailable, match=r"x\.sock is not a socket but a file"):
+    with pytest.raises(Unavailable, match=r"x\.sock: is a file, not a socket"):
         connect(str(directory / "x.sock"))
 
 
 def test_a_socket_without_a_server_is_refused(directory: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / "x.sock"))
-    with pytest.raises(Unavailable, match="connection refused; no process listens on it"):
+    with pytest.raises(Unavailable, match="connection refused: no process listens on it"):
         connect(str(directory / "x.sock"))
 
 
