@@ -10,6 +10,10 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final
+
+MAX_PEM_BYTES: Final = 1 << 20
+"""Largest file of certificates or keys. The authorities of a system take a fifth of that."""
 
 
 class TooLarge(ValueError):

@@ -7,7 +7,6 @@ import gzip
 import http
 import http.client
 import io
-import json
 import logging
 import os
 import socket
@@ -32,6 +31,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from requests.utils import get_environ_proxies
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from otel_gpu.bounded_io import parse_json
 from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
@@ -234,7 +234,7 @@ def _parsed(content_type: str, body: bytes) -> ExportMetricsServiceResponse | No
     answer = ExportMetricsServiceResponse()
     try:
         if content_type == "application/json":
-            found = json.loads(body)
+            found = parse_json(body)
             if not isinstance(found, dict) or (found and "partialSuccess" not in found):  # it may have other fields too
                 return None
             json_format.ParseDict(found, answer, ignore_unknown_fields=True)
@@ -242,7 +242,7 @@ def _parsed(content_type: str, body: bytes) -> ExportMetricsServiceResponse | No
             answer.ParseFromString(body)
         elif body.strip():
             return None
-    except (DecodeError, json_format.ParseError, ValueError, RecursionError):  # ValueError: not JSON or not UTF-8
+    except (DecodeError, json_format.ParseError, ValueError):  # ValueError: not JSON or not UTF-8
         return None
     return answer
 
@@ -265,7 +265,7 @@ def _reason_given(content_type: str, body: bytes) -> str:
 def transport_failure(error: BaseException, timeout_s: float, port: int | None) -> ExportFailure:
     """The root cause of an exception in words.
 
-    There are few kinds: a server of another protocol closes, resets and answers by turns, which is one kind of failure.
+    A server of another protocol may close the connection, reset it or answer: all three are one kind of failure.
     """
     cause = _root_cause(error)
     kind, hint = (PROTOCOL, _GRPC_HINT) if port == _GRPC_PORT else (UNREACHABLE, "")

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.bounded_io import TooLarge, read_file
+from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file
 from otel_gpu.config.yaml_file import Node, parse_yaml, read_yaml
 from otel_gpu.errors import UsageError
 
@@ -336,7 +336,6 @@ def _any_of(words: Iterable[str]) -> str:
 
 # ---------------------------------------------------------------------------- TLS
 
-_MAX_PEM_BYTES: Final = 1 << 20
 _VERIFY_MODES: Final = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.IF_GIVEN: ssl.CERT_OPTIONAL,
@@ -393,7 +392,7 @@ def _read(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode("utf-8", "replace")
     try:
-        return read_file(pem.path, _MAX_PEM_BYTES)
+        return read_file(pem.path, MAX_PEM_BYTES)
     except OSError as error:
         raise _error(pem, f"cannot be read: {error.strerror}", "the path of a PEM file") from None
     except TooLarge:

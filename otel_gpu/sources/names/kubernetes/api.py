@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import quote, urlencode
 
-from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
+from otel_gpu.bounded_io import (
+    MAX_PEM_BYTES,
+    Deadline,
+    LineSplitter,
+    TooLarge,
+    parse_json,
+    read_all,
+    read_beginning,
+    read_file,
+)
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.sources.names.untrusted import printable
@@ -44,7 +53,6 @@ _CHUNK_BYTES: Final = 64 << 10
 _MAX_STATUS_BYTES: Final = 64 << 10
 _MAX_MESSAGE_CHARS: Final = 240
 _MAX_TOKEN_BYTES: Final = 64 << 10
-_MAX_CA_BYTES: Final = 1 << 20
 _RBAC_FIX: Final = "apply the ClusterRole with list and watch on pods and bind it to the agent's service account"
 
 
@@ -206,7 +214,7 @@ class ApiClient:
         # A certificate in the file is trusted even if it is not a root, as in Go and kubectl.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        pem = _read_mounted("CA file", self._server.ca_file, _MAX_CA_BYTES)
+        pem = _read_mounted("CA file", self._server.ca_file, MAX_PEM_BYTES)
         try:
             context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
         except (ssl.SSLError, ValueError):  # ValueError: an empty file
