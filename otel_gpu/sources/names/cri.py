@@ -10,6 +10,7 @@ from typing import Final
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.base import NO_WORKLOADS, NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.grpc_client import GrpcPoller
 from otel_gpu.sources.names.poller import PublishedNames
@@ -65,6 +66,7 @@ class CriSource:
         self._running: Mapping[str, PodContainer] = {}
         self._missing: frozenset[PodContainer] = frozenset()
         self._expected_before: frozenset[PodContainer] = frozenset()
+        self._expected_backoff = Backoff(MAX_EXPECTED_S, EXPECTED_S)
         self._expected_pause_s = EXPECTED_S
         # Ids to look up, and those among them that the latest list lacks. Each is replaced as a whole by one thread.
         self._requested: frozenset[str] = frozenset()
@@ -117,8 +119,9 @@ class CriSource:
             self._running = dict(_running(now.known))
         self._not_found = requested - now.known.keys()
         missing = self._missing_now()
-        is_same = bool(missing) and missing == self._missing
-        self._expected_pause_s = min(MAX_EXPECTED_S, self._expected_pause_s * 2) if is_same else EXPECTED_S
+        if missing != self._missing:
+            self._expected_backoff.worked()
+        self._expected_pause_s = self._expected_backoff.failed() if missing else EXPECTED_S
         self._missing = missing
         new = len(now.problems.keys() - before.problems.keys())
         self._published.set_problems(sorted(now.problems.values()), errors=new)
