@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind
-from otel_gpu.doctor.names import SourceAnswer, check_names, with_conflicts
+from otel_gpu.doctor.names import _FIXES, SourceAnswer, check_names, with_conflicts
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.candidates import Candidate, Kind, Presence, Socket
@@ -134,10 +134,20 @@ def test_the_fix_of_an_unusable_socket_says_how_to_make_it_available(
     assert (fix or "").endswith(words)
 
 
+def test_every_kind_has_its_fixes() -> None:
+    assert set(_FIXES) == set(Kind)
+    for kind, fixes in _FIXES.items():
+        assert fixes.unavailable
+        assert fixes.degraded
+        assert bool(fixes.missing) == bool(fixes.denied) == (kind not in {Kind.SLURM, Kind.KUBERNETES})
+
+
 def test_the_fix_of_an_engine_at_an_address_uses_the_engines_own_client() -> None:
     candidate = Candidate("docker", Kind.DOCKER, used=True, why="", url="tcp://10.0.0.1:2375")
     fix = named(SourceAnswer(candidate, NameRead(state=SourceState.UNAVAILABLE, reason="x")))["docker"].fix
     assert fix == "this command must answer: docker --host tcp://10.0.0.1:2375 version"
+    podman = SourceAnswer(replace(candidate, name="podman", kind=Kind.PODMAN), None)
+    assert named(podman)["podman"].fix == "this command must answer: podman --url tcp://10.0.0.1:2375 version"
 
 
 def test_a_source_without_an_answer_in_time_is_degraded() -> None:
