@@ -6,11 +6,17 @@ and a server that sends a byte now and then would never reach it.
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import socket
+
+    from _typeshed import WriteableBuffer
 
 MAX_PEM_BYTES: Final = 1 << 20
 """Largest file of certificates or keys. The authorities of a system take a fifth of that."""
@@ -37,6 +43,33 @@ class Deadline:
         if left_ns <= 0:
             raise TimeoutError("timed out")
         return left_ns / 1e9
+
+
+class DeadlineReader(io.RawIOBase):
+    """Reads a connection until its deadline, and raises TimeoutError after that. ``deadline`` may be replaced.
+
+    Without a deadline each read has the timeout of the socket.
+    """
+
+    def __init__(self, inner: io.RawIOBase, connection: socket.socket, deadline: Deadline) -> None:
+        self._inner = inner
+        self._sock = connection  # the Docker SDK looks for this name in order to shut the connection down
+        self.deadline: Deadline | None = deadline
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        """Read what has arrived, or wait for it until the deadline."""
+        if self.deadline is not None:
+            self._sock.settimeout(self.deadline.left_s())
+        return self._inner.readinto(buffer)
+
+    def close(self) -> None:
+        """Close the inner file."""
+        self._inner.close()
+        super().close()
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:

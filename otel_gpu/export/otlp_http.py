@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -31,7 +31,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from requests.utils import get_environ_proxies
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from otel_gpu.bounded_io import parse_json
+from otel_gpu.bounded_io import Deadline, DeadlineReader, parse_json
 from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
@@ -44,9 +44,6 @@ from otel_gpu.export.sender import (
     rejected_points,
 )
 from otel_gpu.version import __version__
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 LARGEST_ANSWER_BYTES: Final = 64 << 10
 
@@ -138,29 +135,6 @@ class _Session(requests.Session):
 # urllib3.Timeout(total=…), the socket has what is left of it when an answer begins.
 
 
-class _DeadlineStream(io.RawIOBase):
-    """Reads a socket until ``deadline_s`` (monotonic clock); TimeoutError after that."""
-
-    def __init__(self, sock: socket.socket, inner: io.RawIOBase, deadline_s: float) -> None:
-        self._sock = sock
-        self._inner = inner
-        self._deadline_s = deadline_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left_s)
-        return self._inner.readinto(buffer)
-
-    def close(self) -> None:
-        self._inner.close()
-        super().close()
-
-
 class _DeadlineResponse(http.client.HTTPResponse):
     """Reads status, headers and body within the timeout that the socket has when the answer begins."""
 
@@ -168,8 +142,7 @@ class _DeadlineResponse(http.client.HTTPResponse):
         super().__init__(sock, *arguments, **named)
         timeout_s = sock.gettimeout()
         if timeout_s is not None:
-            inner = self.fp.detach()
-            self.fp = io.BufferedReader(_DeadlineStream(sock, inner, time.monotonic() + timeout_s))
+            self.fp = io.BufferedReader(DeadlineReader(self.fp.detach(), sock, Deadline(timeout_s)))
 
 
 class _Http(HTTPConnection):

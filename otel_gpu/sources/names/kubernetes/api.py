@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
+import io
 import socket
 import ssl
 import threading
@@ -21,6 +22,7 @@ from urllib.parse import quote, urlencode
 from otel_gpu.bounded_io import (
     MAX_PEM_BYTES,
     Deadline,
+    DeadlineReader,
     LineSplitter,
     TooLarge,
     parse_json,
@@ -93,6 +95,15 @@ def in_cluster(environment: Mapping[str, str], service_account: Path) -> ApiServ
     return ApiServer(host, int(port), service_account / "ca.crt", token_file) if mounted else None
 
 
+class _Answer(http.client.HTTPResponse):
+    """Reads status, headers and body until a deadline."""
+
+    def __init__(self, connection: socket.socket, *, method: str, deadline: Deadline) -> None:
+        super().__init__(connection, method=method)
+        self.reader = DeadlineReader(self.fp.detach(), connection, deadline)
+        self.fp = io.BufferedReader(self.reader)
+
+
 class ApiClient:
     """Sends one request at a time to an API server. Every failure is an ``Unavailable`` that says what to do.
 
@@ -152,9 +163,7 @@ class ApiClient:
     # ------------------------------------------------------------------------ requests
 
     @contextlib.contextmanager
-    def _ok_response(
-        self, path: str, query: Mapping[str, str | int], deadline: Deadline
-    ) -> Iterator[http.client.HTTPResponse]:
+    def _ok_response(self, path: str, query: Mapping[str, str | int], deadline: Deadline) -> Iterator[_Answer]:
         """A response with status 200, open for reading."""
         target = f"{path}?{urlencode(query, quote_via=quote, errors='replace')}"
         token = self._bearer(renew=False)
@@ -170,7 +179,7 @@ class ApiClient:
             yield answer
 
     @contextlib.contextmanager
-    def _response(self, target: str, token: str, deadline: Deadline) -> Iterator[http.client.HTTPResponse]:
+    def _response(self, target: str, token: str, deadline: Deadline) -> Iterator[_Answer]:
         """One request, and the head of its response."""
         server = self._server
         context = self._tls()
@@ -186,22 +195,20 @@ class ApiClient:
                 "User-Agent": f"otel-gpu/{__version__}",
             }
             connection.request("GET", target, headers=headers)
-            with connection.getresponse() as answer:
+            # Not getresponse(): it has the timeout of the socket for each read.
+            with _Answer(connection.sock, method="GET", deadline=deadline) as answer:
+                answer.begin()
                 yield answer
         finally:
             self._hold(None)
             connection.close()
 
-    def _chunks(self, answer: http.client.HTTPResponse, deadline: Deadline) -> Iterator[bytes]:
+    def _chunks(self, answer: _Answer, deadline: Deadline) -> Iterator[bytes]:
         """The body in chunks, up to a deadline."""
-        while True:
-            left_s = deadline.left_s()
-            if self._socket is not None:
-                self._socket.settimeout(left_s)
-            chunk = answer.read1(_CHUNK_BYTES)
-            if not chunk:
-                return
+        answer.reader.deadline = deadline
+        while chunk := answer.read1(_CHUNK_BYTES):
             yield chunk
+            deadline.left_s()  # a connection that always has something to read times out here
 
     def _hold(self, connected: socket.socket | None) -> None:
         with self._lock:
@@ -263,7 +270,7 @@ class ApiClient:
         except (OSError, ValueError) as error:  # ValueError: an invalid host, such as ".x"
             raise Unavailable(f"{server.url}: {printable(_reason(error))}") from None
 
-    def _refused(self, answer: http.client.HTTPResponse, body: bytes) -> NoReturn:
+    def _refused(self, answer: _Answer, body: bytes) -> NoReturn:
         """Raise for another status than 200 (api-conventions: HTTP status codes; the body is a Status)."""
         status = answer.status
         text = f"{self._server.url}: {status} {printable(_message(body) or answer.reason, _MAX_MESSAGE_CHARS)}"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 
@@ -242,15 +243,19 @@ def test_the_status_is_read_from_compressed_and_divided_headers(huffman: bool) -
     assert str(raised.value) == "/x.sock: Version failed: INTERNAL: café is closed"
 
 
-def test_a_server_that_sends_other_frames_forever_is_a_timeout() -> None:
-    ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8)
+@pytest.mark.parametrize(
+    "chunks",
+    [(frame(6, bytes(8)),), (b"\0\0\xff", *[b"\0"] * 10_000), (b"\0\0\0",)],
+    ids=["pings", "a frame byte by byte", "empty frames in parts"],
+)
+def test_a_server_that_never_ends_its_answer_is_a_timeout(chunks: tuple[bytes, ...]) -> None:
     ours, theirs = socket.socketpair()
     connection = GrpcConnection("/x.sock", ours, 0.2, SystemClock())
 
     def send() -> None:
         with theirs, suppress(OSError):
-            while True:
-                theirs.sendall(ping)
+            for chunk in cycle(chunks):
+                theirs.sendall(chunk)
                 time.sleep(0.01)
 
     thread = threading.Thread(target=send)
