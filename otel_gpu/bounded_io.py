@@ -1,4 +1,4 @@
-"""Bounded reads of what the agent did not write: files, answers of servers, JSON, lines of a stream.
+"""Bounded reads of what the agent did not write: files, answers of servers, JSON, lines of a stream, text.
 
 Each document has a limit of bytes. A stream may have a deadline as well: the timeout of a socket is that of one read,
 and a server that sends a byte now and then would never reach it.
@@ -136,3 +136,19 @@ class LineSplitter:
             self._parts = []
         elif part:
             self._parts.append(part)
+
+
+# ---------------------------------------------------------------------------- text
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal may act on replaced: control characters, bidi marks, lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def one_line(text: str, max_chars: int = 200) -> str:
+    """The beginning of the text on one line, printable: for a reason, an error or a log line."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= max_chars else f"{line[:max_chars]}…"

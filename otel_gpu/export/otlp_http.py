@@ -31,7 +31,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from requests.utils import get_environ_proxies
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from otel_gpu.bounded_io import Deadline, DeadlineReader, parse_json
+from otel_gpu.bounded_io import Deadline, DeadlineReader, one_line, parse_json
 from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
@@ -40,7 +40,6 @@ from otel_gpu.export.sender import (
     Attempt,
     ExportFailure,
     ExportResult,
-    one_line,
     rejected_points,
 )
 from otel_gpu.version import __version__
@@ -258,7 +257,7 @@ def transport_failure(error: BaseException, timeout_s: float, port: int | None) 
         case OSError() if cause.strerror:
             kind, text = UNREACHABLE, cause.strerror[0].lower() + cause.strerror[1:]
         case _:
-            kind, text = UNREACHABLE, " ".join(f"{type(cause).__name__}: {cause}".split())
+            kind, text = UNREACHABLE, one_line(f"{type(cause).__name__}: {cause}")
     return ExportFailure(kind, text)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_gpu.bounded_io import parse_json
+from otel_gpu.bounded_io import one_line, parse_json
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
@@ -159,7 +159,8 @@ class RemoteViews:
             raise Unavailable("it has the maximum number of clients")
         if response.status != http.HTTPStatus.OK or kind != "text/event-stream":
             said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
-            raise UsageError(f"not an otel-gpu agent, or an old one: {_PATH} returns {response.status}, {said}")
+            returned = f"{_PATH} returns {response.status}, {one_line(said)}"
+            raise UsageError(f"not an otel-gpu agent, or an old one: {returned}")
         return response
 
     def _read(self, response: http.client.HTTPResponse) -> None:
@@ -182,7 +183,7 @@ class RemoteViews:
                     f"not an otel-gpu agent, or another version than this top ({__version__}): {error}"
                 ) from None
             raise Unavailable(
-                f"the agent is otel-gpu {version[:_LONGEST_ANSWER]}, this top is {__version__}, "
+                f"the agent is otel-gpu {one_line(version)}, this top is {__version__}, "
                 f"and its data is not understood ({error}); use top of the agent's version"
             ) from None
         self._history = merged(self._history, view.history)
@@ -237,12 +238,8 @@ def _why(error: Exception, *, tls: bool) -> str:
             return "it closed the connection without a response" + ("" if tls else "; does it serve https?")
         case http.client.HTTPException():
             said = str(error)
-            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {_quoted(said)}"
+            quoted = repr(one_line(said, _LONGEST_QUOTE))
+            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {quoted}"
         case OSError():
             return str(error.strerror or error).lower()
     return str(error)
-
-
-def _quoted(said: str) -> str:
-    """The beginning of the answer of another kind of server, printable on any terminal."""
-    return ascii(said.strip()[:_LONGEST_QUOTE])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from otel_gpu.bounded_io import one_line
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
@@ -15,7 +16,7 @@ from otel_gpu.sources.base import NO_WORKLOADS, NameRead, PodContainer, Workload
 from otel_gpu.sources.names.grpc_client import GrpcPoller
 from otel_gpu.sources.names.poller import PublishedNames
 from otel_gpu.sources.names.proto.cri_pb2 import Container, ImageSpec, ListContainersResponse, VersionResponse
-from otel_gpu.sources.names.untrusted import MAX_CHARS, printable, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
 
 RELIST_S: Final = 120.0
 """Interval of complete lists, which show what has ended. A list of 500 containers takes 1.5 to 2 ms of CPU."""
@@ -274,7 +275,7 @@ def _labels(sanitized: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
 
 
 def _problem(id_: str, texts: Mapping[str, str | None], sanitized: Mapping[str, str | None]) -> str | None:
-    subject = f"container {printable(id_, 12)}"
+    subject = f"container {one_line(id_, 12)}"
     for what, text in texts.items():
         if text and sanitized[what] != text:
             return f"{subject}: its {what} has {len(text):,} characters; only the first {MAX_CHARS:,} are exported"

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from otel_gpu.bounded_io import Deadline
+from otel_gpu.bounded_io import Deadline, one_line
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.sources.names.poller import Poller, PublishedNames
-from otel_gpu.sources.names.untrusted import printable
 from otel_gpu.sources.unix_socket import connect as connect_socket
 from otel_gpu.sources.unix_socket import failure_reason
 
@@ -163,10 +162,10 @@ class GrpcConnection:
             http_status = headers.get(":status", "200")
             if http_status == "200":
                 return self._not_grpc(name)
-            return Unavailable(f"{self._path}: the answer to {name} is HTTP {printable(http_status, 3)}, not gRPC")
+            return Unavailable(f"{self._path}: the answer to {name} is HTTP {one_line(http_status, 3)}, not gRPC")
         if code == _UNIMPLEMENTED:
             return Unsupported(f"{self._path}: the server does not implement {name} of {service}")
-        message = printable(" ".join(unquote(headers.get("grpc-message", "")).split()), 200) or "no reason given"
+        message = one_line(unquote(headers.get("grpc-message", ""))) or "no reason given"
         status = _STATUS_NAMES[code] if code < len(_STATUS_NAMES) else f"status {code}"
         outcome = {
             _OK: f"the answer to {name} is not one whole message",

@@ -185,7 +185,7 @@ def saying(words: bytes | None) -> Iterator[str]:
     ("words", "reason"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "not an HTTP server: it sends 'SSH-2.0-OpenSSH_9.6'"),
-        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "not an HTTP server: it sends '\\x1b[2Jgarbagexxx"),
+        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "not an HTTP server: it sends '\ufffd[2Jgarbagexxx"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "it serves https"),
         (b"", "it closed the connection without a response; does it serve https?"),
     ],

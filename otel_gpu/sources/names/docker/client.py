@@ -23,7 +23,16 @@ from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection
 from docker.types import CancellableStream
 from requests.adapters import HTTPAdapter
 
-from otel_gpu.bounded_io import Deadline, DeadlineReader, LineSplitter, TooLarge, parse_json, read_all, read_beginning
+from otel_gpu.bounded_io import (
+    Deadline,
+    DeadlineReader,
+    LineSplitter,
+    TooLarge,
+    one_line,
+    parse_json,
+    read_all,
+    read_beginning,
+)
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
 from otel_gpu.sources.names.untrusted import mapping, text
 from otel_gpu.sources.unix_socket import NotASocketError, connect, failure_reason
@@ -326,8 +335,7 @@ def _refusal(response: Any) -> _Refusal:
 
 
 def _line(error: object) -> str:
-    line = " ".join(str(error).split()) or type(error).__name__
-    return line if len(line) <= _MAX_ERROR_CHARS else f"{line[: _MAX_ERROR_CHARS - 1]}…"
+    return one_line(str(error), _MAX_ERROR_CHARS) or type(error).__name__
 
 
 # ---------------------------------------------------------------------------- events on a thread

@@ -25,6 +25,7 @@ from otel_gpu.bounded_io import (
     DeadlineReader,
     LineSplitter,
     TooLarge,
+    one_line,
     parse_json,
     read_all,
     read_beginning,
@@ -32,7 +33,6 @@ from otel_gpu.bounded_io import (
 )
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.sources.names.untrusted import printable
 from otel_gpu.version import __version__
 
 MAX_ANSWER_BYTES: Final = 64 << 20
@@ -175,7 +175,7 @@ class ApiClient:
             if answer.status != http.HTTPStatus.OK:
                 self._refused(answer, read_beginning(self._chunks(answer, deadline), _MAX_STATUS_BYTES))
             if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
-                raise Unavailable(f"{self._server.url}: the answer is encoded as {printable(encoding)}")
+                raise Unavailable(f"{self._server.url}: the answer is encoded as {one_line(encoding)}")
             yield answer
 
     @contextlib.contextmanager
@@ -250,7 +250,7 @@ class ApiClient:
         try:
             yield
         except ssl.SSLCertVerificationError as error:
-            said = printable(error.verify_message or "certificate verify failed")
+            said = one_line(error.verify_message or "certificate verify failed")
             raise Unavailable(
                 f"{server.url}: its certificate is not trusted: {said}; the CA file is {server.ca_file}"
             ) from None
@@ -266,14 +266,14 @@ class ApiClient:
             what = "the connection was cut" if cut else not_http
             raise Unavailable(f"{server.url}: {what}") from None
         except ssl.SSLError as error:
-            raise Unavailable(f"{server.url}: TLS failed: {printable(error.reason or str(error))}") from None
+            raise Unavailable(f"{server.url}: TLS failed: {one_line(error.reason or str(error))}") from None
         except (OSError, ValueError) as error:  # ValueError: an invalid host, such as ".x"
-            raise Unavailable(f"{server.url}: {printable(_reason(error))}") from None
+            raise Unavailable(f"{server.url}: {one_line(_reason(error))}") from None
 
     def _refused(self, answer: _Answer, body: bytes) -> NoReturn:
         """Raise for another status than 200 (api-conventions: HTTP status codes; the body is a Status)."""
         status = answer.status
-        text = f"{self._server.url}: {status} {printable(_message(body) or answer.reason, _MAX_MESSAGE_CHARS)}"
+        text = f"{self._server.url}: {status} {one_line(_message(body) or answer.reason, _MAX_MESSAGE_CHARS)}"
         match status:
             case http.HTTPStatus.GONE:
                 raise Gone(text)

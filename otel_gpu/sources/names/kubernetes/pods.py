@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from otel_gpu.bounded_io import parse_json
+from otel_gpu.bounded_io import one_line, parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
-from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, printable, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, sanitize
 
 # containerd://<64>   docker://<64>   cri-o://<64>
 _CONTAINER_ID: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})://([0-9a-f]{64})")
@@ -85,7 +85,7 @@ def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure |
     kind, value = event.get("type"), mapping(event.get("object"))
     if kind == "ERROR":
         code, message = value.get("code"), value.get("message")
-        reason = printable(message, 240) if isinstance(message, str) else "no reason given"
+        reason = one_line(message, 240) if isinstance(message, str) else "no reason given"
         return Failure(f"the server ended the watch: {reason}", expired=code == _GONE)
     if (version := _version(value)) is None:
         return None
@@ -127,7 +127,7 @@ class _Texts:
         text = sanitize(value)
         if isinstance(value, str) and text is not None and text != value and self.problem is None:
             parts = (self._metadata.get(part) for part in ("namespace", "name"))
-            pod = "/".join(printable(part) for part in parts if isinstance(part, str))
+            pod = "/".join(one_line(part) for part in parts if isinstance(part, str))
             changed = (
                 f"has {len(value):,} characters; only the first {MAX_CHARS - 1:,} are exported"
                 if len(value) > MAX_CHARS
@@ -139,7 +139,7 @@ class _Texts:
 
 def _labels(there: Mapping[str, object], wanted: Collection[str], texts: _Texts) -> Iterator[tuple[str, str]]:
     for key in sorted(set(wanted)):
-        if (value := texts.sanitize(f"label {printable(key)}", there.get(key))) is not None:
+        if (value := texts.sanitize(f"label {one_line(key)}", there.get(key))) is not None:
             yield f"{_LABEL}{key}", value
 
 

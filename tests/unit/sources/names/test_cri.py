@@ -428,7 +428,7 @@ def test_a_problem_is_one_line_for_any_id() -> None:
     broken.id = b"a\nlevel=error msg=forged"
     broken.labels.append(Label(key=b"io.kubernetes.pod.name", value=b"caf\xe9"))
     [problem] = parsed(broken).problems.values()
-    assert problem.startswith("container 'a\\nlevel=er…: its pod is not valid UTF-8")
+    assert problem.startswith("container a level=erro…: its pod is not valid UTF-8")
     assert problem.isprintable()
 
 

@@ -154,7 +154,7 @@ def test_a_lone_surrogate_is_replaced_and_reported_in_one_line() -> None:
     found = parsed(pod("a\nb", container(A), labels={"x": "\ud83e"}), "x")
 
     assert found.containers[0].names.extra == (("k8s.pod.label.x", "?"),)
-    assert found.problem == "pod ml/'a\\nb': its label x is not valid Unicode; invalid characters are exported as ?"
+    assert found.problem == "pod ml/a b: its label x is not valid Unicode; invalid characters are exported as ?"
 
 
 def test_only_configured_labels_are_read_in_order() -> None:
