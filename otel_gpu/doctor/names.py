@@ -11,7 +11,7 @@ from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
 from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.names.candidates import Candidate, Kind, Presence
+from otel_gpu.sources.names.candidates import Kind, Presence, SourceCandidate
 from otel_gpu.sources.names.resolver import NameResolver
 
 _ENGINES: Final = {
@@ -32,7 +32,7 @@ _SHORT_ID: Final = 12
 class SourceAnswer:
     """A possible name source and its answer; ``None`` if it is not used or did not answer in time."""
 
-    candidate: Candidate
+    candidate: SourceCandidate
     read: NameRead | None
 
 
@@ -171,7 +171,7 @@ _FIXES: Final[Mapping[Kind, _Fixes]] = {
 _NOT_A_SOCKET: Final = "remove it, restart the runtime, then the agent's container; to inspect: ls -ld {place}"
 
 
-def _fix(candidate: Candidate, state: SourceState) -> str:
+def _fix(candidate: SourceCandidate, state: SourceState) -> str:
     """The fix for a source without a complete answer."""
     fixes = _FIXES[candidate.kind]
     request = fixes.degraded if state is SourceState.DEGRADED else fixes.unavailable

@@ -38,7 +38,7 @@ _ALLOWED: Final = f"use http://HOST:PORT or https://HOST:PORT of a running agent
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentAddress:
     """The address of an agent, and the authorization for it, which is never shown."""
 
     tls: bool
@@ -52,16 +52,16 @@ class Agent:
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.path}"
 
 
-def agent(url: str, origin: str) -> Agent:
-    """The agent of a URL from ``origin``. The UsageError for an invalid URL contains no password."""
+def agent_address(url: str, origin: str) -> AgentAddress:
+    """The address in a URL from ``origin``. The UsageError for an invalid URL contains no password."""
     try:
-        return parse_agent(url)
+        return parse_agent_address(url)
     except ValueError:
         raise UsageError(f"{origin}: {_without_secret(url)!r} is not the URL of an agent; {_ALLOWED}") from None
 
 
-def parse_agent(url: str) -> Agent:
-    """The agent of a URL; ValueError if it is invalid."""
+def parse_agent_address(url: str) -> AgentAddress:
+    """The address in a URL; ValueError if it is invalid."""
     parts = urlsplit(url.strip())
     port, host = parts.port, parts.hostname or ""
     is_ascii = all(0x20 < ord(character) < 0x7F for character in host + parts.path)  # nothing that could end a request
@@ -69,7 +69,7 @@ def parse_agent(url: str) -> Agent:
         raise ValueError(url)
     # Users copy the URL of the page or of its JSON.
     path = parts.path.removesuffix("/").removesuffix("/api/attribution").removesuffix(_PATH)
-    return Agent(parts.scheme == "https", host, PORT if port is None else port, path, _authorization(parts))
+    return AgentAddress(parts.scheme == "https", host, PORT if port is None else port, path, _authorization(parts))
 
 
 def _without_secret(url: str) -> str:
@@ -86,7 +86,7 @@ def _authorization(parts: SplitResult) -> str | None:
 class RemoteViews:
     """Follows an agent on a thread of its own, and reconnects. An agent that was never reached is a failure."""
 
-    def __init__(self, target: Agent, latest: LatestView, *, retry_s: float = 2.0) -> None:
+    def __init__(self, target: AgentAddress, latest: LatestView, *, retry_s: float = 2.0) -> None:
         self._agent, self._latest, self._retry_s = target, latest, retry_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-gpu-top", daemon=True)

@@ -126,7 +126,7 @@ class _TcpAdapter(HTTPAdapter):
         return pool
 
 
-class Engine:
+class EngineClient:
     """A Docker or Podman engine, read with GET only. Raises ``Unavailable``, and ``Gone`` for a missing container."""
 
     def __init__(self, base_url: str, *, tls: DockerTls | None, timeout_s: float) -> None:
@@ -348,7 +348,9 @@ _MAX_QUEUED: Final = 10_000
 class EventListener:
     """Queues events from ``start`` until ``close`` or the end of the stream. Calls ``wake`` for each event."""
 
-    def __init__(self, engine: Engine, actions: tuple[str, ...], *, quiet_s: float, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: EngineClient, actions: tuple[str, ...], *, quiet_s: float, wake: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._actions = actions
         self._quiet_s = quiet_s

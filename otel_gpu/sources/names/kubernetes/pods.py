@@ -34,7 +34,7 @@ _LABEL: Final = "k8s.pod.label."
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class PodInfo:
     """A pod: its uid in the API, its containers that have an id, and a text that is exported only in part."""
 
     uid: str
@@ -42,10 +42,10 @@ class Pod:
     problem: str | None = None
 
 
-class Page(NamedTuple):
+class PodPage(NamedTuple):
     """A page of a list of pods, its resource version, and the token for the rest if there is one."""
 
-    pods: tuple[Pod, ...]
+    pods: tuple[PodInfo, ...]
     version: str
     continue_token: str | None
 
@@ -54,7 +54,7 @@ class Change(NamedTuple):
     """An event of a watch: the version after it, and a pod that changed or was ``deleted``."""
 
     version: str
-    pod: Pod | None = None
+    pod: PodInfo | None = None
     deleted: bool = False
 
 
@@ -65,7 +65,7 @@ class Failure(NamedTuple):
     expired: bool
 
 
-def parse_list(value: object, labels: Collection[str] = ()) -> Page | None:
+def parse_list(value: object, labels: Collection[str] = ()) -> PodPage | None:
     """A page of a PodList; ``None`` if it is not one."""
     page = mapping(value)
     items, version = page.get("items"), _version(page)
@@ -73,7 +73,7 @@ def parse_list(value: object, labels: Collection[str] = ()) -> Page | None:
         return None
     token = mapping(page.get("metadata")).get("continue")
     pods = (parse_pod(item, labels) for item in items or ())
-    return Page(tuple(pod for pod in pods if pod), version, token if isinstance(token, str) and token else None)
+    return PodPage(tuple(pod for pod in pods if pod), version, token if isinstance(token, str) and token else None)
 
 
 def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure | None:
@@ -95,7 +95,7 @@ def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure |
     return None if pod is None else Change(version, pod, deleted=kind == "DELETED")
 
 
-def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
+def parse_pod(value: object, labels: Collection[str] = ()) -> PodInfo | None:
     """A pod and its containers; ``labels`` are the keys of the pod labels to export. ``None`` if it is not a pod."""
     metadata = mapping(mapping(value).get("metadata"))
     uid = sanitize(metadata.get("uid"))
@@ -113,7 +113,7 @@ def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
     containers: dict[str, WorkloadInfo] = {}
     for info in _containers(mapping(value), names, texts):
         containers.setdefault(info.ref.id, info)
-    return Pod(uid, tuple(containers.values()), texts.problem)
+    return PodInfo(uid, tuple(containers.values()), texts.problem)
 
 
 class _Texts:
