@@ -1,4 +1,4 @@
-"""Bounded reads of what the agent did not write: files, answers of servers, JSON, lines of a stream.
+"""Bounded reads of what the agent did not write: files, answers of servers, JSON, lines of a stream, text.
 
 Each document has a limit of bytes. A stream may have a deadline as well: the timeout of a socket is that of one read,
 and a server that sends a byte now and then would never reach it.
@@ -14,6 +14,15 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import socket
+
+    from _typeshed import WriteableBuffer
+
+MAX_PEM_BYTES: Final = 1 << 20
+"""Largest file of certificates or keys. The authorities of a system take a fifth of that."""
 
 
 class TooLarge(ValueError):
@@ -37,6 +46,33 @@ class Deadline:
         if left_ns <= 0:
             raise TimeoutError("timed out")
         return left_ns / 1e9
+
+
+class DeadlineReader(io.RawIOBase):
+    """Reads a connection until its deadline, and raises TimeoutError after that. ``deadline`` may be replaced.
+
+    Without a deadline each read has the timeout of the socket.
+    """
+
+    def __init__(self, inner: io.RawIOBase, connection: socket.socket, deadline: Deadline) -> None:
+        self._inner = inner
+        self._sock = connection  # the Docker SDK looks for this name in order to shut the connection down
+        self.deadline: Deadline | None = deadline
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        """Read what has arrived, or wait for it until the deadline."""
+        if self.deadline is not None:
+            self._sock.settimeout(self.deadline.left_s())
+        return self._inner.readinto(buffer)
+
+    def close(self) -> None:
+        """Close the inner file."""
+        self._inner.close()
+        super().close()
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
@@ -130,3 +166,19 @@ class LineSplitter:
             self._parts = []
         elif part:
             self._parts.append(part)
+
+
+# ---------------------------------------------------------------------------- text
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal may act on replaced: control characters, bidi marks, lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def one_line(text: str, max_chars: int = 200) -> str:
+    """The beginning of the text on one line, printable: for a reason, an error or a log line."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= max_chars else f"{line[:max_chars]}…"

@@ -30,12 +30,16 @@ def container_id(number: int) -> str:
 
 
 class Bad(NamedTuple):
-    """A faulty answer. ``promised`` is more than the bytes sent; ``never`` sends nothing."""
+    """A faulty answer. ``promised`` is more than the bytes sent; ``never`` sends nothing.
+
+    ``drips`` is sent in place of HTTP, and then a zero every 20 ms.
+    """
 
     body: bytes = b""
     status: int = 200
     promised: int | None = None
     never: bool = False
+    drips: bytes | None = None
 
 
 @dataclass
@@ -137,6 +141,10 @@ class _Handler(BaseHTTPRequestHandler):
         bad = api.bad.get(path)
         if bad is not None and bad.never:
             api.ended.wait()
+        elif bad is not None and bad.drips is not None:
+            self.wfile.write(bad.drips)
+            while not api.ended.wait(0.02):
+                self.wfile.write(b"0")
         elif bad is not None:
             self._send(bad.status, bad.body, bad.promised)
             self.close_connection = True

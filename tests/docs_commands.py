@@ -23,7 +23,7 @@ from otel_gpu.cli.parser import parse
 from otel_gpu.cli.pause import parse_pause_s
 from otel_gpu.config.checks import check_exports
 from otel_gpu.errors import UsageError
-from otel_gpu.top.remote import agent
+from otel_gpu.top.remote import agent_address
 from tests.docs_programs import Misused, program_of, taken_apart
 
 ROOT: Final = Path(__file__).parents[1]
@@ -109,7 +109,7 @@ def check_arguments(words: list[str]) -> None:
     if parsed.command == "metrics" or (parsed.command == "setup" and parsed.what is None):
         return
     if parsed.command == "top" and parsed.url is not None:
-        agent(parsed.url, "--url")
+        agent_address(parsed.url, "--url")
     if parsed.command == "pause" and vars(parsed)["for"] is not None:
         parse_pause_s(vars(parsed)["for"])
     loaded = resolve_settings(parsed, {}).loaded()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from otel_gpu.agent.host import name_options
 from otel_gpu.config import Config, load
-from otel_gpu.sources.names.candidates import Candidate, find_candidates, read_facts
+from otel_gpu.sources.names.candidates import SourceCandidate, find_candidates, read_facts
 
 
 class FakeRoot:
@@ -36,7 +36,7 @@ class FakeRoot:
         (self.root / path).mkdir(parents=True)
         return self.root / path
 
-    def judge(self, config: Config | None = None, **variables: str) -> dict[str, Candidate]:
+    def judge(self, config: Config | None = None, **variables: str) -> dict[str, SourceCandidate]:
         """The candidates here, by name."""
         options = name_options(config or load({}, {}).config)
         return {each.name: each for each in find_candidates(options, read_facts(options, variables, self.root))}

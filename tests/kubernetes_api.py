@@ -87,6 +87,8 @@ class Fault:
     """A delay before the answer; the correct one follows if ``status`` is 200 and there is no body."""
     raw: bytes | None = None
     """Sent in place of HTTP; the connection ends."""
+    drips: bytes | None = None
+    """Sent in place of HTTP, and then a zero every 20 ms."""
     of: str | None = None
 
 
@@ -330,6 +332,11 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.raw is not None:
                 self.wfile.write(fault.raw)
                 self.close_connection = True
+                return
+            if fault.drips is not None:
+                self.wfile.write(fault.drips)
+                while not api.stopping.wait(0.02):
+                    self.wfile.write(b"0")
                 return
             if fault.status != 200 or fault.body:
                 self._answer(fault.status, fault.body, fault.headers)

@@ -13,7 +13,7 @@ from otel_gpu.attribution.ledger import Ledger
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.plain import restoring, whole
 from otel_gpu.attribution.posting import Posting, admit_unused_grants, post, post_silence
-from otel_gpu.attribution.report import GpuView, build_report
+from otel_gpu.attribution.report import AttributedGpu, build_report
 from otel_gpu.attribution.residents import (
     HostProcesses,
     Residents,
@@ -66,7 +66,7 @@ class Attributor:
         residents = {gpu.identity.uuid: find_residents(gpu, host) for gpu in snapshot.gpus if gpu.answered}
         refs = _workloads_in_use(ledger, residents, snapshot)
         ledger.namings.observe(refs, snapshot.names, pending=snapshot.names_pending)
-        views = [self._observe_gpu(ledger, gpu, residents.get(gpu.identity.uuid), cycle) for gpu in snapshot.gpus]
+        attributed = [self._observe_gpu(ledger, gpu, residents.get(gpu.identity.uuid), cycle) for gpu in snapshot.gpus]
         absent = {*self._trackers, *ledger.assignments} - {gpu.identity.uuid for gpu in snapshot.gpus}
         for uuid in sorted(absent):
             self._observe_silence(ledger, uuid, cycle)
@@ -74,7 +74,7 @@ class Attributor:
         devices |= {DeviceKey(gpu.identity.uuid, mig.uuid) for gpu in snapshot.gpus for mig in gpu.mig or ()}
         ledger.close_cycle(cycle.time, devices)
         window_s = cycle.window_us / 1e6 if cycle.window_us else None
-        return build_report(snapshot, ledger, views, self._options, window_s=window_s, anomalies=self._anomalies)
+        return build_report(snapshot, ledger, attributed, self._options, window_s=window_s, anomalies=self._anomalies)
 
     def _begin_cycle(self, snapshot: Snapshot) -> Cycle:
         """The cycle's time. The ledger's clocks never go back, whatever the host's do."""
@@ -94,7 +94,7 @@ class Attributor:
             may_infer=snapshot.infers,
         )
 
-    def _observe_gpu(self, ledger: Ledger, reading: GpuReading, found: Residents | None, cycle: Cycle) -> GpuView:
+    def _observe_gpu(self, ledger: Ledger, reading: GpuReading, found: Residents | None, cycle: Cycle) -> AttributedGpu:
         """One GPU of the Snapshot. ``found`` is ``None`` where it did not answer."""
         uuid = reading.identity.uuid
         if uuid not in self._trackers:
@@ -103,12 +103,12 @@ class Attributor:
         gpu.name, gpu.index = reading.identity.name, reading.identity.index
         gpu.profiles |= {mig.uuid: mig.profile for mig in reading.mig or () if mig.profile is not None}
         if found is None:
-            return GpuView(reading, None, self._observe_silence(ledger, uuid, cycle).usages)
+            return AttributedGpu(reading, None, self._observe_silence(ledger, uuid, cycle).usages)
         result = self._track(ledger, reading, found, cycle)
         self._anomalies += result.anomalies
         posting = post(ledger, result, cycle, self._short_lived)
         self._trackers[uuid].forget(posting.departed)
-        return GpuView(reading, result, posting.usages)
+        return AttributedGpu(reading, result, posting.usages)
 
     def _track(self, ledger: Ledger, reading: GpuReading, found: Residents, cycle: Cycle) -> GpuResult:
         """Admit the residents to the ledger, and apply the rules of one GPU to the cycle."""

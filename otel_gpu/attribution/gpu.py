@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
@@ -10,14 +11,14 @@ from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.energy import Consumer, Division, EnergyDivider, Interval
 from otel_gpu.attribution.interval import PRESENCE_UNKNOWN, EnergyMeter, IntervalBuilder, Metered
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
-from otel_gpu.attribution.memory import MemoryResult, MemoryTracker, implausible_figures
+from otel_gpu.attribution.memory import MemoryResult, MemoryTracker
 from otel_gpu.attribution.options import AttributionOptions, EnergyModel
 from otel_gpu.attribution.plain import restoring
 from otel_gpu.attribution.power.baseline import Baseline, BaselineEstimate
 from otel_gpu.attribution.power.learned import LearnedPower
-from otel_gpu.attribution.residents import UNEXPLAINED_BYTES, Resident, Residents, ShortLivedProcess
+from otel_gpu.attribution.residents import MAX_BYTES, UNEXPLAINED_BYTES, Resident, Residents, ShortLivedProcess
 from otel_gpu.attribution.utilization import ComputeWindow, UtilizationRows
-from otel_gpu.model import GpuReading, ProcessKey
+from otel_gpu.model import DeviceMemory, GpuReading, ProcessKey
 
 _NO_GRANTS: Final[Mapping[WorkloadOnDevice, float]] = MappingProxyType({})
 
@@ -300,3 +301,29 @@ def _anomalies(reading: GpuReading, compute: ComputeWindow | None, metered: Mete
     if metered is not None:
         found += metered.anomalous or metered.reset
     return found
+
+
+def implausible_figures(reading: GpuReading) -> int:
+    """Count figures that cannot be true: more memory than there is, a process listed twice, energy below 0."""
+    found = sum(not _is_plausible(memory) for memory in (reading.memory, *(mig.memory for mig in reading.mig or ())))
+    max_bytes = reading.memory.total_bytes if reading.memory is not None else MAX_BYTES
+    for processes in (reading.processes, *(mig.processes for mig in reading.mig or ())):
+        listed = processes or ()
+        entries = {(each.pid, each.kind, each.gpu_instance_id, each.compute_instance_id) for each in listed}
+        found += len(listed) - len(entries)
+        figures = [each.memory_bytes for each in listed if each.memory_bytes is not None]
+        found += sum([not 0 <= figure <= max_bytes for figure in figures])
+    found += reading.energy_mj is not None and reading.energy_mj < 0
+    found += reading.power_w is not None and not 0 <= reading.power_w < math.inf
+    return found
+
+
+def _is_plausible(memory: DeviceMemory | None) -> bool:
+    if memory is None:
+        return True
+    used, free, reserved = memory.used_bytes, memory.free_bytes, memory.reserved_bytes or 0
+    return (
+        min(used, free, reserved) >= 0
+        and max(used, free, reserved) <= memory.total_bytes
+        and used + reserved <= memory.total_bytes
+    )

@@ -66,7 +66,7 @@ _Present: TypeAlias = tuple[ProcessOnDevice, Assignment]
 
 
 class Ledger:
-    """Accounts per (process, device) and (workload, device), bounded whatever comes and goes."""
+    """Accounts per (process, device) and (workload, device). Their number has a limit."""
 
     def __init__(
         self, epoch_ns: int, *, retention_ns: int, max_processes: int = 2000, max_workloads: int = 2000
@@ -173,7 +173,7 @@ class Ledger:
                     yield at, assignment
 
     def energy_errors_mj(self) -> dict[str, int]:
-        """By how much posted energy misses each GPU's own account; anything but 0 is a bug."""
+        """Energy attributed on each GPU minus the energy posted to its accounts; anything but 0 is a bug."""
         posted = self.processes.posted_mj(), self.workloads.posted_mj()
         return {
             uuid: max((gpu.attributed_mj - by_gpu.get(uuid, 0) for by_gpu in posted), key=abs)

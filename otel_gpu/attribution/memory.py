@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -10,7 +9,7 @@ from otel_gpu.attribution.cycle import Cycle
 from otel_gpu.attribution.hidden import Candidate, Evidence, HiddenMemory, HiddenSplit
 from otel_gpu.attribution.keys import ProcessOnDevice, WorkloadOnDevice
 from otel_gpu.attribution.plain import restoring, text
-from otel_gpu.attribution.residents import MAX_BYTES, UNEXPLAINED_BYTES, Resident, Residents
+from otel_gpu.attribution.residents import UNEXPLAINED_BYTES, Resident, Residents
 from otel_gpu.model import DeviceMemory, GpuReading, MemorySplit
 
 
@@ -200,30 +199,4 @@ def split(memory: DeviceMemory | None, measured: Iterable[int | None]) -> Memory
         inferred_bytes=0,
         unattributed_bytes=max(0, used - claimed),
         free_bytes=usable - used,
-    )
-
-
-def implausible_figures(reading: GpuReading) -> int:
-    """Count figures that cannot be true: more memory than there is, a process listed twice, energy below 0."""
-    found = sum(not _is_plausible(memory) for memory in (reading.memory, *(mig.memory for mig in reading.mig or ())))
-    max_bytes = reading.memory.total_bytes if reading.memory is not None else MAX_BYTES
-    for processes in (reading.processes, *(mig.processes for mig in reading.mig or ())):
-        listed = processes or ()
-        entries = {(each.pid, each.kind, each.gpu_instance_id, each.compute_instance_id) for each in listed}
-        found += len(listed) - len(entries)
-        figures = [each.memory_bytes for each in listed if each.memory_bytes is not None]
-        found += sum([not 0 <= figure <= max_bytes for figure in figures])
-    found += reading.energy_mj is not None and reading.energy_mj < 0
-    found += reading.power_w is not None and not 0 <= reading.power_w < math.inf
-    return found
-
-
-def _is_plausible(memory: DeviceMemory | None) -> bool:
-    if memory is None:
-        return True
-    used, free, reserved = memory.used_bytes, memory.free_bytes, memory.reserved_bytes or 0
-    return (
-        min(used, free, reserved) >= 0
-        and max(used, free, reserved) <= memory.total_bytes
-        and used + reserved <= memory.total_bytes
     )

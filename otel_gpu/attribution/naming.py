@@ -118,7 +118,7 @@ class Namings:
 
 
 def _merged(known: WorkloadNames | None, found: WorkloadNames) -> WorkloadNames:
-    """The names found now over those known, whose source may be away. Empty names take all known ones away."""
+    """The names found now, completed by those known, whose source may be unavailable. Empty names remove all known."""
     if known is None or found in (known, _NO_NAMES):
         return found
     # Sources spell one image in several ways, and a container's image never changes: the first spelling stays.

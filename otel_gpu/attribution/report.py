@@ -33,7 +33,7 @@ from otel_gpu.model import (
 from otel_gpu.model.report import NO_ENERGY
 
 
-class GpuView(NamedTuple):
+class AttributedGpu(NamedTuple):
     """One GPU of a Snapshot: its result, ``None`` where it did not answer, and what each account used of it."""
 
     reading: GpuReading
@@ -44,20 +44,22 @@ class GpuView(NamedTuple):
 def build_report(
     snapshot: Snapshot,
     ledger: Ledger,
-    views: Sequence[GpuView],
+    attributed: Sequence[AttributedGpu],
     options: AttributionOptions,
     *,
     window_s: float | None,
     anomalies: int,
 ) -> Report:
     """The Report of a cycle: present workloads and processes, and those that ended within the retention."""
-    by_gpu = {view.reading.identity.uuid: view for view in views}
+    by_gpu = {each.reading.identity.uuid: each for each in attributed}
     errors_mj = ledger.energy_errors_mj()
     return Report(
         wall_ns=snapshot.wall_ns,
         monotonic_ns=snapshot.monotonic_ns,
         window_s=window_s,
-        gpus=tuple(_gpu(view, ledger.gpus[uuid], errors_mj.get(uuid, 0), options) for uuid, view in by_gpu.items()),
+        gpus=tuple(
+            _gpu(attributed, ledger.gpus[uuid], errors_mj.get(uuid, 0), options) for uuid, attributed in by_gpu.items()
+        ),
         workloads=(*_workloads(snapshot, ledger, by_gpu, options), *_possible_users(snapshot, ledger)),
         processes=tuple(_processes(ledger, by_gpu)),
         sources=snapshot.sources,
@@ -70,8 +72,8 @@ def build_report(
 # ---------------------------------------------------------------------------- GPUs
 
 
-def _gpu(view: GpuView, gpu: GpuAccount, error_mj: int, options: AttributionOptions) -> GpuReport:
-    result, reading = view.result, view.reading
+def _gpu(attributed: AttributedGpu, gpu: GpuAccount, error_mj: int, options: AttributionOptions) -> GpuReport:
+    result, reading = attributed.result, attributed.reading
     splits = {} if result is None else result.memory.splits
     mig = None
     if reading.mig is not None:
@@ -128,9 +130,9 @@ class _Figures(NamedTuple):
     idle_bytes: int | None = None
 
 
-def _figures(account: AnyAccount, view: GpuView | None) -> _Figures:
+def _figures(account: AnyAccount, attributed: AttributedGpu | None) -> _Figures:
     """An ended account holds and does nothing. Without a resident in the driver's lists its figures are unknown."""
-    usage = None if view is None else view.usages.get(account)
+    usage = None if attributed is None else attributed.usages.get(account)
     energy = NO_ENERGY if usage is None else usage.energy
     if account.ended_ns is not None:
         return _Figures(memory_bytes=0, sm_ratio=0.0, bandwidth_ratio=0.0, energy=energy)
@@ -149,12 +151,12 @@ def _figures(account: AnyAccount, view: GpuView | None) -> _Figures:
     )
 
 
-def _processes(ledger: Ledger, views: Mapping[str, GpuView]) -> Iterator[ProcessReport]:
+def _processes(ledger: Ledger, by_gpu: Mapping[str, AttributedGpu]) -> Iterator[ProcessReport]:
     """Processes by device, in the order of their keys."""
     for key, account in sorted(ledger.processes.by_key.items(), key=lambda item: (item[0].subject.device, item[0])):
         process, (gpu_uuid, mig_uuid) = key.subject
         gpu = ledger.gpus[gpu_uuid]
-        figures = _figures(account, views.get(gpu_uuid))
+        figures = _figures(account, by_gpu.get(gpu_uuid))
         yield ProcessReport(
             process,
             account.name,
@@ -172,7 +174,7 @@ def _processes(ledger: Ledger, views: Mapping[str, GpuView]) -> Iterator[Process
 
 
 def _workloads(
-    snapshot: Snapshot, ledger: Ledger, views: Mapping[str, GpuView], options: AttributionOptions
+    snapshot: Snapshot, ledger: Ledger, by_gpu: Mapping[str, AttributedGpu], options: AttributionOptions
 ) -> Iterator[WorkloadReport]:
     """Workloads by kind, id and naming, each with its parts of the GPUs."""
     shares = {_granted(grant): grant.share for grant in snapshot.grants if not grant.possible}
@@ -184,7 +186,7 @@ def _workloads(
         yield WorkloadReport(
             ref=ref,
             names=ledger.namings.names(ref, naming),
-            gpus=tuple(_workload_gpu(account, ledger, views, shares, options) for account in accounts),
+            gpus=tuple(_workload_gpu(account, ledger, by_gpu, shares, options) for account in accounts),
             naming=naming,
             awaiting_names=ledger.namings.is_waiting(ref),
         )
@@ -193,16 +195,16 @@ def _workloads(
 def _workload_gpu(
     account: Account[WorkloadAccountKey],
     ledger: Ledger,
-    views: Mapping[str, GpuView],
+    by_gpu: Mapping[str, AttributedGpu],
     shares: Mapping[WorkloadOnDevice, float | None],
     options: AttributionOptions,
 ) -> WorkloadGpu:
     workload = account.key.subject
     gpu_uuid, mig_uuid = workload.device
-    gpu, view = ledger.gpus[gpu_uuid], views.get(gpu_uuid)
-    figures = _figures(account, view)
+    gpu, attributed = ledger.gpus[gpu_uuid], by_gpu.get(gpu_uuid)
+    figures = _figures(account, attributed)
     totals = account.totals.frozen(account.since_ns)
-    inferred_bytes, confidence = _inferred(workload, view) if account.ended_ns is None else (0, None)
+    inferred_bytes, confidence = _inferred(workload, attributed) if account.ended_ns is None else (0, None)
     return WorkloadGpu(
         gpu_uuid=gpu_uuid,
         mig_uuid=mig_uuid or None,
@@ -224,11 +226,11 @@ def _workload_gpu(
     )
 
 
-def _inferred(workload: WorkloadOnDevice, view: GpuView | None) -> tuple[int | None, float | None]:
+def _inferred(workload: WorkloadOnDevice, attributed: AttributedGpu | None) -> tuple[int | None, float | None]:
     """Inferred bytes and their confidence, which is ``None`` where no process of the workload is a candidate."""
     hidden = None
-    if view is not None and view.result is not None:
-        hidden = view.result.memory.hidden.get(workload.device.mig_uuid)
+    if attributed is not None and attributed.result is not None:
+        hidden = attributed.result.memory.hidden.get(workload.device.mig_uuid)
     if hidden is None:
         return None, None
     inferred = hidden.workloads.get(workload)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Any, Final
 from otel_gpu.bounded_io import Deadline, parse_json
 from otel_gpu.errors import Unavailable
 from otel_gpu.sources.pause import time_text
+from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason
 
 MAX_MESSAGE_BYTES: Final = 4096
 MAX_PAUSE_S: Final = 7 * 86_400.0
 
-_CONNECT_TIMEOUT_S: Final = 2.0
+_REQUEST_TIMEOUT_S: Final = 2.0
 _RESPONSE_TIMEOUT_S: Final = 15.0
 """The agent may be in the middle of a cycle, and releasing the driver takes time."""
 
@@ -49,23 +49,21 @@ def request(paths: Sequence[Path], message: Mapping[str, Any]) -> dict[str, Any]
         raise Unavailable("the control socket is turned off (control-socket none)")
     failures: list[str] = []
     for path in paths:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_CONNECT_TIMEOUT_S)
-            try:
-                connection.connect(os.fspath(path))
-            except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-                failures.append(f"{path}: no agent listens there")
-                continue
-            except OSError as error:
-                failures.append(f"{path}: {error.strerror or error}")
-                continue
-            return _exchange(connection, path, message)
+        try:
+            connection = connect(path)
+        except NO_LISTENER:
+            failures.append(f"{path}: no agent listens there")
+        except OSError as error:
+            failures.append(f"{path}: {failure_reason(error)}")
+        else:
+            with connection:
+                return _exchange(connection, path, message)
     raise Unavailable(f"no running agent was found: {'; '.join(failures)}; --control-socket sets another path")
 
 
 def _exchange(connection: socket.socket, path: Path, message: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        send(connection, message, Deadline(_CONNECT_TIMEOUT_S))
+        send(connection, message, Deadline(_REQUEST_TIMEOUT_S))
         response = receive(connection, Deadline(_RESPONSE_TIMEOUT_S))
     except (OSError, ValueError) as error:
         raise Unavailable(f"{path}: no valid response from the agent: {error}") from None

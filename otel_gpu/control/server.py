@@ -21,6 +21,7 @@ from otel_gpu.control import protocol
 from otel_gpu.control.protocol import MAX_PAUSE_S
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.sources.pause import PausableGpus
+from otel_gpu.sources.unix_socket import connect
 
 log = logging.getLogger(__name__)
 
@@ -183,15 +184,13 @@ def _remove_stale_socket(path: Path) -> None:
         return
     if not stat.S_ISSOCK(status.st_mode):
         raise Unavailable(f"{path} exists and is not a socket; choose another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:  # no process listens: the agent that created it has died
-            path.unlink()
-            return
-        except TimeoutError:  # a process listens but is busy
-            pass
+    try:
+        connect(path).close()
+    except ConnectionRefusedError:  # no process listens: the agent that created it has died
+        path.unlink()
+        return
+    except BlockingIOError:  # a process listens but is busy
+        pass
     raise Unavailable(f"{path}: another agent listens there")
 
 

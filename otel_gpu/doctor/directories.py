@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from otel_gpu.clock import Clock
 from otel_gpu.config.values import ControlSocket, StateDir
 from otel_gpu.doctor.findings import Finding, degraded, ok, unused
 from otel_gpu.sources.proc.host import read_boot_id
+from otel_gpu.sources.unix_socket import NO_LISTENER, connect, failure_reason
 from otel_gpu.state.recovery import STATE
 
 _STATE_FIX: Final = "--state-dir /var/lib/otel-gpu; in a systemd unit StateDirectory=otel-gpu"
@@ -22,7 +22,6 @@ _CONTROL_FIX: Final = (
     "/run/otel-gpu:mode=0700,uid=UID …; or --control-socket PATH"
 )
 _COUNTERS_LOST: Final = "counters start at 0 at every start of the agent"
-_CONNECT_S: Final = 1.0
 _JOURNAL: Final = "journal-"
 _REJECTED: Final = ".rejected"
 
@@ -112,30 +111,29 @@ def check_control_socket(chosen: ControlSocket, environment: Mapping[str, str]) 
     places = chosen.client_paths(environment)
     if not places:
         return unused("control", "none: otel-gpu pause is not available", "--control-socket auto")
-    refused = []
+    refused = {}
     for place in places:
         outcome = _connect(place)
         if outcome is True:
             return ok("control", f"an agent listens at {place}")
         if outcome is not None:
-            refused.append(f"{place}: {outcome}")
+            refused[place] = outcome
     if refused:
-        return degraded(
-            "control", f"an agent cannot be reached: {'; '.join(refused)}", "run this as root, or as the agent's user"
-        )
+        found = "; ".join(f"{place}: {why}" for place, why in refused.items())
+        inspect = f"ls -l {' '.join(shlex.quote(str(place)) for place in refused)}"
+        fix = f"run this as root, or as the agent's user; to inspect: {inspect}"
+        return degraded("control", f"an agent cannot be reached: {found}", fix)
     return _check_new_socket(places)
 
 
 def _connect(place: Path) -> bool | str | None:
     """True if a program listens there, ``None`` if none does, the error if it cannot be reached."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_CONNECT_S)
-        try:
-            connection.connect(os.fspath(place))
-        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            return None
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
+    try:
+        connect(place).close()
+    except NO_LISTENER:
+        return None
+    except OSError as error:
+        return failure_reason(error)
     return True
 
 

@@ -11,29 +11,9 @@ from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, counted, degraded, ok, unused
 from otel_gpu.model import GpuReading, SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.names.candidates import Candidate, Kind, Presence
+from otel_gpu.sources.names.candidates import Kind, Presence, SourceCandidate
 from otel_gpu.sources.names.resolver import NameResolver
 
-_FLAGS: Final = {
-    Kind.DOCKER: "--docker-host",
-    Kind.PODMAN: "--podman-host",
-    Kind.CRI: "--cri-socket",
-    Kind.POD_RESOURCES: "--pod-resources-socket",
-}
-_SLURM_FIX: Final = (
-    "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: docker run --user 0 --pid=host --cap-add SYS_PTRACE "
-    "--cap-add DAC_READ_SEARCH …, in a systemd unit AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
-)
-_API_FIX: Final = (
-    "docs/names.md has the ClusterRole; with it this prints yes: kubectl auth can-i watch pods --all-namespaces "
-    "--as system:serviceaccount:NAMESPACE:otel-gpu"
-)
-_MISSING_FIXES: Final = {
-    Kind.DOCKER: "systemctl start docker; in a container: -v /var/run/docker.sock:/var/run/docker.sock:ro",
-    Kind.PODMAN: "systemctl enable --now podman.socket; in a container: -v /run/podman:/run/podman:ro",
-    Kind.CRI: "in a container, mount the directory of the runtime's socket (docs/names.md)",
-    Kind.POD_RESOURCES: "in a container, mount the kubelet's directory pod-resources (docs/names.md)",
-}
 _ENGINES: Final = {
     "docker": "--docker-host unix:///var/run/docker.sock",
     "podman": "--podman-host unix:///run/podman/podman.sock",
@@ -52,7 +32,7 @@ _SHORT_ID: Final = 12
 class SourceAnswer:
     """A possible name source and its answer; ``None`` if it is not used or did not answer in time."""
 
-    candidate: Candidate
+    candidate: SourceCandidate
     read: NameRead | None
 
 
@@ -123,44 +103,90 @@ def _short(ref: WorkloadRef) -> str:
 # ---------------------------------------------------------------------------- fixes of names
 
 
-def _fix(candidate: Candidate, state: SourceState) -> str:
-    """The fix for a source without a complete answer. A command, if there is one, ends the line."""
-    if candidate.kind is Kind.SLURM:
-        return _SLURM_FIX
-    if candidate.kind is Kind.KUBERNETES:
-        return _API_FIX
-    if candidate.socket is None:
-        option = "--host" if candidate.kind is Kind.DOCKER else "--url"
-        return f"this command must answer: {candidate.kind} {option} {shlex.quote(str(candidate.url))} version"
-    path = shlex.quote(str(candidate.socket.path))
-    if candidate.socket.presence in {Presence.SOCKET, Presence.DEAD}:
-        return _check(candidate.kind, path, state)
-    return _access(candidate.kind, path, candidate.socket.presence)
+@dataclass(frozen=True, slots=True)
+class _Fixes:
+    """How to get the answer of a kind of source. ``{place}`` is its socket or URL; a command ends the line."""
 
-
-def _access(kind: Kind, path: str, presence: Presence) -> str:
-    """How to make a socket available."""
-    if presence is Presence.MISSING:
-        return f"{_MISSING_FIXES[kind]}; if it is at another path: {_FLAGS[kind]} unix:///PATH"
-    if presence is Presence.OTHER:
-        return f"remove it, restart the runtime, then the agent's container; to inspect: ls -ld {path}"
-    if kind in {Kind.DOCKER, Kind.PODMAN}:
-        return f"run as root; or run this command and log in again: usermod -aG $(stat -c %G {path}) USER"
-    return "run as root; in Kubernetes securityContext: {runAsUser: 0}"
-
-
-def _check(kind: Kind, path: str, state: SourceState) -> str:
+    unavailable: str
     """A command that makes the same request as the agent."""
-    if kind is Kind.CRI:
-        return f"this command must answer: crictl --runtime-endpoint unix://{path} ps"
-    if kind is Kind.POD_RESOURCES and state is SourceState.DEGRADED:
-        return (
-            "docs/names.md says what to mount; these commands must list containers and GPUs: crictl ps; nvidia-smi -L"
-        )
-    if kind is Kind.POD_RESOURCES:
-        return f"this command must show the kubelet: ss -xlp | grep {path}"
-    request = "containers/json" if state is SourceState.DEGRADED else "version"
-    return f"this command must answer: curl --unix-socket {path} http://localhost/{request}"
+    degraded: str
+    """The same for an incomplete answer."""
+    missing: str = ""
+    """No socket is there."""
+    denied: str = ""
+    """The agent may not use the socket."""
+    remote: str = ""
+    """A command for a source at a URL."""
+
+
+def _engine_fixes(flag: str, missing: str, remote: str) -> _Fixes:
+    return _Fixes(
+        unavailable="this command must answer: curl --unix-socket {place} http://localhost/version",
+        degraded="this command must answer: curl --unix-socket {place} http://localhost/containers/json",
+        missing=f"{missing}; if it is at another path: {flag} unix:///PATH",
+        denied="run as root; or run this command and log in again: usermod -aG $(stat -c %G {place}) USER",
+        remote=f"this command must answer: {remote}",
+    )
+
+
+_AS_ROOT: Final = "run as root; in Kubernetes securityContext: {runAsUser: 0}"
+_SLURM_FIX: Final = (
+    "run as root with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: docker run --user 0 --pid=host --cap-add SYS_PTRACE "
+    "--cap-add DAC_READ_SEARCH …, in a systemd unit AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+)
+_API_FIX: Final = (
+    "docs/names.md has the ClusterRole; with it this prints yes: kubectl auth can-i watch pods --all-namespaces "
+    "--as system:serviceaccount:NAMESPACE:otel-gpu"
+)
+_CRI_FIX: Final = "this command must answer: crictl --runtime-endpoint unix://{place} ps"
+_FIXES: Final[Mapping[Kind, _Fixes]] = {
+    Kind.DOCKER: _engine_fixes(
+        "--docker-host",
+        "systemctl start docker; in a container: -v /var/run/docker.sock:/var/run/docker.sock:ro",
+        "docker --host {place} version",
+    ),
+    Kind.PODMAN: _engine_fixes(
+        "--podman-host",
+        "systemctl enable --now podman.socket; in a container: -v /run/podman:/run/podman:ro",
+        "podman --url {place} version",
+    ),
+    Kind.CRI: _Fixes(
+        unavailable=_CRI_FIX,
+        degraded=_CRI_FIX,
+        missing="in a container, mount the directory of the runtime's socket (docs/names.md); if it is at another "
+        "path: --cri-socket unix:///PATH",
+        denied=_AS_ROOT,
+    ),
+    Kind.POD_RESOURCES: _Fixes(
+        unavailable="this command must show the kubelet: ss -xlp | grep {place}",
+        degraded="docs/names.md says what to mount; these commands must list containers and GPUs: crictl ps; "
+        "nvidia-smi -L",
+        missing="in a container, mount the kubelet's directory pod-resources (docs/names.md); if it is at another "
+        "path: --pod-resources-socket unix:///PATH",
+        denied=_AS_ROOT,
+    ),
+    Kind.KUBERNETES: _Fixes(unavailable=_API_FIX, degraded=_API_FIX),
+    Kind.SLURM: _Fixes(unavailable=_SLURM_FIX, degraded=_SLURM_FIX),
+}
+_NOT_A_SOCKET: Final = "remove it, restart the runtime, then the agent's container; to inspect: ls -ld {place}"
+
+
+def _fix(candidate: SourceCandidate, state: SourceState) -> str:
+    """The fix for a source without a complete answer."""
+    fixes = _FIXES[candidate.kind]
+    request = fixes.degraded if state is SourceState.DEGRADED else fixes.unavailable
+    if candidate.socket is None:
+        return _at(candidate.url, fixes.remote or request)
+    unusable = {
+        Presence.MISSING: fixes.missing,
+        Presence.DENIED: fixes.denied,
+        Presence.OTHER: _NOT_A_SOCKET,
+    }
+    return _at(candidate.socket.path, unusable.get(candidate.socket.presence, request))
+
+
+def _at(place: object, fix: str) -> str:
+    return fix.replace("{place}", shlex.quote(str(place)))
 
 
 def _runtime(ref: WorkloadRef) -> str:

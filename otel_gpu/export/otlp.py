@@ -13,11 +13,12 @@ from typing import Final, Protocol, TextIO
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from otel_gpu.bounded_io import one_line
 from otel_gpu.config.groups import ExportConfig, Temporality
 from otel_gpu.config.groups import Protocol as OtlpProtocol
 from otel_gpu.export.batches import Batch
 from otel_gpu.export.otlp_encoder import encode
-from otel_gpu.export.sender import ACCEPTED, Attempt, ExportFailure, ExportResult, Sender, one_line
+from otel_gpu.export.sender import ACCEPTED, Attempt, ExportFailure, ExportResult, Sender
 from otel_gpu.metrics.labels import Resources
 from otel_gpu.metrics.series import Collection
 

@@ -15,6 +15,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it h
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
 
+from otel_gpu.bounded_io import MAX_PEM_BYTES, one_line, read_file
 from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
@@ -23,7 +24,6 @@ from otel_gpu.export.sender import (
     Attempt,
     ExportFailure,
     ExportResult,
-    one_line,
     rejected_points,
 )
 from otel_gpu.version import __version__
@@ -130,4 +130,4 @@ def _credentials(config: ExportConfig) -> grpc.ChannelCredentials:
 
 
 def _read(path: Path | None) -> bytes | None:
-    return None if path is None else path.read_bytes()
+    return None if path is None else read_file(path, MAX_PEM_BYTES)

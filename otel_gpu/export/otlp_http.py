@@ -7,7 +7,6 @@ import gzip
 import http
 import http.client
 import io
-import json
 import logging
 import os
 import socket
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -32,6 +31,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from requests.utils import get_environ_proxies
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from otel_gpu.bounded_io import Deadline, DeadlineReader, one_line, parse_json
 from otel_gpu.config.groups import Compression, ExportConfig
 from otel_gpu.export.sender import (
     PROTOCOL,
@@ -40,13 +40,9 @@ from otel_gpu.export.sender import (
     Attempt,
     ExportFailure,
     ExportResult,
-    one_line,
     rejected_points,
 )
 from otel_gpu.version import __version__
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 LARGEST_ANSWER_BYTES: Final = 64 << 10
 
@@ -138,29 +134,6 @@ class _Session(requests.Session):
 # urllib3.Timeout(total=…), the socket has what is left of it when an answer begins.
 
 
-class _DeadlineStream(io.RawIOBase):
-    """Reads a socket until ``deadline_s`` (monotonic clock); TimeoutError after that."""
-
-    def __init__(self, sock: socket.socket, inner: io.RawIOBase, deadline_s: float) -> None:
-        self._sock = sock
-        self._inner = inner
-        self._deadline_s = deadline_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left_s)
-        return self._inner.readinto(buffer)
-
-    def close(self) -> None:
-        self._inner.close()
-        super().close()
-
-
 class _DeadlineResponse(http.client.HTTPResponse):
     """Reads status, headers and body within the timeout that the socket has when the answer begins."""
 
@@ -168,8 +141,7 @@ class _DeadlineResponse(http.client.HTTPResponse):
         super().__init__(sock, *arguments, **named)
         timeout_s = sock.gettimeout()
         if timeout_s is not None:
-            inner = self.fp.detach()
-            self.fp = io.BufferedReader(_DeadlineStream(sock, inner, time.monotonic() + timeout_s))
+            self.fp = io.BufferedReader(DeadlineReader(self.fp.detach(), sock, Deadline(timeout_s)))
 
 
 class _Http(HTTPConnection):
@@ -234,7 +206,7 @@ def _parsed(content_type: str, body: bytes) -> ExportMetricsServiceResponse | No
     answer = ExportMetricsServiceResponse()
     try:
         if content_type == "application/json":
-            found = json.loads(body)
+            found = parse_json(body)
             if not isinstance(found, dict) or (found and "partialSuccess" not in found):  # it may have other fields too
                 return None
             json_format.ParseDict(found, answer, ignore_unknown_fields=True)
@@ -242,7 +214,7 @@ def _parsed(content_type: str, body: bytes) -> ExportMetricsServiceResponse | No
             answer.ParseFromString(body)
         elif body.strip():
             return None
-    except (DecodeError, json_format.ParseError, ValueError, RecursionError):  # ValueError: not JSON or not UTF-8
+    except (DecodeError, json_format.ParseError, ValueError):  # ValueError: not JSON or not UTF-8
         return None
     return answer
 
@@ -265,7 +237,7 @@ def _reason_given(content_type: str, body: bytes) -> str:
 def transport_failure(error: BaseException, timeout_s: float, port: int | None) -> ExportFailure:
     """The root cause of an exception in words.
 
-    There are few kinds: a server of another protocol closes, resets and answers by turns, which is one kind of failure.
+    A server of another protocol may close the connection, reset it or answer: all three are one kind of failure.
     """
     cause = _root_cause(error)
     kind, hint = (PROTOCOL, _GRPC_HINT) if port == _GRPC_PORT else (UNREACHABLE, "")
@@ -285,7 +257,7 @@ def transport_failure(error: BaseException, timeout_s: float, port: int | None) 
         case OSError() if cause.strerror:
             kind, text = UNREACHABLE, cause.strerror[0].lower() + cause.strerror[1:]
         case _:
-            kind, text = UNREACHABLE, " ".join(f"{type(cause).__name__}: {cause}".split())
+            kind, text = UNREACHABLE, one_line(f"{type(cause).__name__}: {cause}")
     return ExportFailure(kind, text)
 
 

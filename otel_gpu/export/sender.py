@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from otel_gpu.bounded_io import one_line
 from otel_gpu.export.batches import Batch
 
 UNREACHABLE: Final = "unreachable"
 PROTOCOL: Final = "protocol"
 TLS: Final = "tls"
 """Kinds of failure in which no receiver answered: no connection, another protocol, no trust."""
-
-LONGEST_REASON: Final = 200
-"""Characters of a reason that comes from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,6 @@ class Sender(Protocol):
 
     def close(self) -> None:
         """Close connections. A request in progress on another thread ends as soon as its protocol allows."""
-
-
-def one_line(reason: str) -> str:
-    """The beginning of a reason from outside, on one line."""
-    return " ".join(reason.split())[:LONGEST_REASON]
 
 
 def rejected_points(count: int, reason: str) -> ExportFailure | None:

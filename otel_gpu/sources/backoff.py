@@ -10,15 +10,16 @@ FIRST_PAUSE_S: Final = 1.0
 
 
 class Backoff:
-    """Pauses of 1, 2, 4 … ``max_pause_s`` seconds."""
+    """Pauses of 1, 2, 4 … ``max_pause_s`` seconds, or of another first pause doubled."""
 
-    def __init__(self, max_pause_s: float) -> None:
+    def __init__(self, max_pause_s: float, first_pause_s: float = FIRST_PAUSE_S) -> None:
         self._max_pause_s = max_pause_s
+        self._first_pause_s = first_pause_s
         self._pause_s = 0.0
 
     def failed(self) -> float:
         """Record a failure. Returns the pause before the next attempt."""
-        self._pause_s = min(max(FIRST_PAUSE_S, self._pause_s * 2), self._max_pause_s)
+        self._pause_s = min(max(self._first_pause_s, self._pause_s * 2), self._max_pause_s)
         return self._pause_s
 
     def worked(self) -> None:

@@ -11,7 +11,7 @@ from otel_gpu.clock import Clock, SystemClock
 from otel_gpu.top.latest import LatestView
 from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
-from otel_gpu.top.remote import RemoteViews, agent
+from otel_gpu.top.remote import RemoteViews, agent_address
 from otel_gpu.top.screen import draw
 from otel_gpu.top.terminal import Keys, Terminal, terminal
 from otel_gpu.view.terminal import Paint
@@ -39,9 +39,9 @@ def top(local_views: Callable[[Clock, LatestView], Views], *, url: str | None) -
     """Show the views of this host, or of the agent at ``url``, until q, SIGINT or SIGTERM."""
     target = None
     if url is not None:
-        target = agent(url, "--url")
+        target = agent_address(url, "--url")
     elif os.environ.get(URL_VARIABLE):
-        target = agent(os.environ[URL_VARIABLE], URL_VARIABLE)
+        target = agent_address(os.environ[URL_VARIABLE], URL_VARIABLE)
     screen = terminal(os.environ)
     clock = SystemClock()
     latest = LatestView(clock)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_gpu.bounded_io import parse_json
+from otel_gpu.bounded_io import one_line, parse_json
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import LatestView
 from otel_gpu.version import __version__
@@ -38,7 +38,7 @@ _ALLOWED: Final = f"use http://HOST:PORT or https://HOST:PORT of a running agent
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class AgentAddress:
     """The address of an agent, and the authorization for it, which is never shown."""
 
     tls: bool
@@ -52,16 +52,16 @@ class Agent:
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.path}"
 
 
-def agent(url: str, origin: str) -> Agent:
-    """The agent of a URL from ``origin``. The UsageError for an invalid URL contains no password."""
+def agent_address(url: str, origin: str) -> AgentAddress:
+    """The address in a URL from ``origin``. The UsageError for an invalid URL contains no password."""
     try:
-        return parse_agent(url)
+        return parse_agent_address(url)
     except ValueError:
         raise UsageError(f"{origin}: {_without_secret(url)!r} is not the URL of an agent; {_ALLOWED}") from None
 
 
-def parse_agent(url: str) -> Agent:
-    """The agent of a URL; ValueError if it is invalid."""
+def parse_agent_address(url: str) -> AgentAddress:
+    """The address in a URL; ValueError if it is invalid."""
     parts = urlsplit(url.strip())
     port, host = parts.port, parts.hostname or ""
     is_ascii = all(0x20 < ord(character) < 0x7F for character in host + parts.path)  # nothing that could end a request
@@ -69,7 +69,7 @@ def parse_agent(url: str) -> Agent:
         raise ValueError(url)
     # Users copy the URL of the page or of its JSON.
     path = parts.path.removesuffix("/").removesuffix("/api/attribution").removesuffix(_PATH)
-    return Agent(parts.scheme == "https", host, PORT if port is None else port, path, _authorization(parts))
+    return AgentAddress(parts.scheme == "https", host, PORT if port is None else port, path, _authorization(parts))
 
 
 def _without_secret(url: str) -> str:
@@ -86,7 +86,7 @@ def _authorization(parts: SplitResult) -> str | None:
 class RemoteViews:
     """Follows an agent on a thread of its own, and reconnects. An agent that was never reached is a failure."""
 
-    def __init__(self, target: Agent, latest: LatestView, *, retry_s: float = 2.0) -> None:
+    def __init__(self, target: AgentAddress, latest: LatestView, *, retry_s: float = 2.0) -> None:
         self._agent, self._latest, self._retry_s = target, latest, retry_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-gpu-top", daemon=True)
@@ -159,7 +159,8 @@ class RemoteViews:
             raise Unavailable("it has the maximum number of clients")
         if response.status != http.HTTPStatus.OK or kind != "text/event-stream":
             said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
-            raise UsageError(f"not an otel-gpu agent, or an old one: {_PATH} returns {response.status}, {said}")
+            returned = f"{_PATH} returns {response.status}, {one_line(said)}"
+            raise UsageError(f"not an otel-gpu agent, or an old one: {returned}")
         return response
 
     def _read(self, response: http.client.HTTPResponse) -> None:
@@ -182,7 +183,7 @@ class RemoteViews:
                     f"not an otel-gpu agent, or another version than this top ({__version__}): {error}"
                 ) from None
             raise Unavailable(
-                f"the agent is otel-gpu {version[:_LONGEST_ANSWER]}, this top is {__version__}, "
+                f"the agent is otel-gpu {one_line(version)}, this top is {__version__}, "
                 f"and its data is not understood ({error}); use top of the agent's version"
             ) from None
         self._history = merged(self._history, view.history)
@@ -237,12 +238,8 @@ def _why(error: Exception, *, tls: bool) -> str:
             return "it closed the connection without a response" + ("" if tls else "; does it serve https?")
         case http.client.HTTPException():
             said = str(error)
-            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {_quoted(said)}"
+            quoted = repr(one_line(said, _LONGEST_QUOTE))
+            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {quoted}"
         case OSError():
             return str(error.strerror or error).lower()
     return str(error)
-
-
-def _quoted(said: str) -> str:
-    """The beginning of the answer of another kind of server, printable on any terminal."""
-    return ascii(said.strip()[:_LONGEST_QUOTE])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from otel_gpu.bounded_io import printable as printable  # noqa: PLC0414 - exported for what draws text
+
 _IN_ASCII: Final = str.maketrans(
     {"█": "#", "▒": "%", "░": "?", "·": ".", "–": "-", "≈": "*", "…": ">", "└": "`", "°": "'"}
     | {"↓": "v", "↑": "^"}
@@ -43,11 +45,6 @@ class Paint:
         if not self._enabled or not styles:
             return text
         return f"\x1b[{';'.join(styles)}m{text}\x1b[0m"
-
-
-def printable(text: str) -> str:
-    """The text with everything that a terminal may act on replaced: control characters, bidi marks, lone surrogates."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def cells(text: str) -> int:

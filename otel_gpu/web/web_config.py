@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from otel_gpu.bounded_io import TooLarge, read_file
+from otel_gpu.bounded_io import MAX_PEM_BYTES, TooLarge, read_file
 from otel_gpu.config.yaml_file import Node, parse_yaml, read_yaml
 from otel_gpu.errors import UsageError
 
@@ -54,7 +54,7 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class WebConfig:
+class WebConfigFile:
     """A web configuration file. ``headers`` with an empty value are not sent."""
 
     tls: TlsConfig | None = None
@@ -152,19 +152,19 @@ class _Entry:
         return text == "true"
 
 
-def read_web_config(path: Path) -> WebConfig:
+def read_web_config(path: Path) -> WebConfigFile:
     """Read a file. UsageError names the file, the line, the key, the value and the valid values."""
     return parse_web_config(read_yaml(path, "web configuration file"), str(path), path.parent)
 
 
-def parse_web_config(text: str, name: str, directory: Path) -> WebConfig:
+def parse_web_config(text: str, name: str, directory: Path) -> WebConfigFile:
     """Parse the text of a file. Paths in it are relative to ``directory``. An empty text configures nothing."""
     root = parse_yaml(text, name)
     if root is None:
-        return WebConfig()
+        return WebConfigFile()
     sections = _settings(_Entry(name, "the file", root), _SECTIONS)
     tls, http, users, open_paths = (sections.get(key) for key in _SECTIONS)
-    config = WebConfig(
+    config = WebConfigFile(
         tls=None if tls is None else _tls(tls, directory),
         headers={} if http is None else _headers(http),
         users={} if users is None else _users(users),
@@ -336,7 +336,6 @@ def _any_of(words: Iterable[str]) -> str:
 
 # ---------------------------------------------------------------------------- TLS
 
-_MAX_PEM_BYTES: Final = 1 << 20
 _VERIFY_MODES: Final = {
     ClientAuth.NONE: ssl.CERT_NONE,
     ClientAuth.IF_GIVEN: ssl.CERT_OPTIONAL,
@@ -393,7 +392,7 @@ def _read(pem: Pem) -> bytes:
     if pem.path is None:
         return (pem.text or "").encode("utf-8", "replace")
     try:
-        return read_file(pem.path, _MAX_PEM_BYTES)
+        return read_file(pem.path, MAX_PEM_BYTES)
     except OSError as error:
         raise _error(pem, f"cannot be read: {error.strerror}", "the path of a PEM file") from None
     except TooLarge:

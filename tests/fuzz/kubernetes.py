@@ -7,7 +7,7 @@ import random
 from typing import Any, Final
 
 from otel_gpu.bounded_io import LineSplitter
-from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Pod, parse_event, parse_list
+from otel_gpu.sources.names.kubernetes.pods import Change, Failure, PodInfo, parse_event, parse_list
 from otel_gpu.sources.names.kubernetes.source import PodRegistry
 from tests.fuzz.target import Target, mutated_json, unfit
 
@@ -47,7 +47,7 @@ EVENTS: Final[tuple[Any, ...]] = (
 LABELS: Final = ("app", "team")
 
 
-def _put(registry: PodRegistry, pod: Pod) -> str | None:
+def _put(registry: PodRegistry, pod: PodInfo) -> str | None:
     registry.put(pod, 1.0)
     for known in registry.known.values():
         names = known.names

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import GpuReading, ListedProcess, MigReading, ProcessFacts, ProcessKind, WorkloadKind, WorkloadRef
-from otel_gpu.sources.sim.device import Device
+from otel_gpu.sources.sim.device import SimulatedDevice
 from otel_gpu.sources.sim.host import SimulatedHost
 from otel_gpu.sources.sim.world import GpuSpec, Roster, WorldSpec
 from tests.nvml_stub.world import Listed, World, WorldGpu, WorldMig
@@ -56,7 +56,7 @@ def _moments(spec: WorldSpec, end_us: int) -> list[int]:
 class _GpuRecorder:
     """The records of one GPU. Unchanged values are not written again."""
 
-    def __init__(self, world: World, device: Device) -> None:
+    def __init__(self, world: World, device: SimulatedDevice) -> None:
         spec = device.spec
         identity = spec.identity
         self._device = device

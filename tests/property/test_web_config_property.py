@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from otel_gpu.errors import UsageError
 from otel_gpu.web.access_policy import parse_basic
 from otel_gpu.web.response import accepts_gzip
-from otel_gpu.web.web_config import WebConfig, parse_web_config
+from otel_gpu.web.web_config import WebConfigFile, parse_web_config
 from tests.depth import DEPTH
 
 many = settings(max_examples=60 * DEPTH, deadline=None, derandomize=True, database=None)
@@ -34,7 +34,7 @@ tree = st.recursive(
 )
 
 
-def outcome(text: str) -> WebConfig | UsageError:
+def outcome(text: str) -> WebConfigFile | UsageError:
     """The configuration or the UsageError. Any other exception fails the test."""
     try:
         return parse_web_config(text, "web.yml", Path("/etc"))

@@ -15,7 +15,9 @@ from otel_gpu.bounded_io import (
     Deadline,
     LineSplitter,
     TooLarge,
+    one_line,
     parse_json,
+    printable,
     read_all,
     read_beginning,
     read_file,
@@ -146,3 +148,34 @@ def test_a_partial_line_is_not_copied_for_each_chunk() -> None:
         assert list(lines.feed(Chunk(b"x"))) == []
     assert list(lines.feed(b"\n")) == [b"x" * 5000]
     assert copied <= 2 * 5000
+
+
+# ---------------------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize(
+    "character",
+    [*"\x00\x07\b\t\n\r\x1b\x7f\x85\x9b", *"\u200b\u200e\u2028\u202e\u2066\ufeff\ud800\U000e0041"],
+    ids=ascii,
+)
+def test_what_a_terminal_might_act_on_is_replaced(character: str) -> None:
+    assert printable(f"a{character}b") == "a\N{REPLACEMENT CHARACTER}b"
+
+
+@pytest.mark.parametrize("text", ["", "vllm-chat", "a b", "模型", "naïve", "🚀"])
+def test_what_people_can_read_is_left_alone(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" two\n\tlines\r\n", "two lines"),
+        ("\x1b[31mred\u202e", "\ufffd[31mred\ufffd"),
+        ("x" * 200, "x" * 200),
+        ("x" * 201, "x" * 200 + "…"),
+        ("", ""),
+    ],
+)
+def test_a_reason_from_outside_is_one_printable_line(text: str, expected: str) -> None:
+    assert one_line(text) == expected

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+
+from otel_gpu.sources.unix_socket import connect
 
 _DOCKER: Final = "var/run/docker.sock"
 _PODMAN: Final = "run/podman/podman.sock"
@@ -133,7 +134,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SourceCandidate:
     """A possible name source: where it is (``url`` or ``socket``), whether it is ``used``, and ``why``.
 
     ``lacks`` is what it cannot work without, and ``fix`` how to provide that. A source that lacks something and is
@@ -198,15 +199,13 @@ def _look_all(paths: Iterable[Path]) -> tuple[Socket, ...]:
 
 
 def _is_dead(path: Path) -> bool:
-    """Whether no process listens. The attempt never blocks: refused, connected, or EAGAIN if the queue is full."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(0.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False  # the source reports it
+    """Whether no process listens."""
+    try:
+        connect(path).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False  # the source reports it
     return False
 
 
@@ -259,7 +258,7 @@ def _names(directory: Path) -> list[str]:
 # ---------------------------------------------------------------------------- candidates
 
 
-def find_candidates(options: NameOptions, facts: Facts) -> tuple[Candidate, ...]:
+def find_candidates(options: NameOptions, facts: Facts) -> tuple[SourceCandidate, ...]:
     """Every possible name source, by precedence: if two know the same id, the first one counts."""
     cri = _cri(options, facts)
     return (
@@ -283,7 +282,7 @@ def _why_not(options: NameOptions, place: str) -> str:
     return f"not used: the environment is {options.environment}"
 
 
-def _docker(options: NameOptions, facts: Facts) -> Candidate:
+def _docker(options: NameOptions, facts: Facts) -> SourceCandidate:
     url = options.docker_url or f"{_UNIX}{facts.docker.path}"
     socket = facts.docker if url.startswith(_UNIX) else None
     podmans = [facts.podman, *facts.podman_users.values()]
@@ -292,12 +291,12 @@ def _docker(options: NameOptions, facts: Facts) -> Candidate:
     if twin is not None and not configured and options.environment == _AUTO:
         # The package podman-docker links /run/docker.sock to Podman's socket.
         why = f"{facts.docker.path} is Podman's socket {twin.path}"
-        return Candidate("docker", Kind.DOCKER, used=False, why=why)
+        return SourceCandidate("docker", Kind.DOCKER, used=False, why=why)
     used = _is_used(options, "docker", found=facts.docker.exists, configured=configured)
-    return Candidate("docker", Kind.DOCKER, used, url if used else _why_not(options, url), url, socket)
+    return SourceCandidate("docker", Kind.DOCKER, used, url if used else _why_not(options, url), url, socket)
 
 
-def _podmans(options: NameOptions, facts: Facts) -> Iterator[Candidate]:
+def _podmans(options: NameOptions, facts: Facts) -> Iterator[SourceCandidate]:
     configured = options.podman_url is not None
     url = options.podman_url or f"{_UNIX}{facts.podman.path}"
     socket = facts.podman if url.startswith(_UNIX) else None
@@ -305,15 +304,15 @@ def _podmans(options: NameOptions, facts: Facts) -> Iterator[Candidate]:
     used = _is_used(options, "podman", found=facts.podman.exists, configured=configured)
     if used and users and not configured and not facts.podman.exists:
         used = False  # only users have Podman
-    yield Candidate("podman", Kind.PODMAN, used, url if used else _why_not(options, url), url, socket)
+    yield SourceCandidate("podman", Kind.PODMAN, used, url if used else _why_not(options, url), url, socket)
     for number, (name, each) in enumerate(users.items()):
         used = number < MAX_USERS and _is_used(options, "podman", found=True, configured=True)
         why = f"over the limit of {MAX_USERS} users" if number >= MAX_USERS else _why_not(options, "")
         url = f"{_UNIX}{each.path}"
-        yield Candidate(name, Kind.PODMAN, used, url if used else why, url, each)
+        yield SourceCandidate(name, Kind.PODMAN, used, url if used else why, url, each)
 
 
-def _cri(options: NameOptions, facts: Facts) -> Candidate:
+def _cri(options: NameOptions, facts: Facts) -> SourceCandidate:
     best = _best(facts.cri)
     if not best.exists:
         best = facts.cri[-1]  # containerd's default
@@ -323,15 +322,15 @@ def _cri(options: NameOptions, facts: Facts) -> Candidate:
     why = str(best.path) if used else _why_not(options, _places(best, facts.cri))
     if not used and best.exists and not is_kubernetes and options.environment == _AUTO:
         why = f"{best.path} is not of a Kubernetes node: there is neither /{_KUBELETS[0]} nor a cgroup kubepods"
-    return Candidate("cri", Kind.CRI, used, why, socket=best)
+    return SourceCandidate("cri", Kind.CRI, used, why, socket=best)
 
 
-def _pod_resources(options: NameOptions, facts: Facts) -> Candidate:
+def _pod_resources(options: NameOptions, facts: Facts) -> SourceCandidate:
     best = _best(facts.pod_resources)
     configured = options.pod_resources_socket is not None
     used = _is_used(options, "kubernetes", found=best.exists, configured=configured)
     why = str(best.path) if used else _why_not(options, _places(best, facts.pod_resources))
-    return Candidate("pod-resources", Kind.POD_RESOURCES, used, why, socket=best)
+    return SourceCandidate("pod-resources", Kind.POD_RESOURCES, used, why, socket=best)
 
 
 def _best(sockets: Sequence[Socket]) -> Socket:
@@ -344,9 +343,9 @@ def _places(first: Socket, sockets: Sequence[Socket]) -> str:
     return f"{first.path} and {others} other places (docs/names.md)" if others else str(first.path)
 
 
-def _kubernetes(options: NameOptions, facts: Facts, cri: Candidate) -> Candidate:
+def _kubernetes(options: NameOptions, facts: Facts, cri: SourceCandidate) -> SourceCandidate:
     chosen = options.kubernetes_api
-    candidate = Candidate("kubernetes", Kind.KUBERNETES, used=False, why="")
+    candidate = SourceCandidate("kubernetes", Kind.KUBERNETES, used=False, why="")
     # A socket without a server counts: the runtime may be starting.
     has_cri = cri.used and cri.socket is not None and cri.socket.presence in {Presence.SOCKET, Presence.DEAD}
     if options.environment not in {_AUTO, "kubernetes"}:
@@ -380,9 +379,9 @@ def _lacking(options: NameOptions, facts: Facts) -> tuple[str | None, str | None
     return None, None
 
 
-def _slurm(options: NameOptions, facts: Facts) -> Candidate:
+def _slurm(options: NameOptions, facts: Facts) -> SourceCandidate:
     used = _is_used(options, "slurm", found=facts.slurm is not None, configured=False)
     place = facts.slurm or "the jobs' environment"
-    return Candidate(
+    return SourceCandidate(
         "slurm", Kind.SLURM, used, place if used else _why_not(options, "/etc/slurm, /var/spool/slurmd, …")
     )

@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from otel_gpu.bounded_io import one_line
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
+from otel_gpu.sources.backoff import Backoff
 from otel_gpu.sources.base import NO_WORKLOADS, NameRead, PodContainer, WorkloadInfo
 from otel_gpu.sources.names.grpc_client import GrpcPoller
 from otel_gpu.sources.names.poller import PublishedNames
 from otel_gpu.sources.names.proto.cri_pb2 import Container, ImageSpec, ListContainersResponse, VersionResponse
-from otel_gpu.sources.names.untrusted import MAX_CHARS, printable, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, sanitize
 
 RELIST_S: Final = 120.0
 """Interval of complete lists, which show what has ended. A list of 500 containers takes 1.5 to 2 ms of CPU."""
@@ -65,6 +67,7 @@ class CriSource:
         self._running: Mapping[str, PodContainer] = {}
         self._missing: frozenset[PodContainer] = frozenset()
         self._expected_before: frozenset[PodContainer] = frozenset()
+        self._expected_backoff = Backoff(MAX_EXPECTED_S, EXPECTED_S)
         self._expected_pause_s = EXPECTED_S
         # Ids to look up, and those among them that the latest list lacks. Each is replaced as a whole by one thread.
         self._requested: frozenset[str] = frozenset()
@@ -117,8 +120,9 @@ class CriSource:
             self._running = dict(_running(now.known))
         self._not_found = requested - now.known.keys()
         missing = self._missing_now()
-        is_same = bool(missing) and missing == self._missing
-        self._expected_pause_s = min(MAX_EXPECTED_S, self._expected_pause_s * 2) if is_same else EXPECTED_S
+        if missing != self._missing:
+            self._expected_backoff.worked()
+        self._expected_pause_s = self._expected_backoff.failed() if missing else EXPECTED_S
         self._missing = missing
         new = len(now.problems.keys() - before.problems.keys())
         self._published.set_problems(sorted(now.problems.values()), errors=new)
@@ -271,7 +275,7 @@ def _labels(sanitized: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
 
 
 def _problem(id_: str, texts: Mapping[str, str | None], sanitized: Mapping[str, str | None]) -> str | None:
-    subject = f"container {printable(id_, 12)}"
+    subject = f"container {one_line(id_, 12)}"
     for what, text in texts.items():
         if text and sanitized[what] != text:
             return f"{subject}: its {what} has {len(text):,} characters; only the first {MAX_CHARS:,} are exported"

@@ -16,10 +16,10 @@ from otel_gpu.sources.base import NameRead, NameSource, PodContainer
 from otel_gpu.sources.names.candidates import (
     SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_FIX,
-    Candidate,
     Kind,
     NameOptions,
     Socket,
+    SourceCandidate,
     find_candidates,
     read_facts,
 )
@@ -55,7 +55,7 @@ class NameSourceFactory:
         self._opened: set[str] = set()
         self._granted: Callable[[], frozenset[PodContainer]] = frozenset
 
-    def candidates(self, kinds: Collection[WorkloadKind] = ()) -> tuple[Candidate, ...]:
+    def candidates(self, kinds: Collection[WorkloadKind] = ()) -> tuple[SourceCandidate, ...]:
         """Every possible source at this moment, with workloads of these kinds on GPUs."""
         facts = read_facts(self._options, self._environment, self._root)
         if facts.slurm is None and WorkloadKind.SLURM_JOB in kinds:
@@ -89,29 +89,29 @@ class NameSourceFactory:
                 self._opened.add(candidate.name)
         return DiscoveredSources(tuple(opened), tuple(failed))
 
-    def open(self, candidate: Candidate) -> NameSource:
+    def open(self, candidate: SourceCandidate) -> NameSource:
         """Open a source. It connects when it is first read."""
         match candidate:
-            case Candidate(kind=Kind.DOCKER | Kind.PODMAN, url=str(url)):
+            case SourceCandidate(kind=Kind.DOCKER | Kind.PODMAN, url=str(url)):
                 return self._engine(candidate, url)
-            case Candidate(kind=Kind.CRI, socket=Socket(path=path)):
+            case SourceCandidate(kind=Kind.CRI, socket=Socket(path=path)):
                 return self._cri(candidate, path)
-            case Candidate(kind=Kind.POD_RESOURCES, socket=Socket(path=path)):
+            case SourceCandidate(kind=Kind.POD_RESOURCES, socket=Socket(path=path)):
                 return self._pod_resources(candidate, path)
-            case Candidate(kind=Kind.KUBERNETES):
+            case SourceCandidate(kind=Kind.KUBERNETES):
                 return self._kubernetes(candidate)
-            case Candidate(kind=Kind.SLURM):
+            case SourceCandidate(kind=Kind.SLURM):
                 return self._slurm(candidate)
             case _:
                 raise ValueError(f"no way to open a source of kind {candidate.kind}")
 
-    def _slurm(self, candidate: Candidate) -> NameSource:
+    def _slurm(self, candidate: SourceCandidate) -> NameSource:
         from otel_gpu.sources.names.slurm import SlurmSource  # noqa: PLC0415
 
         cgroup_root = self._root / "sys/fs/cgroup"
         return SlurmSource(self._options.proc_root, self._clock, candidate.name, cgroup_root=cgroup_root)
 
-    def _engine(self, candidate: Candidate, url: str) -> NameSource:
+    def _engine(self, candidate: SourceCandidate, url: str) -> NameSource:
         from otel_gpu.sources.names.docker.source import DockerSource  # noqa: PLC0415
 
         return DockerSource(
@@ -138,7 +138,7 @@ class NameSourceFactory:
         )
         return DockerTls(ca=ca, cert=cert, key=key, verify=True)
 
-    def _cri(self, candidate: Candidate, socket: Path) -> NameSource:
+    def _cri(self, candidate: SourceCandidate, socket: Path) -> NameSource:
         from otel_gpu.sources.names.cri import CriSource  # noqa: PLC0415
 
         return CriSource(
@@ -150,7 +150,7 @@ class NameSourceFactory:
             name=candidate.name,
         )
 
-    def _pod_resources(self, candidate: Candidate, socket: Path) -> NameSource:
+    def _pod_resources(self, candidate: SourceCandidate, socket: Path) -> NameSource:
         from otel_gpu.sources.names.podresources import PodResourcesSource  # noqa: PLC0415
 
         source = PodResourcesSource(str(socket), timeout_s=TIMEOUT_S, clock=self._clock, name=candidate.name)
@@ -161,7 +161,7 @@ class NameSourceFactory:
         """Containers to which the kubelet granted a GPU: the runtime starts them soon."""
         return self._granted()
 
-    def _kubernetes(self, candidate: Candidate) -> NameSource:
+    def _kubernetes(self, candidate: SourceCandidate) -> NameSource:
         from otel_gpu.sources.names.kubernetes.api import in_cluster  # noqa: PLC0415
         from otel_gpu.sources.names.kubernetes.source import KubernetesSource  # noqa: PLC0415
 

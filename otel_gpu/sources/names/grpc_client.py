@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from otel_gpu.bounded_io import Deadline
+from otel_gpu.bounded_io import Deadline, one_line
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Unavailable, Unsupported
 from otel_gpu.sources.names.poller import Poller, PublishedNames
-from otel_gpu.sources.names.untrusted import printable
+from otel_gpu.sources.unix_socket import connect as connect_socket
+from otel_gpu.sources.unix_socket import failure_reason
 
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Largest answer: the limit that the kubelet and its clients use. gRPC's default is 4 MiB."""
 
+_FIXES: Final[Mapping[type[OSError], str]] = {
+    FileNotFoundError: "in a container, mount the host's directory there",
+    PermissionError: "run the agent as root, which owns it on most nodes",
+}
 _MAX_PATH_BYTES: Final = 107
 """The size of ``sun_path`` (unix(7)) without the terminating zero."""
 _MAX_HEADER_BYTES: Final = 1 << 16
@@ -158,10 +162,10 @@ class GrpcConnection:
             http_status = headers.get(":status", "200")
             if http_status == "200":
                 return self._not_grpc(name)
-            return Unavailable(f"{self._path}: the answer to {name} is HTTP {printable(http_status, 3)}, not gRPC")
+            return Unavailable(f"{self._path}: the answer to {name} is HTTP {one_line(http_status, 3)}, not gRPC")
         if code == _UNIMPLEMENTED:
             return Unsupported(f"{self._path}: the server does not implement {name} of {service}")
-        message = printable(" ".join(unquote(headers.get("grpc-message", "")).split()), 200) or "no reason given"
+        message = one_line(unquote(headers.get("grpc-message", ""))) or "no reason given"
         status = _STATUS_NAMES[code] if code < len(_STATUS_NAMES) else f"status {code}"
         outcome = {
             _OK: f"the answer to {name} is not one whole message",
@@ -194,28 +198,10 @@ def socket_path(endpoint: str) -> str:
 def connect(path: str) -> socket.socket:
     """Connect to the socket at a path, at once or not at all. ``Unavailable`` says what is wrong with the path."""
     try:
-        mode = os.stat(path).st_mode  # noqa: PTH116
-        if not stat.S_ISSOCK(mode):
-            kind = "a directory: a mount created it while there was no socket" if stat.S_ISDIR(mode) else "a file"
-            raise Unavailable(f"{path} is not a socket but {kind}")
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.settimeout(0.0)  # EAGAIN if the queue is full (unix(7))
-            connection.connect(path)
-        except OSError:
-            connection.close()
-            raise
-    except FileNotFoundError:
-        raise Unavailable(f"{path} does not exist; in a container, mount the host's directory there") from None
-    except PermissionError:
-        raise Unavailable(f"{path}: permission denied; run the agent as root, which owns it on most nodes") from None
-    except ConnectionRefusedError:
-        raise Unavailable(f"{path}: connection refused; no process listens on it") from None
-    except BlockingIOError:
-        raise Unavailable(f"{path}: the server does not accept connections") from None
+        return connect_socket(path)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror or error}") from None
-    return connection
+        fix = next((f"; {fix}" for kind, fix in _FIXES.items() if isinstance(error, kind)), "")
+        raise Unavailable(f"{path}: {failure_reason(error)}{fix}") from None
 
 
 # ---------------------------------------------------------------------------- frames

@@ -19,12 +19,6 @@ def sanitize(value: object) -> str | None:
     return text if len(text) <= MAX_CHARS else f"{text[: MAX_CHARS - 1]}…"
 
 
-def printable(text: str, max_chars: int = 80) -> str:
-    """The text as one short line, for use in a reason."""
-    text = text if text.isprintable() else ascii(text)
-    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
-
-
 # ---------------------------------------------------------------------------- fields of JSON documents
 
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})

@@ -20,7 +20,7 @@ _REMOVED: Final = "GPU is not there any more: it was removed, or the driver does
 
 
 @dataclass(slots=True)
-class _Known:
+class _ListedGpu:
     identity: GpuIdentity
     listed_ns: int
     reason: str | None
@@ -44,7 +44,7 @@ class GpuInventory:
     def __init__(self, clock: Clock, xid_counts: Mapping[str, XidCount]) -> None:
         self._clock = clock
         self._xid_counts = xid_counts
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _ListedGpu] = {}
         self._recalled: tuple[GpuIdentity, ...] = ()
         self._all_failed_reason: str | None = None
         self.unidentified: tuple[UnidentifiedGpu, ...] = ()
@@ -148,7 +148,7 @@ class GpuInventory:
             return
         now_ns = self._clock.monotonic_ns()
         for identity in self._recalled:
-            self._known.setdefault(identity.uuid, _Known(identity, now_ns, None))
+            self._known.setdefault(identity.uuid, _ListedGpu(identity, now_ns, None))
         self._recalled = ()
 
     def _removed(self, listed: set[str]) -> list[GpuReading]:
@@ -171,7 +171,7 @@ class GpuInventory:
         for gpu in gpus:
             known = self._known.get(gpu.identity.uuid)
             if known is None:
-                self._known[gpu.identity.uuid] = _Known(gpu.identity, now_ns, gpu.reason)
+                self._known[gpu.identity.uuid] = _ListedGpu(gpu.identity, now_ns, gpu.reason)
                 continue
             if gpu.reason != _REMOVED:
                 known.listed_ns = now_ns

@@ -34,7 +34,7 @@ _POWER_AVERAGE_US: Final = 1_000_000  # NVML reports a 1 s average on Ampere and
 _WINNER, _ENCODER_WINNER, _DECODER_WINNER, _NOISE, _PROBE = range(1, 6)  # streams of hash64
 
 
-class Holding(NamedTuple):
+class HeldMemory(NamedTuple):
     """Memory that a process with a context holds now."""
 
     process: ProcessSpec
@@ -49,7 +49,7 @@ class Partition(NamedTuple):
     capacity_bytes: int
 
 
-class Device:
+class SimulatedDevice:
     """A GPU of a world, at the time of its last advance."""
 
     def __init__(self, world: WorldSpec, spec: GpuSpec) -> None:
@@ -103,11 +103,11 @@ class Device:
             return self.spec.idle_sm_clock_mhz
         return max(self.spec.idle_sm_clock_mhz, round(self.spec.max_sm_clock_mhz * self._state.throttle))
 
-    def holdings(self) -> tuple[Holding, ...]:
+    def holdings(self) -> tuple[HeldMemory, ...]:
         """Every process with a context on this GPU now, hidden or not, with its memory."""
         members = self._members_at(self.now_us)
         held = self._allocate(members, [(self.now_us - member.start_us) / 1e6 for member in members])
-        return tuple(Holding(m.process, m.use, size) for m, size in zip(members, held, strict=True))
+        return tuple(HeldMemory(m.process, m.use, size) for m, size in zip(members, held, strict=True))
 
     def truth(self) -> GpuTruth:
         """The truth until now."""
@@ -134,7 +134,7 @@ class Device:
             processes=tuple(self._process_truth(ledger, key, holdings.get(key)) for key in sorted(ledger.accounts)),
         )
 
-    def _process_truth(self, ledger: TrueLedger, key: ProcessKey, holding: Holding | None) -> ProcessTruth:
+    def _process_truth(self, ledger: TrueLedger, key: ProcessKey, holding: HeldMemory | None) -> ProcessTruth:
         account = ledger.accounts[key]
         instances = {mig.gpu_instance_id: mig.uuid for mig in self.spec.mig or ()}
         instance = account.use.gpu_instance_id

@@ -34,7 +34,7 @@ from otel_gpu.sources.base import (
     ProcessSource,
     WorkloadInfo,
 )
-from otel_gpu.sources.sim.device import MAX_STEPS, Device, Holding
+from otel_gpu.sources.sim.device import MAX_STEPS, HeldMemory, SimulatedDevice
 from otel_gpu.sources.sim.truth import Truth
 from otel_gpu.sources.sim.world import (
     TICKS_PER_SECOND,
@@ -61,7 +61,7 @@ class SimulatedHost:
     def __init__(self, spec: WorldSpec, clock: Clock) -> None:
         age_ns = round(spec.age_s * 1e9)
         self.spec = spec
-        self.devices = tuple(Device(spec, gpu) for gpu in spec.gpus)
+        self.devices = tuple(SimulatedDevice(spec, gpu) for gpu in spec.gpus)
         self.wall_start_ns = clock.wall_ns() - age_ns if spec.wall_start_ns is None else spec.wall_start_ns
         self._clock = clock
         self._origin_ns = clock.monotonic_ns() - age_ns
@@ -107,7 +107,7 @@ class SimulatedHost:
 def replay(spec: WorldSpec, at_s: float) -> Truth:
     """The truth of a world at a world time in seconds, without strides."""
     at_us = round(at_s * 1e6)
-    devices = tuple(Device(spec, gpu) for gpu in spec.gpus)
+    devices = tuple(SimulatedDevice(spec, gpu) for gpu in spec.gpus)
     for device in devices:
         for stop_us in range(0, at_us, device.spec.sample_period_us * MAX_STEPS):
             device.advance(stop_us)
@@ -237,7 +237,7 @@ _LOOKBACK_US = 1_000_000
 class GpuReader:
     """Reads one device repeatedly; keeps the timestamp of one utilisation call for the next."""
 
-    def __init__(self, device: Device, wall_start_us: int) -> None:
+    def __init__(self, device: SimulatedDevice, wall_start_us: int) -> None:
         self._device = device
         self._wall_start_us = wall_start_us
         self._latest_us: int | None = None
@@ -294,13 +294,15 @@ class GpuReader:
         )
 
 
-def _memory(total_bytes: int, reserved_bytes: int, holdings: Collection[Holding], stray_bytes: int = 0) -> DeviceMemory:
+def _memory(
+    total_bytes: int, reserved_bytes: int, holdings: Collection[HeldMemory], stray_bytes: int = 0
+) -> DeviceMemory:
     """As version 2 of the driver's call: ``used`` excludes reserved memory."""
     used_bytes = stray_bytes + sum(holding.memory_bytes for holding in holdings)
     return DeviceMemory(total_bytes, used_bytes, total_bytes - reserved_bytes - used_bytes, reserved_bytes)
 
 
-def _listed(holdings: Collection[Holding], instances: Mapping[int, MigSpec]) -> tuple[ListedProcess, ...]:
+def _listed(holdings: Collection[HeldMemory], instances: Mapping[int, MigSpec]) -> tuple[ListedProcess, ...]:
     """The driver's process lists, concatenated; a pid is in the list of each of its kinds."""
     return tuple(
         _entry(holding, kind, instances)
@@ -310,7 +312,7 @@ def _listed(holdings: Collection[Holding], instances: Mapping[int, MigSpec]) -> 
     )
 
 
-def _entry(holding: Holding, kind: ProcessKind, instances: Mapping[int, MigSpec]) -> ListedProcess:
+def _entry(holding: HeldMemory, kind: ProcessKind, instances: Mapping[int, MigSpec]) -> ListedProcess:
     use = holding.use
     mig = None if use.gpu_instance_id is None else instances[use.gpu_instance_id]
     return ListedProcess(
@@ -322,7 +324,7 @@ def _entry(holding: Holding, kind: ProcessKind, instances: Mapping[int, MigSpec]
     )
 
 
-def _instance(index: int, mig: MigSpec, holdings: Collection[Holding]) -> MigReading:
+def _instance(index: int, mig: MigSpec, holdings: Collection[HeldMemory]) -> MigReading:
     own = [holding for holding in holdings if holding.use.gpu_instance_id == mig.gpu_instance_id]
     return MigReading(
         uuid=mig.uuid,

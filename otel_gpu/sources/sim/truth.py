@@ -121,7 +121,7 @@ class StepState(NamedTuple):
 
 
 @dataclass(slots=True)
-class Account:
+class TrueAccount:
     """Totals of one process on one GPU. Times are in µs; those weighted by a share are fractional."""
 
     process: ProcessSpec
@@ -145,7 +145,7 @@ class TrueLedger:
     retired_pj: int = 0
     busy_us: float = 0.0
     occupied_us: int = 0
-    accounts: dict[ProcessKey, Account] = field(default_factory=dict)
+    accounts: dict[ProcessKey, TrueAccount] = field(default_factory=dict)
 
     @property
     def total_pj(self) -> int:
@@ -156,11 +156,11 @@ class TrueLedger:
         """An independent copy."""
         return replace(self, accounts={key: replace(account) for key, account in self.accounts.items()})
 
-    def open(self, key: ProcessKey, process: ProcessSpec, use: GpuUse) -> Account:
+    def open(self, key: ProcessKey, process: ProcessSpec, use: GpuUse) -> TrueAccount:
         """The process's account, created if it has none."""
         account = self.accounts.get(key)
         if account is None:
-            account = self.accounts[key] = Account(process, use, idle_since_us=max(process.start_us, 0))
+            account = self.accounts[key] = TrueAccount(process, use, idle_since_us=max(process.start_us, 0))
         return account
 
     def post(self, state: StepState, start_us: int, length_us: int) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from otel_gpu.attribution.memory import implausible_figures, split
+from otel_gpu.attribution.memory import split
 from otel_gpu.attribution.options import AttributionOptions
 from otel_gpu.attribution.residents import holders, holders_by_instance
 from otel_gpu.model import (
@@ -172,18 +170,6 @@ def test_figures_that_contradict_each_other_are_limited_to_the_total(
 ) -> None:
     divided = parts(total=total, used=used, reserved=reserved, claims=[])
     assert (divided.reserved_bytes, divided.unattributed_bytes, divided.free_bytes) == expected
-
-
-# ---------------------------------------------------------------------------- implausible figures
-
-
-def test_implausible_figures_are_counted() -> None:
-    odd = gpu(0, [listed(1, 100 * GIB), listed(1)], memory=memory(used_gib=100), energy_mj=-1, power_w=float("nan"))
-    assert implausible_figures(odd) == 5
-    assert implausible_figures(replace(odd, energy_mj=1)) == 4
-    assert implausible_figures(replace(odd, processes=(listed(1),))) == 3
-    assert implausible_figures(gpu(0, [listed(1)], memory=memory(), energy_mj=1, power_w=0.0)) == 0
-    assert implausible_figures(gpu(0, None, mig=[mig("MIG-1", (1, 0), [listed(1, -1)])])) == 1
 
 
 # ---------------------------------------------------------------------------- from cycle to cycle

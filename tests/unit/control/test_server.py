@@ -220,6 +220,12 @@ def test_without_an_agent_the_error_names_every_path(tmp_path: Path) -> None:
         request([], {"command": "echo"})
 
 
+def test_a_file_at_the_path_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "a.sock").touch()
+    with pytest.raises(Unavailable, match=r"a\.sock: is a file, not a socket"):
+        request([tmp_path / "a.sock"], {"command": "echo"})
+
+
 def test_an_agent_at_the_second_path_is_found(path: Path, tmp_path: Path) -> None:
     with listening(path):
         assert request([tmp_path / "none.sock", path], {"command": "echo"})["ok"] is True

@@ -8,10 +8,10 @@ import pytest
 
 from otel_gpu.config.groups import Environment
 from otel_gpu.doctor.findings import Finding, Verdict, is_blind
-from otel_gpu.doctor.names import SourceAnswer, check_names, with_conflicts
+from otel_gpu.doctor.names import _FIXES, SourceAnswer, check_names, with_conflicts
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import Claim, NameRead, PodContainer, WorkloadInfo
-from otel_gpu.sources.names.candidates import Candidate, Kind, Presence, Socket
+from otel_gpu.sources.names.candidates import Kind, Presence, Socket, SourceCandidate
 from tests.unit.doctor.hosts import complete_gpu
 
 CONTAINER = WorkloadRef(WorkloadKind.CONTAINER, "a" * 64)
@@ -21,7 +21,9 @@ JOB = WorkloadRef(WorkloadKind.SLURM_JOB, "7")
 def answer(
     name: str = "docker", read: NameRead | None = None, *, used: bool = True, kind: Kind = Kind.DOCKER
 ) -> SourceAnswer:
-    return SourceAnswer(Candidate(name, kind, used, why="/run/x.sock" if used else "not found at /run/x.sock"), read)
+    return SourceAnswer(
+        SourceCandidate(name, kind, used, why="/run/x.sock" if used else "not found at /run/x.sock"), read
+    )
 
 
 def known(*refs: WorkloadRef) -> NameRead:
@@ -74,7 +76,9 @@ def test_used_sources_come_before_unused_ones() -> None:
 
 
 def test_a_source_with_a_missing_prerequisite_is_degraded_if_requested_and_else_unused() -> None:
-    candidate = Candidate("kubernetes", Kind.KUBERNETES, used=True, why="asked", lacks="no account", fix="mount one")
+    candidate = SourceCandidate(
+        "kubernetes", Kind.KUBERNETES, used=True, why="asked", lacks="no account", fix="mount one"
+    )
     wanted = named(SourceAnswer(candidate, NameRead(state=SourceState.UNAVAILABLE, reason="x")))["kubernetes"]
     assert wanted == Finding("kubernetes", Verdict.DEGRADED, "unavailable: no account", "mount one")
     unused = named(SourceAnswer(replace(candidate, used=False, why="no account"), None))["kubernetes"]
@@ -90,7 +94,7 @@ def test_a_source_with_a_missing_prerequisite_is_degraded_if_requested_and_else_
 def test_every_source_without_an_answer_has_a_fix(kind: Kind, presence: Presence, read: NameRead | None) -> None:
     has_socket = kind not in {Kind.SLURM, Kind.KUBERNETES}
     socket = Socket(Path("/run/x.sock"), presence) if has_socket else None
-    found = named(SourceAnswer(Candidate("x", kind, used=True, why="", socket=socket), read))["x"]
+    found = named(SourceAnswer(SourceCandidate("x", kind, used=True, why="", socket=socket), read))["x"]
     assert found.verdict is Verdict.DEGRADED
     assert found.fix
 
@@ -109,7 +113,7 @@ def test_every_source_without_an_answer_has_a_fix(kind: Kind, presence: Presence
 def test_the_fix_of_an_existing_socket_is_a_command_that_makes_the_same_request(
     kind: Kind, state: SourceState, fix: str
 ) -> None:
-    candidate = Candidate("x", kind, used=True, why="", socket=Socket(Path("/run/x y.sock"), Presence.SOCKET))
+    candidate = SourceCandidate("x", kind, used=True, why="", socket=Socket(Path("/run/x y.sock"), Presence.SOCKET))
     found_fix = named(SourceAnswer(candidate, NameRead(state=state, reason="x")))["x"].fix
     assert (found_fix or "").endswith((f": {fix}", f"; {fix}"))
 
@@ -129,15 +133,25 @@ def test_the_fix_of_an_existing_socket_is_a_command_that_makes_the_same_request(
 def test_the_fix_of_an_unusable_socket_says_how_to_make_it_available(
     kind: Kind, presence: Presence, words: str
 ) -> None:
-    candidate = Candidate("x", kind, used=True, why="", socket=Socket(Path("/run/x.sock"), presence))
+    candidate = SourceCandidate("x", kind, used=True, why="", socket=Socket(Path("/run/x.sock"), presence))
     fix = named(SourceAnswer(candidate, NameRead(state=SourceState.UNAVAILABLE, reason="x")))["x"].fix
     assert (fix or "").endswith(words)
 
 
+def test_every_kind_has_its_fixes() -> None:
+    assert set(_FIXES) == set(Kind)
+    for kind, fixes in _FIXES.items():
+        assert fixes.unavailable
+        assert fixes.degraded
+        assert bool(fixes.missing) == bool(fixes.denied) == (kind not in {Kind.SLURM, Kind.KUBERNETES})
+
+
 def test_the_fix_of_an_engine_at_an_address_uses_the_engines_own_client() -> None:
-    candidate = Candidate("docker", Kind.DOCKER, used=True, why="", url="tcp://10.0.0.1:2375")
+    candidate = SourceCandidate("docker", Kind.DOCKER, used=True, why="", url="tcp://10.0.0.1:2375")
     fix = named(SourceAnswer(candidate, NameRead(state=SourceState.UNAVAILABLE, reason="x")))["docker"].fix
     assert fix == "this command must answer: docker --host tcp://10.0.0.1:2375 version"
+    podman = SourceAnswer(replace(candidate, name="podman", kind=Kind.PODMAN), None)
+    assert named(podman)["podman"].fix == "this command must answer: podman --url tcp://10.0.0.1:2375 version"
 
 
 def test_a_source_without_an_answer_in_time_is_degraded() -> None:

@@ -13,6 +13,11 @@ def test_pauses_double_up_to_the_maximum_until_a_success() -> None:
     assert backoff.failed() == 1.0
 
 
+def test_another_first_pause_is_doubled() -> None:
+    backoff = Backoff(15.0, 5.0)
+    assert [backoff.failed() for _ in range(3)] == [5.0, 10.0, 15.0]
+
+
 def test_a_timed_pause_passes_on_the_clock_and_ends_with_a_success() -> None:
     clock = ManualClock()
     backoff = TimedBackoff(clock)

@@ -17,7 +17,7 @@ from otel_gpu.clock import SystemClock
 from otel_gpu.config.values import Address
 from otel_gpu.errors import OtelGpuError, Unavailable, UsageError
 from otel_gpu.top.latest import Latest, LatestView, Outage
-from otel_gpu.top.remote import PORT, RemoteViews, agent, events
+from otel_gpu.top.remote import PORT, RemoteViews, agent_address, events
 from otel_gpu.version import __version__
 from otel_gpu.web.endpoints import EVENTS_PATH, EventStream
 from otel_gpu.web.request import Request
@@ -48,7 +48,7 @@ def serving(
 @contextmanager
 def following(url: str) -> Iterator[LatestView]:
     latest = LatestView(SystemClock())
-    views = RemoteViews(agent(url, "--url"), latest, retry_s=0.02)
+    views = RemoteViews(agent_address(url, "--url"), latest, retry_s=0.02)
     views.start()
     try:
         yield latest
@@ -185,7 +185,7 @@ def saying(words: bytes | None) -> Iterator[str]:
     ("words", "reason"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "not an HTTP server: it sends 'SSH-2.0-OpenSSH_9.6'"),
-        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "not an HTTP server: it sends '\\x1b[2Jgarbagexxx"),
+        (b"\x1b[2Jgarbage" + b"x" * 5000 + b"\n", "not an HTTP server: it sends '\ufffd[2Jgarbagexxx"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "it serves https"),
         (b"", "it closed the connection without a response; does it serve https?"),
     ],
@@ -255,8 +255,8 @@ def test_a_certificate_needs_a_trusted_authority(tmp_path: Path, monkeypatch: py
     ],
 )
 def test_the_agent_of_a_url_is_shown_without_the_password(url: str, shown: str) -> None:
-    assert str(agent(url, "--url")) == shown
-    assert "pass" not in repr(agent(url, "--url"))
+    assert str(agent_address(url, "--url")) == shown
+    assert "pass" not in repr(agent_address(url, "--url"))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_the_agent_of_a_url_is_shown_without_the_password(url: str, shown: str) 
 )  # fmt: skip
 def test_an_invalid_url_is_a_usage_error_without_the_password(url: str) -> None:
     with pytest.raises(UsageError, match=r"^--url: .* is not the URL of an agent; use http://HOST:PORT") as caught:
-        agent(url, "--url")
+        agent_address(url, "--url")
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
 

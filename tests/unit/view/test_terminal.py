@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_gpu.view.terminal import Column, Paint, Style, cells, pad, printable, shorten, table
+from otel_gpu.view.terminal import Column, Paint, Style, cells, pad, shorten, table
 
 PLAIN = Paint(enabled=False)
 
@@ -14,20 +14,6 @@ def test_paint_adds_styles_and_ends_them() -> None:
 def test_disabled_paint_adds_nothing() -> None:
     assert PLAIN("hot", Style.BOLD, Style.RED) == "hot"
     assert Paint(enabled=True)("plain") == "plain"
-
-
-@pytest.mark.parametrize(
-    "character",
-    [*"\x00\x07\b\t\n\r\x1b\x7f\x85\x9b", *"\u200b\u200e\u2028\u202e\u2066\ufeff\ud800\U000e0041"],
-    ids=ascii,
-)
-def test_what_a_terminal_might_act_on_is_replaced(character: str) -> None:
-    assert printable(f"a{character}b") == "a\N{REPLACEMENT CHARACTER}b"
-
-
-@pytest.mark.parametrize("text", ["", "vllm-chat", "a b", "模型", "naïve", "🚀"])
-def test_what_people_can_read_is_left_alone(text: str) -> None:
-    assert printable(text) == text
 
 
 @pytest.mark.parametrize(("width", "expected"), [(6, "abcdef"), (7, "abcdef"), (5, "abcd…"), (2, "a…"), (1, "…")])

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from otel_gpu.errors import UsageError
-from otel_gpu.web.web_config import ClientAuth, WebConfig, parse_web_config, read_web_config
+from otel_gpu.web.web_config import ClientAuth, WebConfigFile, parse_web_config, read_web_config
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"
 PAIR = "tls_server_config:\n  cert_file: server.crt\n  key_file: keys/server.key\n"
 VERIFIED = PAIR + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: /ca.crt\n"
 
 
-def parse(text: str) -> WebConfig:
+def parse(text: str) -> WebConfigFile:
     return parse_web_config(text, "web.yml", Path("/etc/otel-gpu"))
 
 
@@ -41,7 +41,7 @@ def parse_error(text: str) -> str:
     ],
 )
 def test_an_empty_configuration_is_valid(text: str) -> None:
-    assert parse(text) == WebConfig()
+    assert parse(text) == WebConfigFile()
 
 
 def test_paths_are_relative_to_the_file() -> None:

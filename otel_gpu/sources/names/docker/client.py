@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import ssl
-import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +21,36 @@ import docker
 from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection
 from docker.types import CancellableStream
+from requests.adapters import HTTPAdapter
 
-from otel_gpu.bounded_io import LineSplitter, TooLarge, parse_json, read_all, read_beginning
+from otel_gpu.bounded_io import (
+    Deadline,
+    DeadlineReader,
+    LineSplitter,
+    TooLarge,
+    one_line,
+    parse_json,
+    read_all,
+    read_beginning,
+)
 from otel_gpu.errors import Gone, OtelGpuError, Unavailable
 from otel_gpu.sources.names.untrusted import mapping, text
+from otel_gpu.sources.unix_socket import NotASocketError, connect, failure_reason
 
 _UNIX: Final = "unix://"
 _MAX_ERROR_CHARS: Final = 300
-_MAX_ANSWER_BYTES: Final = 64 << 20
-"""Largest answer. A list of a thousand containers with long labels takes a tenth of that."""
+_MAX_ANSWER_BYTES: Final = 8 << 20
+"""Largest answer: a list of a thousand containers with 8 KiB each."""
 _MAX_EVENT_BYTES: Final = 1 << 20
 """An event contains all labels of its container."""
 _CHUNK_BYTES: Final = 64 << 10
+_SOCKET_FIXES: Final[Mapping[type[OSError], str]] = {
+    PermissionError: "add the agent's user to the socket's group, or use a socket proxy",
+    FileNotFoundError: "check that the engine runs and its socket is mounted here",
+    NotASocketError: "mount the engine's socket there",
+    ConnectionRefusedError: "check that the engine runs",
+    BlockingIOError: "check its load",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +63,70 @@ class DockerTls:
     verify: bool = True
 
 
+class _Answer(HTTPResponse):
+    """Reads status, headers and body within the timeout that the socket has when the answer begins."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self._timeout_s = sock.gettimeout()
+        self._connection = sock
+        self._reader: DeadlineReader | None = None
+        if self._timeout_s is not None:
+            self._reader = DeadlineReader(self.fp.detach(), sock, Deadline(self._timeout_s))
+            self.fp = io.BufferedReader(self._reader)
+
+
+class _EventStream(_Answer):
+    """An answer whose body has no end: the timeout is that of the head, and then of each read."""
+
+    def begin(self) -> None:
+        """Read the head."""
+        super().begin()
+        if self._reader is not None:
+            self._reader.deadline = None
+            self._connection.settimeout(self._timeout_s)
+
+
+def _connection(kind: Callable[..., Any], answers: type[_Answer], *arguments: Any, **named: Any) -> Any:
+    """A connection of this kind whose answers are of this class."""
+    connection = kind(*arguments, **named)
+    connection.response_class = answers
+    return connection
+
+
 class _Connection(UnixHTTPConnection):  # type: ignore[misc]  # the SDK has no types
     """The SDK's connection, which leaks a socket that fails to connect."""
 
     def connect(self) -> None:
         """Connect; on failure close the socket."""
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.settimeout(self.timeout)
-            connection.connect(self.unix_socket)
-        except OSError:
-            connection.close()
-            raise
-        self.sock = connection
+        self.sock = connect(self.unix_socket)
+        self.sock.settimeout(self.timeout)
 
 
-class _Adapter(UnixHTTPAdapter):  # type: ignore[misc]
+class _UnixAdapter(UnixHTTPAdapter):  # type: ignore[misc]
+    def __init__(self, path: str, timeout_s: float, answers: type[_Answer]) -> None:
+        super().__init__(path, timeout=timeout_s)
+        self._answers = answers
+
     def get_connection(self, url: str, proxies: Any = None) -> Any:
         pool = super().get_connection(url, proxies)
-        new_connection = partial(_Connection, pool.base_url, pool.socket_path, pool.timeout)
+        new_connection = partial(_connection, _Connection, self._answers, pool.base_url, pool.socket_path, pool.timeout)
         pool._new_conn = new_connection  # noqa: SLF001 - the only way to give a pool of urllib3 other connections
         return pool
 
 
-class Engine:
+class _TcpAdapter(HTTPAdapter):
+    def __init__(self, answers: type[_Answer]) -> None:
+        super().__init__()
+        self._answers = answers
+
+    def get_connection_with_tls_context(self, *arguments: Any, **named: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*arguments, **named)
+        pool.ConnectionCls = partial(_connection, type(pool).ConnectionCls, self._answers)
+        return pool
+
+
+class EngineClient:
     """A Docker or Podman engine, read with GET only. Raises ``Unavailable``, and ``Gone`` for a missing container."""
 
     def __init__(self, base_url: str, *, tls: DockerTls | None, timeout_s: float) -> None:
@@ -104,7 +162,7 @@ class Engine:
         with self._mapped_errors("/events"):
             # A separate client, because it waits on another thread. The SDK's events() has no timeout for the first
             # answer.
-            client = self._new_client(self._client.api_version)
+            client = self._new_client(self._client.api_version, _EventStream)
             response = client.get(
                 f"{client.base_url}/v{client.api_version}/events",
                 params={"filters": json.dumps({"type": ["container"], "event": list(actions)})},
@@ -147,16 +205,9 @@ class Engine:
             if not self._base_url.startswith(("tcp://", "http://", "https://")):
                 raise Unavailable(f"{self._base_url}: unsupported address; use unix:///path/of.sock or tcp://host:port")
             return
-        mode = self._path.stat().st_mode
-        if not stat.S_ISSOCK(mode):
-            # Docker creates a directory for a bind mount whose source is missing.
-            kind = "directory" if stat.S_ISDIR(mode) else "file"
-            raise Unavailable(f"{self._where}: is a {kind}, not a socket; mount the engine's socket there")
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(self._timeout_s)
-            connection.connect(str(self._path))
+        connect(self._path).close()
 
-    def _new_client(self, version: str) -> Any:
+    def _new_client(self, version: str, answers: type[_Answer] = _Answer) -> Any:
         tls: Any = False
         if self._tls is not None:
             pair = (self._tls.cert, self._tls.key)
@@ -169,7 +220,10 @@ class Engine:
         # Only the configured address and certificates count: requests would obey HTTP_PROXY, .netrc and
         # REQUESTS_CA_BUNDLE, which are meant for other hosts.
         if self._path is not None:
-            client.mount("http+docker://", _Adapter(str(self._path), timeout=self._timeout_s))
+            client.mount("http+docker://", _UnixAdapter(str(self._path), self._timeout_s, answers))
+        else:
+            for scheme in ("http://", "https://"):
+                client.mount(scheme, _TcpAdapter(answers))
         client.trust_env = False
         client.max_redirects = 0
         return client
@@ -194,13 +248,10 @@ class Engine:
                 return f"certificate not trusted: {_line(cause.verify_message)}; check the CA and the host name"
             if isinstance(cause, ssl.SSLError):
                 return f"TLS failed: {_line(cause)}"
+            for kind, fix in _SOCKET_FIXES.items():
+                if isinstance(cause, kind):
+                    return f"{failure_reason(cause)}; {fix}"
         meanings: Sequence[tuple[tuple[type[BaseException], ...], str]] = (
-            (
-                (PermissionError,),
-                "permission denied; add the agent's user to the socket's group, or use a socket proxy",
-            ),
-            ((FileNotFoundError,), "no such file; check that the engine runs and its socket is mounted here"),
-            ((ConnectionRefusedError,), "connection refused; check that the engine runs"),
             ((TimeoutError,), f"no answer to GET {path} within {self._timeout_s:g} s"),
             ((socket.gaierror,), "host name not found"),
             ((TooLarge,), f"the answer to GET {path} is over {_MAX_ANSWER_BYTES >> 20} MiB"),
@@ -284,8 +335,7 @@ def _refusal(response: Any) -> _Refusal:
 
 
 def _line(error: object) -> str:
-    line = " ".join(str(error).split()) or type(error).__name__
-    return line if len(line) <= _MAX_ERROR_CHARS else f"{line[: _MAX_ERROR_CHARS - 1]}…"
+    return one_line(str(error), _MAX_ERROR_CHARS) or type(error).__name__
 
 
 # ---------------------------------------------------------------------------- events on a thread
@@ -298,7 +348,9 @@ _MAX_QUEUED: Final = 10_000
 class EventListener:
     """Queues events from ``start`` until ``close`` or the end of the stream. Calls ``wake`` for each event."""
 
-    def __init__(self, engine: Engine, actions: tuple[str, ...], *, quiet_s: float, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: EngineClient, actions: tuple[str, ...], *, quiet_s: float, wake: Callable[[], None]
+    ) -> None:
         self._engine = engine
         self._actions = actions
         self._quiet_s = quiet_s

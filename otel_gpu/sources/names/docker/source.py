@@ -12,7 +12,7 @@ from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead
-from otel_gpu.sources.names.docker.client import DockerTls, Engine, EventListener
+from otel_gpu.sources.names.docker.client import DockerTls, EngineClient, EventListener
 from otel_gpu.sources.names.docker.containers import ContainerParser, is_container_id, parse_event, parse_listed
 from otel_gpu.sources.names.docker.registry import ACTIONS, REMOVED, ContainerRegistry
 from otel_gpu.sources.names.poller import MAX_RETRY_S, Poller, PublishedNames
@@ -115,7 +115,7 @@ class DockerSource:
         while not poller.stopping:
             start_s = self._now_s()
             self._problems.clear()
-            with closing(Engine(self._base_url, tls=self._tls, timeout_s=self._timeout_s)) as engine:
+            with closing(EngineClient(self._base_url, tls=self._tls, timeout_s=self._timeout_s)) as engine:
                 # Events come first: they show what changes while the list is made.
                 listener = None if without_events else self._listen(engine)
                 if without_events or trying_again:
@@ -134,7 +134,7 @@ class DockerSource:
             without_events = ended_early
             self._new_errors += ended_early
 
-    def _listen(self, engine: Engine) -> EventListener | None:
+    def _listen(self, engine: EngineClient) -> EventListener | None:
         """A listener to events; ``None`` if the engine, or a proxy before it, does not allow that."""
         reason = "no answer to GET /events yet"
         if self._listener is None or not self._listener.alive:
@@ -149,7 +149,7 @@ class DockerSource:
         self._add_problem("events", f"{reason}; containers are listed every {_RELIST_S:g} s instead")
         return None
 
-    def _list(self, engine: Engine, poller: Poller) -> None:
+    def _list(self, engine: EngineClient, poller: Poller) -> None:
         listed = []
         wall_s = self._clock.wall_ns() / 1e9
         for item in engine.containers():
@@ -167,7 +167,7 @@ class DockerSource:
             self._due = frozenset()
         self._publish()
 
-    def _follow(self, engine: Engine, listener: EventListener | None, poller: Poller, until_s: float) -> bool:
+    def _follow(self, engine: EngineClient, listener: EventListener | None, poller: Poller, until_s: float) -> bool:
         """Apply events and look-ups until the next complete list; true if the events ended before that."""
         while not poller.stopping:
             lost = listener is not None and listener.ended  # read first, so that the last events are taken too
@@ -204,7 +204,7 @@ class DockerSource:
             self._requested.clear()
             return requested
 
-    def _inspect(self, engine: Engine, due: Iterable[str], poller: Poller) -> None:
+    def _inspect(self, engine: EngineClient, due: Iterable[str], poller: Poller) -> None:
         failures = 0
         published_s = self._now_s()
         for container_id in due:

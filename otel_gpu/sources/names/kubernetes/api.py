@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http
 import http.client
+import io
 import socket
 import ssl
 import threading
@@ -18,10 +19,20 @@ from pathlib import Path
 from typing import Final, NoReturn
 from urllib.parse import quote, urlencode
 
-from otel_gpu.bounded_io import Deadline, LineSplitter, TooLarge, parse_json, read_all, read_beginning, read_file
+from otel_gpu.bounded_io import (
+    MAX_PEM_BYTES,
+    Deadline,
+    DeadlineReader,
+    LineSplitter,
+    TooLarge,
+    one_line,
+    parse_json,
+    read_all,
+    read_beginning,
+    read_file,
+)
 from otel_gpu.clock import Clock
 from otel_gpu.errors import Gone, Unavailable
-from otel_gpu.sources.names.untrusted import printable
 from otel_gpu.version import __version__
 
 MAX_ANSWER_BYTES: Final = 64 << 20
@@ -44,7 +55,6 @@ _CHUNK_BYTES: Final = 64 << 10
 _MAX_STATUS_BYTES: Final = 64 << 10
 _MAX_MESSAGE_CHARS: Final = 240
 _MAX_TOKEN_BYTES: Final = 64 << 10
-_MAX_CA_BYTES: Final = 1 << 20
 _RBAC_FIX: Final = "apply the ClusterRole with list and watch on pods and bind it to the agent's service account"
 
 
@@ -83,6 +93,15 @@ def in_cluster(environment: Mapping[str, str], service_account: Path) -> ApiServ
     except OSError:  # it may exist; reading it gives the reason
         mounted = True
     return ApiServer(host, int(port), service_account / "ca.crt", token_file) if mounted else None
+
+
+class _Answer(http.client.HTTPResponse):
+    """Reads status, headers and body until a deadline."""
+
+    def __init__(self, connection: socket.socket, *, method: str, deadline: Deadline) -> None:
+        super().__init__(connection, method=method)
+        self.reader = DeadlineReader(self.fp.detach(), connection, deadline)
+        self.fp = io.BufferedReader(self.reader)
 
 
 class ApiClient:
@@ -144,9 +163,7 @@ class ApiClient:
     # ------------------------------------------------------------------------ requests
 
     @contextlib.contextmanager
-    def _ok_response(
-        self, path: str, query: Mapping[str, str | int], deadline: Deadline
-    ) -> Iterator[http.client.HTTPResponse]:
+    def _ok_response(self, path: str, query: Mapping[str, str | int], deadline: Deadline) -> Iterator[_Answer]:
         """A response with status 200, open for reading."""
         target = f"{path}?{urlencode(query, quote_via=quote, errors='replace')}"
         token = self._bearer(renew=False)
@@ -158,11 +175,11 @@ class ApiClient:
             if answer.status != http.HTTPStatus.OK:
                 self._refused(answer, read_beginning(self._chunks(answer, deadline), _MAX_STATUS_BYTES))
             if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
-                raise Unavailable(f"{self._server.url}: the answer is encoded as {printable(encoding)}")
+                raise Unavailable(f"{self._server.url}: the answer is encoded as {one_line(encoding)}")
             yield answer
 
     @contextlib.contextmanager
-    def _response(self, target: str, token: str, deadline: Deadline) -> Iterator[http.client.HTTPResponse]:
+    def _response(self, target: str, token: str, deadline: Deadline) -> Iterator[_Answer]:
         """One request, and the head of its response."""
         server = self._server
         context = self._tls()
@@ -178,22 +195,20 @@ class ApiClient:
                 "User-Agent": f"otel-gpu/{__version__}",
             }
             connection.request("GET", target, headers=headers)
-            with connection.getresponse() as answer:
+            # Not getresponse(): it has the timeout of the socket for each read.
+            with _Answer(connection.sock, method="GET", deadline=deadline) as answer:
+                answer.begin()
                 yield answer
         finally:
             self._hold(None)
             connection.close()
 
-    def _chunks(self, answer: http.client.HTTPResponse, deadline: Deadline) -> Iterator[bytes]:
+    def _chunks(self, answer: _Answer, deadline: Deadline) -> Iterator[bytes]:
         """The body in chunks, up to a deadline."""
-        while True:
-            left_s = deadline.left_s()
-            if self._socket is not None:
-                self._socket.settimeout(left_s)
-            chunk = answer.read1(_CHUNK_BYTES)
-            if not chunk:
-                return
+        answer.reader.deadline = deadline
+        while chunk := answer.read1(_CHUNK_BYTES):
             yield chunk
+            deadline.left_s()  # a connection that always has something to read times out here
 
     def _hold(self, connected: socket.socket | None) -> None:
         with self._lock:
@@ -206,7 +221,7 @@ class ApiClient:
         # A certificate in the file is trusted even if it is not a root, as in Go and kubectl.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        pem = _read_mounted("CA file", self._server.ca_file, _MAX_CA_BYTES)
+        pem = _read_mounted("CA file", self._server.ca_file, MAX_PEM_BYTES)
         try:
             context.load_verify_locations(cadata=pem.decode("ascii", "ignore"))
         except (ssl.SSLError, ValueError):  # ValueError: an empty file
@@ -235,7 +250,7 @@ class ApiClient:
         try:
             yield
         except ssl.SSLCertVerificationError as error:
-            said = printable(error.verify_message or "certificate verify failed")
+            said = one_line(error.verify_message or "certificate verify failed")
             raise Unavailable(
                 f"{server.url}: its certificate is not trusted: {said}; the CA file is {server.ca_file}"
             ) from None
@@ -251,14 +266,14 @@ class ApiClient:
             what = "the connection was cut" if cut else not_http
             raise Unavailable(f"{server.url}: {what}") from None
         except ssl.SSLError as error:
-            raise Unavailable(f"{server.url}: TLS failed: {printable(error.reason or str(error))}") from None
+            raise Unavailable(f"{server.url}: TLS failed: {one_line(error.reason or str(error))}") from None
         except (OSError, ValueError) as error:  # ValueError: an invalid host, such as ".x"
-            raise Unavailable(f"{server.url}: {printable(_reason(error))}") from None
+            raise Unavailable(f"{server.url}: {one_line(_reason(error))}") from None
 
-    def _refused(self, answer: http.client.HTTPResponse, body: bytes) -> NoReturn:
+    def _refused(self, answer: _Answer, body: bytes) -> NoReturn:
         """Raise for another status than 200 (api-conventions: HTTP status codes; the body is a Status)."""
         status = answer.status
-        text = f"{self._server.url}: {status} {printable(_message(body) or answer.reason, _MAX_MESSAGE_CHARS)}"
+        text = f"{self._server.url}: {status} {one_line(_message(body) or answer.reason, _MAX_MESSAGE_CHARS)}"
         match status:
             case http.HTTPStatus.GONE:
                 raise Gone(text)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from otel_gpu.bounded_io import parse_json
+from otel_gpu.bounded_io import one_line, parse_json
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
-from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, printable, sanitize
+from otel_gpu.sources.names.untrusted import MAX_CHARS, array, mapping, sanitize
 
 # containerd://<64>   docker://<64>   cri-o://<64>
 _CONTAINER_ID: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})://([0-9a-f]{64})")
@@ -34,7 +34,7 @@ _LABEL: Final = "k8s.pod.label."
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class PodInfo:
     """A pod: its uid in the API, its containers that have an id, and a text that is exported only in part."""
 
     uid: str
@@ -42,10 +42,10 @@ class Pod:
     problem: str | None = None
 
 
-class Page(NamedTuple):
+class PodPage(NamedTuple):
     """A page of a list of pods, its resource version, and the token for the rest if there is one."""
 
-    pods: tuple[Pod, ...]
+    pods: tuple[PodInfo, ...]
     version: str
     continue_token: str | None
 
@@ -54,7 +54,7 @@ class Change(NamedTuple):
     """An event of a watch: the version after it, and a pod that changed or was ``deleted``."""
 
     version: str
-    pod: Pod | None = None
+    pod: PodInfo | None = None
     deleted: bool = False
 
 
@@ -65,7 +65,7 @@ class Failure(NamedTuple):
     expired: bool
 
 
-def parse_list(value: object, labels: Collection[str] = ()) -> Page | None:
+def parse_list(value: object, labels: Collection[str] = ()) -> PodPage | None:
     """A page of a PodList; ``None`` if it is not one."""
     page = mapping(value)
     items, version = page.get("items"), _version(page)
@@ -73,7 +73,7 @@ def parse_list(value: object, labels: Collection[str] = ()) -> Page | None:
         return None
     token = mapping(page.get("metadata")).get("continue")
     pods = (parse_pod(item, labels) for item in items or ())
-    return Page(tuple(pod for pod in pods if pod), version, token if isinstance(token, str) and token else None)
+    return PodPage(tuple(pod for pod in pods if pod), version, token if isinstance(token, str) and token else None)
 
 
 def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure | None:
@@ -85,7 +85,7 @@ def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure |
     kind, value = event.get("type"), mapping(event.get("object"))
     if kind == "ERROR":
         code, message = value.get("code"), value.get("message")
-        reason = printable(message, 240) if isinstance(message, str) else "no reason given"
+        reason = one_line(message, 240) if isinstance(message, str) else "no reason given"
         return Failure(f"the server ended the watch: {reason}", expired=code == _GONE)
     if (version := _version(value)) is None:
         return None
@@ -95,7 +95,7 @@ def parse_event(line: bytes, labels: Collection[str] = ()) -> Change | Failure |
     return None if pod is None else Change(version, pod, deleted=kind == "DELETED")
 
 
-def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
+def parse_pod(value: object, labels: Collection[str] = ()) -> PodInfo | None:
     """A pod and its containers; ``labels`` are the keys of the pod labels to export. ``None`` if it is not a pod."""
     metadata = mapping(mapping(value).get("metadata"))
     uid = sanitize(metadata.get("uid"))
@@ -113,7 +113,7 @@ def parse_pod(value: object, labels: Collection[str] = ()) -> Pod | None:
     containers: dict[str, WorkloadInfo] = {}
     for info in _containers(mapping(value), names, texts):
         containers.setdefault(info.ref.id, info)
-    return Pod(uid, tuple(containers.values()), texts.problem)
+    return PodInfo(uid, tuple(containers.values()), texts.problem)
 
 
 class _Texts:
@@ -127,7 +127,7 @@ class _Texts:
         text = sanitize(value)
         if isinstance(value, str) and text is not None and text != value and self.problem is None:
             parts = (self._metadata.get(part) for part in ("namespace", "name"))
-            pod = "/".join(printable(part) for part in parts if isinstance(part, str))
+            pod = "/".join(one_line(part) for part in parts if isinstance(part, str))
             changed = (
                 f"has {len(value):,} characters; only the first {MAX_CHARS - 1:,} are exported"
                 if len(value) > MAX_CHARS
@@ -139,7 +139,7 @@ class _Texts:
 
 def _labels(there: Mapping[str, object], wanted: Collection[str], texts: _Texts) -> Iterator[tuple[str, str]]:
     for key in sorted(set(wanted)):
-        if (value := texts.sanitize(f"label {printable(key)}", there.get(key))) is not None:
+        if (value := texts.sanitize(f"label {one_line(key)}", there.get(key))) is not None:
             yield f"{_LABEL}{key}", value
 
 

@@ -17,7 +17,7 @@ from otel_gpu.errors import Gone, Unavailable
 from otel_gpu.model import SourceState, WorkloadKind, WorkloadRef
 from otel_gpu.sources.base import NameRead, WorkloadInfo
 from otel_gpu.sources.names.kubernetes.api import ApiClient, ApiServer, Busy
-from otel_gpu.sources.names.kubernetes.pods import Failure, Pod, parse_event, parse_list
+from otel_gpu.sources.names.kubernetes.pods import Failure, PodInfo, parse_event, parse_list
 from otel_gpu.sources.names.poller import Poller, PublishedNames
 
 SETTLE_S: Final = 6.0
@@ -131,8 +131,8 @@ class KubernetesSource:
             return listed
         raise Unavailable("the list of pods expired before its end three times; the API server may be overloaded")
 
-    def _pages(self, version: str | None) -> tuple[dict[str, Pod], str]:
-        pods: dict[str, Pod] = {}
+    def _pages(self, version: str | None) -> tuple[dict[str, PodInfo], str]:
+        pods: dict[str, PodInfo] = {}
         query = self._query(limit=_PAGE_SIZE)
         if version is not None:
             query["resourceVersion"] = version
@@ -223,14 +223,14 @@ class PodRegistry:
     """Pods by their uids, and the containers they have or had. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, PodInfo] = {}
         self._ended: dict[str, tuple[float, WorkloadInfo]] = {}  # by when it ended
         self._with_problem: dict[str, None] = {}  # a set in the order of arrival
         self._known: dict[str, WorkloadInfo] | None = None
         self.problems = 0
         """How many pods with a problem were added."""
 
-    def put(self, pod: Pod, now_s: float) -> None:
+    def put(self, pod: PodInfo, now_s: float) -> None:
         """Add or update a pod."""
         before = self._pods.get(pod.uid)
         if before == pod:
@@ -245,14 +245,14 @@ class PodRegistry:
         if pod.containers != containers_before:
             self._known = None
 
-    def remove(self, pod: Pod, now_s: float) -> None:
+    def remove(self, pod: PodInfo, now_s: float) -> None:
         """Remove a deleted pod; ``pod`` is its last version."""
         self.put(pod, now_s)
         del self._pods[pod.uid]
         self._with_problem.pop(pod.uid, None)
         self._end(pod.containers, now_s)
 
-    def replace(self, pods: Mapping[str, Pod], now_s: float) -> None:
+    def replace(self, pods: Mapping[str, PodInfo], now_s: float) -> None:
         """Replace all pods."""
         for pod in [pod for uid, pod in self._pods.items() if uid not in pods]:
             self.remove(pod, now_s)
@@ -280,7 +280,7 @@ class PodRegistry:
         """The problem of one of the pods."""
         return next((self._pods[uid].problem for uid in self._with_problem), None)
 
-    def _note(self, pod: Pod, before: Pod | None) -> None:
+    def _note(self, pod: PodInfo, before: PodInfo | None) -> None:
         if pod.problem is None:
             self._with_problem.pop(pod.uid, None)
         elif before is None or before.problem != pod.problem:

@@ -286,9 +286,7 @@ def test_an_answer_over_four_megabytes_is_used(runtime: Runtime) -> None:
 def test_a_directory_in_place_of_the_socket_is_a_reason(directory: Path) -> None:
     with reading(CriSource(str(directory), clock=SystemClock())) as names:
         answer = until(names, lambda answer: answer.state is SourceState.UNAVAILABLE)
-    assert answer.reason == (
-        f"{directory} is not a socket but a directory: a mount created it while there was no socket"
-    )
+    assert answer.reason == (f"{directory}: is a directory, not a socket: a mount created it while there was no socket")
 
 
 # ---------------------------------------------------------------------------- the list of containers
@@ -430,7 +428,7 @@ def test_a_problem_is_one_line_for_any_id() -> None:
     broken.id = b"a\nlevel=error msg=forged"
     broken.labels.append(Label(key=b"io.kubernetes.pod.name", value=b"caf\xe9"))
     [problem] = parsed(broken).problems.values()
-    assert problem.startswith("container 'a\\nlevel=er…: its pod is not valid UTF-8")
+    assert problem.startswith("container a level=erro…: its pod is not valid UTF-8")
     assert problem.isprintable()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from otel_gpu.clock import ManualClock
 from otel_gpu.sources.sim import SimulatedHost
-from otel_gpu.sources.sim.device import MAX_STEPS, MAX_STRIDES, Device
+from otel_gpu.sources.sim.device import MAX_STEPS, MAX_STRIDES, SimulatedDevice
 from otel_gpu.sources.sim.signals import Bursty, Points, Steady, Wander
 from otel_gpu.sources.sim.truth import PJ_PER_MJ, GpuTruth
 from otel_gpu.sources.sim.world import GpuSpec, GrantSpec, JobStream, Roster, Visibility, WorldSpec
@@ -17,11 +17,11 @@ from tests.unit.sources.sim.builders import GIB, gpu, mig_gpu, process, use, wor
 SECOND_US = 1_000_000
 
 
-def device(spec: WorldSpec) -> Device:
-    return Device(spec, spec.gpus[0])
+def device(spec: WorldSpec) -> SimulatedDevice:
+    return SimulatedDevice(spec, spec.gpus[0])
 
 
-def advanced(spec: WorldSpec, seconds: float) -> Device:
+def advanced(spec: WorldSpec, seconds: float) -> SimulatedDevice:
     made = device(spec)
     made.advance(round(seconds * SECOND_US))
     return made

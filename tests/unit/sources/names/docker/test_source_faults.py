@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,38 @@ def test_an_engine_that_never_answers_is_unavailable(api: DockerApi, make_source
     assert "no answer to GET /version within 0.3 s" in unavailable(source)
     ref = WorkloadRef(WorkloadKind.CONTAINER, container_id(1), runtime="docker")
     assert not source.read({ref: (1,)}).pending
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+DRIPS = {
+    "status": b"HTTP/1.1 2",
+    "headers": OK + b"X: ",
+    "body": OK + b"Content-Length: 1000000\r\n\r\n",
+    "size of a chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n",
+    "chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nfffff\r\n",
+    "trailer": OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+    "refusal": b"HTTP/1.1 500 No\r\nContent-Length: 1000\r\n\r\n",
+}
+"""Beginnings of answers that never end, each by the part that follows byte by byte."""
+
+
+@pytest.mark.parametrize("drips", DRIPS.values(), ids=DRIPS)
+@pytest.mark.parametrize("path", ["/version", "/containers/json"])
+def test_an_answer_that_arrives_byte_by_byte_ends_at_the_deadline(
+    path: str, drips: bytes, api: DockerApi, make_source: MakeSource
+) -> None:
+    api.bad[path] = Bad(drips=drips)
+    started_s = time.monotonic()
+    assert f"no answer to GET {path} within 0.3 s" in unavailable(make_source(api.base_url, timeout_s=0.3))
+    assert time.monotonic() - started_s < 5
+
+
+def test_an_inspection_that_arrives_byte_by_byte_ends_at_the_deadline(api: DockerApi, make_source: MakeSource) -> None:
+    stuck, other = api.run(1, "stuck"), api.run(2, "other")
+    api.bad[f"/containers/{stuck}/json"] = Bad(drips=DRIPS["body"])
+    read = first_read(make_source(api.base_url, timeout_s=0.3))
+    assert read.known.keys() == {other}
+    assert read.errors == 1
 
 
 def test_close_does_not_wait_for_an_engine(api: DockerApi, make_source: MakeSource) -> None:

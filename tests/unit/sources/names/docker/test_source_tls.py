@@ -13,7 +13,7 @@ import trustme
 
 from otel_gpu.model import SourceState
 from otel_gpu.sources.names.docker import DockerTls
-from tests.docker_api import DockerApi, serving_docker
+from tests.docker_api import Bad, DockerApi, serving_docker
 from tests.unit.sources.names.docker.conftest import MakeSource, first_read, names, unavailable
 from tests.waiting import until
 
@@ -32,6 +32,12 @@ def test_an_engine_over_tcp_ignores_proxies_in_the_environment(
         api.start(2, "two")
         until(lambda: names(source) == {"llm", "two"})
         source.close()
+
+
+def test_an_answer_over_tcp_that_arrives_byte_by_byte_ends_at_the_deadline(make_source: MakeSource) -> None:
+    with serving_docker(DockerApi(), (LOOPBACK, 0)) as api:
+        api.bad["/version"] = Bad(drips=b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        assert "no answer to GET /version within 0.3 s" in unavailable(make_source(api.base_url, timeout_s=0.3))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -253,6 +254,36 @@ def test_a_late_answer_of_the_api_is_a_timeout(api: KubernetesApi) -> None:
     assert "no answer in time" in failure(api.server, timeout_s=0.1)
 
 
+OK = b"HTTP/1.1 200 OK\r\n"
+DRIPS = {
+    "status": b"HTTP/1.1 2",
+    "headers": OK + b"X: ",
+    "body": OK + b"Content-Length: 1000000\r\n\r\n",
+    "size of a chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n",
+    "chunk": OK + b"Transfer-Encoding: chunked\r\n\r\nfffff\r\n",
+    "trailer": OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+    "refusal": b"HTTP/1.1 500 No\r\nContent-Length: 1000\r\n\r\n",
+}
+"""Beginnings of answers that never end, each by the part that follows byte by byte."""
+
+
+@pytest.mark.parametrize("drips", DRIPS.values(), ids=DRIPS)
+def test_an_answer_that_arrives_byte_by_byte_ends_at_the_deadline(api: KubernetesApi, drips: bytes) -> None:
+    api.faults.append(Fault(drips=drips))
+    started_s = time.monotonic()
+    assert "no answer in time" in failure(api.server, timeout_s=0.1)
+    assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize("drips", [DRIPS[part] for part in ("headers", "size of a chunk", "chunk")])
+def test_a_watch_that_arrives_byte_by_byte_ends_at_the_deadline(api: KubernetesApi, drips: bytes) -> None:
+    api.faults.append(Fault(drips=drips))
+    started_s = time.monotonic()
+    with pytest.raises(Unavailable, match="no answer in time"):
+        list(asking(api.server, timeout_s=0.1).stream(PODS, {**QUERY, "watch": "1"}, max_s=0.5))
+    assert time.monotonic() - started_s < 5
+
+
 def test_a_server_without_tls_is_a_reason(api: KubernetesApi) -> None:
     with listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         assert "TLS failed: " in failure(replace(api.server, port=port))
@@ -269,7 +300,7 @@ def test_a_server_without_tls_is_a_reason(api: KubernetesApi) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "the answer is not JSON; is this the API server?"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "the answer is not JSON; is this the API server?"),
         (b"HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n", "302 Found"),
-        (b"HTTP/1.1 500 a\tb\r\n\r\n\xff", r"500 'a\tb'"),
+        (b"HTTP/1.1 500 a\tb\r\n\r\n\xff", r"500 a b"),
     ],
 )
 def test_an_invalid_answer_of_the_api_is_a_reason(api: KubernetesApi, raw: bytes, said: str) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from otel_gpu.model import WorkloadKind, WorkloadNames, WorkloadRef
 from otel_gpu.sources.base import WorkloadInfo
-from otel_gpu.sources.names.kubernetes.pods import Change, Failure, Page, Pod, parse_event, parse_list, parse_pod
+from otel_gpu.sources.names.kubernetes.pods import Change, Failure, PodInfo, PodPage, parse_event, parse_list, parse_pod
 from tests.kubernetes_api import CREATED, Json, container, hex_id, pod
 
 A, B, C, D = (hex_id(number) for number in range(1, 5))
 CREATED_S = 1714557600.0
 
 
-def parsed(value: Json, *labels: str) -> Pod:
+def parsed(value: Json, *labels: str) -> PodInfo:
     found = parse_pod(value, labels)
     assert found is not None
     return found
@@ -154,7 +154,7 @@ def test_a_lone_surrogate_is_replaced_and_reported_in_one_line() -> None:
     found = parsed(pod("a\nb", container(A), labels={"x": "\ud83e"}), "x")
 
     assert found.containers[0].names.extra == (("k8s.pod.label.x", "?"),)
-    assert found.problem == "pod ml/'a\\nb': its label x is not valid Unicode; invalid characters are exported as ?"
+    assert found.problem == "pod ml/a b: its label x is not valid Unicode; invalid characters are exported as ?"
 
 
 def test_only_configured_labels_are_read_in_order() -> None:
@@ -169,8 +169,8 @@ def test_only_configured_labels_are_read_in_order() -> None:
 def test_a_page_of_a_list_has_a_version_and_a_continue_token() -> None:
     value = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [pod("p"), {}, None]}
 
-    assert parse_list(value) == Page((Pod("uid-of-p"),), "7", "more")
-    assert parse_list({"metadata": {"resourceVersion": "7", "continue": ""}, "items": None}) == Page((), "7", None)
+    assert parse_list(value) == PodPage((PodInfo("uid-of-p"),), "7", "more")
+    assert parse_list({"metadata": {"resourceVersion": "7", "continue": ""}, "items": None}) == PodPage((), "7", None)
 
 
 @pytest.mark.parametrize("value", [None, [], {}, {"items": []}, {"metadata": {"resourceVersion": "7"}, "items": {}}])
@@ -186,9 +186,9 @@ def test_events_are_changes_bookmarks_or_failures() -> None:
     value = pod("p")
     value["metadata"]["resourceVersion"] = "9"
 
-    assert parse_event(event("ADDED", value)) == Change("9", Pod("uid-of-p"))
-    assert parse_event(event("MODIFIED", value)) == Change("9", Pod("uid-of-p"))
-    assert parse_event(event("DELETED", value)) == Change("9", Pod("uid-of-p"), deleted=True)
+    assert parse_event(event("ADDED", value)) == Change("9", PodInfo("uid-of-p"))
+    assert parse_event(event("MODIFIED", value)) == Change("9", PodInfo("uid-of-p"))
+    assert parse_event(event("DELETED", value)) == Change("9", PodInfo("uid-of-p"), deleted=True)
     assert parse_event(event("BOOKMARK", {"metadata": {"resourceVersion": "11"}})) == Change("11")
     assert parse_event(event("ERROR", {"code": 410, "message": "too old"})) == Failure(
         "the server ended the watch: too old", expired=True

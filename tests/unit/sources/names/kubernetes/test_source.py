@@ -10,7 +10,7 @@ import pytest
 from otel_gpu.clock import ManualClock
 from otel_gpu.model import SourceState
 from otel_gpu.sources.names.kubernetes.api import MAX_LINE_BYTES
-from otel_gpu.sources.names.kubernetes.pods import Pod, parse_pod
+from otel_gpu.sources.names.kubernetes.pods import PodInfo, parse_pod
 from otel_gpu.sources.names.kubernetes.source import ENDED_TTL_S, MAX_ENDED, PodRegistry
 from tests.kubernetes_api import Fault, KubernetesApi, container, hex_id, pod
 from tests.unit.sources.names.kubernetes.conftest import Watching, watch_again
@@ -288,7 +288,7 @@ def test_a_watch_that_ends_at_once_is_followed_by_a_pause(api: KubernetesApi, wa
 A, B = hex_id(1), hex_id(2)
 
 
-def seen(name: str, *ids: str, label: str = "") -> Pod:
+def seen(name: str, *ids: str, label: str = "") -> PodInfo:
     found = parse_pod(pod(name, *map(container, ids), labels={"x": label}), ["x"])
     assert found is not None
     return found

@@ -1,0 +1,57 @@
+"""Connections to unix sockets, and one text for each reason why a path does not connect."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Final
+
+NO_LISTENER: Final = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
+"""Errors of ``connect`` where no process listens at the path."""
+
+
+class NotASocketError(OSError):
+    """Something else than a socket is at the path."""
+
+
+def connect(path: Path | str) -> socket.socket:
+    """Connect to the socket at a path without waiting. Raises OSError, for which ``failure_reason`` has a text.
+
+    The connection has a timeout of 0, which the caller replaces.
+    """
+    # connect() refuses a file as it refuses the socket of a process that has ended.
+    if (problem := _not_a_socket(os.stat(path).st_mode)) is not None:  # noqa: PTH116
+        raise NotASocketError(errno.ENOTSOCK, problem)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(0.0)  # EAGAIN if the queue of the server is full (unix(7))
+        connection.connect(os.fspath(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def failure_reason(error: OSError) -> str:
+    """Why a path did not connect."""
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return "no such file"
+        case PermissionError():
+            return "permission denied"
+        case ConnectionRefusedError():
+            return "connection refused: no process listens on it"
+        case BlockingIOError() | TimeoutError():
+            return "the server does not accept connections"
+    return error.strerror or str(error)
+
+
+def _not_a_socket(mode: int) -> str | None:
+    if stat.S_ISSOCK(mode):
+        return None
+    if stat.S_ISDIR(mode):  # container engines create one for a bind mount whose source is missing
+        return "is a directory, not a socket: a mount created it while there was no socket"
+    return "is a file, not a socket"
