@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
 from otel_gpu.top.navigation import Line, Navigation
 from otel_gpu.view.history import SLOTS
-from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, View, WorkloadRow
+from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, Tone, View, WorkloadRow
 from otel_gpu.view.terminal import Style, pad, shorten
 from otel_gpu.view.text import (
     BAR_MARKS,
@@ -45,7 +45,13 @@ _COLOURS: Final = (
 )
 """Colours of workloads, without red, which is unattributed memory."""
 
-_STATE_STYLES: Final = {"busy": Style.GREEN, "idle": Style.YELLOW, "ok": Style.GREEN, "failed": Style.RED}
+TONES: Final[Mapping[Tone, tuple[Style, ...]]] = {
+    Tone.GOOD: (Style.GREEN,),
+    Tone.WARN: (Style.YELLOW,),
+    Tone.BAD: (Style.RED,),
+    Tone.SOFT: (Style.DIM,),
+    Tone.NONE: (),
+}
 _MARKER: Final = "> "
 _STALE: Final = (Style.DIM,)
 
@@ -53,11 +59,6 @@ _STALE: Final = (Style.DIM,)
 def colour_style(colour: int) -> Style:
     """The style of a workload's colour."""
     return _COLOURS[colour % len(_COLOURS)]
-
-
-def _state_style(state: str) -> tuple[Style, ...]:
-    style = _STATE_STYLES.get(state)
-    return () if style is None else (style,)
 
 
 # ---------------------------------------------------------------------------- GPUs
@@ -143,7 +144,7 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
         if each.column.heading == _BAR:
             pieces += _bar_pieces(device.bar, each.width)
         elif each.column.heading == "STATE":
-            pieces.append(Piece(shorten(text, each.width), _state_style(device.gpu.health)))
+            pieces.append(Piece(shorten(text, each.width), TONES[device.gpu.tone]))
         else:
             pieces.append(Piece(each.cell(text)))
     return pieces
@@ -299,8 +300,8 @@ def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
 def _cell_style(line: Line, key: str) -> tuple[Style, ...]:
     subject: WorkloadRow | ProcessRow = line.workload if line.process is None else line.process
     if key == "state":
-        return _state_style(subject.state)
-    if key == "name" and line.process is None and subject.state != "ended":
+        return TONES[subject.tone]
+    if key == "name" and line.process is None and line.workload.colour is not None:
         return (colour_style(line.workload.colour),)
     return ()
 

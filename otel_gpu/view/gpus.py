@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from otel_gpu.model import GpuReport, MemorySplit
+from otel_gpu.model import GpuHealth, GpuReport, MemorySplit
 from otel_gpu.view import reasons
-from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary
+from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary, Tone
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import (
     FREE,
@@ -28,6 +28,14 @@ from otel_gpu.view.text import (
     whole,
 )
 from otel_gpu.view.workloads import Holding
+
+HEALTH_TONES: Final = {
+    GpuHealth.OK: Tone.GOOD,
+    GpuHealth.DEGRADED: Tone.WARN,
+    GpuHealth.FAILED: Tone.BAD,
+    GpuHealth.ASLEEP: Tone.WARN,
+    GpuHealth.PAUSED: Tone.WARN,
+}
 
 _PLOTTED: Final = ("Utilisation", "Power", "Memory")
 """In the order of ``Slot``."""
@@ -56,6 +64,7 @@ def gpu_view(
         number=gpu.identity.index,
         name=printable(gpu.identity.name),
         health=reading.health.value,
+        tone=HEALTH_TONES[reading.health],
         state=printable(state_with_reason(reading.health.value, reading.reason)),
         used=memory,
         limit=Cell(size(limit), limit),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -20,6 +21,16 @@ class History(NamedTuple):
 
     at: tuple[float, ...]
     gpus: dict[str, tuple[Slot | None, ...]]
+
+
+class Tone(StrEnum):
+    """How a state or problem is drawn: the page and ``top`` have a colour for each."""
+
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+    SOFT = "soft"
+    NONE = "none"
 
 
 class Cell(NamedTuple):
@@ -51,14 +62,16 @@ class ProcessRow(NamedTuple):
 
     key: str
     state: str
+    tone: Tone
     cells: tuple[Cell, ...]
 
 
 class WorkloadRow(NamedTuple):
     """One workload on all its GPUs. ``cells`` are in the order of ``View.columns``.
 
-    ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``state`` is one of ``busy``, ``idle``,
-    ``allocated``, ``unknown``, ``ended`` and ``none``. A filter matches ``words``, the beginning of ``id``, and
+    ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``colour`` is that of its memory in bars,
+    ``None`` after its end. ``state`` is one of ``busy``, ``idle``, ``allocated``, ``unknown``, ``ended`` and ``none``;
+    ``tone`` is how it is drawn. A filter matches ``words``, the beginning of ``id``, and
     ``gpus``, the indices of its GPUs. ``by_gpu`` says what it does on each GPU, if it is on several.
     """
 
@@ -67,8 +80,9 @@ class WorkloadRow(NamedTuple):
     name: str
     full_name: str
     origin: str
-    colour: int
+    colour: int | None
     state: str
+    tone: Tone
     gpus: tuple[int, ...]
     words: str
     cells: tuple[Cell, ...]
@@ -128,12 +142,13 @@ class GpuFigure(NamedTuple):
 
 
 class GpuView(NamedTuple):
-    """One GPU. ``bars`` has the GPU's own bar and one per MIG instance."""
+    """One GPU. ``bars`` has the GPU's own bar and one per MIG instance. ``tone`` is how its state is drawn."""
 
     uuid: str
     number: int
     name: str
     health: str
+    tone: Tone
     state: str
     used: Cell
     limit: Cell
@@ -261,6 +276,8 @@ def _decode(kind: Any, plain: object) -> Any:  # noqa: PLR0911 - one per kind of
         return {_text(key): _decode(of, item) for key, item in _object(plain).items()}
     if kind is str:
         return _text(plain)
+    if kind is Tone:
+        return Tone(_text(plain))
     if kind in {int, float}:
         return _number(plain, whole=kind is int)
     if kind is bool:

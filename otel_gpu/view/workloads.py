@@ -17,7 +17,7 @@ from otel_gpu.model import (
     WorkloadReport,
 )
 from otel_gpu.view import reasons
-from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, WorkloadRow
+from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, Tone, WorkloadRow
 from otel_gpu.view.names import is_hash, kind_and_origin, name_key, workload_names
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import (
@@ -35,6 +35,13 @@ from otel_gpu.view.text import (
 
 _PRECEDENCE: Final = (GpuState.BUSY, GpuState.UNKNOWN, GpuState.IDLE, GpuState.ALLOCATED)
 """A workload on several GPUs is busy if it is on any; it is idle only if nowhere anything else is possible."""
+
+_TONES: Final = {
+    GpuState.BUSY: Tone.GOOD,
+    GpuState.IDLE: Tone.WARN,
+    GpuState.ALLOCATED: Tone.WARN,
+    GpuState.UNKNOWN: Tone.SOFT,
+}
 
 _MEANINGS: Final = {
     "gpu": "The GPUs it is on, by index; a MIG instance by its profile",
@@ -131,7 +138,7 @@ class _Figures:
     sm_ratio: float | None
     window: MethodEnergy
     so_far: MethodEnergy
-    state: str | None
+    state: GpuState | None
     idle_now_s: float | None
     idle_s: float | None
     idle_places: int
@@ -142,6 +149,10 @@ class _Figures:
     @property
     def row_state(self) -> str:
         return "ended" if self.ended else self.state or "none"
+
+    @property
+    def tone(self) -> Tone:
+        return Tone.SOFT if self.ended else Tone.NONE if self.state is None else _TONES[self.state]
 
     def cells(self, window_s: float | None) -> list[Cell]:
         """In the order of ``_USE_COLUMNS``."""
@@ -271,8 +282,9 @@ class Workloads:
             name=name,
             full_name=printable(workload.display_name),
             origin=printable(kind_and_origin(workload)),
-            colour=colours.get(key, 0),
+            colour=None if figures.ended else colours.get(key, 0),
             state=figures.row_state,
+            tone=figures.tone,
             gpus=tuple(sorted({part.gpu_index for part in workload.reported_gpus if part.gpu_index is not None})),
             words=_filter_words(workload, figures.row_state, processes),
             cells=(
@@ -311,7 +323,7 @@ class Workloads:
             sm_ratio=sum_known(part.sm_ratio for part in parts),
             window=_sum_energy([part.energy for part in parts]),
             so_far=_sum_energy([_energy_so_far(part.totals, self._gpus.get(part.gpu_uuid)) for part in parts]),
-            state=None if state is None else state.value,
+            state=state,
             idle_now_s=min(known_s) if state is GpuState.IDLE and known_s and len(known_s) == len(spans) else None,
             idle_s=sum_known(idle_s),
             idle_places=sum(each is not None for each in idle_s),
@@ -322,7 +334,6 @@ class Workloads:
 
     def _process_row(self, process: ProcessReport) -> ProcessRow:
         gpu, place = self._gpus.get(process.gpu_uuid), place_of(process)
-        state = None if process.state is None else process.state.value
         idle_s = _idle_so_far_s(process, gpu)
         figures = _Figures(
             memory=Cell(
@@ -332,7 +343,7 @@ class Workloads:
             sm_ratio=process.sm_ratio,
             window=process.energy,
             so_far=_energy_so_far(process.totals, gpu),
-            state=state,
+            state=process.state,
             idle_now_s=process.idle_s if process.state is GpuState.IDLE else None,
             idle_s=idle_s,
             idle_places=0 if idle_s is None else 1,
@@ -344,6 +355,7 @@ class Workloads:
         return ProcessRow(
             key=f"{pid} {process.key.start_ticks} {process.gpu_uuid} {process.mig_uuid}",
             state=figures.row_state,
+            tone=figures.tone,
             cells=(
                 Cell(str(pid), pid),
                 Cell(name or UNKNOWN, name),

@@ -1,6 +1,6 @@
 // The table of workloads: sorted and filtered, each with its names, reasons and processes when it is opened.
 
-import { byId, el, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
+import { byId, el, markClass, reconcile, setAttribute, setCell, setDetails, setHidden, setText } from "./dom.js";
 import { matches, parseFilter } from "./filter.js";
 
 const STEP = 100; // rows at first, and so many more each time: a table of thousands is slow to draw
@@ -132,10 +132,10 @@ export class Workloads {
     const [swatch, name] = head.firstChild.children;
     setAttribute(head.firstChild, "aria-expanded", String(this.#open.has(workload.key)));
     setAttribute(head, "title", workload.full_name);
-    setAttribute(swatch, "class", `swatch measured colour-${workload.colour}`);
+    setAttribute(swatch, "class", `swatch ${markClass({ kind: "measured", colour: workload.colour })}`);
     setText(name, workload.name);
     setText(head.lastChild, workload.origin);
-    setAttribute(row, "class", workload.state);
+    setAttribute(row, "class", `tone-${workload.tone}${workload.colour === null ? " past" : ""}`);
     drawCells(row, this.#view.columns, workload.cells, 1);
   }
 
@@ -172,7 +172,10 @@ export class Workloads {
       processes,
       (process) => process.key,
       () => el("tr", { role: "row" }),
-      (child, process) => drawCells(child, process_columns, process.cells, 0),
+      (child, process) => {
+        setAttribute(child, "class", `tone-${process.tone}`);
+        drawCells(child, process_columns, process.cells, 0);
+      },
     );
   }
 }

@@ -21,7 +21,7 @@ from otel_gpu.model import (
     WorkloadRef,
 )
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Bar, Total, View
+from otel_gpu.view.model import Bar, Tone, Total, View
 from otel_gpu.view.text import UNKNOWN
 from tests.builders import CONTAINER, GIB, attribution, failed_gpu, gpu
 from tests.unit.metrics.builders import answer, device, part, split, workload
@@ -40,6 +40,7 @@ def test_a_view_has_its_host_and_every_gpu() -> None:
     assert [gpu.number for gpu in view.gpus] == [0, 1, 2]
     assert [bool(gpu.bars[0].segments) for gpu in view.gpus] == [True, True, False]
     assert view.gpus[1].bars[1].profile == "1g.10gb"
+    assert [gpu.tone for gpu in view.gpus] == [Tone.GOOD, Tone.GOOD, Tone.BAD]
     assert (view.gpus[2].health, view.gpus[2].state) == ("failed", "failed: GPU is lost: it fell off the bus")
     assert [(each.brief, each.text) for each in view.problems] == [
         ("nvml degraded", "nvml: degraded: GPU 2: GPU is lost: it fell off the bus")
@@ -212,3 +213,4 @@ def test_a_gpu_that_does_not_answer_is_without_figures() -> None:
     health = replace(gpu(0), health=GpuHealth.PAUSED, reason="paused at 10:00 until resumed")
     view = view_of(answer(device(health)))
     assert (total(view, "GPUs").beside, view.gpus[0].state) == ("1 without figures", "paused at 10:00 until resumed")
+    assert view.gpus[0].tone is Tone.WARN

@@ -21,7 +21,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.top.navigation import parse_filter
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow, explanations
+from otel_gpu.view.model import Cell, Detail, ProcessRow, Tone, View, WorkloadRow, explanations
 from otel_gpu.view.text import UNKNOWN
 from otel_gpu.view.workloads import Place, places_text
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, attribute, attribution, failed_gpu, gpu, listed, mig, snapshot
@@ -142,6 +142,25 @@ def test_a_workload_is_idle_only_if_it_may_be_busy_nowhere(states: list[str], ex
 def test_a_workload_that_left_in_this_window_has_ended() -> None:
     row = row_of(part(measured=0, active=False, energy=MethodEnergy(measured_mj=1)))
     assert (row.state, cell(row, "state").text) == ("ended", "ended")
+    assert (row.colour, row.tone) == (None, Tone.SOFT)
+
+
+@pytest.mark.parametrize(
+    ("state", "tone"),
+    [
+        (GpuState.BUSY, Tone.GOOD),
+        (GpuState.IDLE, Tone.WARN),
+        (GpuState.ALLOCATED, Tone.WARN),
+        (GpuState.UNKNOWN, Tone.SOFT),
+        (None, Tone.NONE),
+    ],
+)
+def test_every_state_has_a_tone(state: GpuState | None, tone: Tone) -> None:
+    report = answer(
+        device(), workloads=[workload(part(measured=1, state=state))], processes=[process(1)._replace(state=state)]
+    )
+    (row,) = view_of(report).workloads
+    assert [row.tone, *(each.tone for each in row.processes)] == [tone, tone]
 
 
 def test_inferred_memory_has_a_mark_and_a_confidence() -> None:
