@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_gpu.model import (
-    UNIDENTIFIED_WORKLOAD,
-    GpuHealth,
     GpuReport,
     MemorySplit,
     ProcessReport,
     Report,
-    SourceState,
     WorkloadGpu,
     WorkloadReport,
 )
 from otel_gpu.version import __version__
-from otel_gpu.view.builder import lists_are_complete, no_workloads, source_problem
+from otel_gpu.view.builder import lists_are_complete, no_workloads
 from otel_gpu.view.names import name_key, origin, workload_names
+from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import Column, Paint, Style, cells, printable, shorten, table
 from otel_gpu.view.text import (
     BAR_MARKS,
     LEGEND,
     MARKS,
     MIB,
+    SIMULATED_HOST,
     UNKNOWN,
     bar,
     celsius,
@@ -36,13 +35,11 @@ from otel_gpu.view.text import (
     signed,
     size,
     state_text,
-    state_with_reason,
     utc,
     watts,
     whole,
 )
 
-_SIMULATED: Final = "SIMULATED HOST: no figure here is from a real GPU"
 _LEAST_LINES: Final = 3
 """Least lines of each table on a small screen: heading, first row, number of further rows."""
 
@@ -69,7 +66,9 @@ def render(
     head = _title(report, width, paint, simulated=simulated, host_name=host_name)
     head += [shorten(printable(note), width) for note in notes]
     gpus, *users = (part(report, width, paint) for part in (_gpus, _workloads, _processes))
-    troubles = [paint(line, Style.YELLOW) for line in _troubles(report, width, simulated=simulated)]
+    troubles = [
+        paint(line, Style.YELLOW) for line in _troubles(report, width, simulated=simulated, host_name=host_name)
+    ]
     sums, legend = _sums(report, width, paint), [paint(line, Style.DIM) for line in _legend(report, width)]
     lines = _joined(head, gpus, sums, *users, legend, troubles)
     if height is not None and len(lines) > height:
@@ -99,27 +98,16 @@ def _title(report: Report, width: int, paint: Paint, *, simulated: bool, host_na
     title = text.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
     if not simulated:
         return [title]
-    warning = paint(shorten(_SIMULATED, width), Style.BOLD, Style.YELLOW)
-    fits = cells(text) + 2 + len(_SIMULATED) <= width
+    warning = paint(shorten(SIMULATED_HOST, width), Style.BOLD, Style.YELLOW)
+    fits = cells(text) + 2 + len(SIMULATED_HOST) <= width
     return [f"{title}  {warning}"] if fits else [title, warning]
 
 
-def _troubles(report: Report, width: int, *, simulated: bool) -> list[str]:
-    """GPUs and sources with problems. Wrapped and not cut, because the reason says how to fix it."""
-    texts = [
-        f"GPU {gpu.identity.index}: {printable(state_with_reason(gpu.reading.health.value, gpu.reading.reason))}"
-        for gpu in report.gpus
-        if gpu.reading.health is not GpuHealth.OK
-    ]
-    texts += [
-        source_problem(source)
-        for source in report.sources
-        if source.state is not SourceState.OK and not (source.by_gpu and texts)
-    ]
-    if any(workload.ref == UNIDENTIFIED_WORKLOAD and workload.active_gpus for workload in report.workloads):
-        texts.append(f"{UNIDENTIFIED_WORKLOAD.id}: the driver lists processes that are not visible in /proc here")
+def _troubles(report: Report, width: int, *, simulated: bool, host_name: str | None) -> list[str]:
+    """Wrapped and not cut, because the reason says how to fix it."""
+    texts = [problem.text for problem in problems(report)]
     if texts and not simulated:
-        texts.append("otel-gpu doctor explains how to fix this")
+        texts.append(remedy(host_name or ""))
     return [line for text in texts for line in textwrap.wrap(text, width, subsequent_indent="  ")]
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_gpu.model import GpuHealth, GpuReport, Report, SourceOutcome, SourceState
+from otel_gpu.model import GpuHealth, GpuReport, Report
 from otel_gpu.view.gpus import gpu_view
 from otel_gpu.view.history import Recorder, newest
-from otel_gpu.view.model import Cell, GpuView, Problem, Total, View, WorkloadRow
+from otel_gpu.view.model import Cell, GpuView, Total, View, WorkloadRow
+from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
-from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, size, state_with_reason, watts
+from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
 from otel_gpu.view.workloads import PROCESS_COLUMNS, Workloads, columns, sum_known
 
 _ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
@@ -70,16 +71,18 @@ class ViewBuilder:
                 own = [holding for holding in holdings if holding.part.gpu_uuid == uuid]
                 gpus.append(gpu_view(gpu, report.window_s, own, colours, history.gpus.get(uuid, ())))
         subject, rows = self._subject, workloads.rows(colours)
+        host, because, found = printable(subject.host_name), subject.simulated_because, problems(report)
         driver = None if report.driver is None else report.driver.driver_version
         return View(
             at_s=report.wall_ns / 1e9,
             interval_s=subject.interval_s,
             version=subject.version,
-            host=printable(subject.host_name),
-            simulated=None if subject.simulated_because is None else printable(subject.simulated_because),
+            host=host,
+            simulated=None if because is None else printable(simulation_warning(because)),
             driver=None if driver is None else printable(driver),
             pod=None if report.pod is None else printable(str(report.pod)),
-            problems=_problems(report),
+            problems=found,
+            remedy=remedy(host) if found and because is None else "",
             totals=() if report.pod is not None else _totals(report, rows),
             gpus=tuple(gpus),
             no_gpus="No GPU could be read.",
@@ -90,22 +93,6 @@ class ViewBuilder:
             no_matches="No workload matches this filter.",
             history=newest(history) if newest_slot_only else history,
         )
-
-
-def _problems(report: Report) -> tuple[Problem, ...]:
-    return tuple(
-        Problem(
-            printable(f"{source.name} {source.state.value}"),
-            source_problem(source),
-        )
-        for source in report.sources
-        if source.state is not SourceState.OK
-    )
-
-
-def source_problem(source: SourceOutcome) -> str:
-    """The state of a source and the reason."""
-    return printable(f"{source.name}: {state_with_reason(source.state.value, source.reason)}")
 
 
 def no_workloads(report: Report) -> str:

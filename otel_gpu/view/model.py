@@ -171,14 +171,16 @@ class Total(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A source that is not well."""
+    """Something that cannot be read in full: in few words, and with the reason."""
 
     brief: str
     text: str
+    tone: Tone
 
 
 class View(NamedTuple):
-    """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the reason why the host is simulated.
+    """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the warning that the host is simulated.
+    ``remedy`` is what to do about problems, empty without any.
 
     In a view of one ``pod`` there are no GPUs and no totals. ``no_gpus`` and ``no_workloads`` are shown where there are
     none, ``no_matches`` where a filter leaves no workload.
@@ -192,6 +194,7 @@ class View(NamedTuple):
     driver: str | None
     pod: str | None
     problems: tuple[Problem, ...]
+    remedy: str
     totals: tuple[Total, ...]
     gpus: tuple[GpuView, ...]
     no_gpus: str

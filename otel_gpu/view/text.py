@@ -13,6 +13,8 @@ UNKNOWN: Final = "–"
 MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
+SIMULATED_HOST: Final = "SIMULATED HOST: no figure here is from a real GPU"
+
 MEASURED, INFERRED, UNATTRIBUTED, RESERVED, FREE = "measured", "inferred", "unattributed", "reserved", "free"
 LEGEND: Final = {
     MEASURED: "measured",
@@ -137,6 +139,11 @@ def state_text(state: str | None, idle_s: float | None, *, active: bool = True) 
     if state is None:
         return UNKNOWN
     return f"idle {span(idle_s)}" if state == "idle" and idle_s is not None else state
+
+
+def simulation_warning(reason: str) -> str:
+    """The warning that the host is simulated, and why."""
+    return f"{SIMULATED_HOST} ({reason})"
 
 
 def state_with_reason(state: str, reason: str | None) -> str:

@@ -1,6 +1,6 @@
 // Draws every cycle that the agent sends. The agent decides all rows, texts and colours (otel_gpu/view).
 
-import { byId, el, reconcile, setAttribute, setCell, setHidden, setLines, setText } from "./dom.js";
+import { byId, el, reconcile, setAttribute, setCell, setHidden, setText } from "./dom.js";
 import { updateGpus } from "./gpus.js";
 import { History } from "./plots.js";
 import { follow } from "./stream.js";
@@ -32,7 +32,8 @@ function receive(view, id) {
 function show(view, id) {
   showHead(view);
   setHidden(byId("trouble"), view.problems.length === 0);
-  setLines(byId("troubles"), view.problems.map((problem) => problem.text));
+  showProblems(view.problems);
+  setText(byId("remedy"), view.remedy);
   setHidden(byId("workloads"), false);
   setHidden(byId("devices"), view.pod !== null);
   setHidden(byId("overview"), view.pod !== null);
@@ -51,7 +52,7 @@ function showHead({ host, pod, driver, at_s, simulated, version }) {
   setText(byId("updated"), `as of ${timeOfDay(at_s)}`);
   setHidden(byId("pause"), false);
   setHidden(byId("simulated"), simulated === null);
-  setText(byId("simulated"), `Simulated host: no figure here is from a real GPU (${simulated}).`);
+  setText(byId("simulated"), simulated ?? "");
   setText(byId("version"), `otel-gpu ${version}`);
   if (host) title = `${host}: GPU use by workload`;
   showTitle();
@@ -61,6 +62,16 @@ function showHead({ host, pod, driver, at_s, simulated, version }) {
 function showTitle() {
   const text = lost ? `(lost) ${title}` : title;
   if (document.title !== text) document.title = text;
+}
+
+function showProblems(problems) {
+  reconcile(
+    byId("troubles"), problems, ({ text }) => text, () => el("li"),
+    (item, { text, tone }) => {
+      setAttribute(item, "class", `tone-${tone}`);
+      setText(item, text);
+    },
+  );
 }
 
 function showTotals(totals) {

@@ -80,11 +80,12 @@ def test_colours_change_no_text() -> None:
 
 def test_the_first_line_has_host_time_problems_and_interval() -> None:
     assert drawn(view_of(), 140)[0] == (
-        "otel-gpu  node-1  22:13:25 UTC  nvml degraded (t)  every 5 s  driver 570.124.06"
+        "otel-gpu  node-1  22:13:25 UTC  GPU 2 failed, nvml degraded, unidentified processes (t)  every 5 s"
+        "  driver 570.124.06"
     )
     demo = simulated()
     assert "node-1  SIMULATED  22:13:25 UTC" in drawn(demo, 140)[0]
-    assert "sources ok" in drawn(view_of()._replace(problems=()), 140)[0]
+    assert "no problems" in drawn(view_of()._replace(problems=()), 140)[0]
 
 
 def test_the_second_line_has_the_totals() -> None:
@@ -250,7 +251,18 @@ def test_problems_are_shown_in_full_with_a_fix() -> None:
     navigation.press("t", view_of())
     text = " ".join(" ".join(drawn(view_of(), 60, 24, navigation)).split())
     assert "nvml: degraded: GPU 2: GPU is lost: it fell off the bus" in text
-    assert "otel-gpu doctor" in text
+    assert "GPU 2: failed: GPU is lost: it fell off the bus" in text
+    assert "otel-gpu doctor on node-1 explains how to fix this" in text
+    demo = simulated()
+    navigation.press("t", demo)
+    navigation.press("t", demo)
+    text = " ".join(" ".join(drawn(demo, 60, 24, navigation)).split())
+    assert "SIMULATED HOST: no figure here is from a real GPU (asked for)" in text
+    assert "otel-gpu doctor" not in text
+
+
+def test_where_the_problems_do_not_fit_their_number_does() -> None:
+    assert drawn(view_of(), 70)[0] == "otel-gpu  node-1  22:13:25 UTC  3 problems (t)  every 5 s"
 
 
 # ---------------------------------------------------------------------------- old, frozen, too small, not yet
