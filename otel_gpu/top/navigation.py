@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Final
 
 from otel_gpu.top import terminal as keys
-from otel_gpu.view.model import Detail, ProcessRow, View, WorkloadRow, explanations
+from otel_gpu.view.model import Detail, ProcessRow, Sort, View, WorkloadRow, explanations, ordered
 
 _LONGEST_FILTER: Final = 200
 _FAR: Final = 1 << 30
@@ -118,18 +118,8 @@ class Navigation:
         """The workloads that match the filter, in order. Unknown values come last in both directions."""
         if self.order not in available_orders(view):  # an agent that came back without prices
             self.order, self.descending = ORDERS["m"], True
-        found = list(filter(parse_filter(self.filter).matches, view.workloads))
-        found.sort(key=lambda row: (row.name, row.key))  # the order among equal values, in both directions
-        at = next((at for at, column in enumerate(view.columns) if column.key == self.order.column), 0)
-
-        def value(row: WorkloadRow) -> float | str:
-            found = row.cells[at].value
-            assert found is not None
-            return found
-
-        known = [row for row in found if row.cells[at].value is not None]
-        unknown = [row for row in found if row.cells[at].value is None]
-        return sorted(known, key=value, reverse=self.descending) + unknown
+        found = filter(parse_filter(self.filter).matches, view.workloads)
+        return ordered(view, found, Sort(self.order.column, self.descending))
 
     def lines(self, view: View) -> list[Line]:
         """The lines of the table, with the content of open workloads."""

@@ -9,10 +9,11 @@ from typing import Final
 from otel_gpu.top.latest import Latest, Outage
 from otel_gpu.top.layout import Canvas, Piece
 from otel_gpu.top.navigation import Navigation, Overlay, available_orders
-from otel_gpu.top.tables import TONES, gpu_lines, workload_lines
-from otel_gpu.view.model import Tone, View
+from otel_gpu.top.tables import gpu_lines, workload_lines
+from otel_gpu.view.model import View
 from otel_gpu.view.terminal import Style, cells, printable, shorten
 from otel_gpu.view.text import BAR_MARKS, KEY, LEGEND, plural, utc
+from otel_gpu.view.tones import TONE_STYLES, Tone
 
 LEAST_COLUMNS: Final = 40
 LEAST_ROWS: Final = 10
@@ -179,7 +180,7 @@ def _problems(view: View, canvas: Canvas) -> list[str]:
     texts += [] if view.simulated is None else [(view.simulated, Tone.WARN)]
     texts += [(view.remedy, Tone.NONE)] if view.remedy else []
     return [
-        canvas.line(Piece(line, TONES[tone]))
+        canvas.line(Piece(line, TONE_STYLES[tone]))
         for text, tone in texts
         for line in textwrap.wrap(text, canvas.columns, subsequent_indent="  ")
     ]

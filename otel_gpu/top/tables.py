@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from otel_gpu.top.layout import GAP, Canvas, Column, Fitted, Piece, fit, row
 from otel_gpu.top.navigation import Line, Navigation
 from otel_gpu.view.history import SLOTS
-from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, Tone, View, WorkloadRow
+from otel_gpu.view.model import Bar, GpuView, History, ProcessRow, Slot, View, WorkloadRow
 from otel_gpu.view.terminal import Style, pad, shorten
 from otel_gpu.view.text import (
     BAR_MARKS,
@@ -24,6 +24,7 @@ from otel_gpu.view.text import (
     plural,
     whole,
 )
+from otel_gpu.view.tones import TONE_STYLES
 
 _BAR: Final = "MEMORY"
 _KIND_STYLES: Final = {
@@ -45,13 +46,6 @@ _COLOURS: Final = (
 )
 """Colours of workloads, without red, which is unattributed memory."""
 
-TONES: Final[Mapping[Tone, tuple[Style, ...]]] = {
-    Tone.GOOD: (Style.GREEN,),
-    Tone.WARN: (Style.YELLOW,),
-    Tone.BAD: (Style.RED,),
-    Tone.SOFT: (Style.DIM,),
-    Tone.NONE: (),
-}
 _MARKER: Final = "> "
 _STALE: Final = (Style.DIM,)
 
@@ -144,7 +138,7 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
         if each.column.heading == _BAR:
             pieces += _bar_pieces(device.bar, each.width)
         elif each.column.heading == "STATE":
-            pieces.append(Piece(shorten(text, each.width), TONES[device.gpu.tone]))
+            pieces.append(Piece(shorten(text, each.width), TONE_STYLES[device.gpu.tone]))
         else:
             pieces.append(Piece(each.cell(text)))
     return pieces
@@ -152,15 +146,12 @@ def _gpu_pieces(device: _Device, fitted: Sequence[Fitted[_Device]]) -> list[Piec
 
 def _bar_pieces(bar: Bar, width: int) -> list[Piece]:
     """The bar, each kind of memory divided among its holders, in their colours."""
-    segments = [segment for segment in bar.segments if segment.bytes > 0 and segment.kind in BAR_MARKS]
-    if not segments:
+    kinds = bar.kinds
+    if not any(kinds.values()):
         return [Piece(pad(UNKNOWN, width))]
-    kinds = dict.fromkeys(BAR_MARKS, 0)
-    for segment in segments:
-        kinds[segment.kind] += segment.bytes
     pieces: list[Piece] = []
     for kind, count in bar_cells(kinds, width).items():
-        own = [segment for segment in segments if segment.kind == kind]
+        own = [segment for segment in bar.segments if segment.bytes > 0 and segment.kind == kind]
         counts = whole([segment.bytes * count for segment in own], kinds[kind]) if own else []
         for segment, cells in zip(own, counts, strict=True):
             style = _KIND_STYLES[kind] if segment.colour is None else colour_style(segment.colour)
@@ -300,7 +291,7 @@ def _pieces(line: Line, fitted: Sequence[Fitted[Line]], marker: str) -> list[Pie
 def _cell_style(line: Line, key: str) -> tuple[Style, ...]:
     subject: WorkloadRow | ProcessRow = line.workload if line.process is None else line.process
     if key == "state":
-        return TONES[subject.tone]
+        return TONE_STYLES[subject.tone]
     if key == "name" and line.process is None and line.workload.colour is not None:
         return (colour_style(line.workload.colour),)
     return ()

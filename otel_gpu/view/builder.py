@@ -16,7 +16,7 @@ from otel_gpu.view.model import Cell, GpuView, Total, View, WorkloadRow
 from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
-from otel_gpu.view.workloads import PROCESS_COLUMNS, Workloads, columns, sum_known
+from otel_gpu.view.workloads import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, Workloads, columns, sum_known
 
 _ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
 
@@ -87,22 +87,25 @@ class ViewBuilder:
             gpus=tuple(gpus),
             no_gpus="No GPU could be read.",
             columns=columns(self._currency),
+            part_columns=PART_COLUMNS,
             process_columns=PROCESS_COLUMNS,
+            sort=DEFAULT_SORT,
             workloads=rows,
-            no_workloads=f"{no_workloads(report)}.",
+            no_workloads=_none(report, "workload", "workloads"),
+            no_processes=_none(report, "process", "processes"),
             no_matches="No workload matches this filter.",
             history=newest(history) if newest_slot_only else history,
         )
 
 
-def no_workloads(report: Report) -> str:
-    """What a table without workloads means."""
+def _none(report: Report, one: str, several: str) -> str:
+    """What a table without rows means."""
     if report.pod is not None:
-        return "No workload of this pod uses a GPU"
-    return "No workload uses a GPU" if lists_are_complete(report) else "Unknown which workloads use a GPU"
+        return f"No {one} of this pod uses a GPU."
+    return f"No {one} uses a GPU." if _lists_are_complete(report) else f"Unknown which {several} use a GPU."
 
 
-def lists_are_complete(report: Report) -> bool:
+def _lists_are_complete(report: Report) -> bool:
     """Whether the process lists of every GPU were read, so that no process in them means no process on a GPU."""
     readings = [gpu.reading for gpu in report.gpus]
     lists = [part.processes for reading in readings for part in (reading.mig if reading.mig is not None else [reading])]
@@ -169,7 +172,7 @@ def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
     present = [row for row in rows if row.state not in {"ended", "allocated"}]
     idle = [row for row in present if row.state == "idle"]
     undecided = [row for row in present if row.state in {"unknown", "none"}]
-    is_known = len(undecided) < len(present) if present else lists_are_complete(report)
+    is_known = len(undecided) < len(present) if present else _lists_are_complete(report)
     held, open_ = _sum_cells(idle, at), _sum_cells(undecided, at)
     value = (held or 0) if is_known else None
     brief = f"{size(value)} held idle" + (f" by {len(idle)}" if idle else "")

@@ -7,7 +7,7 @@ from typing import Final
 
 from otel_gpu.model import GpuHealth, GpuReport, MemorySplit
 from otel_gpu.view import reasons
-from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary, Tone
+from otel_gpu.view.model import Bar, Cell, GpuFigure, GpuView, Holder, Plot, Segment, Slot, Summary
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import (
     FREE,
@@ -27,6 +27,7 @@ from otel_gpu.view.text import (
     watts,
     whole,
 )
+from otel_gpu.view.tones import Tone
 from otel_gpu.view.workloads import Holding
 
 HEALTH_TONES: Final = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Iterable
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from otel_gpu.view.terminal import printable
+from otel_gpu.view.text import BAR_MARKS
+from otel_gpu.view.tones import Tone
 
 Summary: TypeAlias = tuple[float, float, float]
 """The samples of one figure in one slot of the history: mean, lowest, highest."""
@@ -21,16 +23,6 @@ class History(NamedTuple):
 
     at: tuple[float, ...]
     gpus: dict[str, tuple[Slot | None, ...]]
-
-
-class Tone(StrEnum):
-    """How a state or problem is drawn: the page and ``top`` have a colour for each."""
-
-    GOOD = "good"
-    WARN = "warn"
-    BAD = "bad"
-    SOFT = "soft"
-    NONE = "none"
 
 
 class Cell(NamedTuple):
@@ -48,6 +40,13 @@ class Column(NamedTuple):
     name: str
     meaning: str
     is_number: bool = False
+
+
+class Sort(NamedTuple):
+    """An order of rows: the key of a column, and the direction."""
+
+    column: str
+    descending: bool
 
 
 class Detail(NamedTuple):
@@ -72,7 +71,8 @@ class WorkloadRow(NamedTuple):
     ``name`` is unique in the table. ``origin`` is its kind with pod or image. ``colour`` is that of its memory in bars,
     ``None`` after its end. ``state`` is one of ``busy``, ``idle``, ``allocated``, ``unknown``, ``ended`` and ``none``;
     ``tone`` is how it is drawn. A filter matches ``words``, the beginning of ``id``, and
-    ``gpus``, the indices of its GPUs. ``by_gpu`` says what it does on each GPU, if it is on several.
+    ``gpus``, the indices of its GPUs. ``parts`` has the texts of its part of each GPU or MIG instance, in the order of
+    ``View.part_columns``. ``by_gpu`` says what it does on each GPU, if it is on several.
     """
 
     key: str
@@ -87,6 +87,7 @@ class WorkloadRow(NamedTuple):
     words: str
     cells: tuple[Cell, ...]
     identity: tuple[Detail, ...]
+    parts: tuple[tuple[str, ...], ...]
     by_gpu: tuple[Detail, ...]
     processes: tuple[ProcessRow, ...]
     no_processes: str
@@ -110,6 +111,15 @@ class Bar(NamedTuple):
     used: str
     segments: tuple[Segment, ...]
     label: str
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Bytes by kind, in the order in which they are drawn."""
+        kinds = dict.fromkeys(BAR_MARKS, 0)
+        for segment in self.segments:
+            if segment.bytes > 0 and segment.kind in kinds:
+                kinds[segment.kind] += segment.bytes
+        return kinds
 
 
 class Holder(NamedTuple):
@@ -182,8 +192,9 @@ class View(NamedTuple):
     """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the warning that the host is simulated.
     ``remedy`` is what to do about problems, empty without any.
 
-    In a view of one ``pod`` there are no GPUs and no totals. ``no_gpus`` and ``no_workloads`` are shown where there are
-    none, ``no_matches`` where a filter leaves no workload.
+    In a view of one ``pod`` there are no GPUs and no totals. ``sort`` is the order until the user chooses another.
+    ``no_gpus``, ``no_workloads`` and ``no_processes`` are shown where there are none, ``no_matches`` where a filter
+    leaves no workload.
     """
 
     at_s: float
@@ -199,11 +210,27 @@ class View(NamedTuple):
     gpus: tuple[GpuView, ...]
     no_gpus: str
     columns: tuple[Column, ...]
+    part_columns: tuple[Column, ...]
     process_columns: tuple[Column, ...]
+    sort: Sort
     workloads: tuple[WorkloadRow, ...]
     no_workloads: str
+    no_processes: str
     no_matches: str
     history: History
+
+
+def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[WorkloadRow]:
+    """The rows in this order. Unknown values come last, and equal ones in the order of names, in both directions."""
+    at = next((at for at, column in enumerate(view.columns) if column.key == sort.column), 0)
+
+    def value(row: WorkloadRow) -> Any:
+        return row.cells[at].value
+
+    by_name = sorted(rows, key=lambda row: (row.name, row.key))
+    known = [row for row in by_name if value(row) is not None]
+    unknown = [row for row in by_name if value(row) is None]
+    return sorted(known, key=value, reverse=sort.descending) + unknown
 
 
 def explanations(view: View, row: WorkloadRow) -> list[Detail]:
@@ -252,6 +279,8 @@ def _check_tables(view: View) -> None:
         _check_row(view.columns, row.cells)
         for process in row.processes:
             _check_row(view.process_columns, process.cells)
+        if any(len(texts) != len(view.part_columns) for texts in row.parts):
+            raise ValueError("a part of a GPU has more or fewer texts than there are columns")
     for gpu in view.gpus:
         if not gpu.bars:
             raise ValueError("a GPU has no bar")

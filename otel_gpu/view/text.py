@@ -193,11 +193,11 @@ def bar_cells(kinds: Mapping[str, int], width: int) -> dict[str, int]:
     return counts
 
 
-def bar(split: MemorySplit | None, width: int) -> str:
-    """Memory as a bar of ``width`` cells."""
-    if split is None or split.limit_bytes <= 0:
+def bar(kinds: Mapping[str, int], width: int) -> str:
+    """Memory by kind as a bar of ``width`` cells; unknown without memory."""
+    if not any(kinds.values()):
         return UNKNOWN
-    return "".join(BAR_MARKS[kind] * count for kind, count in bar_cells(memory_kinds(split), width).items())
+    return "".join(BAR_MARKS[kind] * count for kind, count in bar_cells(kinds, width).items())
 
 
 def whole(parts: Sequence[int], unit: int) -> list[int]:

@@ -17,7 +17,7 @@ from otel_gpu.model import (
     WorkloadReport,
 )
 from otel_gpu.view import reasons
-from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, Tone, WorkloadRow
+from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, Sort, WorkloadRow
 from otel_gpu.view.names import is_hash, kind_and_origin, name_key, workload_names
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import (
@@ -32,6 +32,7 @@ from otel_gpu.view.text import (
     state_text,
     watts,
 )
+from otel_gpu.view.tones import Tone
 
 _PRECEDENCE: Final = (GpuState.BUSY, GpuState.UNKNOWN, GpuState.IDLE, GpuState.ALLOCATED)
 """A workload on several GPUs is busy if it is on any; it is idle only if nowhere anything else is possible."""
@@ -70,6 +71,18 @@ _USE_COLUMNS: Final = (
     Column("energy", "Energy", _MEANINGS["energy"], is_number=True),
     Column("idle", "Idle", _MEANINGS["idle"], is_number=True),
 )
+
+PART_COLUMNS: Final = (
+    Column("gpu", "GPU", "The GPU, by its index; a MIG instance by its profile"),
+    Column("measured", "Memory", "GPU memory by the driver's process lists", is_number=True),
+    Column("inferred", "Inferred", "GPU memory that they do not have, with the confidence", is_number=True),
+    Column("sm", "SM", "Share of the GPU's SMs that work for it, in the last window", is_number=True),
+    Column("power", "Power", _MEANINGS["power"], is_number=True),
+    Column("state", "State", _MEANINGS["state"]),
+)
+"""The columns of a workload's parts of GPUs."""
+
+DEFAULT_SORT: Final = Sort("memory", descending=True)
 
 PROCESS_COLUMNS: Final = (
     Column("pid", "PID", "Its number on the host", is_number=True),
@@ -294,6 +307,7 @@ class Workloads:
                 figures.state_cell,
             ),
             identity=_identity(workload),
+            parts=tuple(self._part(part) for part in sorted(workload.reported_gpus, key=place_of)),
             by_gpu=_details_by_gpu(workload),
             processes=tuple(map(self._process_row, processes)),
             no_processes="" if processes else "No process of it is on a GPU.",
@@ -330,6 +344,21 @@ class Workloads:
             idle_mj=sum_known(part.totals.idle_mj for part in parts if part.totals is not None),
             since_ns=self.since_ns(workload),
             ended=not active,
+        )
+
+    def _part(self, part: WorkloadGpu) -> tuple[str, ...]:
+        """In the order of ``PART_COLUMNS``."""
+        inferred = ""
+        if part.inferred_bytes:
+            sure = "" if part.confidence is None else f" {percent(part.confidence)}"
+            inferred = f"~ {size(part.inferred_bytes)}{sure}"
+        return (
+            place_of(part).text,
+            size(part.measured_bytes),
+            inferred,
+            percent(part.sm_ratio),
+            signed(watts(power_w(part.energy, self._report.window_s)), part.energy),
+            state_text(part.state, part.idle_s, active=part.active),
         )
 
     def _process_row(self, process: ProcessReport) -> ProcessRow:

@@ -17,7 +17,6 @@ from otel_gpu.doctor.findings import Finding, Verdict
 from otel_gpu.doctor.visibility import check_pod_scope
 from otel_gpu.errors import UsageError
 from otel_gpu.export.document import document
-from otel_gpu.export.table import render
 from otel_gpu.metrics.catalogue import METRICS, Level, Metric
 from otel_gpu.metrics.rows import report_rows
 from otel_gpu.model import (
@@ -52,6 +51,7 @@ from tests.builders import (
     process_read,
 )
 from tests.proc_tree import ProcTree
+from tests.tables import render
 from tests.unit.compat import series
 from tests.unit.metrics.builders import answer, device, part, points_of, process, workload
 

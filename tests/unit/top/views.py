@@ -10,8 +10,9 @@ from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
 from otel_gpu.top.screen import draw
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Cell, Detail, ProcessRow, Tone, View, WorkloadRow
+from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow
 from otel_gpu.view.terminal import Paint
+from otel_gpu.view.tones import Tone
 from tests.builders import attribution
 
 SUBJECT = Subject("1.2.3", "node-1", 5.0, None, "EUR")
@@ -49,7 +50,7 @@ def row(
             status,
         ),
         identity=(Detail("Name", name), Detail("Image", "image:1")),
-        by_gpu=(Detail("GPU 0", "measured"),),
+        parts=(), by_gpu=(Detail("GPU 0", "measured"),),
         processes=tuple(
             ProcessRow(f"{name}{pid}", state, tone, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
             for pid in range(1, processes + 1)

@@ -8,8 +8,9 @@ import pytest
 
 from otel_gpu.model import GpuHealth, GpuReading, Report, SourceOutcome, SourceState
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Problem, Tone, View
+from otel_gpu.view.model import Problem, View
 from otel_gpu.view.problems import problems
+from otel_gpu.view.tones import Tone
 from tests.builders import attribute, attribution, failed_gpu, gpu, snapshot
 
 SUBJECT = Subject("1.2.3", "node-1", 5.0)

@@ -21,8 +21,9 @@ from otel_gpu.model import (
 )
 from otel_gpu.top.navigation import parse_filter
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Cell, Detail, ProcessRow, Tone, View, WorkloadRow, explanations
+from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow, explanations
 from otel_gpu.view.text import UNKNOWN
+from otel_gpu.view.tones import Tone
 from otel_gpu.view.workloads import Place, places_text
 from tests.builders import CONTAINER, CONTAINER_ID, GIB, attribute, attribution, failed_gpu, gpu, listed, mig, snapshot
 from tests.unit.metrics.builders import WORK, answer, device, part, process, split, totals, workload
@@ -105,6 +106,21 @@ def test_a_workload_on_several_gpus_is_one_row_with_the_sums() -> None:
         Detail("GPU 0", "1.0 GiB measured; SM 50 %; busy"),
         Detail("GPU 1", "2.0 GiB measured; SM 25 %; idle"),
     )
+
+
+def test_a_workload_has_its_part_of_each_gpu_in_their_order() -> None:
+    row = row_of(
+        part(index=1, measured=GIB, inferred_bytes=GIB, confidence=0.9, state=GpuState.IDLE, idle_s=7.0),
+        part(index=0, measured=None, inferred_bytes=GIB),
+        part(index=0, mig_uuid="MIG-1", mig_profile="1g.10gb", active=False, energy=MethodEnergy(measured_mj=2000)),
+        window_s=2.0,
+    )
+    assert row.parts == (
+        ("0", UNKNOWN, "~ 1.0 GiB", UNKNOWN, UNKNOWN, UNKNOWN),
+        ("0 1g.10gb", UNKNOWN, "", UNKNOWN, "1 W", "ended"),
+        ("1", "1.0 GiB", "~ 1.0 GiB 90 %", UNKNOWN, UNKNOWN, "idle 7 s"),
+    )
+    assert {len(texts) for texts in row.parts} == {len(view_of(attribution()).part_columns)}
 
 
 def test_a_workload_is_explained_by_its_state_each_figure_and_each_gpu() -> None:

@@ -5,16 +5,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from otel_gpu.export.table import render
 from otel_gpu.model import Report, SourceOutcome, SourceState
 from otel_gpu.web.endpoints import Page, static_routes
 from otel_gpu.web.request import Request
 from otel_gpu.web.response import Response
 from tests.builders import attribute, attribution, snapshot
+from tests.tables import render, views
 
 
 def page(attribution: Report | None, *, simulated: bool = False, refresh_s: int = 5, metrics: bool = False) -> str:
-    return Page(simulated=simulated, refresh_s=refresh_s, metrics=metrics).render(attribution)
+    return Page(views(simulated=simulated), refresh_s=refresh_s, metrics=metrics).render(attribution)
 
 
 def bytes_of(response: Response) -> bytes:
