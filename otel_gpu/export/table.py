@@ -58,10 +58,8 @@ def _joined(*parts: Sequence[str]) -> list[str]:
 
 
 def _title(view: View, width: int, paint: Paint) -> list[str]:
-    words = [f"otel-gpu {view.version}", *filter(None, [view.host]), utc(view.at_s, "%Y-%m-%dT%H:%M:%SZ")]
-    words += [] if view.driver is None else [f"driver {view.driver}"]
-    words += [] if view.pod is None else [f"pod {view.pod}"]
-    text = shorten("  ".join(words), width)
+    words = (f"otel-gpu {view.version}", view.host, utc(view.at_s, "%Y-%m-%dT%H:%M:%SZ"), *view.about)
+    text = shorten("  ".join(filter(None, words)), width)
     title = text.replace("otel-gpu", paint("otel-gpu", Style.BOLD), 1)
     if view.simulated is None:
         return [title]
@@ -114,8 +112,6 @@ def _cut(tables: Sequence[list[str]], room: int, paint: Paint) -> list[list[str]
 
 
 def _gpus(view: View, width: int, paint: Paint) -> list[str]:
-    if view.pod is not None:
-        return []
     columns = (
         Column("GPU", right=True),
         Column("NAME", shrinks=True),
@@ -128,7 +124,7 @@ def _gpus(view: View, width: int, paint: Paint) -> list[str]:
     )
     bar_cells = 20 if width >= _WIDE else 10
     rows = [row for gpu in view.gpus for row in _gpu_rows(gpu, bar_cells)]
-    return table(columns, rows, width, paint) if rows else [view.no_gpus]
+    return table(columns, rows, width, paint) if rows else [view.no_gpus] if view.no_gpus else []
 
 
 def _gpu_rows(gpu: GpuView, bar_cells: int) -> list[list[str]]:

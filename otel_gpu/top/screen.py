@@ -93,10 +93,7 @@ def _title(view: View, navigation: Navigation, address: str | None, columns: int
     if briefs and _width(pieces) > columns:
         pieces[-1] = Piece(f"{plural(len(view.problems), 'problem')} (t)", (Style.YELLOW,))
     _narrow(pieces, columns)
-    further = [f"every {view.interval_s:g} s"]
-    further += [] if view.pod is None else [f"pod {view.pod}"]
-    further += [] if view.driver is None else [f"driver {view.driver}"]
-    for text in further:  # only what fits in full
+    for text in (f"every {view.interval_s:g} s", *view.about):  # only what fits in full
         if sum(cells(piece.text) + 2 for piece in pieces) + cells(text) <= columns:
             pieces.append(Piece(text))
     return [part for piece in pieces for part in (Piece("  "), piece)][1:]

@@ -102,10 +102,8 @@ def gpu_lines(view: View, navigation: Navigation, canvas: Canvas, most: int, *, 
     If the GPUs do not fit either, the last line says which are shown, and ``navigation`` scrolls them. A view of one
     pod has no GPUs.
     """
-    if view.pod is not None:
-        return []
     if not view.gpus:
-        return [canvas.line(Piece(view.no_gpus))]
+        return [canvas.line(Piece(view.no_gpus))] if view.no_gpus else []
     devices = [
         _Device(gpu, bar, _sparkline_of(gpu, view.history) if bar is gpu.bars[0] else "")
         for gpu in view.gpus

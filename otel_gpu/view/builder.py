@@ -11,12 +11,20 @@ from zlib import crc32
 
 from otel_gpu.model import GpuHealth, GpuReport, Report
 from otel_gpu.view.gpus import gpu_view
-from otel_gpu.view.history import Recorder, newest
+from otel_gpu.view.history import SLOT_S, SLOTS, Recorder, newest
 from otel_gpu.view.model import Cell, GpuView, Total, View, WorkloadRow
 from otel_gpu.view.problems import problems, remedy
 from otel_gpu.view.terminal import printable
 from otel_gpu.view.text import gpu_power_w, out_of, percent, plural, simulation_warning, size, watts
 from otel_gpu.view.workloads import DEFAULT_SORT, PART_COLUMNS, PROCESS_COLUMNS, Workloads, columns, sum_known
+
+_TITLE: Final = "GPU use by workload"
+_MISSED_INTERVALS: Final = 3
+_GRACE_S: Final = 10.0
+"""The agent counts as lost after so many intervals and seconds without a cycle."""
+
+_GAP_SLOTS: Final = 2.5
+"""A plot has a gap where so many slots, or intervals if they are longer, have no sample."""
 
 _ANSWERING: Final = frozenset({GpuHealth.OK, GpuHealth.DEGRADED})
 
@@ -72,20 +80,20 @@ class ViewBuilder:
                 gpus.append(gpu_view(gpu, report.window_s, own, colours, history.gpus.get(uuid, ())))
         subject, rows = self._subject, workloads.rows(colours)
         host, because, found = printable(subject.host_name), subject.simulated_because, problems(report)
-        driver = None if report.driver is None else report.driver.driver_version
         return View(
             at_s=report.wall_ns / 1e9,
             interval_s=subject.interval_s,
+            lost_after_s=_MISSED_INTERVALS * subject.interval_s + _GRACE_S,
             version=subject.version,
+            title=f"{host}: {_TITLE}" if host else _TITLE,
             host=host,
+            about=_about(report),
             simulated=None if because is None else printable(simulation_warning(because)),
-            driver=None if driver is None else printable(driver),
-            pod=None if report.pod is None else printable(str(report.pod)),
             problems=found,
             remedy=remedy(host) if found and because is None else "",
             totals=() if report.pod is not None else _totals(report, rows),
             gpus=tuple(gpus),
-            no_gpus="No GPU could be read.",
+            no_gpus="No GPU could be read." if report.pod is None else "",
             columns=columns(self._currency),
             part_columns=PART_COLUMNS,
             process_columns=PROCESS_COLUMNS,
@@ -94,8 +102,17 @@ class ViewBuilder:
             no_workloads=_none(report, "workload", "workloads"),
             no_processes=_none(report, "process", "processes"),
             no_matches="No workload matches this filter.",
+            plot_span_s=SLOTS * SLOT_S,
+            plot_gap_s=_GAP_SLOTS * max(subject.interval_s, SLOT_S),
             history=newest(history) if newest_slot_only else history,
         )
+
+
+def _about(report: Report) -> tuple[str, ...]:
+    """The pod that the report is of, and the driver."""
+    pod, driver = report.pod, None if report.driver is None else report.driver.driver_version
+    words = ("" if pod is None else f"pod {pod}", "" if driver is None else f"driver {driver}")
+    return tuple(printable(word) for word in words if word)
 
 
 def _none(report: Report, one: str, several: str) -> str:

@@ -72,7 +72,7 @@ class WorkloadRow(NamedTuple):
     ``None`` after its end. ``state`` is one of ``busy``, ``idle``, ``allocated``, ``unknown``, ``ended`` and ``none``;
     ``tone`` is how it is drawn. A filter matches ``words``, the beginning of ``id``, and
     ``gpus``, the indices of its GPUs. ``parts`` has the texts of its part of each GPU or MIG instance, in the order of
-    ``View.part_columns``. ``by_gpu`` says what it does on each GPU, if it is on several.
+    ``View.part_columns``. ``explanation`` says how its figures were obtained, and what it does on each of several GPUs.
     """
 
     key: str
@@ -88,7 +88,7 @@ class WorkloadRow(NamedTuple):
     cells: tuple[Cell, ...]
     identity: tuple[Detail, ...]
     parts: tuple[tuple[str, ...], ...]
-    by_gpu: tuple[Detail, ...]
+    explanation: tuple[Detail, ...]
     processes: tuple[ProcessRow, ...]
     no_processes: str
 
@@ -189,21 +189,23 @@ class Problem(NamedTuple):
 
 
 class View(NamedTuple):
-    """All of one cycle. ``at_s`` is Unix time. ``simulated`` is the warning that the host is simulated.
-    ``remedy`` is what to do about problems, empty without any.
+    """All of one cycle. ``at_s`` is Unix time. After ``lost_after_s`` without another view the agent counts as lost.
 
-    In a view of one ``pod`` there are no GPUs and no totals. ``sort`` is the order until the user chooses another.
-    ``no_gpus``, ``no_workloads`` and ``no_processes`` are shown where there are none, ``no_matches`` where a filter
-    leaves no workload.
+    ``about`` has the pod and the driver in words. ``simulated`` is the warning that the host is simulated, ``remedy``
+    what to do about problems. ``sort`` is the order of workloads until the user chooses another. ``no_gpus``,
+    ``no_workloads`` and ``no_processes`` are shown where there are none, ``no_matches`` where a filter leaves no
+    workload. A view of one pod has no GPUs, no ``no_gpus`` and no totals. A plot covers ``plot_span_s``, and has a gap
+    where slots of the history are more than ``plot_gap_s`` apart.
     """
 
     at_s: float
     interval_s: float
+    lost_after_s: float
     version: str
+    title: str
     host: str
+    about: tuple[str, ...]
     simulated: str | None
-    driver: str | None
-    pod: str | None
     problems: tuple[Problem, ...]
     remedy: str
     totals: tuple[Total, ...]
@@ -217,6 +219,8 @@ class View(NamedTuple):
     no_workloads: str
     no_processes: str
     no_matches: str
+    plot_span_s: float
+    plot_gap_s: float
     history: History
 
 
@@ -231,14 +235,6 @@ def ordered(view: View, rows: Iterable[WorkloadRow], sort: Sort) -> list[Workloa
     known = [row for row in by_name if value(row) is not None]
     unknown = [row for row in by_name if value(row) is None]
     return sorted(known, key=value, reverse=sort.descending) + unknown
-
-
-def explanations(view: View, row: WorkloadRow) -> list[Detail]:
-    """How the figures of a workload were obtained: its state, each figure, and what it does on each GPU."""
-    cells = list(zip(view.columns, row.cells, strict=True))
-    states = [Detail(column.name, f"{cell.text} ({cell.reason})") for column, cell in cells if column.key == "state"]
-    figures = [Detail(column.name, cell.reason or "") for column, cell in cells if column.is_number]
-    return [*states, *figures, *row.by_gpu]
 
 
 # ---------------------------------------------------------------------------- plain data for JSON, and back

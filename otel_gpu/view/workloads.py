@@ -289,6 +289,12 @@ class Workloads:
             self._processes.get(f"{workload.naming} {' '.join(workload.ref.key)}", ()),
             key=lambda each: (-1 if each.memory_bytes is None else -each.memory_bytes, each.key),
         )
+        cells = (
+            Cell(name, name.lower()),
+            *figures.cells(self._report.window_s),
+            *self._cost(workload),
+            figures.state_cell,
+        )
         return WorkloadRow(
             key=key,
             id=printable(workload.ref.id),
@@ -300,18 +306,20 @@ class Workloads:
             tone=figures.tone,
             gpus=tuple(sorted({part.gpu_index for part in workload.reported_gpus if part.gpu_index is not None})),
             words=_filter_words(workload, figures.row_state, processes),
-            cells=(
-                Cell(name, name.lower()),
-                *figures.cells(self._report.window_s),
-                *self._cost(workload),
-                figures.state_cell,
-            ),
+            cells=cells,
             identity=_identity(workload),
             parts=tuple(self._part(part) for part in sorted(workload.reported_gpus, key=place_of)),
-            by_gpu=_details_by_gpu(workload),
+            explanation=(*self._explanation(cells), *_details_by_gpu(workload)),
             processes=tuple(map(self._process_row, processes)),
             no_processes="" if processes else "No process of it is on a GPU.",
         )
+
+    def _explanation(self, cells: Sequence[Cell]) -> list[Detail]:
+        """How the figures were obtained: the state first."""
+        named = list(zip(columns(self._currency), cells, strict=True))
+        column, state = named[-1]
+        of_state = Detail(column.name, f"{state.text} ({state.reason})")
+        return [of_state, *(Detail(column.name, cell.reason or "") for column, cell in named if column.is_number)]
 
     def _figures(self, workload: WorkloadReport) -> _Figures:
         parts = workload.reported_gpus

@@ -175,7 +175,7 @@ def test_a_hundred_workloads_are_shown_and_the_rest_on_request(browser: Browser)
         tab.value(f"{further}.click()")
         assert len(tab.value(NAMES)) == count_of_all
         assert tab.value(f"{further}.hidden") is True
-        assert tab.value("document.getElementById('said').textContent") == f"{count_of_all} workloads are shown"
+        assert tab.value("document.getElementById('announcement').textContent") == f"{count_of_all} workloads are shown"
         assert_clean(tab, agent.url)
 
 
@@ -240,7 +240,7 @@ def test_a_page_says_that_it_lost_the_agent_and_recovers_by_itself(
         tab.value("document.getElementById('rows').lastChild.scrollIntoView()")
     said = tab.until(f"{NOTICE}.startsWith('Lost the agent') && {NOTICE}")
     assert "Retrying" in said
-    assert tab.value("document.getElementById('said').textContent") == said
+    assert tab.value("document.getElementById('announcement').textContent") == said
     assert len(tab.value(CARDS)) == 4  # old figures stay, marked as stale
     assert tab.value("document.body.matches('.stale')")
     assert tab.value("scrollY") > 200
@@ -303,7 +303,7 @@ FOLLOWED: Final = """(async () => {
     constructor() { super(); streams.push(this); }
     close() {}
     tell(id) {
-      this.dispatchEvent(new MessageEvent('view', {data: '{"interval_s": 1}', lastEventId: id}));
+      this.dispatchEvent(new MessageEvent('view', {data: '{"lost_after_s": 13}', lastEventId: id}));
     }
   };
   performance.now = () => now * 1000;

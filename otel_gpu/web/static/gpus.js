@@ -7,7 +7,7 @@ const FIGURES = ["utilization", "power", "memory", "temperature"];
 
 export function updateGpus(parent, view, history) {
   reconcile(parent, view.gpus, (gpu) => gpu.uuid, createCard, (card, gpu) =>
-    updateCard(card, gpu, history, view.interval_s),
+    updateCard(card, gpu, history, view),
   );
 }
 
@@ -34,7 +34,7 @@ function createCard(gpu) {
   return card;
 }
 
-function updateCard(card, gpu, history, intervalS) {
+function updateCard(card, gpu, history, view) {
   const find = (selector) => card.querySelector(selector);
   setText(find(".index"), `GPU ${gpu.number}`);
   setText(find(".model"), gpu.name);
@@ -52,7 +52,7 @@ function updateCard(card, gpu, history, intervalS) {
     setCell(node.querySelector("data"), cell);
     setText(node.querySelector("dd span"), limit);
     if (plot === null) return;
-    updatePlot(node.querySelector("svg"), history.of(gpu.uuid, plot.figure), plot, intervalS);
+    updatePlot(node.querySelector("svg"), history.of(gpu.uuid, plot.figure), plot, view);
     setText(node.querySelector(".hour"), plot.caption);
   });
   setLines(find("details ul"), gpu.reasons);

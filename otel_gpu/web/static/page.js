@@ -14,7 +14,7 @@ const timeOfDay = (() => {
 })();
 
 const history = new History();
-const announce = (text) => setText(byId("said"), text); // for screen readers: results of actions, not every cycle
+const announce = (text) => setText(byId("announcement"), text); // for screen readers: results of actions, not every cycle
 const workloads = new Workloads(announce);
 let shown = null;
 let newest = null; // and its id: the same as what is shown, unless the page is paused
@@ -24,7 +24,7 @@ let title = document.title; // without the mark of a lost agent
 let backTimer = null;
 
 function receive(view, id) {
-  history.add(view.history);
+  history.add(view.history, view.plot_span_s);
   newest = [view, id];
   if (!paused) show(view, id);
 }
@@ -35,8 +35,8 @@ function show(view, id) {
   showProblems(view.problems);
   setText(byId("remedy"), view.remedy);
   setHidden(byId("workloads"), false);
-  setHidden(byId("devices"), view.pod !== null);
-  setHidden(byId("overview"), view.pod !== null);
+  setHidden(byId("devices"), view.gpus.length === 0 && !view.no_gpus);
+  setHidden(byId("overview"), view.totals.length === 0);
   showTotals(view.totals);
   updateGpus(byId("gpus"), view, history);
   setHidden(byId("no-gpus"), view.gpus.length > 0);
@@ -47,14 +47,15 @@ function show(view, id) {
   setAttribute(byId("main"), "data-cycle", id);
 }
 
-function showHead({ host, pod, driver, at_s, simulated, version }) {
-  setText(byId("where"), [host, pod && `pod ${pod}`, driver && `driver ${driver}`].filter(Boolean).join(" · "));
+function showHead(view) {
+  const { host, about, at_s, simulated, version } = view;
+  setText(byId("where"), [host, ...about].filter(Boolean).join(" · "));
   setText(byId("updated"), `as of ${timeOfDay(at_s)}`);
   setHidden(byId("pause"), false);
   setHidden(byId("simulated"), simulated === null);
   setText(byId("simulated"), simulated ?? "");
-  setText(byId("version"), `otel-gpu ${version}`);
-  if (host) title = `${host}: GPU use by workload`;
+  setText(byId("version"), version);
+  title = view.title;
   showTitle();
 }
 

@@ -273,7 +273,7 @@ def test_every_gpu_figure_is_null_in_the_document_and_its_keys_stay() -> None:
 def test_the_table_has_no_gpus_and_names_the_pod() -> None:
     own = narrowed(attribution(), OWN)
     lines = render(own).splitlines()
-    assert lines[0].endswith("pod pod-uid")
+    assert lines[0].endswith("pod pod-uid  driver 570.124.06")
     assert not any("TEMP" in line or "ollama" in line for line in lines)
     assert any("vllm-chat" in line for line in lines)
     empty = render(narrowed(attribution(), Pod(UID)))

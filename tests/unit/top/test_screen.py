@@ -9,7 +9,7 @@ from otel_gpu.top.latest import Latest, Outage
 from otel_gpu.top.layout import Canvas
 from otel_gpu.top.navigation import Navigation
 from otel_gpu.top.screen import draw
-from otel_gpu.view.model import View, explanations
+from otel_gpu.view.model import View
 from otel_gpu.view.terminal import Paint, cells, in_ascii
 from tests.builders import CONTAINER_ID, GIB, attribute, attribution, gpu, listed, memory, mig, snapshot
 from tests.unit.top.views import crowd, drawn, row, simulated, view_of
@@ -203,7 +203,7 @@ def test_an_open_workload_shows_names_reasons_and_processes() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("> vllm-chat"))
     view = view_of()
     row = view.workloads[0]
-    details = [*(each for each in row.identity if each.text != row.name), *explanations(view, row)]
+    details = [*(each for each in row.identity if each.text != row.name), *row.explanation]
     assert f"    Id: {CONTAINER_ID}" in lines
     end = at + 1 + len(details)
     assert lines[at + 1 : end] == [f"    {each.name}: {each.text}" for each in details]
@@ -324,7 +324,7 @@ def test_an_ascii_terminal_gets_as_many_cells() -> None:
 
 
 def test_a_view_of_a_pod_has_no_gpus() -> None:
-    lines = drawn(view_of()._replace(pod="team/pod-0", gpus=(), totals=()), 140)
+    lines = drawn(view_of()._replace(about=("pod team/pod-0",), gpus=(), no_gpus="", totals=()), 140)
     assert "pod team/pod-0" in lines[0]
     assert not any("TEMP" in line or "held idle" in line for line in lines)
 

@@ -17,6 +17,10 @@ from tests.builders import attribution
 
 SUBJECT = Subject("1.2.3", "node-1", 5.0, None, "EUR")
 
+EXPLANATION = tuple(
+    Detail(name, "why") for name in ("State", "Memory", "SM", "Power", "Energy", "Idle", "Cost", "GPU 0")
+)
+
 
 def view_of(report: Report | None = None, subject: Subject = SUBJECT) -> View:
     """The view of a report, without a history."""
@@ -50,7 +54,7 @@ def row(
             status,
         ),
         identity=(Detail("Name", name), Detail("Image", "image:1")),
-        parts=(), by_gpu=(Detail("GPU 0", "measured"),),
+        parts=(), explanation=EXPLANATION,
         processes=tuple(
             ProcessRow(f"{name}{pid}", state, tone, (Cell(str(pid), pid), Cell("python3"), Cell("0"), *numbers, status))
             for pid in range(1, processes + 1)

@@ -38,7 +38,8 @@ def test_a_view_has_its_host_and_every_gpu() -> None:
     view = view_of(attribution())
     assert (view.host, view.version, view.interval_s) == ("node-1", "1.2.3", 5.0)
     assert view.simulated == "SIMULATED HOST: no figure here is from a real GPU (asked for)"
-    assert (view.driver, view.pod) == ("570.124.06", None)
+    assert (view.title, view.about) == ("node-1: GPU use by workload", ("driver 570.124.06",))
+    assert (view.lost_after_s, view.plot_span_s, view.plot_gap_s) == (25.0, 3600, 37.5)
     assert [gpu.number for gpu in view.gpus] == [0, 1, 2]
     assert [bool(gpu.bars[0].segments) for gpu in view.gpus] == [True, True, False]
     assert view.gpus[1].bars[1].profile == "1g.10gb"
@@ -53,7 +54,7 @@ def test_text_of_drivers_and_sources_is_printable() -> None:
     )
     view = view_of(hostile)
     assert all(problem.text.isprintable() for problem in view.problems)
-    assert (view.driver or "").isprintable()
+    assert all(text.isprintable() for text in view.about)
 
 
 # ---------------------------------------------------------------------------- totals
@@ -204,7 +205,7 @@ def test_no_workload_and_unknown_workloads_differ() -> None:
 def test_a_view_of_one_pod_has_no_gpus_and_no_totals() -> None:
     report = replace(attribution(), pod=Pod(name="pod-0", namespace="team"))
     view = view_of(report)
-    assert (view.pod, view.gpus, view.totals) == ("team/pod-0", (), ())
+    assert (view.about[0], view.gpus, view.no_gpus, view.totals) == ("pod team/pod-0", (), "", ())
     assert view_of(replace(report, workloads=())).no_workloads == "No workload of this pod uses a GPU."
 
 

@@ -21,7 +21,7 @@ from otel_gpu.model import (
 )
 from otel_gpu.top.navigation import parse_filter
 from otel_gpu.view.builder import Subject, ViewBuilder
-from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow, explanations
+from otel_gpu.view.model import Cell, Detail, ProcessRow, View, WorkloadRow
 from otel_gpu.view.text import UNKNOWN
 from otel_gpu.view.tones import Tone
 from otel_gpu.view.workloads import Place, places_text
@@ -102,7 +102,7 @@ def test_a_workload_on_several_gpus_is_one_row_with_the_sums() -> None:
     assert (cell(row, "memory").value, cell(row, "sm").value, cell(row, "gpu").text) == (3 * GIB, 0.75, "0, 1")
     assert (row.state, cell(row, "state").text) == ("busy", "busy")
     assert (cell(row, "power").text, cell(row, "power").value) == ("≈ 1 W", 1.0)
-    assert row.by_gpu == (
+    assert row.explanation[-2:] == (
         Detail("GPU 0", "1.0 GiB measured; SM 50 %; busy"),
         Detail("GPU 1", "2.0 GiB measured; SM 25 %; idle"),
     )
@@ -124,9 +124,8 @@ def test_a_workload_has_its_part_of_each_gpu_in_their_order() -> None:
 
 
 def test_a_workload_is_explained_by_its_state_each_figure_and_each_gpu() -> None:
-    view = view_of(answer(device(), device(), workloads=[workload(part(index=0, state=GpuState.BUSY), part(index=1))]))
-    (row,) = view.workloads
-    found = explanations(view, row)
+    row = row_of(part(index=0, state=GpuState.BUSY), part(index=1), gpus=(device(), device()))
+    found = row.explanation
     assert [each.name for each in found] == [
         *("State", "Memory", "SM", "Power", "Energy", "Idle", "Cost"),
         *("GPU 0", "GPU 1"),
@@ -254,7 +253,7 @@ def test_without_prices_there_is_no_cost() -> None:
     view = ViewBuilder(replace(SUBJECT, currency=None)).build(attribution())
     assert "cost" not in [column.key for column in view.columns]
     assert {len(row.cells) for row in view.workloads} == {len(view.columns)}
-    assert "Cost" not in [detail.name for row in view.workloads for detail in explanations(view, row)]
+    assert "Cost" not in [detail.name for row in view.workloads for detail in row.explanation]
 
 
 # ---------------------------------------------------------------------------- places and processes
