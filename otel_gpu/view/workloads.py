@@ -15,6 +15,7 @@ from otel_gpu.model import (
     Totals,
     WorkloadGpu,
     WorkloadReport,
+    workload_state,
 )
 from otel_gpu.view import reasons
 from otel_gpu.view.model import Cell, Column, Detail, ProcessRow, Sort, WorkloadRow
@@ -33,9 +34,6 @@ from otel_gpu.view.text import (
     watts,
 )
 from otel_gpu.view.tones import Tone
-
-_PRECEDENCE: Final = (GpuState.BUSY, GpuState.UNKNOWN, GpuState.IDLE, GpuState.ALLOCATED)
-"""A workload on several GPUs is busy if it is on any; it is idle only if nowhere anything else is possible."""
 
 _TONES: Final = {
     GpuState.BUSY: Tone.GOOD,
@@ -334,8 +332,7 @@ class Workloads:
             reasons.memory(measured_bytes, inferred_bytes, sure),
         )
         active = workload.active_gpus
-        states = {part.state for part in active}
-        state = next((each for each in _PRECEDENCE if each in states), None)
+        state = workload_state(part.state for part in active if part.state is not None)
         spans = [part.idle_s for part in active if part.state is GpuState.IDLE]
         known_s = [idle_s for idle_s in spans if idle_s is not None]
         idle_s = [_idle_so_far_s(part, self._gpus.get(part.gpu_uuid)) for part in parts]
