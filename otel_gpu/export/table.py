@@ -9,7 +9,7 @@ from typing import Final
 from otel_gpu.model import GpuReport, MemorySplit, Report
 from otel_gpu.view.model import Bar, GpuView, ProcessRow, View, ordered
 from otel_gpu.view.terminal import Column, Paint, Style, cells, printable, shorten, table
-from otel_gpu.view.text import BAR_MARKS, LEGEND, MARKS, MIB, SIMULATED_HOST, UNKNOWN, bar, model, utc, whole
+from otel_gpu.view.text import BAR_MARKS, LEGEND, MARKS, MIB, SIMULATED_HOST, UNKNOWN, bar, utc, whole
 from otel_gpu.view.tones import TONE_STYLES, Tone
 
 _LEAST_LINES: Final = 3
@@ -136,7 +136,7 @@ def _gpu_rows(gpu: GpuView, bar_cells: int) -> list[list[str]]:
     figures = [figure.cell.text for figure in (gpu.utilization, gpu.power, gpu.temperature)]
     own, *instances = gpu.bars
     return [
-        [str(gpu.number), model(gpu.name), *memory(own), *figures, gpu.health],
+        [str(gpu.number), gpu.name, *memory(own), *figures, gpu.health],
         *(["", f"└ {each.profile}", *memory(each), "", "", "", ""] for each in instances),
     ]
 

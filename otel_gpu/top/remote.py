@@ -158,8 +158,8 @@ class RemoteViews:
         if response.status == http.HTTPStatus.SERVICE_UNAVAILABLE:
             raise Unavailable("it has the maximum number of clients")
         if response.status != http.HTTPStatus.OK or kind != "text/event-stream":
-            said = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
-            raise UsageError(f"not an otel-gpu agent, or an old one: {_PATH} returns {response.status}, {said}")
+            answer = response.read(_LONGEST_ANSWER).decode("utf-8", "replace").partition("\n")[0] or response.reason
+            raise UsageError(f"not an otel-gpu agent, or an old one: {_PATH} returns {response.status}, {answer}")
         return response
 
     def _read(self, response: http.client.HTTPResponse) -> None:
@@ -236,13 +236,17 @@ def _why(error: Exception, *, tls: bool) -> str:
         case http.client.RemoteDisconnected() | ConnectionResetError():
             return "it closed the connection without a response" + ("" if tls else "; does it serve https?")
         case http.client.HTTPException():
-            said = str(error)
-            return "it serves https" if said.startswith(_TLS_ALERT) else f"not an HTTP server: it sends {_quoted(said)}"
+            answer = str(error)
+            return (
+                "it serves https"
+                if answer.startswith(_TLS_ALERT)
+                else f"not an HTTP server: it sends {_quoted(answer)}"
+            )
         case OSError():
             return str(error.strerror or error).lower()
     return str(error)
 
 
-def _quoted(said: str) -> str:
+def _quoted(answer: str) -> str:
     """The beginning of the answer of another kind of server, printable on any terminal."""
-    return ascii(said.strip()[:_LONGEST_QUOTE])
+    return ascii(answer.strip()[:_LONGEST_QUOTE])

@@ -20,7 +20,6 @@ from otel_gpu.view.text import (
     UNATTRIBUTED,
     UNKNOWN,
     bar_cells,
-    model,
     plural,
     whole,
 )
@@ -72,7 +71,7 @@ class _Device:
 
     @property
     def name(self) -> str:
-        return model(self.gpu.name) if self.is_gpu else f"└ {self.bar.profile}"
+        return self.gpu.name if self.is_gpu else f"└ {self.bar.profile}"
 
     def of_gpu(self, text: str) -> str:
         return text if self.is_gpu else ""

@@ -183,7 +183,7 @@ def _listed(*texts: str) -> str:
 
 
 def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
-    """The memory of idle workloads and, beside it, of workloads whose state is undecided."""
+    """The memory of idle workloads, and that of workloads whose state is undecided."""
     at = [column.key for column in columns(None)].index("memory")
     # An allocated workload holds nothing, and does not show that states of others are decided.
     present = [row for row in rows if row.state not in {"ended", "allocated"}]
@@ -195,11 +195,11 @@ def _held_while_idle(report: Report, rows: tuple[WorkloadRow, ...]) -> Total:
     brief = f"{size(value)} held idle" + (f" by {len(idle)}" if idle else "")
     if undecided and not (open_ is None and not is_known):
         brief += f", {len(undecided) if open_ is None else size(open_)} undecided"
-    beside = _listed(
+    qualifier = _listed(
         f"by {plural(len(idle), 'workload')}" if idle else "", f"{size(open_)} undecided" if undecided else ""
     )
     reason = "memory of workloads that hold it and do no work; for undecided ones that is unknown so far"
-    return Total("Held while idle", Cell(size(value), value, reason), beside, brief)
+    return Total("Held while idle", Cell(size(value), value, reason), qualifier, brief)
 
 
 def _sum_cells(rows: list[WorkloadRow], at: int) -> float | None:

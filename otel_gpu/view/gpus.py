@@ -20,6 +20,7 @@ from otel_gpu.view.text import (
     celsius,
     gpu_power_w,
     memory_kinds,
+    model,
     out_of,
     percent,
     size,
@@ -63,7 +64,7 @@ def gpu_view(
     return GpuView(
         uuid=uuid,
         number=gpu.identity.index,
-        name=printable(gpu.identity.name),
+        name=printable(model(gpu.identity.name)),
         health=reading.health.value,
         tone=HEALTH_TONES[reading.health],
         state=printable(state_with_reason(reading.health.value, reading.reason)),

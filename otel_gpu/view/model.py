@@ -172,11 +172,11 @@ class GpuView(NamedTuple):
 
 
 class Total(NamedTuple):
-    """A sum over the host. ``beside`` qualifies the figure; ``brief`` says all of it in few words."""
+    """A sum over the host. ``qualifier`` says more about the figure; ``brief`` says all of it in few words."""
 
     name: str
     cell: Cell
-    beside: str
+    qualifier: str
     brief: str
 
 

@@ -154,7 +154,7 @@ def state_with_reason(state: str, reason: str | None) -> str:
 
 
 def model(name: str) -> str:
-    """A GPU's name without the vendor, which is the same for all."""
+    """A GPU's name without the vendor, which is the same for all GPUs."""
     return name.removeprefix("NVIDIA ")
 
 

@@ -112,6 +112,18 @@ def test_gpus_without_figures_say_so_and_unknown_is_a_dash(browser: Browser, tmp
         ]
         assert [card["texts"] for card in cards[:3]] == [[UNKNOWN] * 4] * 3
         assert [text == UNKNOWN for text in cards[3]["texts"]] == [True, True, False, True]
+        drawn = "[...document.querySelectorAll('.gpu .state')].map(node => getComputedStyle(node).color)"
+        failed, asleep, paused, ok = tab.value(drawn)
+        assert asleep == paused
+        assert len({failed, asleep, ok}) == 3
+        problems = "[...document.querySelectorAll('#problem-list li')]"
+        assert tab.value(f"{problems}.map(node => node.textContent)") == [
+            "GPU 0: failed: GPU is lost: it fell off the bus",
+            "GPU 1: asleep: runtime-suspended",
+            "GPU 2: paused for 10 m",
+        ]
+        assert tab.value(f"{problems}.map(node => getComputedStyle(node).color)") == [failed, asleep, asleep]
+        assert tab.value(LOW_CONTRAST) == []
         totals = totals_of(tab)
         assert totals["GPUs"] == "4 3 without figures"
         assert totals["Memory in use"].endswith(" of 22.5 GiB, of 1 of 4 GPUs")

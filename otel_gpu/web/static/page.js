@@ -31,7 +31,7 @@ function receive(view, id) {
 
 function show(view, id) {
   showHead(view);
-  setHidden(byId("trouble"), view.problems.length === 0);
+  setHidden(byId("problems"), view.problems.length === 0);
   showProblems(view.problems);
   setText(byId("remedy"), view.remedy);
   setHidden(byId("workloads"), false);
@@ -67,7 +67,7 @@ function showTitle() {
 
 function showProblems(problems) {
   reconcile(
-    byId("troubles"), problems, ({ text }) => text, () => el("li"),
+    byId("problem-list"), problems, ({ text }) => text, () => el("li"),
     (item, { text, tone }) => {
       setAttribute(item, "class", `tone-${tone}`);
       setText(item, text);
@@ -79,9 +79,9 @@ function showTotals(totals) {
   reconcile(
     byId("totals"), totals, ({ name }) => name,
     ({ name }) => el("div", {}, el("dt", {}, name), el("dd", {}, el("b", {}, el("data")), " ", el("small"))),
-    (node, { cell, beside }) => {
+    (node, { cell, qualifier }) => {
       setCell(node.querySelector("data"), cell);
-      setText(node.querySelector("small"), beside);
+      setText(node.querySelector("small"), qualifier);
     },
   );
 }

@@ -67,7 +67,7 @@ def total(view: View, name: str) -> Total:
 
 def test_totals_say_how_many_gpus_they_cover() -> None:
     view = view_of(attribution())
-    assert [(each.name, each.cell.text, each.beside) for each in view.totals] == [
+    assert [(each.name, each.cell.text, each.qualifier) for each in view.totals] == [
         ("GPUs", "3", "1 without figures"),
         ("Memory in use", "68.0 GiB", "of 160.0 GiB, of 2 of 3 GPUs"),
         ("Attributed", "94 %", "of the memory in use"),
@@ -82,7 +82,7 @@ def test_totals_say_how_many_gpus_they_cover() -> None:
 
 def test_totals_of_complete_figures_name_no_part_of_the_gpus() -> None:
     view = view_of(answer(device(gpu(0, power_w=70), memory=split(limit=4 * GIB))))
-    assert [each.beside for each in view.totals][:4] == ["", "of 4.0 GiB", "of the memory in use", ""]
+    assert [each.qualifier for each in view.totals][:4] == ["", "of 4.0 GiB", "of the memory in use", ""]
     assert [each.brief for each in view.totals][:2] == ["1 GPU", "0.0/4.0 GiB in use"] or view.totals[1].brief.endswith(
         "in use"
     )
@@ -107,7 +107,7 @@ COMPLETE, INCOMPLETE = device(), device(failed_gpu(0))
 
 
 @pytest.mark.parametrize(
-    ("device_", "parts", "brief", "beside"),
+    ("device_", "parts", "brief", "qualifier"),
     [
         (COMPLETE, [BUSY], "0 MiB held idle", ""),
         (COMPLETE, [BUSY, IDLE], "2.0 GiB held idle by 1", "by 1 workload"),
@@ -124,11 +124,11 @@ COMPLETE, INCOMPLETE = device(), device(failed_gpu(0))
     ],
 )  # fmt: skip
 def test_memory_held_idle_is_that_of_decided_workloads(
-    device_: GpuReport, parts: list[WorkloadGpu], brief: str, beside: str
+    device_: GpuReport, parts: list[WorkloadGpu], brief: str, qualifier: str
 ) -> None:
     workloads = [workload(each, ref=WorkloadRef(CONTAINER.kind, f"{number:064x}")) for number, each in enumerate(parts)]
     found = total(view_of(answer(device_, workloads=workloads)), "Held while idle")
-    assert (found.brief, found.beside) == (brief, beside)
+    assert (found.brief, found.qualifier) == (brief, qualifier)
 
 
 # ---------------------------------------------------------------------------- bars
@@ -212,5 +212,5 @@ def test_a_view_of_one_pod_has_no_gpus_and_no_totals() -> None:
 def test_a_gpu_that_does_not_answer_is_without_figures() -> None:
     health = replace(gpu(0), health=GpuHealth.PAUSED, reason="paused at 10:00 until resumed")
     view = view_of(answer(device(health)))
-    assert (total(view, "GPUs").beside, view.gpus[0].state) == ("1 without figures", "paused at 10:00 until resumed")
+    assert (total(view, "GPUs").qualifier, view.gpus[0].state) == ("1 without figures", "paused at 10:00 until resumed")
     assert view.gpus[0].tone is Tone.WARN
